@@ -22,7 +22,7 @@ from qmq.wire.stomp import Connection, Frame, Limits, Role, Version, encode_fram
 READ_BYTES_MAX = 64 << 10
 TIMEOUT_SECONDS = 10.0
 
-# A node's answers may be longer than what it takes from strangers: a status stands in one header.
+# A node's answers may be longer than what it accepts from strangers: a status is one header.
 LIMITS = Limits(header_line_bytes_max=4 << 20, header_bytes_max=8 << 20, body_bytes_max=64 << 20)
 
 Headers = Iterable[tuple[str, str]]
@@ -40,7 +40,7 @@ class BlockingClient:
         timeout_seconds: float = TIMEOUT_SECONDS,
         tls: SSLContext | None = None,
     ) -> None:
-        """Connect and log in. Raises NotConnected when nobody answers, Refused when the node says no."""
+        """Connect and log in. Raises NotConnected without an answer, Refused when the node refuses."""
         self.host = address[0]
         self.address = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         self.timeout_seconds = timeout_seconds
@@ -91,7 +91,7 @@ class BlockingClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection without a word. Idempotent."""
+        """Close the connection without a frame. Idempotent."""
         self._socket.close()
 
     def write(self, data: bytes) -> None:
@@ -172,7 +172,7 @@ class BlockingClient:
             raise self.failure(f"{self.address}: connection lost: {error.strerror or error}") from error
 
     def _say_why_it_closed(self) -> None:
-        """After a failed write: an ERROR frame that is already here tells more than the operating system does."""
+        """After a failed write: an ERROR frame that has already arrived has more detail than the system error."""
         self._socket.settimeout(0.2)
         try:
             while data := self._socket.recv(READ_BYTES_MAX):
@@ -184,7 +184,7 @@ class BlockingClient:
 
 
 def error_of(frame: Frame) -> tuple[str, str, str]:
-    """What an ERROR frame says: code for programs, a sentence, and the text in its body."""
+    """The content of an ERROR frame: code for programs, a sentence, and the text in its body."""
     headers = frame.head.headers
     detail = frame.body.decode("utf-8", "backslashreplace").strip()
     return headers.get("error-code", ""), headers.get("message") or detail or "an ERROR without a message", detail

@@ -14,7 +14,7 @@
     │   └── DirectoryInUse       another process holds the data directory
     ├── MeshError                a peer that must not be talked to: carries the alarm to raise
     └── ClientError              the Python client (qmq.client) cannot do what it was asked
-        ├── NotConnected         it was left, or no node of its list lets it in: it does nothing any more
+        ├── NotConnected         it was closed, or every node of its list refuses it: it has stopped
         ├── Stale                the message cannot be settled any more: its connection or subscription is gone
         ├── ReplyLost            the connection ended between a request and its reply
         └── Overrun              a topic subscription did not take its messages and has missed some
@@ -55,7 +55,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class Refused(QmqError):
-    """A rule of the broker says no; nothing has changed. Fields as in ProtocolError."""
+    """A rule of the broker forbids it; nothing has changed. Fields as in ProtocolError."""
 
     def __init__(self, code: str, message: str, detail: str = "") -> None:
         super().__init__(f"{code}: {message}")
@@ -73,7 +73,7 @@ class LogBroken(StorageError):
 
 
 class Malformed(LogBroken):
-    """A database file is not one any more. The next opening puts it aside and begins a new one."""
+    """A database file is damaged. The next opening quarantines it and begins a new one."""
 
 
 class DiskFull(StorageError):

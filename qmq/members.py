@@ -1,20 +1,20 @@
-"""Who is in the mesh and who counts, as one node sees it: members, learners, the retired, and majorities.
+"""The members of the mesh that count, as one node sees them: members, learners, retired nodes, and majorities.
 
 Open to every layer, like `cursors`. The peers file names the nodes; three things change what that means:
 
 - A **learner** does not count: its disk began empty, so it has forgotten what an earlier disk of its name promised. It
   has no vote, and receipts do not count it as a copy. It is one until it has, durably, all that a majority of the
   others had when it met them: every majority that an earlier disk was part of has a node among those. Another learner
-  whose earlier life the mesh knows has forgotten as well, so it is none of them, and is met anew when it has learnt.
-  Only where so many have forgotten that no majority is left, they have to do with each other.
-- A **retired** node is in no list any more, whatever the files say, and its name is not used again. It is retired when
-  a majority of those who stay says so: one peer's word retires no member. This node's own word counts as one of them
-  once it agrees, because it has not heard the node for some time or because its operator said so.
+  with an incarnation that the mesh knows has forgotten too, so it does not count here. When it has learnt, the link
+  with it begins again. Only if so many have forgotten that no majority is left, learners count for each other.
+- A **retired** node is in no list, whatever the files contain, and its name is not used again. It is retired when a
+  majority of the remaining nodes votes for it: one peer alone retires no member. This node's own vote counts once it
+  agrees, because the node has been silent for some time or because an operator ordered it.
 - While the files of two nodes **differ**, a majority is one of both lists, so the old and the new mesh cannot decide
   apart from each other.
 
-Surprising: a learner says so itself and is believed, for no other node can know what its disk has forgotten. What a
-peer has told last counts also while no link to it is up. Pure: whoever changes something here makes it durable.
+Surprising: a learner reports that itself and is believed, because no other node can know what its disk has forgotten.
+The last report of a peer counts also while no link to it is up. Pure: the caller makes changes durable.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -43,7 +43,7 @@ class Retirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a node tells its peers of itself."""
+    """What a node reports to its peers about itself."""
 
     listing: Listing
     disk: str
@@ -51,15 +51,15 @@ class Standing:
     is_learner: bool
     retired: tuple[Retirement, ...] = ()
     destinations: Mapping[str, str] | None = None
-    """Pattern → print of the policy of these destinations; None: it does not tell."""
+    """Pattern → print of the policy of these destinations; None: not reported."""
     heard_of: Mapping[str, int] = field(default_factory=dict)
-    """Nodes of lists that others have told it, each with the number of nodes that it came by: it takes their records,
-    and sends them on."""
+    """Nodes of lists that peers have reported, each with the number of hops: this node accepts their records and sends
+    them on."""
 
 
 HOPS_MAX: Final = 8
-"""Nodes that a name heard of comes by: as many as a mesh has. Nodes that go on telling each other one that no list has
-any more count up to that, and forget it."""
+"""Hops of a reported name: as many as a mesh has nodes. Nodes that repeat to each other a name that no list has count
+up to this bound, and forget it."""
 
 
 def majority(voters: Collection[str], lists: Iterable[Collection[str]]) -> bool:
@@ -93,20 +93,20 @@ class Membership:
         self.lists: list[frozenset[str]] = []
         """Every different list of members that a member goes by; our own is the first."""
         self._count_lists()
-        # Whose records of when we met are here, and of these, who knew all that it ever did.
+        # Peers whose records at the begin of the link are here, and of these, those that had forgotten nothing.
         self._met: set[str] = set()
         self._learnt_from: set[str] = set()
-        # Who has learnt itself since we met it, and of these, who is to be met anew.
+        # Peers that have learnt since their link began, and of these, those whose link must begin again.
         self._turned: set[str] = set()
         self._must_reconnect: set[str] = set()
-        # What peers say is retired, and this node agrees with, as long as that is not decided.
+        # Retirements that peers report and this node agrees with, until they are decided.
         self._agreed: dict[str, Retirement] = {}
         self._forgetful: set[str] = set()
-        """Learners, as they were told last, of whom the mesh knows an earlier life."""
+        """Learners, as last reported, with an earlier incarnation that the mesh knows."""
         if is_learner and not self.peers:
             self.is_learner = False
 
-    # Who is a member
+    # Members
 
     @property
     def peers(self) -> list[str]:
@@ -120,8 +120,8 @@ class Membership:
 
     @property
     def origins_known(self) -> frozenset[str]:
-        """Nodes whose records are taken: of any list, because another may have read the new file before us, also one
-        that only our peers reach; and the retired, because what they wrote stays."""
+        """Nodes whose records are accepted: those of any list, because another node may have read the new file first,
+        also one that only peers reach; and retired nodes, because their records stay."""
         return self.listing.names.union(self.retired, self.heard_of)
 
     @property
@@ -138,7 +138,7 @@ class Membership:
     def is_retired(self, node: str) -> bool:
         return node in self.retired
 
-    # Who counts
+    # Votes
 
     def is_majority(self, voters: Collection[str]) -> bool:
         """Whether these nodes may decide for the mesh."""
@@ -146,7 +146,7 @@ class Membership:
 
     @property
     def may_vote(self) -> bool:
-        """Whether this node's own word counts in a vote."""
+        """Whether this node's own vote counts."""
         return not self.is_learner and self.node in self.members
 
     def counts(self, peer: str) -> bool:
@@ -155,12 +155,12 @@ class Membership:
         return peer in self.members and (standing is None or not standing.is_learner)
 
     def standing_of(self, peer: str) -> Standing | None:
-        """What `peer` has told last."""
+        """The last report of `peer`."""
         return self._standings.get(peer)
 
     @property
     def standing(self) -> Standing:
-        """What the peers are told of this node."""
+        """What this node reports to its peers."""
         return Standing(
             listing=self.listing,
             disk=self.disk,
@@ -184,7 +184,7 @@ class Membership:
     # What changes
 
     def hear(self, peer: str, standing: Standing) -> None:
-        """`peer` tells its standing."""
+        """`peer` reports its standing."""
         if peer in self.retired:
             return  # Its list would count for ever.
         before = self._standings.get(peer)
@@ -196,7 +196,7 @@ class Membership:
         self._count_lists()
 
     def retirements_reported(self) -> dict[str, dict[str, Retirement]]:
-        """Node → what each peer has told last of its retirement, as far as that is news."""
+        """Node → the last report of each peer about its retirement, if that is new."""
         reported: dict[str, dict[str, Retirement]] = {}
         for peer, standing in self._standings.items():
             for retirement in standing.retired:
@@ -205,7 +205,7 @@ class Membership:
         return reported
 
     def agree(self, gone: Collection[str]) -> bool:
-        """Agree with what peers say of the nodes in `gone`, and no others; whether that changes the standing."""
+        """Agree with the reports of peers on the nodes in `gone`, and no others; whether that changes the standing."""
         before = self._agreed.keys()
         self._agreed = {
             node: min(votes.values(), key=lambda retirement: retirement.adopter)
@@ -215,10 +215,10 @@ class Membership:
         return self._agreed.keys() != before
 
     def decided(self) -> list[Retirement]:
-        """The retirements heard of that a majority of those who stay stands behind, which the caller has to `retire`.
+        """The reported retirements that a majority of the remaining nodes supports; the caller has to `retire` them.
 
-        Those who stay are without all that this node agrees have left: where a majority is lost for good, what is left
-        may decide. Not so about itself, where it has no say. A node that no list names needs no majority.
+        The remaining nodes exclude all that this node agrees have left: if a majority is lost for good, the others may
+        decide. This does not hold for its own retirement, where it has no vote. A node in no list needs no majority.
         """
         found: list[Retirement] = []
         for node, votes in self.retirements_reported().items():
@@ -263,7 +263,7 @@ class Membership:
         self._count_lists()
 
     def _count_lists(self) -> None:
-        """Something that they are made of has changed; they are asked for many times per beat."""
+        """Compute the lists again after a change; they are read many times per beat."""
         self.lists = [self.members]
         for standing in self._standings.values():
             names = standing.listing.names - self.retired.keys()
@@ -280,7 +280,7 @@ class Membership:
         self._must_reconnect.discard(peer)
 
     def caught_up_with(self, peer: str, *, has_a_past: bool) -> None:
-        """What `peer` had when we met it is here. `has_a_past`: the mesh knows an earlier life of it."""
+        """What `peer` had when the link began is here. `has_a_past`: the mesh knows an earlier incarnation of it."""
         if has_a_past and peer in self._turned:
             self._must_reconnect.add(peer)
         if peer in self._must_reconnect:
@@ -304,9 +304,9 @@ class Membership:
         return is_void and majority(self._met, others)
 
     def forgets(self) -> None:
-        """The disk turns out to have forgotten something: a learner from now on, until it has met the others anew.
+        """The disk has forgotten something: this node is a learner until its links with the others have begun again.
 
-        Those that it had met already tell nothing more over their links, so they are to be met anew.
+        Peers that it had met already report nothing more over their links, so these links must begin again.
         """
         self.is_learner = True
         self._must_reconnect |= self._met
@@ -322,8 +322,8 @@ class Membership:
         return sorted(name for name in self.retired if self._heir(name) == node)
 
     def _heir(self, name: str) -> str | None:
-        """Who serves what a retired node has left: its adopter, or the adopter of that one where it is retired too.
-        None for two that have retired each other."""
+        """The node that serves the messages of a retired node: its adopter, or the adopter of that one if it is retired
+        too. None for two that have retired each other."""
         known: set[str] = set()
         while name in self.retired:
             if name in known:

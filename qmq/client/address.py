@@ -1,4 +1,4 @@
-"""Which node next, and after how long a wait.
+"""The next node to dial, and the wait before it.
 
 The list is walked in rotation: a node that fails is followed by the next one at once, and only when a whole round has
 failed does the client wait, exponentially longer, a random part of it ("full jitter"), so that the clients of a node
@@ -67,7 +67,7 @@ class Rotation:
         return self._failures >= len(self.addresses)
 
     def failed(self) -> None:
-        """The node last named could not be had, or its connection ended soon."""
+        """The last node could not be reached, or its connection ended early."""
         self._failures += 1
 
     def stood(self) -> None:

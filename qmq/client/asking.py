@@ -1,7 +1,7 @@
-"""Requests that wait for an answer: which answer belongs to which, and when none can come any more.
+"""Requests that wait for a reply: the reply that belongs to each, and when none can arrive.
 
 All answers of a client come to one temporary queue, which every request names in `reply-to`; the node makes it on first
-use, so a change of nodes costs nothing but the addresses of the old one. An answer is told apart by `correlation-id`.
+use, so a change of nodes costs nothing but the addresses of the old one. `correlation-id` identifies an answer.
 
     asked ──receipt──▶ taken ──answer──▶ done
       │ └────────answer────────────────▶ done      the receipt may come after the answer, or never
@@ -44,7 +44,7 @@ class PendingReplies:
 
     def __init__(self) -> None:
         self._by_correlation: dict[str, PendingReply] = {}
-        # Only to give the answers a home: nobody subscribes to it, nothing waits in it, nothing is settled.
+        # Only the feed of the answers: it has no subscriber, holds no message and settles none.
         self._feed = Feed(
             REPLIES,
             ack=AckMode.AUTO,
@@ -74,12 +74,12 @@ class PendingReplies:
         return pending if pending is not None and pending.request is request else None
 
     def forget(self, pending: PendingReply) -> None:
-        """Nobody waits for it any more. Idempotent."""
+        """No task waits for it any longer. Idempotent."""
         if self._by_correlation.get(pending.correlation_id) is pending:
             del self._by_correlation[pending.correlation_id]
 
     def take(self, headers: Mapping[str, str], body: bytes, connection: int) -> PendingReply | None:
-        """An answer came: the request that is done now, None when nobody waits for it."""
+        """An answer came: the request that is done now, None if no task waits for it."""
         pending = self._by_correlation.pop(headers.get("correlation-id", ""), None)
         if pending is not None:
             pending.reply = Delivered(self._feed, headers, body, connection)
@@ -87,7 +87,7 @@ class PendingReplies:
         return pending
 
     def lost(self) -> list[PendingReply]:
-        """The connection is gone: the requests that a node has taken, whose answers have no address any more."""
+        """The connection is lost: the requests that a node has taken, whose answers have no address now."""
         failed = [pending for pending in self if pending.request.done]
         for pending in failed:
             self.forget(pending)

@@ -1,8 +1,8 @@
 """The client as applications use it; docs/client.md shows how.
 
 A Client is a context with a nursery of its own: `connect` yields it logged in, keeps it connected to one node of the
-list, and at the end of the block says farewell. Every waiting call belongs to its caller's cancel scopes; there are no
-time-outs of our own except for one node's answer to a login. Without a reachable node calls wait.
+list, and disconnects in order at the end of the block. The caller's cancel scopes bound every waiting call; there are
+no time-outs of our own except for one node's answer to a login. Without a reachable node calls wait.
 
 Surprising: an exception of the block leaves `connect` as it is and not inside an ExceptionGroup, despite the nursery.
 """
@@ -72,15 +72,15 @@ class Client:
         self.runner = runner
 
     async def send(self, destination: str, body: bytes, headers: Headers | None = None) -> Receipt:
-        """Send one message; on return the node has receipted it, and the Receipt tells how.
+        """Send one message; on return the node has confirmed it, and the Receipt has the details.
 
-        Concurrent calls share one window (`window_messages`, `window_bytes`); beyond it they wait in line, and so
-        does everybody while there is no connection. If the connection ends first, the message is sent again with the
+        Concurrent calls share one window (`window_messages`, `window_bytes`); beyond it they wait in line, and
+        every call waits while there is no connection. If the connection ends first, the message is sent again with the
         same `dedup-id` header, at whatever node, and the mesh appends it once (docs/guarantees.md has the bound).
         Cancelled: it may have been sent, and is not sent again.
 
         Raises:
-            Refused: the node says no; `code` and `message` are those of its ERROR.
+            Refused: the node refuses; `code` and `message` are those of its ERROR.
             NotConnected: the client was left or has given up.
             ValueError, LocalProtocolError: headers that the client writes itself, or that STOMP cannot carry.
         """
@@ -97,14 +97,14 @@ class Client:
     ) -> Message:
         """Send a message and wait for the answer to it: a Message, which needs no settling.
 
-        Any number may be under way at once. Answers are told apart by `correlation-id`, which the client writes unless
-        `headers` bring one. Until a node has receipted the request it is sent again like any message. From then on the
+        Any number may wait at once. `correlation-id` identifies an answer; the client writes it unless
+        `headers` have one. Until a node has confirmed the request it is sent again like any message. From then on the
         answer is bound to the connection: when that ends first, `retry` decides whether the request is sent once more,
         with the same ids (the responder may then do it twice), or ReplyLost is raised.
 
         Raises:
-            ReplyLost: see above; whether the request was obeyed is unknown.
-            trio.TooSlowError: no answer within `timeout_seconds`. One that comes later is thrown away.
+            ReplyLost: see above; whether the request was handled is unknown.
+            trio.TooSlowError: no answer within `timeout_seconds`. A later one is discarded.
             Refused, NotConnected, LocalProtocolError: as `send`.
             ValueError: as `send`; `headers` with `reply-to`, or with the correlation id of a request under way.
         """
@@ -123,7 +123,7 @@ class Client:
     async def reply(self, message: Message, body: bytes, headers: Headers | None = None) -> bool:
         """Answer `message`: send `body` to its `reply-to`, with its `correlation-id` (or its id, when it has none).
 
-        True when the node has taken the answer, False when nobody waits for it any more. Otherwise as `send`; raises
+        True when the node has taken the answer, False when no client waits for it. Otherwise as `send`; raises
         ValueError when the message asks for no answer.
         """
         address = message.headers.get("reply-to")
@@ -165,7 +165,7 @@ class Client:
         Topics: more than `buffer_bytes` waiting is an Overrun, or drops the oldest. What is published while there is
         no connection is missed.
 
-        Raises ValueError for what no node would understand.
+        Raises ValueError for arguments that no node accepts.
         """
         if prefetch < 1 or buffer_bytes < 1:
             raise ValueError("prefetch and buffer_bytes are at least 1")
@@ -212,7 +212,7 @@ class Client:
 
     async def settle(self, delivery: Delivered, is_ack: bool) -> Receipt | None:
         """ACK or NACK and wait for the receipt; see `Message.ack`."""
-        # Said before the first checkpoint: what was done must be acknowledged also when its task is cancelled now.
+        # Sent before the first checkpoint: finished work must be acknowledged even if its task is cancelled now.
         request = self.core.settle(delivery, is_ack, True)
         self.runner.wake()
         if request is None:
@@ -238,12 +238,12 @@ class Client:
             raise
 
     def release(self, settles: list[tuple[Delivered, bool]]) -> None:
-        """No transaction with these is asked for."""
+        """No transaction with these is requested."""
         for delivery, _ in settles:
             self.core.release(delivery)
 
     async def _request_reply(self, pending: PendingReply) -> Message:
-        """Wait for room, ask, wait for the answer to come. Raises ReplyLost and what `send` raises."""
+        """Wait for room, send the request, wait for the answer. Raises ReplyLost and what `send` raises."""
         core, runner = self.core, self.runner
         try:
             await runner.room(len(pending.request.data))
@@ -261,7 +261,7 @@ class Client:
         return Message(self, pending.reply, False)
 
     async def _request(self, request: Request) -> Receipt:
-        """Wait for room, ask, wait for the answer."""
+        """Wait for room, send the request, wait for its receipt."""
         runner = self.runner
         await runner.room(len(request.data))
         try:
@@ -284,7 +284,7 @@ class Client:
             raise request.error
 
     async def leave(self, farewell_seconds: float) -> None:
-        """Say farewell and do nothing any more."""
+        """Disconnect in order and stop."""
         if self.core.phase is not Phase.CLOSED:
             request = self.core.leave()
             self.runner.wake()
@@ -322,12 +322,12 @@ async def connect(
     rng: random.Random | None = None,
     dial: Dial = dial,
 ) -> AsyncIterator[Client]:
-    """A client of the first node of `nodes` (`host:port`) that lets it in, and of the others when that one dies.
+    """A client of the first node of `nodes` (`host:port`) that accepts it, and of the others when that one dies.
 
     Waits until there is one; a time limit is the caller's (`trio.fail_after`). `client_id` belongs to the names of
-    durable subscriptions. `beat_seconds` is the heart-beat asked for both ways, 0 for none: a node silent for twice
-    that is left. A dial and its login get `attempt_seconds`; when all nodes have failed, a random part of a wait that
-    doubles from `redial_seconds_min` to `redial_seconds_max` follows. At the end of the block what was sent before gets
+    durable subscriptions. `beat_seconds` is the heart-beat requested in both directions, 0 for none: a node silent for
+    twice that is left. A dial and its login get `attempt_seconds`; when all nodes have failed, a random part of a wait
+    that doubles from `redial_seconds_min` to `redial_seconds_max` follows. At the end of the block earlier sends get
     up to `farewell_seconds` to arrive; after an exception or a cancel the connection is cut at once. `rng` and
     `dial` are for tests.
 
@@ -359,7 +359,7 @@ async def connect(
             yield client
             await client.leave(farewell_seconds)
         except Exception as error:
-            failure = error  # raised below, where no nursery wraps it; a cancel goes its way
+            failure = error  # raised below, where no nursery wraps it; a cancel propagates
         finally:
             core.close(None)
             runner.wake()

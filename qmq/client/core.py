@@ -1,10 +1,10 @@
 """The client without its sockets and tasks: bytes in, bytes out, and what changed.
 
 One Core lives as long as its client and sees connections come and go. It holds what must survive them: requests that
-are not answered, subscriptions, and how far each fanout stream has come. Whoever runs it tells it of every
-new connection (`begin`), its bytes (`receive`) and its end (`lost`), sends what `take_output` gives, and wakes whoever
-waits for what `take_changed` names. It knows no clock, no chance and no task. (Long for one module: everything here
-moves the same few tables, and half of it is said in the docstrings.)
+are not answered, subscriptions, and how far each fanout stream has come. The runner reports each new
+connection (`begin`), its bytes (`receive`) and its end (`lost`), sends what `take_output` returns, and wakes the tasks
+that wait for what `take_changed` names. It has no clock, no randomness and no task. (Long for one module: everything
+here moves the same few tables, and half of it is docstrings.)
 
 What a lost connection means: SENDs and transactions of SENDs are written again on the next one with the same
 `dedup-id` and `redelivered:true`, so that the mesh appends them once; SUBSCRIBEs too, fanouts after what was seen;
@@ -50,10 +50,10 @@ NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "stopping", "unk
 
 
 APPLIED_CODES = frozenset({"too-few-copies"})
-"""ERRORs that say that what was asked for is done, and less safe than was asked for."""
+"""Codes of ERRORs after which the request is done, with less safety than requested."""
 
 ENDING_CODES = frozenset({"durable-taken-over", "durable-deleted"})
-"""Somebody else has decided that a durable subscription ends here: to come back by itself would take that back."""
+"""Another client or an operator has ended the durable subscription here: resubscribing would undo that."""
 
 
 class Phase(Enum):
@@ -66,7 +66,7 @@ class Phase(Enum):
 class Core:
     """The state of one client. `id` is unique to it: its messages' dedup ids begin with it.
 
-    `beat_ms` is offered and asked for as heart-beat, 0 for none.
+    `beat_ms` is offered and requested as heart-beat, 0 for none.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Core:
         self._parting: Refused | None = None
         self.closed_because: ClientError | Refused | None = None
 
-    # For whoever runs it
+    # For the runner
 
     def begin(self, host: str) -> None:
         """A connection exists: log in."""
@@ -149,7 +149,7 @@ class Core:
             self._output.append(HEARTBEAT)
 
     def take_changed(self) -> list[Request | Feed | PendingReply]:
-        """What somebody may wait for: requests that are answered, feeds with messages, opened or ended, replies."""
+        """What a task may wait for: requests that are answered, feeds with messages, opened or ended, replies."""
         if not self._changed:
             return []
         changed, self._changed = self._changed, {}
@@ -177,7 +177,7 @@ class Core:
             self._changed[pending] = None
 
     def close(self, error: ClientError | Refused | None) -> None:
-        """The client does nothing any more: everybody who waits is told. Idempotent."""
+        """The client stops: all waiting calls get an error. Idempotent."""
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED
@@ -229,15 +229,15 @@ class Core:
         return pending
 
     def forget_reply(self, pending: PendingReply) -> None:
-        """Nobody waits for the answer any more; the request is not written again."""
+        """No task waits for the answer any longer; the request is not written again."""
         self.replies.forget(pending)
         self._changed.pop(pending, None)
         self.forget(pending.request)
 
     def submit(self, request: Request) -> None:
-        """Ask it, now or once there is a connection. The caller has seen that the window has room.
+        """Send it, now or once there is a connection. The caller has checked that the window has room.
 
-        Raises NotConnected, or Stale for a transaction with a message of a connection that is gone.
+        Raises NotConnected, or Stale for a transaction with a message of a lost connection.
         """
         self.check_open()
         if any(map(self.is_stale, request.deliveries)):
@@ -247,10 +247,10 @@ class Core:
             self._write(request)
 
     def forget(self, request: Request) -> None:
-        """Nobody waits for it any more: it is not written again. It may have been obeyed, or may yet be.
+        """No task waits for it any longer: it is not written again. It may have been applied, or may still be.
 
-        A transaction on its way keeps its messages, and its room, until it is answered: what is said of them before
-        that, the node could not obey.
+        A transaction in flight keeps its messages, and its room, until it is answered: the node could not apply an
+        earlier ACK or NACK of them.
         """
         if request.written and request.deliveries and not request.done:
             request.is_forgotten = True
@@ -259,7 +259,7 @@ class Core:
         self._changed.pop(request, None)
 
     def leave(self) -> Request:
-        """Say farewell: the answer means that the node has taken all that was sent before."""
+        """Disconnect: the receipt means that the node has taken all that was sent before."""
         receipt = self._next()
         request = Request(RequestKind.LEAVE, receipt, encode_leave(receipt))
         if self.phase is Phase.ONLINE:
@@ -271,7 +271,7 @@ class Core:
     # Subscriptions
 
     def subscribe(self, feed: Feed) -> None:
-        """Begin; `feed.opened` or `feed.error` will say how it went. Raises NotConnected."""
+        """Begin; `feed.opened` or `feed.error` will hold the result. Raises NotConnected."""
         self.check_open()
         assert feed.state is FeedState.CLOSED and feed not in self.feeds, "a subscription is entered once"
         self.feeds[feed] = None
@@ -279,7 +279,7 @@ class Core:
             self._open(feed)
 
     def unsubscribe(self, feed: Feed) -> None:
-        """Its owner has left. What waits in it and what is not settled goes back to its queue. Idempotent."""
+        """Its owner has left. Waiting and unsettled messages return to their queue. Idempotent."""
         self._end_feed(feed, None)
 
     def take(self, feed: Feed) -> Delivered | None:
@@ -332,7 +332,7 @@ class Core:
         return True
 
     def release(self, delivery: Delivered) -> None:
-        """A transaction with it was never asked for, or came to nothing: it waits for its ACK as before."""
+        """A transaction with it was never requested, or was not applied: it waits for its ACK as before."""
         delivery.settled = False
 
     # Frames of the node
@@ -368,7 +368,7 @@ class Core:
         request = self.requests.get(headers.get("receipt-id", ""))
         self._parting = None
         if request is None:
-            return  # a frame of a transaction, or nobody waits any more
+            return  # a frame of a transaction, or no task waits any longer
         if request.kind is RequestKind.STATUS:
             assert request.feed is not None
             self.requests.remove(request)
@@ -418,7 +418,7 @@ class Core:
         self._answer(request, error)
 
     def _logged_in(self, headers: Headers) -> None:
-        """The node lets us in: ask for everything that is to be asked, subscriptions first."""
+        """The login succeeded: send everything that is pending, subscriptions first."""
         can, wants = parse_heartbeat(headers.get("heart-beat", "0,0"))
         send_ms, receive_ms = negotiate_heartbeat((self._beat_ms, self._beat_ms), (can, wants))
         self.send_beat_seconds, self.receive_beat_seconds = send_ms / 1000, receive_ms / 1000
@@ -442,7 +442,7 @@ class Core:
         return str(self._numbers)
 
     def _open(self, feed: Feed) -> None:
-        """SUBSCRIBE on the present connection, or ask first where to start."""
+        """SUBSCRIBE on the present connection, or first request the start position."""
         if feed.kind is FeedKind.FANOUT and feed.start == "next" and not feed.opened:
             receipt = self._next()
             feed.state = FeedState.ASKING
@@ -459,7 +459,7 @@ class Core:
     def _start_at(self, feed: Feed, status: str) -> None:
         """A feed starts at `next`: make that a vector, so that it can be resumed exactly.
 
-        A node that cannot tell leaves it at `next`: then a change of nodes may miss messages (docs/client.md).
+        If the node does not report it, the start stays `next`: a change of nodes may miss messages (docs/client.md).
         """
         vector = vector_of(status)
         if vector is not None:
@@ -493,7 +493,7 @@ class Core:
                 self._fail(pending, error)
 
     def _settled_by(self, request: Request) -> None:
-        """A transaction is applied: its messages are nobody's any more."""
+        """A transaction is applied: its messages are settled."""
         for delivery in request.deliveries:
             delivery.feed.settle(delivery)
         request.deliveries = ()

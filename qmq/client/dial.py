@@ -1,4 +1,4 @@
-"""Real connections of a client: TCP, with TLS when asked.
+"""Real connections of a client: TCP, with TLS on request.
 
 `Line` is what the client needs of a connection; any `qmq.environment.Pipe` is one, so tests dial a network in memory.
 """
@@ -19,7 +19,7 @@ class Line(Protocol):
         """After a cancel an unknown part is sent, so the connection must be closed."""
 
     def close(self) -> None:
-        """Let go at once. Idempotent."""
+        """Close at once. Idempotent."""
 
 
 class Dial(Protocol):

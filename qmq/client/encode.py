@@ -87,21 +87,21 @@ def encode_settle(ack_id: str, is_ack: bool, receipt: str | None, level: str = "
 
 
 def encode_subscribe(feed: Feed) -> bytes:
-    """SUBSCRIBE for `feed` as it stands: a fanout continues after what it has seen."""
+    """SUBSCRIBE for `feed` in its present state: a fanout continues after what it has seen."""
     lines = [("id", feed.wire_id), ("destination", feed.destination), ("receipt", feed.wire_id)]
     if feed.kind is FeedKind.QUEUE:
         mode = AckMode.CLIENT_INDIVIDUAL if feed.ack is AckMode.AUTO else feed.ack
         lines += [("ack", mode.value), ("prefetch-count", str(feed.prefetch))]
         if feed.durable:
             lines.append(("durable-subscription-name", feed.durable))
-            # Only for the first SUBSCRIBE that the mesh hears; after that its place counts.
+            # Only for the first SUBSCRIBE that the mesh receives; after that its cursor counts.
             begins_after = feed.start == "resume"
             lines.append(("qmq-resume", feed.seen.header()) if begins_after else ("x-stream-offset", feed.start))
     elif feed.kind is FeedKind.FANOUT:
         if feed.start == "next":
             lines.append(("x-stream-offset", "next"))
         else:
-            # An empty vector begins at the first kept message too, and the node says where that is.
+            # An empty vector begins at the first kept message too, and the node reports its position.
             lines.append(("qmq-resume", feed.seen.header()))
     return encode_frame("SUBSCRIBE", [*lines, *feed.headers.items()])
 

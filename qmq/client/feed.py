@@ -1,4 +1,4 @@
-"""One subscription and the messages that wait in it, without anybody who waits for them.
+"""One subscription and the messages that wait in it, without the tasks that wait for them.
 
 What arrives is buffered here, and each kind of destination has its own bound: a queue is bounded by the credit that
 the node was given, a fanout is paused at `buffer_bytes` (it is unsubscribed, and continued from its vector when half
@@ -8,7 +8,7 @@ A durable subscription of a fanout, whose place the nodes keep, is for this side
 bounded by credit, need an ACK, and come again after a lost connection.
 
 Surprising: `auto` is not what goes over the wire for queues. A message that the node counts as consumed when it
-is sent would be lost in this buffer if the client died, and nothing would bound the buffer; so the node is told
+is sent would be lost in this buffer if the client died, and nothing would bound the buffer. So SUBSCRIBE says
 `client-individual`, and the message is acknowledged when it is handed out.
 """
 
@@ -40,7 +40,7 @@ class FeedKind(Enum):
 
 
 class AckMode(Enum):
-    """Who says that a message is done: `AUTO` means when it is handed out; the others as in STOMP 1.2."""
+    """When a message is acknowledged: `AUTO` means when it is handed out; the others as in STOMP 1.2."""
 
     AUTO = "auto"
     CLIENT = "client"
@@ -49,17 +49,17 @@ class AckMode(Enum):
 
 class FeedState(Enum):
     CLOSED = "closed"
-    """Not subscribed at the node of now: there is none, or the feed is paused."""
+    """Not subscribed at the present node: there is none, or the feed is paused."""
     ASKING = "asking"
     """The node was asked where its fanouts end, for a start at `next`."""
     OPENING = "opening"
     OPEN = "open"
     ENDED = "ended"
-    """For good; `error` says why, None when its owner has left."""
+    """Ended for good; `error` is the reason, None when its owner has left."""
 
 
 def kind_of(destination: str) -> FeedKind:
-    """What `destination` is to a subscriber. What is wrong about it is for the node to say."""
+    """What `destination` is to a subscriber. The node refuses an invalid one."""
     if destination.startswith("/fanout/"):
         return FeedKind.FANOUT
     if destination.startswith(("/topic/", "/system/", "/temp-queue/")):
@@ -68,7 +68,7 @@ def kind_of(destination: str) -> FeedKind:
 
 
 class Delivered:
-    """One message as it came. `connection` numbers the connection it came over; `settled` once ACK or NACK is said.
+    """One message as it came. `connection` numbers the connection it came over; `settled` once ACK or NACK is sent.
 
     `ack_id` is empty when there is nothing to settle (topics, fanouts).
     """
@@ -147,7 +147,7 @@ class Feed:
         self.headers = dict(headers)
         self.state = FeedState.CLOSED
         self.opened = False
-        """Whether a node has ever said yes."""
+        """Whether a node has ever accepted it."""
         self.error: ClientError | Refused | None = None
         self.wire_id = ""
         self.buffer: deque[Delivered] = deque()

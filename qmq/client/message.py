@@ -1,4 +1,4 @@
-"""A message in the application's hands, and how it says that it is done with it."""
+"""A message in the application, and how the application settles it."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -13,7 +13,7 @@ from qmq.errors import NotConnected, Stale
 
 
 class Settler(Protocol):
-    """What a message asks of its client."""
+    """What a message needs from its client."""
 
     @property
     def core(self) -> Core: ...
@@ -75,7 +75,7 @@ class Message:
 
     @property
     def is_redelivered(self) -> bool:
-        """Whether somebody, perhaps this client, may have worked on it before."""
+        """Whether a client, perhaps this one, may have worked on it before."""
         return self.delivery.headers.get("redelivered") == "true"
 
     @property
@@ -84,23 +84,23 @@ class Message:
         return bool(self.delivery.ack_id) and self._client.core.is_stale(self.delivery)
 
     async def ack(self) -> Receipt | None:
-        """It is done. On return the node has that on disk, and the Receipt tells how; None when it was settled before.
+        """It is done. On return the ACK is on the node's disk, and the Receipt has details; None if settled before.
 
         In `client` mode this covers everything delivered before it, too. Cancelled: the ACK may have been sent.
 
         Raises:
             Stale: too late, it is delivered again; or the connection ended before the receipt, and it may be.
-            Refused: the node says no.
+            Refused: the node refuses.
             NotConnected: the client was left.
         """
         return await self._client.settle(self.delivery, True)
 
     async def nack(self) -> None:
-        """It could not be done: it goes back to its queue and comes again, to anybody. Otherwise as `ack`."""
+        """It could not be done: it returns to its queue for redelivery to any consumer. Otherwise as `ack`."""
         await self._client.settle(self.delivery, False)
 
     async def reply(self, body: bytes, headers: Mapping[str, str] | None = None) -> bool:
-        """Answer it. True when the node has taken the answer, False when nobody waits for it any more; see
+        """Answer it. True when the node has taken the answer, False when no client waits for it; see
         `Client.reply`. This settles nothing."""
         return await self._client.reply(self, body, headers)
 

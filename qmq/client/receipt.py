@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a node says of a message or transaction that it has taken."""
+    """How a node has confirmed a message or transaction."""
 
     copies: int | None
-    """On how many disks it is, when those are fewer than its level asks; None: the level was reached."""
+    """On how many disks it is, if fewer than its level requires; None: the level was reached."""
     is_duplicate: bool
     """A message with this `dedup-id` was there already, most often by an earlier attempt of this one."""
     is_edge: bool = False

@@ -1,11 +1,11 @@
-"""What was asked of the mesh and is not answered yet, in the order in which it was asked.
+"""Requests to the mesh that are not answered yet, in their order.
 
 A request lives from the call that makes it until its RECEIPT, its ERROR, or the moment when its outcome can no longer
 be learned; it survives its connection when it can be asked again. The frames of one are encoded once, with the receipt
 that names it; SENDs that are written again say so.
 
-Surprising: a request that no one waits for any more is forgotten here even when its frames are on their way: it may
-still be obeyed, and it is not written again. Only a transaction that settles messages stays until it is answered.
+Surprising: a request without a waiting task is forgotten here even when its frames are in flight: it may
+still be applied, and it is not written again. Only a transaction that settles messages stays until it is answered.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,11 +29,11 @@ class RequestKind(Enum):
 
 
 class Request:
-    """One thing asked. `done` with `error` None means: the node says it is so.
+    """One request. `done` with `error` None means: the node has confirmed it.
 
     `again` gives what is written after the first time, where that differs. `answer` holds the headers of its RECEIPT.
-    `deliveries` are what a transaction settles, `is_forgotten` that nobody waits for it any more. `feed` is set for
-    SUBSCRIBE and STATUS, `correlation_id` where somebody waits for an answer.
+    `deliveries` are what a transaction settles, `is_forgotten` that no task waits for it. `feed` is set for
+    SUBSCRIBE and STATUS, `correlation_id` where a task waits for an answer.
     """
 
     __slots__ = (
@@ -78,11 +78,11 @@ class Request:
 
     @property
     def takes_room(self) -> bool:
-        """Whether it counts against the window: what the application can ask without end."""
+        """Whether it counts against the window, as requests do that the application can make without limit."""
         return self.kind is RequestKind.SEND or self.kind is RequestKind.TRANSACTION
 
     def lost(self) -> ClientError | None:
-        """What it means that its connection ended first: None when it is asked again."""
+        """The error if its connection ended first; None when it is sent again."""
         if self.kind is RequestKind.SETTLE:
             return Stale("the connection ended before the receipt: the message may be delivered again")
         if self.kind is RequestKind.TRANSACTION and self.deliveries:

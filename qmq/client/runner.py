@@ -1,9 +1,9 @@
-"""Keeps one connection at a time alive for a Core, and wakes those who wait for its answers.
+"""Keeps one connection at a time alive for a Core, and wakes the tasks that wait for its answers.
 
-A connection is four things in one nursery: a reader, a writer, heart-beats, and the deadline of the login. Whichever
-ends first ends the connection; the core is told, and the next node of the rotation is dialled. Only a bug leaves `run`
-as an exception: what goes wrong outside is met by trying again, for ever, because how long to wait is the business of
-whoever waits (their cancel scope). One thing is final: every node in turn refuses the login.
+A connection is four things in one nursery: a reader, a writer, heart-beats, and the deadline of the login. The first
+one that ends also ends the connection; then the core is notified and the next node of the rotation is dialled. Only a
+bug leaves `run` as an exception: after an outside failure it tries again without limit, because the cancel scope of
+each waiting call decides how long to wait. One failure is final: every node in turn refuses the login.
 """
 
 import logging
@@ -70,10 +70,10 @@ class Runner:
         self._logged_in = trio.Event()
         self._is_writing = False
 
-    # For those who wait
+    # For waiting tasks
 
     def wake(self) -> None:
-        """The core was called: wake whom it concerns, and the writer."""
+        """The core was called: wake the tasks concerned, and the writer."""
         core = self.core
         for subject in core.take_changed():
             event = self._waiting.pop(subject, None)
@@ -92,14 +92,14 @@ class Runner:
         await self._waiting.setdefault(subject, trio.Event()).wait()
 
     def forget(self, subject: Request | PendingReply) -> None:
-        """Nobody waits for it any more, and the room that it took is free."""
+        """No task waits for it any longer, and the room that it took is free."""
         self._waiting.pop(subject, None)
         self.room_left()
 
     async def room(self, size: int) -> None:
         """Wait until the window has room for `size` bytes. Raises NotConnected."""
         core = self.core
-        # Also where there is room: those who were just woken to it have their turn before a newcomer.
+        # Also if there is room: tasks that were just woken for it have their turn first.
         await trio.lowlevel.checkpoint()
         while not core.requests.has_room(size):
             core.check_open()
@@ -107,7 +107,7 @@ class Runner:
         core.check_open()
 
     def room_left(self) -> None:
-        """Somebody took or gave up room: if there is more, the next in line may look."""
+        """A task took or released room: if there is more, wake the next one in line."""
         if self.core.requests.has_room(1):
             self._room.unpark()
 
@@ -149,7 +149,7 @@ class Runner:
             self._warn(was_online)
 
     def _warn(self, was_online: bool) -> None:
-        """Say once that no node can be reached: until one can, every call just waits."""
+        """Warn once that no node can be reached: until one can, every call waits."""
         if was_online:
             self._is_warned = False
         elif self._rotation.has_failed_everywhere and not self._is_warned and self.core.phase is not Phase.CLOSED:
@@ -234,7 +234,7 @@ class Runner:
             if now >= self._last_read + silence_seconds:
                 raise TimeoutError(f"silent for {now - self._last_read:.1f} s")
             if now >= self._sent + send:
-                # A writer that waits for room has bytes under way: they say as much as a beat.
+                # A writer that waits for room has bytes in flight: they replace a beat.
                 if not self._is_writing:
                     core.beat()
                     self.wake()

@@ -11,7 +11,7 @@ from qmq.client.runner import Runner
 
 
 class Subscriber(Settler, Protocol):
-    """What a subscription asks of its client."""
+    """What a subscription needs from its client."""
 
     @property
     def runner(self) -> Runner: ...
@@ -42,7 +42,7 @@ class Subscription:
 
     @property
     def dropped(self) -> int:
-        """Topics with `overflow="drop-oldest"`: messages that were dropped because nobody took them."""
+        """Topics with `overflow="drop-oldest"`: messages that were dropped because no task took them."""
         return self._feed.dropped
 
     async def __aenter__(self) -> "Subscription":

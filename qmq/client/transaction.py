@@ -11,7 +11,7 @@ from qmq.client.receipt import Receipt
 
 
 class Committer(Protocol):
-    """What a transaction asks of its client."""
+    """What a transaction needs from its client."""
 
     @property
     def core(self) -> Core: ...
@@ -59,11 +59,11 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """On return all of it is on the node's disk. When the connection ends first, a transaction that only sends is
-        sent again, like a message. Cancelled on its way, it may be applied: its messages count as settled, and go back
+        sent again, like a message. Cancelled in flight, it may be applied: its messages count as settled, and return
         when the node refuses it.
 
         Raises:
-            Refused: the node says no, to all of it.
+            Refused: the node refuses all of it.
             Stale: a message of it came over a connection that is gone. Nothing was applied, or, when the connection
                 ended before the receipt, all or nothing: the error says which.
             NotConnected: the client was left or has given up.

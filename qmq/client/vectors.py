@@ -99,7 +99,7 @@ def parse_progress(text: str) -> Progress:
 def parse_gap(text: str) -> dict[str, tuple[int, int]]:
     """The header `qmq-gap`: origin → (first, last) of the sequences that are not kept any more.
 
-    What means nothing is left out: a later node may say more.
+    Unknown parts are left out: a later node may send more.
     """
     gap: dict[str, tuple[int, int]] = {}
     for entry in text.split(","):

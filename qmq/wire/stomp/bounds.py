@@ -79,9 +79,9 @@ class PartialHead:
             raise too_large("headers-too-large", "header_bytes_max", limits.header_bytes_max)
 
     def _check_command_line(self, line: bytes) -> None:
-        """Refuse at once what is no STOMP at all, such as HTTP or a TLS handshake, which may never end its headers.
+        """Refuse at once other protocols, such as HTTP or a TLS handshake, which may never end their headers.
 
-        A mere unknown command waits for the end of its head, because its sender may have asked for a receipt.
+        An unknown command waits for the end of its head, because its sender may have requested a receipt.
         """
         if (line and not line.isalpha()) or len(line) > self._limits.command_bytes_max:
             raise unknown_command(line, COMMANDS[self._role])

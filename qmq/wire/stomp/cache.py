@@ -53,7 +53,7 @@ class HeadCaches:
         self._caches: dict[tuple[Version, Limits], HeadCache] = {}
 
     def cache(self, version: Version, limits: Limits) -> HeadCache:
-        """The one cache of this version and these limits; made when it is first asked for."""
+        """The one cache of this version and these limits; made on first use."""
         found = self._caches.get((version, limits))
         if found is None:
             if len(self._caches) >= CACHES_MAX:

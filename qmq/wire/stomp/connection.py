@@ -1,10 +1,10 @@
 """One side of a STOMP connection without its socket: bytes in, frames out.
 
-What the frames ask for is the gateway's business; this side knows which command may come when, which version was
-agreed, and what the bytes mean. Bytes to send are made by `writer`, which needs no state.
+The gateway handles the frames; this class knows which command may come when, which version was
+agreed, and how to decode the bytes. Bytes to send are made by `writer`, which needs no state.
 
 Surprising: receive() never raises. What the other side did wrong is in `error`, after the frames that came before it,
-because those frames were good and must still be obeyed.
+because those frames were valid and must still be handled.
 """
 
 from qmq.errors import RemoteProtocolError
@@ -20,7 +20,7 @@ class Connection:
     """The receiving half of a connection. `caches` is shared by the connections of a node; alone it keeps its own.
 
     `error` is None until the other side breaks a rule, and then stays. `error_receipt` is the receipt that the
-    offending frame asked for, when that much of it was readable; the ERROR frame names it as `receipt-id`.
+    offending frame requested, when that much of it was readable; the ERROR frame names it as `receipt-id`.
     """
 
     __slots__ = ("_dialogue", "_reader", "error", "error_receipt")
@@ -59,7 +59,7 @@ class Connection:
         return self._reader.unfinished_bytes
 
     def forget(self) -> None:
-        """Let go of it; nothing is received any more."""
+        """Drop all buffers; nothing more is received."""
         self._reader.forget()
 
     def receive(self, data: bytes) -> list[Frame]:

@@ -1,8 +1,8 @@
 """Header blocks that are alike but for the destination.
 
-Who sends to very many destinations repeats all of a block but one value, so what the rest says is kept as a Form, and
-a block of a known form is taken apart with two searches instead of being parsed. A form that fits must mean exactly
-what the long way would have made of the same bytes: the value that differs is short printable ASCII without escapes,
+A client that sends to very many destinations repeats all of a block but one value. The other lines are kept as a Form,
+and a block of a known form is split with two searches instead of being parsed. A form that fits must give exactly
+the result of a full parse of the same bytes: the value that differs is short printable ASCII without escapes,
 which every version reads alike, and everything else has been parsed before.
 
 Surprising: `memo` belongs to the next layer, as does that of a Head. What it keeps there is true for every
@@ -15,7 +15,7 @@ from qmq.wire.stomp.head import CachedBlock, Form
 from qmq.wire.stomp.runs import plain_text
 
 FORMS_MAX: Final = 1024
-"""Of one version and one set of limits; at the bound all are forgotten and learned anew."""
+"""Of one version and one set of limits; at the bound all are forgotten and learned again."""
 
 _MARK: Final = b"\ndestination:"
 

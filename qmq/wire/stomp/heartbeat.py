@@ -1,4 +1,4 @@
-"""Heart-beat arithmetic (STOMP 1.2, "Heart-beating"). Milliseconds throughout; who watches the clock is elsewhere."""
+"""Heart-beat arithmetic (STOMP 1.2, "Heart-beating"). Milliseconds throughout; the timers are elsewhere."""
 
 from qmq.errors import RemoteProtocolError
 from qmq.wire.stomp.refusals import shown

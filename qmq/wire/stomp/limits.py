@@ -33,7 +33,7 @@ class Limits:
     """One body. A queue of larger things should carry references to them."""
 
     login_bytes_max: int = 8192
-    """All that a client may send up to the end of its CONNECT frame: nobody is known yet, so little is held."""
+    """All that a client may send up to the end of its CONNECT frame: it has not logged in yet, so little is held."""
 
     def __post_init__(self) -> None:
         for name in ("command_bytes_max", "header_line_bytes_max", "header_bytes_max", "login_bytes_max"):

@@ -2,12 +2,12 @@
 
 A chunk goes through one loop. A block of headers that was seen before is recognised by its bytes and costs one
 dictionary look-up, one that differs in receipt or destination a few searches more; ACK and NACK, which never repeat,
-have a short lane of their own; everything else takes the long way through `grammar`. Which commands may come is asked
-of `Dialogue`; only blocks of commands that change nothing there are remembered, so a remembered block needs no
-question.
+have a fast path of their own; everything else takes the slow path through `grammar`. `Dialogue` decides which commands
+may come. Only blocks of commands that change nothing there are remembered, so a remembered block needs no
+check.
 
-Surprising: the short ways decide nothing on their own. Whatever is odd about a frame (incomplete, too large, no NUL)
-sends it the long way, so every error is found in one place. No byte is searched again because its frame came in many
+Surprising: the fast paths decide nothing on their own. Any irregular frame (incomplete, too large, no NUL)
+takes the slow path, so every error is found in one place. No byte is searched again because its frame came in many
 reads: a frame cut in its head waits in `_partial`, one cut in its body in `_body`.
 """
 
@@ -138,11 +138,11 @@ class Reader:
 
     @property
     def is_amid_frame(self) -> bool:
-        """Whether a part of a frame is kept, the rest of which has not come."""
+        """Whether an incomplete frame is kept."""
         return self._head is not None or len(self._partial) > 0
 
     def failed_receipt(self) -> str | None:
-        """The receipt that the frame in hand asked for, as far as it was readable."""
+        """The receipt that the present frame requested, as far as it was readable."""
         if self._head is not None:
             return self._receipt
         # What follows a misplaced NUL may belong to another frame; what follows the last LF of a partial head
@@ -165,13 +165,13 @@ class Reader:
         return len(self._body) + len(self._partial)
 
     def forget(self) -> None:
-        """Let go of all that was buffered."""
+        """Drop all that was buffered."""
         self._partial.clear()
         self._body = bytearray()
         self._block = b""
 
     def _read_repeated(self, chunk: bytes, pos: int, frames: list[Frame]) -> int:
-        """The short ways, for as many frames from `pos` on as they fit. Returns where the first other thing starts."""
+        """The fast paths, for as many frames from `pos` on as they fit. Returns where the first other byte is."""
         size = len(chunk)
         known_blocks = self._cache.young
         lead = self._send_run.lead
@@ -218,7 +218,7 @@ class Reader:
                 if first == LF or first == CR:
                     pos += 1
                     if pos < size and chunk[pos] == LF:
-                        # Nobody needs so many, but 64 KiB of them must not cost more than as many bytes of frames.
+                        # No client needs so many, but 64 KiB of them must not cost more than as many bytes of frames.
                         beats = chunk[pos : pos + BEATS_BYTES]
                         pos += len(beats) - len(beats.lstrip(b"\r\n"))
                     continue
@@ -288,7 +288,7 @@ class Reader:
         self._blank_line = NOT_FOUND if found < 0 else found
 
     def _read_frame(self, chunk: bytes, pos: int, frames: list[Frame]) -> int:
-        """The long way for the frame at `pos`. Returns where the next one starts; -1 when this one is kept."""
+        """The slow path for the frame at `pos`. Returns where the next one starts; -1 when this one is kept."""
         size = len(chunk)
         while chunk[pos] == LF or chunk[pos] == CR:
             pos += 1
@@ -373,7 +373,7 @@ class Reader:
                 self._remember(rest, known)
                 return known
         version = self._head_version
-        # Where heads are looked up at all, SEND may come; about the others the dialogue is asked.
+        # Where heads are looked up at all, SEND may come; the dialogue checks the others.
         command = "SEND" if self._lookup_bytes_max > 0 and stem.startswith(b"SEND\n") else self._check_command(stem)
         try:
             text = stem.decode()

@@ -1,4 +1,4 @@
-"""What is said to the other side when it breaks a rule: the code for machines, the rule, and the value of a limit.
+"""The error sent to the other side when it breaks a rule: a code for programs, the rule, and the value of a limit.
 
 Nothing of what was sent is repeated as it is: shown() makes it printable ASCII first.
 """

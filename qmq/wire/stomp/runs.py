@@ -3,14 +3,14 @@
 A busy connection repeats itself: the same header block again and again, or the same block but for one value that
 counts up (the receipt of a SEND, the id of an ACK). A run is the last such beginning, kept as the bytes around the
 value that changes, so the reader can compare instead of search. A run that does not fit costs one comparison; a run
-that fits must mean exactly what the long way would have made of the same bytes.
+that fits must give exactly the result of a full parse of the same bytes.
 """
 
 from qmq.wire.stomp.head import CachedBlock, Head
 from qmq.wire.stomp.version import Version
 
 HOLE_BYTES_MAX = 128
-"""Longer values in the hole of a run go the long way, where the limits are checked."""
+"""Longer values in the hole of a run take the slow path, which checks the limits."""
 
 ACK_HEADERS_MAX = 3
 """The value that counts up, the subscription, and one that the client library adds to every frame."""
@@ -24,8 +24,8 @@ NUMBER_DIGITS_MAX = 18
 LF = 10
 
 NEVER = b"\0\0"
-"""No frame begins like this: the lead of a run that was not learned yet. A stranger may well send it, so what stands
-beside it sends such bytes the long way too, where they are refused."""
+"""No valid frame begins like this: the lead of a run that was not learned yet. A client may still send it, so the
+other fields of such a run send these bytes to the slow path too, which refuses them."""
 
 ENDLESS = 1 << 62
 """Length of a body that is in no chunk."""

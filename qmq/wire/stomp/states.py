@@ -1,8 +1,8 @@
-"""What each side may say when: the table first, then the object that walks it.
+"""The commands that each side may send in each state: the table first, then the object that applies it.
 
-The codec of a server reads what clients say, and the codec of a client what servers say. A command that is absent
+The codec of a server reads the frames of clients, and the codec of a client those of servers. A command that is absent
 from the row of the current state is refused, and after a refusal nothing has changed. BROKEN is entered by
-`Connection` alone, after the first error, and has no way out.
+`Connection` alone, after the first error, and has no next state.
 
 Surprising: ERROR leaves a client in OPEN. The specification's server closes after it, but QMQ keeps a connection open
 when its client asked for that (`on-error:keep-open`). Before CONNECTED it always means the end.
@@ -29,7 +29,7 @@ class State(Enum):
     """A server waits for CONNECT or STOMP, a client for CONNECTED."""
     OPEN = "open"
     CLOSING = "closing"
-    """The other side said its last word (DISCONNECT, or the ERROR that refuses a login)."""
+    """The other side sent its last frame (DISCONNECT, or the ERROR that refuses a login)."""
     BROKEN = "broken"
     """The other side broke a rule; nothing is read any more."""
 
@@ -66,7 +66,7 @@ COMMANDS: Mapping[Role, frozenset[str]] = {
 
 
 class Dialogue:
-    """Where one connection stands: state and version. Moves only by frames that the table allows."""
+    """The state and version of one connection. Changes only by frames that the table allows."""
 
     __slots__ = ("_row", "_table", "role", "state", "version")
 

@@ -1,11 +1,11 @@
-"""Values to bytes. Stateless: what a connection may send next is known by those who send.
+"""Values to bytes. Stateless: the sender knows what a connection may send next.
 
 Strict in what is sent: canonical escapes, `content-length` on every frame that may have a body, LF line ends, and one
 LF after NUL (some clients wait for it). What cannot be sent raises LocalProtocolError, because sending it would be
 our mistake; nothing is returned then.
 
 Surprising: STOMP 1.0 has no escapes, so it cannot carry every header that 1.2 can. encode_headers() refuses such a
-header; convert_headers(), which carries other people's headers to a 1.0 client, leaves them escaped instead.
+header; convert_headers(), which forwards other clients' headers to a 1.0 client, leaves them escaped instead.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ def encode_frame(
 def encode_headers(headers: Iterable[tuple[str, str]], version: Version) -> bytes:
     """Header lines in the order given, escaped as `version` says, each ended by LF.
 
-    In 1.0 and 1.1 a CR at the end of a value is lost on the way, because the reader takes it for part of the line end.
+    In 1.0 and 1.1 a CR at the end of a value is lost in transit, because the reader takes it for part of the line end.
 
     Raises:
         LocalProtocolError: a header without a name, with NUL, or (1.0) with LF or a colon in its name.
