@@ -1,0 +1,119 @@
+"""Names and pages use the words of docs/glossary.md: retired words are refused, and one class has one name."""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "qmq").rglob("*.py"))
+TEXTS = {path: path.read_text("utf-8") for path in FILES}
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(
+    (ROOT / "docs").rglob("*.md")
+)
+
+# Retired word → the word of the glossary.
+RETIRED: Mapping[str, str] = {
+    "adopting": "adoption",
+    "burial": "dead letter",
+    "chance": "rng",
+    "clerk": "pager",
+    "desk": "context",
+    "entangled": "foreign server",
+    "errand": "load lock",
+    "hearer": "subscriber",
+    "heedless": "no takeover support",
+    "hub": "registry",
+    "hurry": "deliver first",
+    "lack": "missing range",
+    "mend": "repair",
+    "mender": "repairer",
+    "mending": "repair",
+    "picking": "selective dispatch",
+    "recalls": "retained delivery",
+    "releasing": "quarantine restore",
+    "retiring": "decommission",
+    "roster": "consumers",
+    "sealing": "incarnation collection",
+    "teller": "dispatcher",
+    "telling": "publisher",
+    "timekeeper": "deadline timer",
+    "toil": "cost",
+    "world": "environment",
+}
+
+# Retired words that names still have, and how often at most. These numbers only shrink.
+REMAINING: Mapping[str, int] = {}
+
+# Words that no page uses for nodes and programs.
+NOT_IN_PROSE = ("told", "tells", "telling", "nobody", "somebody", "whoever", "anew", "clerk", "stretch", "mending")
+
+DUPLICATES_MAX = 12
+"""Class names that two modules define. This number only shrinks."""
+
+
+def parts(name: str) -> list[str]:
+    """The words of an identifier in snake case or camel case."""
+    return [part.lower() for part in re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+", name)]
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    """Every name that a module defines or uses."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def prose_of(text: str) -> str:
+    """Without code."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_name_has_a_retired_word(path: Path) -> None:
+    found = {name for name in names(ast.parse(TEXTS[path])) if RETIRED.keys() & set(parts(name))}
+
+    assert found == set(), "see RETIRED for the words of the glossary"
+
+
+def test_words_that_remain_become_fewer() -> None:
+    counts = Counter(word for text in TEXTS.values() for name in names(ast.parse(text)) for word in parts(name))
+
+    assert {word: counts[word] for word in REMAINING if counts[word] > REMAINING[word]} == {}
+
+
+def test_few_class_names_are_defined_twice() -> None:
+    modules: dict[str, set[Path]] = defaultdict(set)
+    for path, text in TEXTS.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                modules[node.name].add(path)
+
+    twice = sorted(name for name, paths in modules.items() if len(paths) > 1)
+
+    assert len(twice) <= DUPLICATES_MAX, twice
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_page_uses_a_retired_word(page: Path) -> None:
+    lines = prose_of(page.read_text("utf-8")).splitlines()
+
+    found = [line for line in lines if set(re.findall(r"[a-z]+", line.lower())) & set(NOT_IN_PROSE)]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("QueuePager", ["queue", "pager"]), ("TOLD_BYTES", ["told", "bytes"]), ("_rest", ["rest"])]
+)
+def test_words_of_a_name(name: str, expected: list[str]) -> None:
+    assert parts(name) == expected
