@@ -258,9 +258,9 @@ class Mesh:
     # What peers have dropped
 
     @property
-    def has_gaps(self) -> bool:
-        """Whether something is missing that a peer cannot send from its journal."""
-        return bool(self._registry.gaps.origins)
+    def gaps(self) -> Collection[Origin]:
+        """The origins of which something is missing that a peer cannot send from its journal."""
+        return self._registry.gaps.origins
 
     def next_repair(self) -> WantedRange | GiveUp | None:
         """What to do about it now; None when there is nothing to do, or nothing yet."""
@@ -305,6 +305,10 @@ class Mesh:
     def knows_nothing(self, wanted: WantedRange, through: int) -> None:
         """The peer that was asked has nothing up to `through`."""
         self._registry.gaps.lost(wanted.peer, wanted.origin, through)
+
+    def postpone(self, want: WantedRange) -> None:
+        """Nothing came of it now: gaps of other origins come first."""
+        self._registry.gaps.postpone(want.origin)
 
     def send_terms(self, peer: str, frame: Terms) -> bool:
         """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none.

@@ -66,6 +66,11 @@ class Gaps:
         """`peer` was asked and has nothing up to `through`."""
         self._lost[origin, peer] = max(through, self._lost.get((origin, peer), 0))
 
+    def postpone(self, origin: Origin) -> None:
+        """Nothing of it came now: gaps of other origins are next."""
+        if origin in self._notices:
+            self._notices[origin] = self._notices.pop(origin)
+
     def forget(self, peer: str) -> None:
         """The link to `peer` has ended."""
         for notices in self._notices.values():

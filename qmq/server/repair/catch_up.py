@@ -53,6 +53,9 @@ MARK: Final = b"\x00"
 RETRY_SECONDS: Final = 1.0
 """Until a peer that gave no response is asked again."""
 
+GAP_SECONDS: Final = 12.0
+"""A gap of which no reachable peer sends a part holds the queues for so long; a peer that is silent is asked twice."""
+
 DOTS_AT_ONCE: Final = 2000
 """Messages that one request names."""
 
@@ -109,6 +112,8 @@ class CatchUp:
         # Whether one of them has responded: then a peer that is down is not waited for.
         self._has_answer = False
         self._is_marked = UNCHECKED in context.store.catalog.facts()
+        # Open gaps: the time since which nothing of them has come.
+        self._waiting: dict[Origin, float] = {}
         self._answering = trio.Lock()
 
     @property
@@ -132,7 +137,7 @@ class CatchUp:
                 await self._end()
             if links is not None and await self._step(links):
                 continue
-            waits = links is not None and (links.has_gaps or self.is_stale)
+            waits = links is not None and (links.gaps or self.is_stale)
             with trio.move_on_after(RETRY_SECONDS if waits else inf):
                 await self._wake.wait()
 
@@ -141,12 +146,14 @@ class CatchUp:
         context = self._context
         await context.commit_slot()
         todo = links.next_repair()
+        self._note_gaps(links)
         if isinstance(todo, GiveUp):
             context.accept_gap(todo.origin, todo.through)
             return True
-        if todo is not None:
-            return await self._fetch(links, todo)
-        if self._is_marked and not links.has_gaps and not context.is_missing_rows:
+        if todo is not None and await self._fetch(links, todo):
+            self._waiting.pop(todo.origin, None)
+            return True
+        if self._is_marked and not self._waits_for_gaps(links) and not context.is_missing_rows:
             if not self._unchecked:
                 # An earlier incarnation was interrupted, or no peer responded: each reachable peer is asked.
                 self._unchecked.update(dict.fromkeys(links.reachable()))
@@ -168,6 +175,22 @@ class CatchUp:
                 return True
         return False
 
+    def _waits_for_gaps(self, links: Links) -> bool:
+        """Whether what is missing may come soon.
+
+        What a damaged peer cannot account for is unknown until every member has answered, and one of them may be away
+        for good. The queues go on without it. When a part of it comes, the messages of this node are checked again.
+        """
+        self._note_gaps(links)
+        return not all(map(self._is_overdue, self._waiting))
+
+    def _note_gaps(self, links: Links) -> None:
+        now = trio.current_time()
+        self._waiting = {origin: self._waiting.get(origin, now) for origin in links.gaps}
+
+    def _is_overdue(self, origin: Origin) -> bool:
+        return trio.current_time() - self._waiting.get(origin, inf) >= GAP_SECONDS
+
     async def _end(self) -> None:
         """All reachable peers were asked: from here on this node knows what its queues hold, also after a crash."""
         context = self._context
@@ -180,27 +203,18 @@ class CatchUp:
         context.repaired()
 
     async def _fetch(self, links: Links, wanted: WantedRange) -> bool:
+        """Request the next part of a gap; False when nothing of it comes."""
         context = self._context
-        if wanted.peer not in self._unchecked:
-            log.info("= %s has dropped what is missing of %s after %d", wanted.peer, wanted.origin, wanted.after)
-            # All of them: the peer with the snapshot may itself hold messages that another peer knows as settled.
-            self._unchecked.update(dict.fromkeys([wanted.peer, *links.reachable()]))
-            self._has_answer = False
-        context.hold_back()
-        if not self._is_marked:
-            # At once: parts that decide meanwhile whether to deliver find it stale.
-            self._is_marked = True
-            # Before the first record: after the vector has passed over settles, nothing else would inform the next
-            # incarnation.
-            await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: ""}))
+        if not self._is_overdue(wanted.origin):
+            await self._hold_back(links, wanted)
         snapshot = await ask_snapshot(context, wanted)
-        if snapshot is None:
+        if snapshot is None or (snapshot.through <= wanted.after and not snapshot.lost):
+            links.postpone(wanted)
             return False
+        await self._hold_back(links, wanted)
         if snapshot.lost:
             links.knows_nothing(wanted, snapshot.lost)
             return True
-        if snapshot.through <= wanted.after:
-            return False
         await context.commit_slot()
         out = Outcome(now_us=context.environment.now_us())
         try:
@@ -217,6 +231,22 @@ class CatchUp:
             await self._take_attempts(wanted.origin, snapshot)
         self.taken += len(snapshot.records)
         return True
+
+    async def _hold_back(self, links: Links, wanted: WantedRange) -> None:
+        """Deliver nothing of the queues until peers were asked about all messages of this node."""
+        context = self._context
+        if wanted.peer not in self._unchecked:
+            log.info("= %s has dropped what is missing of %s after %d", wanted.peer, wanted.origin, wanted.after)
+            # All of them: the peer with the snapshot may itself hold messages that another peer knows as settled.
+            self._unchecked.update(dict.fromkeys([wanted.peer, *links.reachable()]))
+            self._has_answer = False
+        context.hold_back()
+        if not self._is_marked:
+            # At once: parts that decide meanwhile whether to deliver find it stale.
+            self._is_marked = True
+            # Before the first record: after the vector has passed over settles, nothing else would inform the next
+            # incarnation.
+            await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: ""}))
 
     async def _take_attempts(self, origin: Origin, snapshot: RangeSnapshot) -> None:
         """Record the failure counts of these messages here, too. The record has no meaning if it precedes the messages
@@ -304,7 +334,13 @@ class CatchUp:
                 fanout = str(fields[5]) if len(fields) > 5 else ""
                 row = number(fields[6]) if len(fields) > 6 else None
                 async with self._answering:
-                    return await self._answer_snapshot(origin, number(fields[3]), number(fields[4]), fanout, row)
+                    try:
+                        return await self._answer_snapshot(origin, number(fields[3]), number(fields[4]), fanout, row)
+                    except CorruptLog:
+                        if fanout or row is not None:
+                            raise
+                        # Unknown until the damage is repaired. Without a response the peer could repair nothing else.
+                        return _nothing_new(number(fields[3]))
             if what == "settled":
                 dots = check_dots(fields[1])
                 async with self._answering:
@@ -337,7 +373,7 @@ class CatchUp:
         if row == 0 and not await context.bring_up_stores():
             # A whole file is missing there, with the record of what is settled: nothing settled may come back from
             # here.
-            return msgpack.packb([after, 0, 0, [], []])  # type: ignore[no-any-return]
+            return _nothing_new(after)
         read: Callable[[], RangeSnapshot] = partial(
             context.store.read_snapshot, origin, after, through, given_up, fanout, gone, searched_for
         )
@@ -363,6 +399,11 @@ class CatchUp:
         forgotten = frozenset(context.broker.forgotten)
         known = await context.environment.run_blocking(partial(context.store.known_of, dots, given_up, forgotten))
         return msgpack.packb([pack_dot_groups(known.done), pack_attempts(known.failed.items())])  # type: ignore[no-any-return]
+
+
+def _nothing_new(after: int) -> bytes:
+    """The response of a node that does not know yet what it still holds."""
+    return msgpack.packb([after, 0, 0, [], []])  # type: ignore[no-any-return]
 
 
 async def ask_snapshot(

@@ -238,3 +238,25 @@ async def test_a_node_alone_says_what_its_store_may_have_lost_and_goes_on(autoju
         await publish(mesh, "a", JOBS, "four")
         assert await bodies(mesh, "a", 1) == [b"four"]
         assert a.store.missing_ranges() == []
+
+
+async def test_a_range_that_only_an_absent_member_may_have_stops_no_healthy_node(autojump_clock: MockClock) -> None:
+    async with rig("a", "b", "c").run() as mesh:
+        await publish(mesh, "a", JOBS, "waits")
+        await mesh.stop("c")
+        mesh.cut("a", "b")
+        # What b drops here c could have: nobody but c can say that it has not.
+        await forget_the_past(mesh, "b")
+        await mesh.stop("b")
+        MemoryQueueStore(mesh.disks["b"]).begin_anew()
+        mesh.heal("a", "b")
+        await mesh.start("b")
+        a = mesh.nodes["a"]
+        await eventually(lambda: a.catch_up.is_stale)
+
+        with trio.fail_after(60):
+            while a.catch_up.is_stale or a.broker.queues.held:  # noqa: ASYNC110 (it has no event to offer)
+                await trio.sleep(0.1)
+
+        assert await bodies(mesh, "a", 1) == [b"waits"]
+        assert mesh.nodes["b"].store.missing_ranges()
