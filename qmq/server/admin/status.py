@@ -22,7 +22,7 @@ from qmq.server.membership.takeover import Takeover
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.queue_store import QueueStoreRepair
-from qmq.server.runtime.contexts import Committing, Engine, Peers
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers
 
 ALARMS_MAX = 32
 STATUS_BYTES_MAX = 8000
@@ -66,7 +66,7 @@ class Alarms:
         return list(self._alarms)
 
 
-class StatusContext(Engine, Committing, Peers, Protocol):
+class StatusContext(Engine, Committing, MeshPeers, Protocol):
     """What a status shows: nearly every part of the node."""
 
     settings: NodeSettings

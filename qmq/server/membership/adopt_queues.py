@@ -32,7 +32,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.repair.incarnation_gc import IncarnationGc
-from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, Peers
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, MeshPeers
 from qmq.storage.format.interfaces import QueueRow
 
 RECORDS_SECONDS = 10.0
@@ -56,7 +56,7 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.adopting")
 
 
-class AdoptionContext(Engine, Committing, JournalTail, Alarming, Peers, Protocol):
+class AdoptionContext(Engine, Committing, JournalTail, Alarming, MeshPeers, Protocol):
     """What adopting queues needs of the node."""
 
     settings: NodeSettings

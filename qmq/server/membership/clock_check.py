@@ -23,7 +23,7 @@ from qmq.errors import DiskFull
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.delivery.deadline_timer import DeadlineTimer
-from qmq.server.runtime.contexts import Alarming, Engine, Peers
+from qmq.server.runtime.contexts import Alarming, Engine, MeshPeers
 from qmq.storage.catalog.facts import CLOCK
 from qmq.storage.format.interfaces import Shift
 
@@ -52,7 +52,7 @@ _NEVER_US: Final = 1 << 55
 log = logging.getLogger("qmq.clock")
 
 
-class ClockContext(Engine, Alarming, Peers, Protocol):
+class ClockContext(Engine, Alarming, MeshPeers, Protocol):
     """What judging the clock needs of the node."""
 
     checkpoints: Checkpoints

@@ -28,12 +28,12 @@ from qmq.replication.mesh import Mesh
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.membership.members import AGREED_SECONDS, LiveMembership
 from qmq.server.peers.rpc import PeerRpc
-from qmq.server.runtime.contexts import Committing, Engine, Peers
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers
 
 RETIRE = "/control/retire/"
 
 
-class DecommissionContext(Engine, Committing, Peers, Protocol):
+class DecommissionContext(Engine, Committing, MeshPeers, Protocol):
     """What a retirement needs of the node."""
 
     mesh: Mesh | None

@@ -17,13 +17,13 @@ from qmq.replication.mesh import Mesh
 from qmq.server.membership.takeover import Takeover
 from qmq.server.membership.takeover_sync import HOLDS_PART
 from qmq.server.repair.catch_up import CatchUp
-from qmq.server.runtime.contexts import Peers
+from qmq.server.runtime.contexts import MeshPeers
 
 SPARE_SECONDS: Final = 4.0
 """Beyond `redial_seconds_max`: a dial, a handshake and a first frame on a busy machine."""
 
 
-class StartHoldContext(Peers, Protocol):
+class StartHoldContext(MeshPeers, Protocol):
     """What the start hold needs of the node."""
 
     settings: NodeSettings

@@ -30,7 +30,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from qmq.record_codec import messages_with_keys
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
-from qmq.server.runtime.contexts import Committing, Engine, JournalTail, Peers
+from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers
 from qmq.storage.log.journal import Journal
 
 ARRIVAL_SECONDS: Final = 1.0
@@ -52,7 +52,7 @@ _READ_BYTES: Final = 1 << 20
 _MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
 
 
-class DedupContext(Engine, Committing, JournalTail, Peers, Protocol):
+class DedupContext(Engine, Committing, JournalTail, MeshPeers, Protocol):
     """What asking about dedup ids needs of the node."""
 
     peer_rpc: PeerRpc

@@ -37,7 +37,7 @@ from qmq.replication.protocol.values import (
     origin_of,
     pack_dot_groups,
 )
-from qmq.server.runtime.contexts import Alarming, Committing, Engine, Links, Peers, Repairing
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, Links, MeshPeers, Repairing
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.cursor_record import pack_move, unpack_move
@@ -79,7 +79,7 @@ def request_about(origins: list[Origin]) -> bytes:
     return MARK + msgpack.packb(request)  # type: ignore[no-any-return]
 
 
-class CatchUpContext(Engine, Committing, Alarming, Peers, Repairing, Protocol):
+class CatchUpContext(Engine, Committing, Alarming, MeshPeers, Repairing, Protocol):
     """What catching up needs of the node."""
 
     def hold_back(self) -> None:
@@ -407,7 +407,7 @@ def _nothing_new(after: int) -> bytes:
 
 
 async def ask_snapshot(
-    context: Peers, wanted: WantedRange, fanout: str = "", row: int | None = None
+    context: MeshPeers, wanted: WantedRange, fanout: str = "", row: int | None = None
 ) -> RangeSnapshot | None:
     """A snapshot of a missing range from a peer's stores; with `fanout` of that fanout at least. None: no response.
 
@@ -429,7 +429,7 @@ async def ask_snapshot(
         return None
 
 
-async def ask_settled(context: Peers, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
+async def ask_settled(context: MeshPeers, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
     """Which of these, at most DOTS_AT_ONCE, a peer knows as settled, and how often others have failed. None: no
     response."""
     fields = _fields(await context.ask_one(peer, MARK + msgpack.packb(["settled", pack_dot_groups(dots)])), 2)

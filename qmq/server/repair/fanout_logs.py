@@ -21,7 +21,7 @@ from qmq.dots import merge
 from qmq.errors import CorruptLog, DiskFull
 from qmq.replication.journal.gaps import WantedRange
 from qmq.server.repair.catch_up import ask_snapshot
-from qmq.server.runtime.contexts import Engine, Links, Peers
+from qmq.server.runtime.contexts import Engine, Links, MeshPeers
 from qmq.storage.repair.fanout_logs import FoundRange, records_of
 from qmq.storage.repair.range_snapshot import snapshot_batch
 
@@ -31,7 +31,7 @@ RETRY_SECONDS: Final = 60.0
 log = logging.getLogger("qmq.mending")
 
 
-class FanoutRepairContext(Engine, Peers, Protocol):
+class FanoutRepairContext(Engine, MeshPeers, Protocol):
     """What repairing fanout logs needs of the node."""
 
 

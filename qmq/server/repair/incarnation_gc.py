@@ -19,7 +19,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
 from qmq.server.repair.catch_up import request_about
-from qmq.server.runtime.contexts import Committing, Engine, Links, Peers, Repairing
+from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.checkpoints.checkpoint import CheckpointReport
 from qmq.storage.format.record import RecordKind
@@ -33,7 +33,7 @@ SEALS_AT_ONCE = 100
 log = logging.getLogger("qmq.sealing")
 
 
-class IncarnationGcContext(Engine, Committing, Peers, Repairing, Protocol):
+class IncarnationGcContext(Engine, Committing, MeshPeers, Repairing, Protocol):
     """What collecting incarnations needs of the node."""
 
     @property

@@ -29,7 +29,7 @@ from qmq.errors import MeshError, Refused
 from qmq.replication.journal.gaps import WantedRange
 from qmq.replication.protocol.values import array, number, origin_of
 from qmq.server.repair.incarnation_gc import IncarnationGc
-from qmq.server.runtime.contexts import Committing, Engine, Links, Peers, Repairing
+from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.quarantine import QuarantinedRange, quarantined_ranges, valid_quarantined
@@ -44,7 +44,7 @@ BYTES_AT_ONCE: Final = 1 << 20
 log = logging.getLogger("qmq.releasing")
 
 
-class QuarantineContext(Engine, Committing, Peers, Repairing, Protocol):
+class QuarantineContext(Engine, Committing, MeshPeers, Repairing, Protocol):
     """What restoring from quarantine needs of the node."""
 
     incarnation_gc: IncarnationGc
@@ -55,7 +55,7 @@ def is_about_quarantine(request: bytes) -> bool:
     return request.startswith(b'{"aside"')
 
 
-async def ask_quarantined(context: Peers, after: Vector) -> dict[str, Vector] | None:
+async def ask_quarantined(context: MeshPeers, after: Vector) -> dict[str, Vector] | None:
     """Per member, what it has quarantined behind `after`: origin → its first such sequence, where there is one.
 
     None when not all of them have responded.

@@ -25,7 +25,7 @@ from qmq.record_codec import record_of
 from qmq.replication.journal.gaps import WantedRange
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.repair.catch_up import DOTS_AT_ONCE, ask_settled, ask_snapshot
-from qmq.server.runtime.contexts import Alarming, Committing, Engine, Links, Peers, Repairing
+from qmq.server.runtime.contexts import Alarming, Committing, Engine, Links, MeshPeers, Repairing
 from qmq.storage.format.interfaces import MissingRange
 from qmq.storage.format.record import unpack_record
 from qmq.storage.repair.range_snapshot import RangeSnapshot
@@ -43,7 +43,7 @@ ROUNDS_MAX: Final = 10
 log = logging.getLogger("qmq.rows")
 
 
-class QueueStoreContext(Engine, Committing, Alarming, Peers, Repairing, Protocol):
+class QueueStoreContext(Engine, Committing, Alarming, MeshPeers, Repairing, Protocol):
     """What repairing the queue store needs of the node."""
 
     queue_pager: QueuePager

@@ -87,7 +87,7 @@ class Tasks(Protocol):
         """Run a task in the nursery of the node."""
 
 
-class Peers(Protocol):
+class MeshPeers(Protocol):
     """The other members, and requests to them."""
 
     @property
