@@ -1,8 +1,8 @@
 """One client from accept to close.
 
 The session reads, lets the codec cut frames, waits for a commit slot, lets the gateway decide, and submits, with no
-await between decision and hand-over. What the client is told comes back through `Teller` into the outbox. Whatever
-goes wrong here ends this connection and no other (`serve` is the guard).
+`await` between decision and submission. Responses and messages come back through `Dispatcher` into the outbox. An error
+here ends this connection and no other (`serve` is the guard).
 """
 
 import logging
@@ -91,7 +91,7 @@ class SessionContext(Committing, Alarming, Protocol):
 
 
 class ClientSession:
-    """One connection. `version` is the STOMP version agreed; until login it is 0 and nothing is told."""
+    """One connection. `version` is the STOMP version agreed; until login it is 0 and nothing is delivered."""
 
     def __init__(self, context: SessionContext, pipe: Pipe, listener: ListenerSettings, login: PendingLogin) -> None:
         self.id = context.new_session_id()
@@ -103,15 +103,16 @@ class ClientSession:
         self._left = Latch()
         self.closed = Latch()
         self.unsettled: list[Delivery] = []
-        """Told to `auto` subscriptions and not yet with the kernel."""
+        """Delivered to `auto` subscriptions and not yet with the kernel."""
         self.deferred: deque[tuple[Subscription, list[Delivery]]] | None = None
-        """In flight to this client and not encoded before it has read what waits; None for nothing."""
+        """In flight to this client, and not encoded until it has read its waiting frames; None for nothing."""
         self.buffered: deque[Subscription] | None = None
-        """Subscriptions of this client in whose declared buffer something waits, or None; `Buffers` serves them by
-        turns."""
+        """Subscriptions of this client with a non-empty declared buffer, or None; `SubscriberBuffers` serves them in
+        turn.
+        """
         self.buffered_bytes = 0
         self.held_bytes = 0
-        """What it makes the node hold, as the Budget counts it."""
+        """The memory that this session makes the node hold, as `MemoryBudget` counts it."""
         self._context = context
         self._pipe = pipe
         self.listener = listener
@@ -121,26 +122,26 @@ class ClientSession:
         self._gateway: StompGateway | None = None
         self._nursery: trio.Nursery | None = None
         self._checking = trio.CancelScope()
-        """While CONNECT is answered."""
+        """Covers the response to CONNECT."""
         self._ahead = b""
-        """Came while a password check was waited for, and is still to be read."""
+        """Bytes that arrived during a password check and are still to be read."""
         self._deadline = -1
-        self._heard = self._sent = trio.current_time()
-        self._doubted = 0.0
+        self._received_at = self._sent_at = trio.current_time()
+        self._doubted_at = 0.0
         self._waits_for_slot = False
-        self._toils = False
+        self._is_costly = False
         self._awaits_frame = False
-        self._hear_within = 0.0
-        self._beat_every = 0.0
+        self._silence_seconds = 0.0
+        self._heartbeat_seconds = 0.0
         self._client: Client | None = None
-        # What of `held_bytes` comes of what the client said, and whether that grew with its last words.
-        self._said_bytes = 0
+        # The part of `held_bytes` that the client's frames cause, and whether its last read made that grow.
+        self._frames_bytes = 0
         self._grows = False
         self.outbox = ClientOutbox(pipe, self._start, self._grew)
 
     @property
     def keep_open(self) -> bool:
-        """Whether the client asked to stay after an ERROR that is not its fault (`on-error:keep-open`)."""
+        """Whether the client requested to stay after an ERROR that is not its fault (`on-error:keep-open`)."""
         return self._gateway is not None and self._gateway.keep_open
 
     @property
@@ -167,14 +168,14 @@ class ClientSession:
                     await self._left.wait()
                     nursery.cancel_scope.cancel()
                 finally:
-                    # The nursery closes before this task runs again, and others may still tell this client something
+                    # The nursery closes before this task runs again, and other tasks may still deliver to this client
                     # in between: no task may be started for it any more.
                     self.finishing = True
                     self.outbox.break_off()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("! %s connection broke", self.id)
         except* StorageError as failed:
-            # Whoever writes to that store next ends the node, with the same words.
+            # The next writer to that store stops the node, with the same error text.
             log.error("! %s session failed: %s", self.id, _first(failed))
         except* Exception:
             log.exception("! %s session failed; its connection is closed, others go on", self.id)
@@ -186,17 +187,17 @@ class ClientSession:
         self._context.memory_budget.change(self, delta)
 
     def _count(self) -> None:
-        """Count what the client has said and the node still holds."""
+        """Count the bytes of the client that the node still holds."""
         held = self._connection.unfinished_bytes
         if self._client is not None:
             held += self._client.held_bytes + self._client.asked_bytes
-        if held != self._said_bytes:
-            self._grows = held > self._said_bytes
-            self._context.memory_budget.change(self, held - self._said_bytes)
-            self._said_bytes = held
+        if held != self._frames_bytes:
+            self._grows = held > self._frames_bytes
+            self._context.memory_budget.change(self, held - self._frames_bytes)
+            self._frames_bytes = held
 
     def _release(self) -> None:
-        """What the client has goes back, however long its connection still stands."""
+        """Requeue what the client has in flight, however long its connection stays open."""
         self._client = None
         self._connection.forget()
         if self.id in self._context.broker.sessions:
@@ -205,7 +206,7 @@ class ClientSession:
             self._context.submit(out)
 
     def _end(self) -> None:
-        """Take this client out of everything."""
+        """Remove this client from all parts of the node."""
         context = self._context
         self.finishing = True
         context.memory_budget.forget(self)
@@ -213,7 +214,7 @@ class ClientSession:
         if self._gateway is not None:
             del context.sessions[self.id]
             self._release()
-        # What it set off may take the node longer than its connection lasted: it must not connect again for more.
+        # Its deliveries may occupy the node longer than its connection lasted: until then it must not connect again.
         context.after_delivery(self.id, self._give_up_place)
         self._nursery = None
         self.closed.set()
@@ -221,11 +222,11 @@ class ClientSession:
     def _give_up_place(self) -> None:
         self._context.admission.leave(self._login)
         self._context.logins.leave(self.user)
-        # It holds this session, which would wait for the collector with all that its client has made it hold.
+        # It holds this session: a reference cycle would keep the session and all that it holds until a collection.
         del self._login.dismiss
 
     async def _receive_until_end(self) -> None:
-        """Read until the client has ended its half. Once the session is ending, what comes is thrown away: closing
+        """Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing
         with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
         """
         pipe, connection, context = self._pipe, self._connection, self._context
@@ -240,18 +241,18 @@ class ClientSession:
                 return
             if self._ending or self.finishing:
                 continue
-            self._heard = trio.current_time()
+            self._received_at = trio.current_time()
             frames = connection.receive(data)
             if frames:
                 self._awaits_frame = False
-            del data  # as `frames` below: a client that is silent keeps nothing of what it said last in memory
+            del data  # as `frames` below: a silent client keeps nothing of its last read in memory
             if self._gateway is None and frames:
                 self._login.is_silent = False
                 if not await self._log_in(frames.pop(0)):
                     self.finish()
                     continue
             self._waits_for_slot = True
-            await context.slot(self.id, asks=_only_ask(frames))
+            await context.slot(self.id, asks=_only_requests(frames))
             self._waits_for_slot = False
             if self._ending or self.finishing:
                 continue
@@ -259,32 +260,34 @@ class ClientSession:
                 left = self._decide(self._gateway, frames)
                 while left:
                     if self._gateway.goes_on:
-                        left = await self._go_on(self._gateway, left)
+                        left = await self._continue(self._gateway, left)
                         continue
                     keys = self._gateway.repeats.unsure(left, context.environment.now_us())
                     if keys is None:
-                        left = await self._answer_first(self._gateway, left)
+                        left = await self._respond_first(self._gateway, left)
                     else:
-                        left = await self._ask_about(self._gateway, keys, left)
+                        left = await self._query_dedup(self._gateway, keys, left)
             elif connection.error is not None:
                 self._refuse_login(connection.error, connection.error_receipt)
                 self.finish()
             del frames
             self._count()
 
-    async def _go_on(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
-        """Obey frames that nobody else must answer first, after everyone else had a turn."""
+    async def _continue(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
+        """Handle frames that need no other part first, after every other task had a turn."""
         self._waits_for_slot = True
         await trio.lowlevel.checkpoint()
-        if self._toils:
-            # What followers of a fanout select from must not gather in front of one commit.
+        if self._is_costly:
+            # Selection of fanout messages must not accumulate in front of one commit.
             await self._context.flushed()
         await self._context.slot(self.id)
         self._waits_for_slot = False
         return [] if self._ending or self.finishing else self._decide(gateway, frames)
 
-    async def _answer_first(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
-        """Answer the question that `frames` begin with, then obey the others; this client waits that long, in order."""
+    async def _respond_first(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
+        """Respond to the control request at the head of `frames`, then handle the others in order; the client waits
+        that long.
+        """
         context = self._context
         request = frames[0]
         answer: ControlResponse | Refused
@@ -293,11 +296,11 @@ class ClientSession:
             answer = await context.answer(self.user, request.head.headers)
         except Refused as refused:
             answer = refused
-        await context.slot(self.id, asks=_only_ask(frames))
+        await context.slot(self.id, asks=_only_requests(frames))
         self._waits_for_slot = False
         if self._ending or self.finishing:
             return []
-        # By itself: within one Outcome receipts come before everything else that is told.
+        # In an Outcome of its own: within one Outcome receipts precede all other effects.
         out = Outcome(self.id)
         try:
             if isinstance(answer, Refused):
@@ -308,21 +311,24 @@ class ClientSession:
         self._submit(gateway, out)
         return [] if self._ending else self._decide(gateway, frames[1:])
 
-    async def _ask_about(self, gateway: StompGateway, keys: list[bytes], frames: list[Frame]) -> list[Frame]:
-        """Ask peers whether they have what `frames` try again, then obey them; this client waits so long, in order."""
+    async def _query_dedup(self, gateway: StompGateway, keys: list[bytes], frames: list[Frame]) -> list[Frame]:
+        """Ask peers whether they have the retried SENDs of `frames`, then handle all in order; the client waits that
+        long.
+        """
         context = self._context
         self._waits_for_slot = True
         async with context.dedup_query.of(keys) as elsewhere:
             gateway.repeats.answered(keys, elsewhere)
             left = frames
-            # Peers that ask about the same are answered when all of it is decided.
+            # Peers that ask about the same ids get the response when all of it is decided.
             while left and gateway.repeats.unsure(left[:1], context.environment.now_us()) == []:
-                left = await self._repeat(gateway, left)
+                left = await self._respond_to_duplicates(gateway, left)
             return left
 
-    async def _repeat(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
-        """Answer what `frames` begin with and is appended already, then obey the others, as far as nobody else must
-        answer first."""
+    async def _respond_to_duplicates(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
+        """Respond to the duplicate SENDs at the head of `frames`, then handle the others, up to the next that must wait
+        for another part.
+        """
         context = self._context
         self._waits_for_slot = True
         await context.slot(self.id)
@@ -335,12 +341,13 @@ class ClientSession:
             context.submit(out)
         left = self._decide(gateway, left)
         while left and gateway.goes_on:
-            left = await self._go_on(gateway, left)
+            left = await self._continue(gateway, left)
         return left
 
     def _decide(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
-        """Obey the frames of one read, in one breath with their hand-over; returns those that somebody else must
-        answer first, and what follows."""
+        """Handle the frames of one read and submit, with no `await` in between; returns the frames from the first that
+        must wait for another part.
+        """
         out = Outcome(self.id)
         error = self._connection.error
         left: list[Frame] = []
@@ -348,11 +355,11 @@ class ClientSession:
             if frames:
                 left = gateway.handle(frames, self._context.environment.now_us(), out)
             if left:
-                error = None  # it comes after them
+                error = None  # It comes after the frames that are left.
             if error is not None and not out.ending:
                 log.info("! %s %s: %s", self.id, self.peer_address, error)
                 gateway.refuse(error, self._connection.error_receipt, out)
-            self._toils = out.selector_cost >= COST_MAX and bool(out.fanout_runs)
+            self._is_costly = out.selector_cost >= COST_MAX and bool(out.fanout_runs)
         finally:
             # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
             if frames or error is not None:
@@ -360,9 +367,9 @@ class ClientSession:
         return left
 
     def _submit(self, gateway: StompGateway, out: Outcome) -> None:
-        """Hand over what was decided. A client whose end that is has nothing from now on: its messages go back.
+        """Submit a decision. If it ends the session, the client's messages are requeued.
 
-        That is a decision of its own: what came before it, its subscriptions still hear.
+        The requeue is a decision of its own: its subscriptions still get the effects of what came before.
         """
         if not out.ending:
             self._context.submit(out)
@@ -376,12 +383,14 @@ class ClientSession:
         self._context.submit(end)
 
     def note_stop(self) -> None:
-        """The node is stopping: the frame that the client is sending is the last that is waited for."""
+        """The node is stopping: it waits only for the frame that the client is sending, and for no later one."""
         self._awaits_frame = self._connection.is_amid_frame
 
     @property
     def is_busy(self) -> bool:
-        """Whether the client has something in hand, or has begun something that it may end before it is let go."""
+        """Whether the client has messages in flight, or has begun something that it may finish before it is
+        disconnected.
+        """
         if self._ending or self.finishing:
             return False
         session = self._context.broker.sessions[self.id]
@@ -390,8 +399,9 @@ class ClientSession:
         return any(subscription.in_flight for subscription in session.subscriptions.values())
 
     def end_in_order(self, why: Refused | None = None) -> None:
-        """Hear the client no more: what it asked for is still recorded and told before its connection closes, and
-        `why` last."""
+        """Read no more of the client. Its requests are still recorded, and responses sent, before its connection
+        closes; `why` is sent last.
+        """
         if self._gateway is not None and not self._ending and not self.finishing:
             self._ending = True
             out = Outcome(self.id, self._context.environment.now_us())
@@ -406,7 +416,7 @@ class ClientSession:
     # Login
 
     async def _log_in(self, connect: Frame) -> bool:
-        """Answer CONNECT; False when the client may not come in (it has been told)."""
+        """Respond to CONNECT; False when the login is refused (the client has got the ERROR)."""
         context = self._context
         headers = connect.head.headers
         version = self._connection.version
@@ -415,7 +425,9 @@ class ClientSession:
             bound = window(headers, context.limits.prefetch_max)
             context.admission.check_open()
             with self._checking:
-                self.user = await context.logins.check(headers, self.listener, self._login.address, self._until_gone)
+                self.user = await context.logins.check(
+                    headers, self.listener, self._login.address, self._until_disconnected
+                )
         except (Refused, RemoteProtocolError) as error:
             self.version = version
             if not self.finishing:
@@ -429,8 +441,8 @@ class ClientSession:
             max(client_beats[0], floor) if client_beats[0] else 0,
         )
         hear_ms, send_ms = negotiate_heartbeat(client_beats, offer)
-        self._beat_every = send_ms / 1000
-        self._hear_within = hear_ms / 1000 * context.limits.heartbeat_grace
+        self._heartbeat_seconds = send_ms / 1000
+        self._silence_seconds = hear_ms / 1000 * context.limits.heartbeat_grace
         self.version = version
         self._gateway = StompGateway(
             self.id,
@@ -457,15 +469,16 @@ class ClientSession:
             answer.append(("user-name", self.user))
         self.outbox.put(encode_frame("CONNECTED", answer, version=version))
         self.outbox.flush()
-        self._sent = trio.current_time()
+        self._sent_at = trio.current_time()
         context.beats.forget(self._deadline)
-        if self._beat_every or self._hear_within:
-            self._deadline = context.beats.watch(self._next_beat(), self._check_heartbeats)
+        if self._heartbeat_seconds or self._silence_seconds:
+            self._deadline = context.beats.watch(self._next_heartbeat(), self._check_heartbeats)
         return True
 
-    async def _until_gone(self) -> None:
-        """Return when the client has ended its half. What it sends meanwhile is kept; of more than one read can take
-        the rest is not looked at, and the login time is what ends it."""
+    async def _until_disconnected(self) -> None:
+        """Return when the client has ended its half. Bytes that it sends meanwhile are kept, up to the size of one
+        read. More bytes are not read, and the login time ends the connection.
+        """
         while len(self._ahead) < READ_BYTES_MAX:
             data = await self._pipe.receive_some(READ_BYTES_MAX - len(self._ahead))
             if not data:
@@ -498,49 +511,49 @@ class ClientSession:
             self._checking.cancel()
         return None
 
-    # Heart-beats (STOMP 1.2, "Heart-beating")
+    # Heartbeats (STOMP 1.2, "Heart-beating")
 
-    def _next_beat(self) -> float:
+    def _next_heartbeat(self) -> float:
         times = []
-        if self._beat_every:
-            times.append(self._sent + self._beat_every)
-        if self._hear_within:
-            times.append(self._heard + self._hear_within)
+        if self._heartbeat_seconds:
+            times.append(self._sent_at + self._heartbeat_seconds)
+        if self._silence_seconds:
+            times.append(self._received_at + self._silence_seconds)
         return min(times)
 
     def _check_heartbeats(self, now: float) -> float | None:
         if self.finishing or self.id not in self._context.sessions:
             return None
         if self._waits_for_slot:
-            # We are the ones who do not read.
-            self._heard = now
-        if self._hear_within and now >= self._heard + self._hear_within:
-            # Perhaps this whole process stood still, and what the client said waits to be read.
-            if self._doubted <= self._heard:
-                self._doubted = now
-            if now < self._doubted + SECOND_POLL_SECONDS:
-                return self._doubted + SECOND_POLL_SECONDS
-            log.info("! %s %s: silent for %.1f s", self.id, self.peer_address, now - self._heard)
+            # The silence is ours: this node does not read.
+            self._received_at = now
+        if self._silence_seconds and now >= self._received_at + self._silence_seconds:
+            # Perhaps this whole process was stopped, and the client's bytes wait to be read.
+            if self._doubted_at <= self._received_at:
+                self._doubted_at = now
+            if now < self._doubted_at + SECOND_POLL_SECONDS:
+                return self._doubted_at + SECOND_POLL_SECONDS
+            log.info("! %s %s: silent for %.1f s", self.id, self.peer_address, now - self._received_at)
             self.finish()
             return None
-        if self._beat_every and now >= self._sent + self._beat_every:
-            # A full outbox needs no beat: bytes are on their way.
+        if self._heartbeat_seconds and now >= self._sent_at + self._heartbeat_seconds:
+            # A non-empty outbox needs no heartbeat: bytes are on their way.
             if not self.outbox.size:
                 self.outbox.put_answer(HEARTBEAT)
                 self.outbox.flush()
-            self._sent = now
-        return self._next_beat()
+            self._sent_at = now
+        return self._next_heartbeat()
 
     # Ending
 
     def evict(self, error: Refused, subscription: str | None = None) -> None:
-        """Tell a client why it must go (it cannot keep up, its user is no more), and let it go.
+        """Disconnect a client with an ERROR (it is too slow, or its user was removed).
 
-        `subscription` is the id of the one that this is about, if it is about one.
+        `subscription` is the id of the subscription concerned, if there is one.
         """
         if not self.finishing:
             log.warning("! %s %s: %s", self.id, self.peer_address, error)
-            # What it may not have got goes to others when it has left.
+            # Messages that it may not have got are requeued when it has left.
             self.unsettled = []
             self.outbox.drop_waiting()
             self.outbox.put_answer(encode_error(error, None, self.version, subscription))
@@ -560,7 +573,7 @@ class ClientSession:
 
     async def _leave(self) -> None:
         self._release()
-        # A writer is never cancelled with half a frame sent while there is hope; closing is the deadline.
+        # While it may succeed, a writer is never cancelled within a frame; closing is the deadline.
         with trio.move_on_after(self._context.limits.farewell_seconds):
             await self.outbox.drained()
             self._pipe.end_sending()
@@ -569,18 +582,18 @@ class ClientSession:
         self._left.set()
 
     def owns(self, subscription: Subscription) -> bool:
-        """Whether messages for `subscription` may still be told."""
+        """Whether messages for `subscription` may still be delivered."""
         return not (subscription.closed or self.finishing)
 
 
 def session_of(sessions: Mapping[int, ClientSession], subscription: Subscription) -> ClientSession | None:
-    """The session that `subscription` is still one of."""
+    """The session that still has `subscription`, if any."""
     session = sessions.get(subscription.session)
     return session if session is not None and session.owns(subscription) else None
 
 
 async def drained(sessions: Mapping[int, ClientSession], subscription: Subscription) -> ClientSession | None:
-    """Wait until the client of `subscription` has read what came before; None when it has left."""
+    """Wait until the client of `subscription` has read the frames before; None when it has disconnected."""
     session = session_of(sessions, subscription)
     if session is None:
         return None
@@ -589,15 +602,15 @@ async def drained(sessions: Mapping[int, ClientSession], subscription: Subscript
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One of those that the group is about."""
+    """The first of the errors inside nested groups."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def _only_ask(frames: list[Frame]) -> bool:
-    """Whether these, if there are any, are questions about the node alone."""
+def _only_requests(frames: list[Frame]) -> bool:
+    """Whether all of these are control requests; true for none."""
     for frame in frames:
         head = frame.head
         if head.command != "SEND" or not head.headers.get("destination", "").startswith(CONTROL):
