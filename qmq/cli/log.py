@@ -147,8 +147,8 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
         try:
             steps = quarantined_ranges(store.disk, store.journal.vector(), store.journal.start)
             for step in steps:
-                if step.gone is not None:
-                    click.echo(f"{step.origin}: records {step.gone[0]} to {step.gone[1]} are given up")
+                if step.lost is not None:
+                    click.echo(f"{step.origin}: records {step.lost[0]} to {step.lost[1]} are given up")
                 outcome = "are given up, too" if drop else "are restored"
                 click.echo(f"{step.origin}: {step.records} records after them {outcome}")
             if not steps:

@@ -17,7 +17,7 @@ def restore(broker: Broker, replay: Replay, store: Store, environment: Environme
     recovered = store.recovered
     broker.admission.logged_fanouts.update(store.fanouts())
     broker.deletions = recovered.deletions
-    broker.durable_subscriptions.restore(recovered.cursors, recovered.given_up, recovered.gone)
+    broker.durable_subscriptions.restore(recovered.cursors, recovered.given_up, recovered.lost)
     own = {dot for dot in recovered.tombstones if dot.origin.node == broker.origin.node}
     broker.queues.owned.settled_early.update(own)
     paging = broker.queues.paging

@@ -78,7 +78,7 @@ class Recovered:
     """Which node serves which owner's queue messages, and this node's votes, as far as they are durable."""
     given_up: Vector
     """Per origin, up to where this node gave up on records that no peer kept."""
-    gone: LostRanges
+    lost: LostRanges
     """Further ranges that no member has."""
     deletions: Deletions
     """Deletions of fanouts. The owner of the store adds later decisions; readers of fanouts skip what is deleted."""
@@ -139,7 +139,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     except DiskFull:
         left = checkpointer.what_is_left()
     logs.remove_left_over(deletions_of(catalog.facts()).by_name)
-    cursors, given_up, gone, terms, deletions = replay_cursors(journal, catalog, logs.state.position)
+    cursors, given_up, lost, terms, deletions = replay_cursors(journal, catalog, logs.state.position)
     recovered = _recovered(
         identity,
         fresh,
@@ -151,7 +151,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
         cursors,
         terms,
         given_up,
-        gone,
+        lost,
         deletions,
     )
     return Opened(journal, recovered, checkpointer, logs, lock)
@@ -175,7 +175,7 @@ def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: C
     catalog.set_facts({UNCHECKED: ""})
     if ends >= 0:
         why = f"begins at {journal.start}" if ends < journal.start else "is damaged behind that"
-        queues.damage.told.append(
+        queues.damage.lines.append(
             f"the queue store is older than the journal: it ends at position {ends}, and the journal {why}"
         )
     begin, vector = journal.start, journal.base()
@@ -208,7 +208,7 @@ def _recovered(
     cursors: dict[Name, Cursor],
     terms: list[TermNote],
     given_up: Vector,
-    gone: LostRanges,
+    lost: LostRanges,
     deletions: Deletions,
 ) -> Recovered:
     """`left`: what could not be carried into the stores."""
@@ -240,6 +240,6 @@ def _recovered(
         cursors=cursors,
         terms=terms,
         given_up=given_up,
-        gone=gone,
+        lost=lost,
         deletions=deletions,
     )

@@ -25,13 +25,13 @@ from qmq.storage.store import Store
 
 
 class QuarantinedRange(NamedTuple):
-    """One step for one origin: records `gone` (first, last) are lost, and `batches` are restored behind them.
+    """One step for one origin: records `lost` (first, last) have no copy, and `batches` are restored behind them.
 
     An origin has several steps if damage hit it in several places.
     """
 
     origin: Origin
-    gone: tuple[int, int] | None
+    lost: tuple[int, int] | None
     batches: tuple[bytes, ...]
     first: int
     last: int
@@ -77,8 +77,8 @@ def quarantined_ranges(
                 before = steps.pop()
                 steps.append(before._replace(batches=(*before.batches, data), last=last))
             else:
-                gone = (known + 1, first - 1) if first > known + 1 else None
-                steps.append(QuarantinedRange(origin, gone, (data,), first, last))
+                lost = (known + 1, first - 1) if first > known + 1 else None
+                steps.append(QuarantinedRange(origin, lost, (data,), first, last))
             known = last
     return steps
 
@@ -105,13 +105,13 @@ def release(store: Store, steps: list[QuarantinedRange], draw: Callable[[], int]
 
     `draw` gives the number of an incarnation. Raises what `Journal.append` raises.
     """
-    _append(store, [(step.origin, step.gone, step.batches) for step in steps], draw, now_us)
+    _append(store, [(step.origin, step.lost, step.batches) for step in steps], draw, now_us)
 
 
 def drop(store: Store, steps: list[QuarantinedRange], draw: Callable[[], int], now_us: int) -> None:
     """Record all of it as lost, valid batches included; durable on return."""
-    gone = [(step.origin, (step.gone[0] if step.gone else step.first, step.last), ()) for step in steps]
-    _append(store, gone, draw, now_us)
+    lost = [(step.origin, (step.lost[0] if step.lost else step.first, step.last), ()) for step in steps]
+    _append(store, lost, draw, now_us)
 
 
 def _append(
@@ -122,13 +122,13 @@ def _append(
 ) -> None:
     writer = store.begin_incarnation(draw(), now_us)
     sequence = store.journal.vector()[writer]
-    for origin, gone, batches in steps:
+    for origin, lost, batches in steps:
         todo = list(batches)
-        if gone is not None:
+        if lost is not None:
             sequence += 1
-            body = pack_lost(LostRange(origin, *gone))
+            body = pack_lost(LostRange(origin, *lost))
             record = pack_record(sequence, now_us, RecordKind.GONE, 0, pack_envelope("", b""), body)
-            told = encode_batch(writer, [record], sequence, sequence, now_us, now_us, 0)
-            todo = [told, snapshot_batch(origin, gone[0] - 1, nothing_left(gone[1])), *todo]
+            notice = encode_batch(writer, [record], sequence, sequence, now_us, now_us, 0)
+            todo = [notice, snapshot_batch(origin, lost[0] - 1, nothing_left(lost[1])), *todo]
         store.journal.append(todo, settle_only=True)
     store.journal.sync()

@@ -242,7 +242,7 @@ class Store:
 
     def damage(self) -> list[str]:
         """The damage that reads have found since the start, as text. The list only grows. Takes no lock."""
-        rows = list(self.queues.damage.told)
+        rows = list(self.queues.damage.lines)
         if not self.journal.damage and not self._logs.damaged:
             return rows
         journal = [f"the journal is damaged from {start} to {end}" for start, end in list(self.journal.damage)]
@@ -256,9 +256,9 @@ class Store:
         """Restore from the journal what it has of `missing`; return what only peers may have. See `RowRepairer`."""
         return self._row_repairer.search_journal(missing)
 
-    def repair_from_snapshot(self, missing: MissingRange, after: int, rest: RangeSnapshot) -> MissingRange | None:
+    def repair_from_snapshot(self, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> MissingRange | None:
         """Restore what a peer still has of what `repair_from_journal` returned; return what is still missing."""
-        return self._row_repairer.take(missing, after, rest)
+        return self._row_repairer.take(missing, after, snapshot)
 
     def give_up_rows(self, missing: MissingRange, through: int) -> bool:
         """No member has the missing rows up to `through`: give them up. False: nothing was missing any more."""
@@ -271,7 +271,7 @@ class Store:
         through: int,
         given_up: int,
         fanout: str = "",
-        gone: Sequence[int] = (),
+        lost_ends: Sequence[int] = (),
         searched_for: Collection[MissingRange] | None = None,
     ) -> RangeSnapshot:
         """What the stores still hold of a range, for a peer that is missing it. See `SnapshotReader.read`.
@@ -283,7 +283,7 @@ class Store:
         A part ends where such a range begins or ends, and no fanout log is read. If a missing range may still be in the
         journal, the answer says nothing new.
         """
-        return self._repair_source.read(origin, after, through, given_up, fanout, gone, searched_for)
+        return self._repair_source.read(origin, after, through, given_up, fanout, lost_ends, searched_for)
 
     def read_quarantined(self, dot: Dot) -> bytes | None:
         """The packed record of this message, if it is in quarantine. Reads all of the quarantine."""
@@ -314,13 +314,13 @@ class Store:
         """Which of these messages this node knows to be settled, or to have failed; nothing about those it gave up."""
         return self._repair_source.known_of(dots, given_up, forgotten)
 
-    def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
+    def unsettled(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """Up to `limit` messages in the queue store, by dot, each with its queue and how often it has failed; only what
         comes after `after`."""
-        return self._repair_source.standing(after, limit)
+        return self._repair_source.unsettled(after, limit)
 
     def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
-        """As `standing`, with the messages of damaged rows: a peer that does not know of a settle may restore them."""
+        """As `unsettled`, with the messages of damaged rows: a peer that does not know of a settle may restore them."""
         return self._repair_source.in_doubt(after, limit)
 
     def fanouts(self) -> list[str]:

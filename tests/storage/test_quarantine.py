@@ -52,7 +52,7 @@ def test_what_is_behind_the_damage_comes_back_and_what_is_damaged_is_given_up(da
     store = open_small(damaged)
     assert bodies(store) == [b"one"]
     (step,) = quarantined_ranges(damaged, store.journal.vector())
-    assert (step.origin, step.gone, step.records) == (A, (2, 2), 3)
+    assert (step.origin, step.lost, step.records) == (A, (2, 2), 3)
 
     release(store, [step], draw(), NOW)
     store.close()
@@ -60,7 +60,7 @@ def test_what_is_behind_the_damage_comes_back_and_what_is_damaged_is_given_up(da
     again = open_small(damaged)
     assert sorted(bodies(again)) == [b"five", b"one"], "the third was settled"
     assert again.journal.vector()[A] == 5
-    assert again.recovered.gone.ends == {A: [2]}
+    assert again.recovered.lost.ends == {A: [2]}
     assert not again.recovered.given_up, "it is not unknown: it is nowhere"
     assert quarantined_ranges(damaged, again.journal.vector()) == []
 
@@ -74,7 +74,7 @@ def test_dropping_gives_all_of_it_up(damaged: MemoryDisk) -> None:
     again = open_small(damaged)
     assert bodies(again) == [b"one"]
     assert again.journal.vector()[A] == 5
-    assert again.recovered.gone.ends == {A: [5]}
+    assert again.recovered.lost.ends == {A: [5]}
     assert quarantined_ranges(damaged, again.journal.vector()) == []
 
 
@@ -85,7 +85,7 @@ def test_what_peers_have_brought_meanwhile_is_not_brought_back(damaged: MemoryDi
 
     (step,) = quarantined_ranges(damaged, store.journal.vector())
 
-    assert (step.gone, step.records) == (None, 2)
+    assert (step.lost, step.records) == (None, 2)
 
 
 def test_damage_in_two_places_gives_up_exactly_these(damaged: MemoryDisk) -> None:
@@ -97,7 +97,7 @@ def test_damage_in_two_places_gives_up_exactly_these(damaged: MemoryDisk) -> Non
 
     steps = quarantined_ranges(damaged, store.journal.vector())
 
-    assert [(step.gone, step.records) for step in steps] == [((2, 2), 2), ((5, 5), 1)]
+    assert [(step.lost, step.records) for step in steps] == [((2, 2), 2), ((5, 5), 1)]
     release(store, steps, draw(), NOW)
     store.close()
     assert sorted(bodies(open_small(damaged))) == [b"one", b"six"]
@@ -110,9 +110,9 @@ def test_a_peer_that_comes_later_gets_what_was_there_before_the_damage(damaged: 
     again = open_small(damaged)
     again.checkpoint(again.journal.end, NOW, {}, {})
 
-    gone = again.recovered.gone.up_to(A, 5)
-    first = again.read_snapshot(A, 0, 5, 0, gone=gone)
-    behind = again.read_snapshot(A, first.through, 5, 0, gone=gone)
+    gone = again.recovered.lost.up_to(A, 5)
+    first = again.read_snapshot(A, 0, 5, 0, lost_ends=gone)
+    behind = again.read_snapshot(A, first.through, 5, 0, lost_ends=gone)
 
     assert (first.through, first.dropped, len(first.records)) == (2, 2, 1), "the part ends with what is gone"
     assert (behind.through, behind.dropped, len(behind.records)) == (5, 0, 1)
@@ -147,7 +147,7 @@ def test_the_end_of_a_batch_is_not_given_up_where_a_rest_ended_in_its_midst() ->
         rotten.put(path, data.replace(b"two", b"tvo"))
     store = open_small(rotten)
     store.journal.append([snapshot_batch(A, 1, nothing_left(3))])  # a part of a rest; then the peer burnt down
-    gone = [step.gone for step in quarantined_ranges(rotten, store.journal.vector())]
+    gone = [step.lost for step in quarantined_ranges(rotten, store.journal.vector())]
     assert not any(first <= 4 <= last for first, last in filter(None, gone)), gone
 
 

@@ -341,7 +341,7 @@ def test_failures_are_counted_in_whatever_way_a_row_is_read(open_queues: OpenQue
     store = open_queues()
     wanted = {1: 3, 2: 1, 3: 2**31 - 1, 4: 0}
     assert {found.dot.sequence: found.attempts for found in pages(store)} == wanted
-    assert store.standing(HUGE, 0, 9, 9) == [(1, Q, 3), (2, Q, 1), (4, Q, 0)]
+    assert store.unsettled(HUGE, 0, 9, 9) == [(1, Q, 3), (2, Q, 1), (4, Q, 0)]
     assert [found.attempts for found in store.due("a", Q, 0, 100, 9)] == [1]
     assert [found.attempts for found in store.expired("a", 100, 9, 1 << 20)] == [2**31 - 1]
     assert [found.attempts for found in pages(store, node="b")] == [0]
@@ -560,5 +560,5 @@ def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
         plan = connection.execute("EXPLAIN QUERY PLAN " + text, [None] * text.count("?"))
         steps = [step[3] for step in plan.fetchall()]
         assert not any(step.startswith(("SCAN messages", "SCAN lanes", "SCAN tombstones")) for step in steps), steps
-        assert "USE TEMP B-TREE" not in " ".join(steps) or name in ("COUNT", "OVERDUE", "STANDING"), steps
+        assert "USE TEMP B-TREE" not in " ".join(steps) or name in ("COUNT", "OVERDUE", "UNSETTLED"), steps
     store.close()

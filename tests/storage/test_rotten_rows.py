@@ -105,9 +105,9 @@ def test_a_flipped_bit_anywhere_in_the_file_changes_no_answer_and_hides_no_row(
             assert all(covered(dot, missing_ranges) for dot in missing), where
             assert store.position() == 78, where
             assert store.tombstones() == {Dot(B, 99)}, where
-            assert bool(missing) <= bool(store.damage.told), where
+            assert bool(missing) <= bool(store.damage.lines), where
         else:
-            assert "put aside" in store.damage.told[0]
+            assert "put aside" in store.damage.lines[0]
             assert (directory / "quarantine" / "queues-1.sqlite").exists()
         store.close()
 
@@ -130,7 +130,7 @@ def test_a_row_that_has_changed_in_one_column_is_left_out_and_named(tmp_path: Pa
     missing = sound_rows() - set(answers(store))
     assert {one.dot for one in missing} == {Dot(A, 59)}
     if column == "sequence":
-        assert "is not in its place" in store.damage.told[0]
+        assert "is not in its place" in store.damage.lines[0]
     else:
         assert store.missing_ranges() == [MissingRange(A, 58, 59, 59, JOBS)]
     assert len(store.page("a", JOBS, 4, None, 0, 50)) == 50
@@ -235,10 +235,10 @@ def test_a_file_that_is_met_malformed_is_put_aside_by_the_next_opening(
 
     assert store.position() == NOWHERE
     assert set(answers(store)) < sound_rows()
-    assert "queues-1.sqlite" in store.damage.told[0]
+    assert "queues-1.sqlite" in store.damage.lines[0]
     store.close()
     store = open_queue_store(tmp_path, "sqlite", "a")
-    assert not store.damage.told
+    assert not store.damage.lines
     store.close()
 
 
@@ -301,7 +301,7 @@ def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
 
     assert {one.dot for one in sound_rows() - found} == {Dot(A, 20), Dot(A, 3)}
     assert found < sound_rows()
-    assert len(store.damage.told) == 2
+    assert len(store.damage.lines) == 2
     for gap in store.missing_ranges():
         store.repair(gap, [one for one in sound_rows() if covered(one.dot, [gap])], None)
     assert (set(answers(store)), store.missing_ranges()) == (sound_rows(), [])

@@ -76,7 +76,7 @@ class JournalReads:
         if span.reader:
             self._note_reader(subscription.session, span)
         picture = [("content-type", "application/json"), ("journal", "picture")]
-        compacted_ends = await self._read(journal.rests)
+        compacted_ends = await self._read(journal.snapshot_ends)
         if not await self._send(subscription, picture, self._picture(compacted_ends)):
             return
         done = span.until is not None and covers(span.after, span.until)

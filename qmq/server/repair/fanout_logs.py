@@ -95,7 +95,7 @@ class FanoutRepair:
                 await self._ask_peer(peer, destination, found, index, is_last=True)
             gap = found.left[index]
             if gap.after < gap.through:
-                found.let_go(index)
+                found.give_up(index)
 
     async def _ask_peer(self, peer: str, destination: str, found: FoundRange, index: int, *, is_last: bool) -> bool:
         """Take what `peer` has of one range, if that is all that there was of it; with `is_last` also where its
@@ -117,6 +117,6 @@ class FanoutRepair:
                 log.error("! what %s has left of %s cannot be taken: %s", peer, gap.origin, error)
                 return False
             if snapshot.dropped > gap.after:
-                merge(found.gone, {gap.origin: min(snapshot.dropped, gap.through)})
+                merge(found.lost, {gap.origin: min(snapshot.dropped, gap.through)})
             await self._context.environment.run_blocking(partial(found.add, index, snapshot.through, records))
         return True

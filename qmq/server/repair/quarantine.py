@@ -33,7 +33,7 @@ from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Re
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.quarantine import QuarantinedRange, quarantined_ranges, valid_quarantined
-from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, rest_of
+from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, snapshot_of
 
 RETRY_SECONDS: Final = 1.0
 """Between two checks whether something can be restored, while anything is quarantined."""
@@ -223,7 +223,7 @@ class QuarantineRestore:
 
     async def _take(self, links: Links, step: QuarantinedRange, known: int, asked: Collection[str]) -> bool:
         context = self._context
-        origin, lost = step.origin, step.gone
+        origin, lost = step.origin, step.lost
         for part in _parts(step.batches):
             await context.commit_slot()
             due = self._due(links)
@@ -275,7 +275,7 @@ def _parts(batches: Collection[bytes]) -> Iterator[_Part]:
             yield _Part(b"".join(part), None, first, last)
             part, size = [], 0
         if head.attributes & REST:
-            yield _Part(b"", rest_of(batch), head.first, head.last)
+            yield _Part(b"", snapshot_of(batch), head.first, head.last)
             continue
         first = first if part else head.first
         last = head.last

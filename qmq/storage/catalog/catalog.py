@@ -208,11 +208,11 @@ class SqliteCatalog:
             marked = [{**row, "checksum": row_checksum(row)} for row in rows]
             self._database.table(table).insert_all(marked, replace=True, pk=KEYS.get(table))
 
-    def _rows(self, table: str, rest: str = "", *values: str) -> Iterator[Row]:
+    def _rows(self, table: str, remainder: str = "", *values: str) -> Iterator[Row]:
         """Those of `table`; `rest` is the rest of the statement. Raises sqlite3.DatabaseError when a row is not what
         was written."""
         # Not `rows_where`: a table whose name a flipped bit has made upper case would have no rows for it.
-        for row in self._database.query(f"SELECT * FROM {table} {rest}", values):
+        for row in self._database.query(f"SELECT * FROM {table} {remainder}", values):
             if row.pop("checksum") != row_checksum(row):
                 raise sqlite3.DatabaseError(f"a row of {table} is damaged")
             yield row

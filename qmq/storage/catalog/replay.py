@@ -15,7 +15,7 @@ from qmq.storage.format.batch import GAPS, record_slices
 from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.delete_record import deletions_of, unpack_delete
 from qmq.storage.format.interfaces import Catalog
-from qmq.storage.format.lost_record import gone_of, unpack_lost
+from qmq.storage.format.lost_record import lost_of, unpack_lost
 from qmq.storage.format.record import KIND_OFFSET, RecordKind, unpack_gap, unpack_record
 from qmq.storage.format.term_record import StoredTerms, TermNote, is_term, unpack_term
 from qmq.storage.log.journal import Journal
@@ -33,7 +33,7 @@ def replay_cursors(
     """
     cursors = catalog.cursors()
     given_up = catalog.given_up()
-    gone = gone_of(catalog.facts())
+    lost = lost_of(catalog.facts())
     deletions = deletions_of(catalog.facts())
     terms = StoredTerms.of(catalog.terms())
     while batches := journal.read(position, _READ_BYTES):
@@ -51,11 +51,11 @@ def replay_cursors(
                     merge(given_up, {origin: through})
                 elif kind == RecordKind.GONE and head.origin.node == journal.node:
                     span = unpack_lost(unpack_record(packed).body)
-                    gone.add(span.origin, span.last)
+                    lost.add(span.origin, span.last)
                 elif kind == RecordKind.DELETE:
                     record = unpack_record(packed)
                     dot = Dot(head.origin, record.sequence)
                     deletions.add(Deletion(record.destination, dot, record.timestamp_us, unpack_delete(record.body)))
                 elif is_term(kind, head.origin.node, journal.node):
                     terms.take(unpack_term(kind, unpack_record(packed).body))
-    return cursors, given_up, gone, list(terms.values()), deletions
+    return cursors, given_up, lost, list(terms.values()), deletions

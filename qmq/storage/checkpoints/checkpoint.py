@@ -393,9 +393,9 @@ class Checkpointer:
         news = [origin for writer, seals in reduction.seals for origin in self._facts.seals.take(writer, seals)]
         if news:
             self._catalog.set_facts(self._facts.seals.facts(news))
-        gone = {span.origin for span in reduction.gone if self._facts.lost.add(span.origin, span.last)}
-        if gone:
-            self._catalog.set_facts(lost_facts(self._facts.lost, gone))
+        lost = {span.origin for span in reduction.lost if self._facts.lost.add(span.origin, span.last)}
+        if lost:
+            self._catalog.set_facts(lost_facts(self._facts.lost, lost))
         cursors = self._facts.move_cursors(reduction.moves)
         terms = [note for note in reduction.terms.values() if self._facts.terms.take(note)]
         self._catalog.commit_checkpoint(state, extents, cursors, reduction.given_up, terms)

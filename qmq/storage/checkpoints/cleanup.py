@@ -55,11 +55,11 @@ class Cleanup:
         The names are stored first. If a crash interrupts the other steps, the next opening completes them.
         """
         facts = self._facts
-        gone = self._dropped(facts.seals.forgettable(members))
-        if gone:
-            facts.lost.forget(gone)
-            deleted = deletion_facts(facts.deletions, facts.deletions.forget_origins(gone))
-            self._catalog.set_facts(facts.seals.forget(gone) | lost_facts(facts.lost, gone) | deleted)
+        dead = self._dropped(facts.seals.forgettable(members))
+        if dead:
+            facts.lost.forget(dead)
+            deleted = deletion_facts(facts.deletions, facts.deletions.forget_origins(dead))
+            self._catalog.set_facts(facts.seals.forget(dead) | lost_facts(facts.lost, dead) | deleted)
             state = CheckpointState(self._logs.state.position, facts.seals.without(self._logs.state.vector))
             changed = [cursor for cursor in facts.cursors.values() if cursor.forget_origins(facts.seals.forgotten)]
             self._catalog.commit_checkpoint(state, {}, changed)
@@ -67,7 +67,7 @@ class Cleanup:
             base = self._catalog.base()
             self._catalog.set_base(CheckpointState(base.position, facts.seals.without(base.vector)))
             self._journal.forget(facts.seals.without)
-        return tuple(gone)
+        return tuple(dead)
 
     def _dropped(self, sealed: Vector) -> list[Origin]:
         """Those of which the journal holds nothing any more."""
@@ -79,9 +79,9 @@ class Cleanup:
         found = self._dropped(sealed)
         if not found or now_us < self._next_look_us:
             return ()
-        found = [origin for origin in found if not self._queues.standing(origin, 0, SEQUENCE_MAX, 1)]
-        lacking = {missing.origin for missing in self._queues.missing_ranges()} if found else set()
-        found = [origin for origin in found if origin not in lacking]
+        found = [origin for origin in found if not self._queues.unsettled(origin, 0, SEQUENCE_MAX, 1)]
+        missing_origins = {missing.origin for missing in self._queues.missing_ranges()} if found else set()
+        found = [origin for origin in found if origin not in missing_origins]
         waiting = len(found)
         for destination, extent in list(self._logs.extents.items()):
             if not found:

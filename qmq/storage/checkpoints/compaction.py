@@ -52,7 +52,7 @@ class Compaction:
         "terms",
         "changes",
         "given_up",
-        "gone",
+        "lost",
         "seals",
         "deletions",
         "deleted",
@@ -102,7 +102,7 @@ class Compaction:
         """What this node gave up in the range."""
         self.seals: list[tuple[str, list[Seal]]] = []
         """SEAL records: what nodes reported of dead incarnations."""
-        self.gone: list[LostRange] = []
+        self.lost: list[LostRange] = []
         """The ranges that this node recorded as lost."""
         self.deletions: list[Deletion] = []
         """Deletions of fanouts, in log order."""
@@ -174,7 +174,7 @@ class Compaction:
             elif fanouts and is_term(kind, origin.node, self._node):
                 self.terms.take(unpack_term(kind, body))
             elif kind == RecordKind.GONE and fanouts and origin.node == self._node:
-                self.gone.append(unpack_lost(body))
+                self.lost.append(unpack_lost(body))
             elif kind == RecordKind.DELETE and fanouts:
                 self._delete(Deletion(destination, Dot(origin, sequence), timestamp_us, unpack_delete(body)))
                 name = ""

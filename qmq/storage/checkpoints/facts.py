@@ -5,7 +5,7 @@ from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.delete_record import deletions_of
 from qmq.storage.format.interfaces import Catalog
-from qmq.storage.format.lost_record import gone_of
+from qmq.storage.format.lost_record import lost_of
 from qmq.storage.format.term_record import StoredTerms
 
 
@@ -23,7 +23,7 @@ class CheckpointFacts:
         self.terms = StoredTerms.of(self._catalog.terms())
         facts = self._catalog.facts()
         self.seals = Seals.of(facts)
-        self.lost = gone_of(facts)
+        self.lost = lost_of(facts)
         self.deletions = self._logs.deletions = deletions_of(facts)
 
     def move_cursors(self, moves: list[Move]) -> list[Cursor]:

@@ -224,7 +224,7 @@ class FanoutLog:
         segments = chain.segments
         begun_us = _begun_us(segments, extent.last_us)
         kept = 0
-        gone: Vector = {}
+        dropped_now: Vector = {}
         records = 0
         while kept + 1 < len(segments):
             over = extent.end - segments[kept].base > retention.bytes_max
@@ -232,7 +232,7 @@ class FanoutLog:
             if not (over or old):
                 break
             last, count = chain.contents(segments[kept])
-            merge(gone, last)
+            merge(dropped_now, last)
             records += count
             kept += 1
         newest_us = begun_us[kept + 1] if kept + 1 < len(segments) else extent.last_us
@@ -242,7 +242,7 @@ class FanoutLog:
             return extent, due_us
         first = segments[kept]
         dropped = dict(extent.dropped)
-        merge(dropped, gone)
+        merge(dropped, dropped_now)
         extent = extent._replace(
             start=first.base,
             records=left,

@@ -113,8 +113,8 @@ def encode_batch(
     sealed = _SEALED_HEAD.pack(
         BATCH_VERSION, attributes, size, count, 0, node, origin.incarnation, first, last, first_us, last_us
     )
-    rest = b"".join([sealed, lengths.tobytes(), *records])
-    return b"".join((BATCH_MAGIC, zlib.crc32(rest).to_bytes(4, "big"), rest))
+    remainder = b"".join([sealed, lengths.tobytes(), *records])
+    return b"".join((BATCH_MAGIC, zlib.crc32(remainder).to_bytes(4, "big"), remainder))
 
 
 def is_journal(attributes: int) -> bool:

@@ -197,10 +197,10 @@ class QueueHead(NamedTuple):
 class RowDamage:
     """The damaged rows that one opening of a queue store has met; only grows."""
 
-    __slots__ = ("told", "met")
+    __slots__ = ("lines", "met")
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
         """In words; to a bound."""
         self.met = 0
 
@@ -305,7 +305,7 @@ class QueueStore(Protocol):
     def origins(self) -> list[Origin]:
         """Whose messages are here."""
 
-    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+    def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
         """(sequence, queue, attempts) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
 
         Looks at each queue of the origin and at the bodies, so it is for repairs and not for every day.

@@ -42,7 +42,7 @@ def unpack_lost(body: bytes) -> LostRange:
         raise CorruptLog(f"not a stretch of records: {error}") from error
 
 
-def gone_of(facts: Mapping[str, str]) -> LostRanges:
+def lost_of(facts: Mapping[str, str]) -> LostRanges:
     """What the catalog remembers."""
     return LostRanges(
         {
@@ -53,6 +53,6 @@ def gone_of(facts: Mapping[str, str]) -> LostRanges:
     )
 
 
-def lost_facts(gone: LostRanges, origins: Iterable[Origin]) -> dict[str, str | None]:
+def lost_facts(lost: LostRanges, origins: Iterable[Origin]) -> dict[str, str | None]:
     """How what is gone of these is remembered; None: not any more."""
-    return {f"{GONE}{origin}": json.dumps(gone.ends[origin]) if origin in gone.ends else None for origin in origins}
+    return {f"{GONE}{origin}": json.dumps(lost.ends[origin]) if origin in lost.ends else None for origin in origins}

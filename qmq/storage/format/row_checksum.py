@@ -20,14 +20,14 @@ COUNT_SHIFT: Final = 32
 CRC_MASK: Final = (1 << COUNT_SHIFT) - 1
 _MASK: Final = (1 << 64) - 1
 _NUMBERS: Final = Struct(">QQIQQI").pack
-_LANE: Final = Struct(">Qq?H").pack
+_PARTITION: Final = Struct(">Qq?H").pack
 _PLACE: Final = Struct(">QQ").pack
 
 
 def partition_checksum(queue: str, rank: int, delayed: bool, origin: Origin) -> int:
     """Of what all rows of a lane share; never 0."""
     node = origin.node.encode()
-    return crc32(node + queue.encode(), crc32(_LANE(origin.incarnation, rank, delayed, len(node)))) or 1
+    return crc32(node + queue.encode(), crc32(_PARTITION(origin.incarnation, rank, delayed, len(node)))) or 1
 
 
 def checksum_of(partition: int, row: QueueRow) -> int:

@@ -129,8 +129,8 @@ def segment_base(name: str) -> int | None:
 def encode_head(base: int, content: int, node: str, created_us: int, vector: Vector) -> bytes:
     packed: bytes = msgpack.packb([[origin.node, origin.incarnation, last] for origin, last in vector.items()])
     size = _HEAD.size + len(packed)
-    rest = _SEALED_HEAD.pack(SEGMENT_VERSION, content, size, base, node.encode("ascii"), created_us) + packed
-    return SEGMENT_MAGIC + zlib.crc32(rest).to_bytes(4, "big") + rest
+    remainder = _SEALED_HEAD.pack(SEGMENT_VERSION, content, size, base, node.encode("ascii"), created_us) + packed
+    return SEGMENT_MAGIC + zlib.crc32(remainder).to_bytes(4, "big") + remainder
 
 
 def read_segment_head(file: File) -> SegmentHead:

@@ -54,7 +54,7 @@ class Journal:
         self._vector = vector
         self._marks = marks
         self._holes = holes
-        self._rests = CompactedRanges(chain)
+        self._compacted = CompactedRanges(chain)
         self._recent = TailCache()
         self._indexing = SegmentIndexer()
         self._writing = threading.Lock()
@@ -92,9 +92,9 @@ class Journal:
         """What retention has dropped: the vector at `start`."""
         return dict(self._chain.segments[0].head.vector)
 
-    def rests(self) -> Vector:
+    def snapshot_ends(self) -> Vector:
         """Per origin the end of the last range snapshot; see `CompactedRanges.last`."""
-        return self._rests.last()
+        return self._compacted.last()
 
     def append(self, batches: Sequence[bytes], settle_only: bool = False) -> int:
         """Write whole `batches` at the tail with one write; return the position after them.
@@ -132,7 +132,7 @@ class Journal:
                     advance(self._vector, head, batch, chain.node)
                     self._newest_us = max(self._newest_us, head.last_us)
                     if head.attributes & REST:
-                        self._rests.note(head)
+                        self._compacted.note(head)
                 chain.extend(len(data))
                 self.end = chain.end
                 self.last_append = began
@@ -229,7 +229,7 @@ class Journal:
             self.last_append = (self.last_append[0], without(self.last_append[1]))
             self._marks = [(position, without(vector)) for position, vector in self._marks]
             strip_heads(self._chain, without)
-        self._rests.forget(without)
+        self._compacted.forget(without)
 
     def note(self, position: int, head: BatchHead, records: list[Unpacked]) -> None:
         """Note the records of a batch that a checkpoint has read, so that `seal_full` need not read it again."""

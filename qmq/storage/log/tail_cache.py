@@ -30,8 +30,8 @@ class TailCache:
         batches.append((position, head, data))
         self._bytes += len(data)
         while self._bytes > BYTES_MAX or len(batches) > BATCHES_MAX:
-            _, _, gone = batches.popleft()
-            self._bytes -= len(gone)
+            _, _, evicted = batches.popleft()
+            self._bytes -= len(evicted)
 
     def since(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
         """Batches from the one that begins at `position` on: about `bytes_max`, but at least one. [] when that one is

@@ -40,7 +40,7 @@ C = TypeVar("C")
 Place = tuple[int, int]
 """Lane and sequence of a row, as the database has them."""
 
-Standing = tuple[int, int, str, int, bool, int]
+UnsettledRow = tuple[int, int, str, int, bool, int]
 """Sequence, lane, queue, rank, delayed or not, number of the origin."""
 
 
@@ -100,10 +100,10 @@ class DatabaseQueueStore(ABC, Generic[C]):
                 self._insert(by_partition(rows), added)
         self._changed(added, met)
 
-    def _changed(self, added: dict[Origin, int], mended: Sequence[Place]) -> None:
+    def _changed(self, added: dict[Origin, int], repaired: Sequence[Place]) -> None:
         """Only after the transaction: numbers given out in one that failed do not exist."""
         self._ids.update(added)
-        for place in mended:
+        for place in repaired:
             self._met.pop(place, None)
 
     def _drop(self, damaged: Sequence[Place]) -> None:
@@ -173,12 +173,12 @@ class DatabaseQueueStore(ABC, Generic[C]):
                     self._met.pop(place, None)
             return self._lost(reader) + list(self._met.values())
 
-    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+    def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
         found: list[tuple[int, str, int]] = []
         with self._snapshot() as reader:
             while len(found) < limit:
                 wanted = limit - len(found)
-                keys = self._standing(reader, origin, after, through, wanted)
+                keys = self._unsettled(reader, origin, after, through, wanted)
                 found += [(row.dot.sequence, row.queue, row.attempts) for row in self._ones(reader, origin, keys)]
                 if len(keys) < wanted:
                     break
@@ -188,14 +188,14 @@ class DatabaseQueueStore(ABC, Generic[C]):
     def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for row in self._ones(reader, origin, self._standing(reader, origin, after, through, UNSETTLED_ROWS)):
+            for row in self._ones(reader, origin, self._unsettled(reader, origin, after, through, UNSETTLED_ROWS)):
                 bytes_max -= len(row.headers) + len(row.body)
                 if rows and bytes_max < 0:
                     break
                 rows.append(row)
         return rows
 
-    def _ones(self, reader: C, origin: Origin, keys: Sequence[Standing]) -> Iterator[QueueRow]:
+    def _ones(self, reader: C, origin: Origin, keys: Sequence[UnsettledRow]) -> Iterator[QueueRow]:
         """The sound ones of these rows, read one by one: their bodies may be large."""
         for sequence, partition, queue, rank, delayed, number in keys:
             raw = self._one(reader, (partition, sequence))
@@ -268,7 +268,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
         """Its checksum is the one that was written down. Raises `_broken` when there is none."""
 
     @abstractmethod
-    def _standing(self, reader: C, origin: Origin, after: int, through: int, limit: int) -> list[Standing]:
+    def _unsettled(self, reader: C, origin: Origin, after: int, through: int, limit: int) -> list[UnsettledRow]:
         """By sequence."""
 
     @abstractmethod

@@ -284,19 +284,19 @@ class MemoryQueueStore:
         with self._state.reading:
             return sorted({key.origin for partitions in self._state.queues.values() for key in partitions})
 
-    def standing(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
-        return [(row.dot.sequence, row.queue, row.attempts) for row in self._standing(origin, after, through)[:limit]]
+    def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        return [(row.dot.sequence, row.queue, row.attempts) for row in self._unsettled(origin, after, through)[:limit]]
 
     def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         found: list[QueueRow] = []
-        for row in self._standing(origin, after, through):
+        for row in self._unsettled(origin, after, through):
             bytes_max -= len(row.headers) + len(row.body)
             if found and bytes_max < 0:
                 break
             found.append(row)
         return found
 
-    def _standing(self, origin: Origin, after: int, through: int) -> list[QueueRow]:
+    def _unsettled(self, origin: Origin, after: int, through: int) -> list[QueueRow]:
         with self._state.reading:
             rows = [
                 row

@@ -84,8 +84,8 @@ DAMAGE_REPORTED_MAX: Final = 20
 def note_damage(damage: RowDamage, missing: MissingRange) -> None:
     """Count a damaged row, and add it to what an operator is told."""
     damage.met += 1
-    if len(damage.told) < DAMAGE_REPORTED_MAX:
-        damage.told.append(
+    if len(damage.lines) < DAMAGE_REPORTED_MAX:
+        damage.lines.append(
             f"the queue store's row of {Dot(missing.origin, missing.sequence)} in {missing.queue} is damaged"
         )
 
@@ -183,7 +183,7 @@ def attempts_by_origin(attempts: Mapping[str, Mapping[Dot, int]]) -> dict[tuple[
 def runs(sequences: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
     """Sorted `sequences` as long runs without a hole (first, last), and the rest one by one."""
     long: list[tuple[int, int]] = []
-    rest: list[int] = []
+    remainder: list[int] = []
     start = 0
     count = len(sequences)
     while start < count:
@@ -196,9 +196,9 @@ def runs(sequences: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
         if end - start >= RUN_MIN:
             long.append((sequences[start], sequences[end - 1]))
         else:
-            rest.extend(sequences[start:end])
+            remainder.extend(sequences[start:end])
         start = end
-    return long, rest
+    return long, remainder
 
 
 UNSETTLED_ROWS: Final = 1000

@@ -100,13 +100,13 @@ EXPIRED: Final = ROWS + "origin = %s AND expires_us > 0 AND expires_us <= %s ORD
 EXPIRED_SIZES: Final = """SELECT octet_length(headers) + octet_length(body) FROM qmq_messages
     WHERE origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"""
 NEXT_DUE: Final = "SELECT min(due_us) FROM qmq_messages WHERE lane = %s AND due_us > 0 AND due_us > %s"
-STANDING: Final = """SELECT sequence, qmq_lanes.id, queue, rank, delayed, qmq_lanes.origin
+UNSETTLED: Final = """SELECT sequence, qmq_lanes.id, queue, rank, delayed, qmq_lanes.origin
     FROM qmq_lanes JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id
     WHERE qmq_lanes.origin = %s AND sequence > %s AND sequence <= %s ORDER BY sequence LIMIT %s"""
 ONE: Final = ROWS + "lane = %s AND sequence = %s"
 ORIGINS: Final = """SELECT node, incarnation FROM qmq_origins
     WHERE EXISTS (SELECT 1 FROM qmq_lanes WHERE qmq_lanes.origin = qmq_origins.id)"""
-LANE: Final = f"{LANES.replace('bytes', 'bytes, qmq_lanes.checksum')} WHERE qmq_lanes.id = %s"
+PARTITION: Final = f"{LANES.replace('bytes', 'bytes, qmq_lanes.checksum')} WHERE qmq_lanes.id = %s"
 MISSING_RANGES: Final = (
     "SELECT node, incarnation, after, through, sequence, queue FROM qmq_lacks ORDER BY node, incarnation, after"
 )

@@ -22,7 +22,7 @@ from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malfo
 from qmq.storage.format.interfaces import MissingRange, QueueHead, QueueRow
 from qmq.storage.format.row_checksum import checksum_of, number_checksum, partition_checksum
 from qmq.storage.queues import postgres_sql as sql
-from qmq.storage.queues.database import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
+from qmq.storage.queues.database import DatabaseQueueStore, Place, UnsettledRow, by_due_time, by_sequence
 from qmq.storage.queues.plan import (
     SIGN,
     PartitionKey,
@@ -59,7 +59,7 @@ _LOST: Final = ("08", "57P")
 _NO_TIMEOUTS: Final = (("idle_in_transaction_session_timeout", 0), ("idle_session_timeout", 140000))
 """And since which version of the server."""
 
-_Lane = tuple[int, int, str, int, str, int, bool, int, int]
+_PartitionColumns = tuple[int, int, str, int, str, int, bool, int, int]
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -245,17 +245,19 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 
     def _delete(self, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
         keys = list(settles)
-        gone: list[tuple[int, int, int]] = []
+        deleted: list[tuple[int, int, int]] = []
         single: list[tuple[int, int]] = []
         for n, partition in self._partitions_of(keys, added):
-            long, rest = runs(settles[keys[n]])
+            long, remainder = runs(settles[keys[n]])
             for first, last in long:
-                gone += self._writer.execute(sql.DELETE_RUN, (partition, first, last)).fetchall()
-            single += [(partition, sequence) for sequence in rest]
+                deleted += self._writer.execute(sql.DELETE_RUN, (partition, first, last)).fetchall()
+            single += [(partition, sequence) for sequence in remainder]
         if single:
-            gone += self._writer.execute(sql.DELETE, [list(column) for column in zip(*single, strict=True)]).fetchall()
+            deleted += self._writer.execute(
+                sql.DELETE, [list(column) for column in zip(*single, strict=True)]
+            ).fetchall()
         totals: dict[int, tuple[int, int]] = {}
-        for partition, count, size in gone:
+        for partition, count, size in deleted:
             before = totals.get(partition, (0, 0))
             totals[partition] = (before[0] + count, before[1] + size)
         if totals:
@@ -306,7 +308,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     # Reading
 
     missing_ranges = made_again(writes=False)(DatabaseQueueStore.missing_ranges)
-    standing = made_again(writes=False)(DatabaseQueueStore.standing)
+    unsettled = made_again(writes=False)(DatabaseQueueStore.unsettled)
     unsettled_rows = made_again(writes=False)(DatabaseQueueStore.unsettled_rows)
 
     @made_again(writes=False)
@@ -415,7 +417,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         return rows
 
     def _partition(self, reader: _Connection, number: int) -> PartitionRow:
-        found = reader.execute(sql.LANE, (number,)).fetchone()
+        found = reader.execute(sql.PARTITION, (number,)).fetchone()
         if found is None:
             raise self._broken(f"lane {number} is missing")
         partition, origin, node, incarnation, queue, rank, delayed, _, _, checksum = found
@@ -460,14 +462,16 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         with reader.cursor(binary=True) as cursor:
             return cast(list[Raw], cursor.execute(statement, parameters).fetchall())
 
-    def _standing(self, reader: _Connection, origin: Origin, after: int, through: int, limit: int) -> list[Standing]:
+    def _unsettled(
+        self, reader: _Connection, origin: Origin, after: int, through: int, limit: int
+    ) -> list[UnsettledRow]:
         known = reader.execute(
             "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s", origin_columns(origin)
         ).fetchone()
         if known is None:
             return []
         bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
-        return cast(list[Standing], reader.execute(sql.STANDING, bounds).fetchall())
+        return cast(list[UnsettledRow], reader.execute(sql.UNSETTLED, bounds).fetchall())
 
     def close(self) -> None:
         """Let go of the server; what it has not committed is undone."""
@@ -526,8 +530,8 @@ def _flat(
             )
 
 
-def _partitions(reader: _Connection, where: str, parameters: tuple[object, ...]) -> list[_Lane]:
-    return cast(list[_Lane], reader.execute(f"{sql.LANES} {where}", parameters).fetchall())
+def _partitions(reader: _Connection, where: str, parameters: tuple[object, ...]) -> list[_PartitionColumns]:
+    return cast(list[_PartitionColumns], reader.execute(f"{sql.LANES} {where}", parameters).fetchall())
 
 
 def _shown(url: str) -> str:

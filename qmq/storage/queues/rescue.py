@@ -63,26 +63,26 @@ def open_sqlite(path: Path) -> SqliteQueueStore:
     return _begin_anew(path, mark, _free_name(path), found or "")
 
 
-def _begin_anew(path: Path, mark: Path, aside: Path, why: str) -> SqliteQueueStore:
+def _begin_anew(path: Path, mark: Path, damaged_path: Path, why: str) -> SqliteQueueStore:
     try:
-        aside.parent.mkdir(mode=0o700, exist_ok=True)
-        mark.write_text(f"{_BEGUN}{aside.relative_to(path.parent)}")
+        damaged_path.parent.mkdir(mode=0o700, exist_ok=True)
+        mark.write_text(f"{_BEGUN}{damaged_path.relative_to(path.parent)}")
         for suffix in _BESIDE:
             found = path.with_name(path.name + suffix)
             if found.exists():
-                if aside.exists():
+                if damaged_path.exists():
                     found.unlink()  # A new one that was cut off.
                 else:
-                    found.rename(aside.with_name(aside.name + suffix))
+                    found.rename(damaged_path.with_name(damaged_path.name + suffix))
     except OSError as error:
         raise LogBroken(f"the damaged queue store cannot be put aside: {error}") from error
     store = SqliteQueueStore(path)
     try:
         store.missing([], NOWHERE)
-        count = _rescue(aside, store)
-        store.damage.told.append(
-            f"the queue store is damaged ({why}): it was put aside as {aside.relative_to(path.parent)}, and a new one"
-            f" begun with {count} sound rows of it"
+        count = _rescue(damaged_path, store)
+        store.damage.lines.append(
+            f"the queue store is damaged ({why}): it was put aside as {damaged_path.relative_to(path.parent)},"
+            f" and a new one begun with {count} sound rows of it"
         )
         mark.unlink()
     except BaseException:

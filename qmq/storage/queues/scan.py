@@ -76,10 +76,10 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], boo
     read_tombstones(reader)
     partitions: dict[int, PartitionRow] = {}
     said: dict[int, tuple[int, int]] = {}
-    for messages, size, *rest in reader.execute(PARTITIONS_ALL).fetchall():
-        if rest[5] is None:
-            return f"lane {rest[0]} has no origin"
-        partition = partition_of(rest)
+    for messages, size, *remainder in reader.execute(PARTITIONS_ALL).fetchall():
+        if remainder[5] is None:
+            return f"lane {remainder[0]} has no origin"
+        partition = partition_of(remainder)
         if not is_partition_sound(partition):
             return f"the checksum of lane {partition.id} does not fit"
         partitions[partition.id] = PartitionRow(

@@ -115,13 +115,13 @@ IN_ONE: Final = """SELECT
 HEADS: Final = """WITH wanted (n, queue) AS (VALUES {})
     SELECT json_group_array(json_array(n, lanes.id, rank, delayed, messages, bytes)) FROM wanted CROSS JOIN lanes
     USING (queue) WHERE origin IN (SELECT id FROM origins WHERE node = ?)"""
-STANDING: Final = """SELECT sequence, lanes.id, queue, rank, delayed, lanes.origin
+UNSETTLED: Final = """SELECT sequence, lanes.id, queue, rank, delayed, lanes.origin
     FROM lanes CROSS JOIN messages ON messages.lane = lanes.id
     WHERE lanes.origin = ? AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"""
 ONE: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence = ?"
 ORIGINS: Final = """SELECT node, incarnation FROM origins
     WHERE EXISTS (SELECT 1 FROM lanes WHERE lanes.origin = origins.id)"""
-LANE: Final = """SELECT lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
+PARTITION: Final = """SELECT lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
     FROM lanes JOIN origins ON origins.id = lanes.origin WHERE lanes.id = ?"""
 MISSING_RANGES: Final = (
     "SELECT node, incarnation, after, through, sequence, queue FROM lacks ORDER BY node, incarnation, after"
@@ -156,9 +156,9 @@ PLAIN: Final = (
     DUE,
     EXPIRED,
     NEXT_DUE,
-    STANDING,
+    UNSETTLED,
     ONE,
-    LANE,
+    PARTITION,
     MISSING_RANGES,
     ORIGINS,
     LISTING,

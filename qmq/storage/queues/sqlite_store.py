@@ -26,7 +26,7 @@ from qmq.storage.format.interfaces import MissingRange, QueueHead, QueueRow
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
 from qmq.storage.queues import vacuum
-from qmq.storage.queues.database import DatabaseQueueStore, Place, Standing, by_due_time, by_sequence
+from qmq.storage.queues.database import DatabaseQueueStore, Place, UnsettledRow, by_due_time, by_sequence
 from qmq.storage.queues.plan import (
     SIGN,
     PartitionKey,
@@ -158,13 +158,13 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         less: dict[int, tuple[int, int]] = {}
         single: list[Value] = []
         for index, partition in self._ask(sql.PARTITIONS_OF, 3, wanted):
-            long, rest = runs(settles[keys[index]])
+            long, remainder = runs(settles[keys[index]])
             for first, last in long:
                 count, size = self._database.conn.execute(sql.COUNT_RUN, (partition, first, last)).fetchone()
                 if count:
                     self._database.conn.execute(sql.DELETE_RUN, (partition, first, last))
                     _add(less, partition, count, size)
-            for sequence in rest:
+            for sequence in remainder:
                 single += (partition, sequence)
         for partition, count, size in self._ask(sql.COUNT, 2, single):
             _add(less, partition, count, size)
@@ -346,7 +346,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         return rows
 
     def _partition(self, reader: sqlite3.Connection, number: int) -> PartitionRow:
-        found = reader.execute(sql.LANE, (number,)).fetchone()
+        found = reader.execute(sql.PARTITION, (number,)).fetchone()
         if found is None:
             raise self._broken(f"there is no lane {number}")
         return partition_of(found)
@@ -355,16 +355,16 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         found: Raw | None = connection.execute(sql.ONE, place).fetchone()
         return found
 
-    def _standing(
+    def _unsettled(
         self, reader: sqlite3.Connection, origin: Origin, after: int, through: int, limit: int
-    ) -> list[Standing]:
+    ) -> list[UnsettledRow]:
         known = reader.execute(
             "SELECT id FROM origins WHERE node = ? AND incarnation = ?", origin_columns(origin)
         ).fetchone()
         if known is None:
             return []
         bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
-        return reader.execute(sql.STANDING, bounds).fetchall()
+        return reader.execute(sql.UNSETTLED, bounds).fetchall()
 
     def _broken(self, what: str) -> Exception:
         return sqlite3.DatabaseError(what)

@@ -93,7 +93,7 @@ class FoundRange:
         self.survey = of
         self.left = list(of.missing_ranges)
         """What is still missing of each gap."""
-        self.gone: Vector = {}
+        self.lost: Vector = {}
         """Per origin, up to where the retention of a peer had dropped records that no other member has."""
         self._disk = disk
         self._file = disk.create(SPOOL)
@@ -133,10 +133,10 @@ class FoundRange:
         """How many gaps are not accounted for."""
         return sum(gap.after < gap.through for gap in self.left)
 
-    def let_go(self, index: int) -> None:
+    def give_up(self, index: int) -> None:
         """Give up the remainder of this gap: no member has it."""
         gap = self.left[index]
-        merge(self.gone, {gap.origin: gap.through})
+        merge(self.lost, {gap.origin: gap.through})
         self.left[index] = gap._replace(after=gap.through)
 
     def at(self, places: range) -> Iterator[bytes]:
@@ -256,9 +256,9 @@ class FanoutRepairer:
                 whole = log.rewrite(
                     repaired(log.chain, found, extent.end), self._checkpointer.retention.bounds(destination)
                 )
-                if found.gone:
+                if found.lost:
                     dropped = dict(extent.dropped)
-                    merge(dropped, found.gone)
+                    merge(dropped, found.lost)
                     whole = whole._replace(dropped=tuple(Dot(*one) for one in dropped.items())[-DROPPED_ORIGINS_MAX:])
                 self._checkpointer.retention.commit_extent(destination, whole)
             except (CorruptLog, DiskFull):

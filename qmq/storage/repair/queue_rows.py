@@ -36,7 +36,7 @@ from qmq.storage.queues.plan import missing_among, missing_key
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 _READ_BYTES: Final = 1024 * 1024
-_TELLS: Final = frozenset({RecordKind.SETTLE, RecordKind.DEAD, RecordKind.ATTEMPTS})
+_NAMES_MESSAGES: Final = frozenset({RecordKind.SETTLE, RecordKind.DEAD, RecordKind.ATTEMPTS})
 """Kinds whose records name messages of any origin."""
 
 
@@ -50,8 +50,8 @@ class RowRepairer:
         self._journal = journal
         self._checkpointer = checkpointer
         self._settings = settings
-        self._one = threading.Lock()
-        self.still = threading.RLock()
+        self._lock = threading.Lock()
+        self.row_lock = threading.RLock()
         """While it is held, no row is restored: so a caller reads rows and missing ranges of the same moment."""
         self._searches: dict[tuple[Origin, int, str], Search] = {}
         """A search per missing range: the journal may drop a settle while peers are asked for the row."""
@@ -71,7 +71,7 @@ class RowRepairer:
 
         Raises LogBroken, and DiskFull.
         """
-        with self._one:
+        with self._lock:
             search = Search(self._settings, missing)
             search.read(self._journal, self._queues.position())
             with self._checkpointer.working():
@@ -83,31 +83,31 @@ class RowRepairer:
             self._forget_searches()
             return left
 
-    def take(self, missing: MissingRange, after: int, rest: RangeSnapshot) -> MissingRange | None:
+    def take(self, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> MissingRange | None:
         """Restore what a peer has after `after` of `missing`, which `search_journal` returned; return what is missing.
 
-        If the peer did not know the beginning, or a part (`rest.lost`), that is still missing, and the next peer is
+        If the peer did not know the beginning, or a part (`snapshot.lost`), that is still missing, and the next peer is
         asked for it.
 
         Raises CorruptLog when the records are invalid; LogBroken, and DiskFull.
         """
-        failed = {sequence: count for _, sequence, count in rest.attempts}
-        with self._one:
+        failed = {sequence: count for _, sequence, count in snapshot.attempts}
+        with self._lock:
             search = self._searches.get(_name(missing))
             if search is None or not search.covers(missing):
                 search = self._searches[_name(missing)] = Search(self._settings, missing)
             search.read(self._journal, self._queues.position())
             rows: list[QueueRow] = []
-            for packed in rest.records:
+            for packed in snapshot.records:
                 record = unpack_record(packed)
-                if record.kind == RecordKind.PUBLISH and after < record.sequence <= rest.through:
+                if record.kind == RecordKind.PUBLISH and after < record.sequence <= snapshot.through:
                     if record.destination.startswith(self._settings.queue_prefix):
                         row = search.row(record)
                         rows.append(row._replace(attempts=failed.get(record.sequence, 0)))
             left: MissingRange | None = missing
-            if after == missing.after and not rest.lost:
-                left = missing._replace(after=rest.through) if rest.through < missing.through else None
-            elif rest.through >= missing.through and not rest.lost:
+            if after == missing.after and not snapshot.lost:
+                left = missing._replace(after=snapshot.through) if snapshot.through < missing.through else None
+            elif snapshot.through >= missing.through and not snapshot.lost:
                 left = missing._replace(through=after)
             elif missing.is_of_one and rows:
                 left = None
@@ -120,13 +120,13 @@ class RowRepairer:
 
     def _forget_searches(self) -> None:
         """Drop the searches of ranges that are no longer missing."""
-        lacking = set(map(_name, self._queues.missing_ranges()))
-        for key in self._searches.keys() - lacking:
+        still_missing = set(map(_name, self._queues.missing_ranges()))
+        for key in self._searches.keys() - still_missing:
             del self._searches[key]
 
     def give_up(self, missing: MissingRange, through: int) -> bool:
         """Give up `missing` up to `through`: no member has it. False: it was settled meanwhile."""
-        with self._one, self._checkpointer.working():
+        with self._lock, self._checkpointer.working():
             if not any(missing_key(known) == missing_key(missing) for known in self._queues.missing_ranges()):
                 return False
             self._repair(missing, [], missing._replace(after=through) if through < missing.through else None)
@@ -134,7 +134,7 @@ class RowRepairer:
 
     def _repair(self, missing: MissingRange, rows: list[QueueRow], left: MissingRange | None) -> None:
         """Restore `rows`, and remove the tombstones of messages that are no longer missing."""
-        with self.still:
+        with self.row_lock:
             self._queues.repair(missing, rows, left)
         vector, tombstones = self._checkpointer.stored
         passed = missing_among(tombstones, [missing._replace(through=vector.get(missing.origin, 0))])
@@ -165,11 +165,11 @@ def record_quarantined(disk: Disk, dot: Dot) -> bytes | None:
             verify_batch(data)
             for record, packed in zip(batch_records(data), record_slices(data), strict=True):
                 if record.sequence == dot.sequence:
-                    return packed if record.kind == RecordKind.PUBLISH else _letter(record)
+                    return packed if record.kind == RecordKind.PUBLISH else _dead_letter(record)
     return None
 
 
-def _letter(record: Record) -> bytes | None:
+def _dead_letter(record: Record) -> bytes | None:
     """A dead letter as if it had been published."""
     if record.kind != RecordKind.DEAD:
         return None
@@ -264,13 +264,13 @@ class Search:
         is_near = mine and head.first <= self.missing.through and head.last > self.missing.after
         for packed in record_slices(data):
             kind = packed[KIND_OFFSET]
-            if kind in _TELLS or (is_near and kind == RecordKind.PUBLISH):
+            if kind in _NAMES_MESSAGES or (is_near and kind == RecordKind.PUBLISH):
                 record = unpack_record(packed)
-                self._tell(record)
-                if is_near and self._is_lacking(record.sequence):
+                self._note(record)
+                if is_near and self._is_missing(record.sequence):
                     self._publish(record)
 
-    def _is_lacking(self, sequence: int) -> bool:
+    def _is_missing(self, sequence: int) -> bool:
         return self.missing.after < sequence <= self.missing.through
 
     def _publish(self, record: Record) -> None:
@@ -281,17 +281,17 @@ class Search:
         if record.destination.startswith(self._settings.queue_prefix):
             self._found[record.sequence] = self.row(record)
 
-    def _tell(self, record: Record) -> None:
+    def _note(self, record: Record) -> None:
         """Note the settles and failures in this record for messages of the range."""
         if record.kind == RecordKind.SETTLE:
             for origin, sequences in unpack_by_origin(record.body):
                 if origin == self.missing.origin:
-                    self._settled.update(filter(self._is_lacking, sequences))
+                    self._settled.update(filter(self._is_missing, sequences))
         elif record.kind == RecordKind.DEAD:
             dot = unpack_dead(record.body)[1]
-            if dot.origin == self.missing.origin and self._is_lacking(dot.sequence):
+            if dot.origin == self.missing.origin and self._is_missing(dot.sequence):
                 self._settled.add(dot.sequence)
         elif record.kind == RecordKind.ATTEMPTS:
             for dot, count in unpack_attempts(record.body).items():
-                if dot.origin == self.missing.origin and self._is_lacking(dot.sequence):
+                if dot.origin == self.missing.origin and self._is_missing(dot.sequence):
                     self._attempts[dot.sequence] = max(count, self._attempts.get(dot.sequence, 0))

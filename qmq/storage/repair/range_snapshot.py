@@ -78,12 +78,12 @@ class SnapshotReader:
         through: int,
         given_up: int,
         fanout: str = "",
-        gone: Sequence[int] = (),
+        lost_ends: Sequence[int] = (),
         rows_only: bool = False,
     ) -> RangeSnapshot:
         """The next part of (`after`, `through`]; `given_up`: up to where this node gave up records of the origin.
 
-        `gone` has the ends of lost ranges, ascending. A part ends where such a range ends, and reports it as dropped.
+        `lost_ends`: the ends of lost ranges, ascending. A part ends where such a range ends, and reports it as dropped.
         With `fanout`, only messages of that fanout are returned. With `rows_only`, only queue messages are returned,
         and no log is read. If the stores have not passed `after`, the answer says nothing new; a checkpoint must come
         first.
@@ -98,7 +98,7 @@ class SnapshotReader:
         through = min(through, self._logs.state.vector.get(origin, 0))
         if through <= after:
             return RangeSnapshot(after, 0, 0, [])
-        end = next((end for end in gone if end > after), 0)
+        end = next((end for end in lost_ends if end > after), 0)
         through = min(through, end) if end else through
         if not rows_only and (self._of != (origin, fanout) or self._indexed < through):
             self._index(origin, fanout)
@@ -134,7 +134,7 @@ class SnapshotReader:
             rows = self._queues.unsettled_rows(origin, after, high, SNAPSHOT_BYTES)
             last = rows[-1].dot.sequence if rows else after
             # Only the store knows whether more rows follow the last one.
-            if rows and self._queues.standing(origin, last, high, 1):
+            if rows and self._queues.unsettled(origin, last, high, 1):
                 return rows, last
             if high == through or rows:
                 return rows, high
@@ -212,21 +212,28 @@ class SnapshotReader:
         ]
 
 
-def snapshot_batch(origin: Origin, after: int, rest: RangeSnapshot) -> bytes:
-    """The batch that replaces, in a journal, all records of `origin` after `after` up to `rest.through`."""
-    records = list(rest.records)
+def snapshot_batch(origin: Origin, after: int, snapshot: RangeSnapshot) -> bytes:
+    """The batch that replaces, in a journal, all records of `origin` after `after` up to `snapshot.through`."""
+    records = list(snapshot.records)
     known = [unpack_record(packed) for packed in records]
-    if not known or known[-1].sequence < rest.through:
+    if not known or known[-1].sequence < snapshot.through:
         # A batch has at least one record; this one says where the range ends.
         timestamp_us = known[-1].timestamp_us if known else 0
-        end = (rest.through, timestamp_us, RecordKind.GAP, 0, pack_envelope("", b""), pack_gap(origin, rest.through))
+        end = (
+            snapshot.through,
+            timestamp_us,
+            RecordKind.GAP,
+            0,
+            pack_envelope("", b""),
+            pack_gap(origin, snapshot.through),
+        )
         records.append(pack_record(*end))
     first_us = known[0].timestamp_us if known else 0
     last_us = known[-1].timestamp_us if known else 0
-    return encode_batch(origin, records, after + 1, rest.through, first_us, last_us, SPARSE | REST)
+    return encode_batch(origin, records, after + 1, snapshot.through, first_us, last_us, SPARSE | REST)
 
 
-def rest_of(batch: bytes) -> RangeSnapshot:
+def snapshot_of(batch: bytes) -> RangeSnapshot:
     """The inverse of `snapshot_batch`: the snapshot that `batch` holds."""
     head = verify_batch(batch)
     records = zip(batch_records(batch), record_slices(batch), strict=True)
@@ -265,10 +272,10 @@ def known_of(
     failed: dict[Dot, int] = {}
     for origin, sequences in by_origin.items():
         first, last = min(sequences), max(sequences)
-        rows = queues.standing(origin, first - 1, last, last - first + 1)
-        standing = {sequence: attempts for sequence, _, attempts in rows}
-        done += [Dot(origin, sequence) for sequence in sequences if sequence not in standing]
-        failed.update((Dot(origin, sequence), standing[sequence]) for sequence in sequences if standing.get(sequence))
+        rows = queues.unsettled(origin, first - 1, last, last - first + 1)
+        unsettled = {sequence: attempts for sequence, _, attempts in rows}
+        done += [Dot(origin, sequence) for sequence in sequences if sequence not in unsettled]
+        failed.update((Dot(origin, sequence), unsettled[sequence]) for sequence in sequences if unsettled.get(sequence))
     return Known(done, failed)
 
 

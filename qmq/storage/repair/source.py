@@ -34,40 +34,40 @@ class RepairSource:
         through: int,
         given_up: int,
         fanout: str,
-        gone: Sequence[int],
+        lost_ends: Sequence[int],
         searched_for: Collection[MissingRange] | None,
     ) -> RangeSnapshot:
         """See `Store.read_snapshot`."""
-        with self._snapshot_lock, self._row_repairer.still:
+        with self._snapshot_lock, self._row_repairer.row_lock:
             known = given_up if searched_for is None else 0
             if not fanout and known <= after:
                 # A rebuilt queue store may be behind the logs.
                 through = max(after, min(through, self._checkpointer.stored.vector.get(origin, 0)))
             rows_only = searched_for is not None
-            rest = self.snapshots.read(origin, after, through, known, fanout, gone, rows_only)
-            if fanout or rest.lost:
-                return rest
+            snapshot = self.snapshots.read(origin, after, through, known, fanout, lost_ends, rows_only)
+            if fanout or snapshot.lost:
+                return snapshot
             # Only now: reading may have found damage.
             missing_ranges = [missing for missing in self._row_repairer.missing_ranges() if missing.origin == origin]
-            missing_ranges = [one for one in missing_ranges if one.through > after and one.after < rest.through]
+            missing_ranges = [one for one in missing_ranges if one.through > after and one.after < snapshot.through]
             if searched_for is not None:
                 if not all(missing in searched_for for missing in missing_ranges):
                     return RangeSnapshot(after, 0, 0, [])
                 if missing_ranges:
                     first = min(missing_ranges, key=lambda missing: missing.after)
                     is_lost = first.after <= after
-                    end = min(first.through if is_lost else first.after, rest.through)
-                    rest = self.snapshots.read(origin, after, end, known, fanout, gone, rows_only)
+                    end = min(first.through if is_lost else first.after, snapshot.through)
+                    snapshot = self.snapshots.read(origin, after, end, known, fanout, lost_ends, rows_only)
                     if is_lost:
-                        return rest._replace(lost=rest.through)
-                reached = rest.through if rest.through > after else through
+                        return snapshot._replace(lost=snapshot.through)
+                reached = snapshot.through if snapshot.through > after else through
                 lost = min(given_up, reached)
-                return rest._replace(lost=lost) if lost > after else rest
+                return snapshot._replace(lost=lost) if lost > after else snapshot
             if not missing_ranges:
-                return rest
+                return snapshot
             end = min(missing.after for missing in missing_ranges)
             if end > after:
-                return self.snapshots.read(origin, after, end, given_up, fanout, gone)
+                return self.snapshots.read(origin, after, end, given_up, fanout, lost_ends)
         raise CorruptLog(f"the queue store is damaged behind {end} of {origin}")
 
     def forget_index(self) -> None:
@@ -78,27 +78,27 @@ class RepairSource:
     def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin]) -> Known:
         """See `Store.known_of`."""
         vector, tombstones = self._checkpointer.stored
-        with self._row_repairer.still:
+        with self._row_repairer.row_lock:
             known = known_of(self._queues, vector, tombstones, given_up, forgotten, dots)
             missing_ranges = self._row_repairer.missing_ranges()
         for missing in missing_ranges:
             known = known._replace(done=[dot for dot in known.done if not _is_in(dot, missing) or dot in tombstones])
         return known
 
-    def standing(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
-        """See `Store.standing`."""
+    def unsettled(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
+        """See `Store.unsettled`."""
         found: list[tuple[str, Dot, int]] = []
         for origin in self._queues.origins():
             if len(found) < limit and (after is None or origin >= after.origin):
                 beyond = after.sequence if after is not None and origin == after.origin else 0
-                rows = self._queues.standing(origin, beyond, SEQUENCE_MAX, limit - len(found))
+                rows = self._queues.unsettled(origin, beyond, SEQUENCE_MAX, limit - len(found))
                 found += [(queue, Dot(origin, sequence), attempts) for sequence, queue, attempts in rows]
         return found
 
     def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """See `Store.in_doubt`."""
-        with self._row_repairer.still:
-            found = self.standing(after, limit)
+        with self._row_repairer.row_lock:
+            found = self.unsettled(after, limit)
             missing_ranges = [missing for missing in self._row_repairer.missing_ranges() if missing.sequence]
         last = found[-1][1] if len(found) == limit else None
         for missing in missing_ranges:

@@ -56,4 +56,4 @@ async def _crash_and(stage: Stage, fault: Fault, harm: Callable[[MemoryQueueStor
 
 
 def _standing(store: MemoryQueueStore) -> list[Dot]:
-    return [Dot(origin, row[0]) for origin in store.origins() for row in store.standing(origin, 0, SEQUENCE_MAX, 1000)]
+    return [Dot(origin, row[0]) for origin in store.origins() for row in store.unsettled(origin, 0, SEQUENCE_MAX, 1000)]

@@ -86,11 +86,11 @@ def test_a_checkpoint_that_finds_no_room_at_any_call_is_made_up_for_by_the_next(
         store.checkpoint(store.journal.end, NOW + 2, {})
 
         assert_is_whole(store)
-        assert len(store.recovered.gone.ends) == 0
+        assert len(store.recovered.lost.ends) == 0
         disk.stop()
         again = open_small(disk, KEPT)
         assert_is_whole(again)
-        assert len(again.recovered.gone.ends[C]) == 2, f"at call {at}"
+        assert len(again.recovered.lost.ends[C]) == 2, f"at call {at}"
         at += 1
     assert at > 10
     assert refused > 5

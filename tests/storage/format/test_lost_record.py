@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.lost_record import LostRange, gone_of, lost_facts, pack_lost, unpack_lost
+from qmq.storage.format.lost_record import LostRange, lost_facts, lost_of, pack_lost, unpack_lost
 from qmq.storage.format.record import RecordKind
 
 from ..rig import NOW, A, B, Writer, open_small
@@ -49,7 +49,7 @@ def test_it_is_known_after_a_crash_before_and_after_the_checkpoint(checkpoint: b
 
     again = open_small(disk)
 
-    assert again.recovered.gone.ends == {B: [6]}
+    assert again.recovered.lost.ends == {B: [6]}
     assert again.recovered.given_up == {} and B not in again.recovered.vector
 
 
@@ -62,11 +62,11 @@ def test_what_another_node_says_is_about_that_node(checkpoint: bool) -> None:
         store.checkpoint(store.journal.end, NOW, {}, {})
     store.close()
 
-    assert open_small(disk).recovered.gone.ends == {}
+    assert open_small(disk).recovered.lost.ends == {}
 
 
 def test_what_is_forgotten_leaves_the_catalog() -> None:
-    known = gone_of({"gone/a-0000000000000001": "[2, 5]", "disk/b": "x"})
+    known = lost_of({"gone/a-0000000000000001": "[2, 5]", "disk/b": "x"})
     assert known.ends == {Origin("a", 1): [2, 5]}
     known.forget({Origin("a", 1)})
 

@@ -27,12 +27,12 @@ def write(disk: MemoryDisk) -> None:
 
 def test_the_end_of_the_last_rest_of_each_origin_is_told_as_it_is_written() -> None:
     journal = open_small(MemoryDisk()).journal
-    assert journal.rests() == {}
+    assert journal.snapshot_ends() == {}
 
     journal.append([snapshot_batch(A, 0, RangeSnapshot(20, 0, 0, [])), Writer(B).published("/queue/q", b"1")])
     journal.append([Writer(A, 20).published("/queue/q", b"1"), snapshot_batch(A, 21, RangeSnapshot(30, 0, 0, []))])
 
-    assert journal.rests() == {A: 30}
+    assert journal.snapshot_ends() == {A: 30}
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -44,7 +44,7 @@ def test_a_rest_that_was_there_at_the_start_is_found(sealed: bool) -> None:
     if sealed:
         assert journal.seal_full() > 0
 
-    assert journal.rests() == {A: 30}
+    assert journal.snapshot_ends() == {A: 30}
 
 
 def test_a_rest_that_is_one_record_alone_lacks_nothing() -> None:
@@ -52,7 +52,7 @@ def test_a_rest_that_is_one_record_alone_lacks_nothing() -> None:
 
     journal.append([snapshot_batch(A, 0, RangeSnapshot(1, 0, 0, []))])
 
-    assert journal.rests() == {}
+    assert journal.snapshot_ends() == {}
 
 
 def test_nothing_is_told_of_an_origin_that_is_forgotten() -> None:
@@ -60,14 +60,14 @@ def test_nothing_is_told_of_an_origin_that_is_forgotten() -> None:
     journal.append(
         [snapshot_batch(A, 0, RangeSnapshot(20, 0, 0, [])), snapshot_batch(B, 0, RangeSnapshot(5, 0, 0, []))]
     )
-    assert journal.rests() == {A: 20, B: 5}
+    assert journal.snapshot_ends() == {A: 20, B: 5}
 
     def without(vector: Vector) -> Vector:
         return {origin: last for origin, last in vector.items() if origin != A}
 
     journal.forget(without)
 
-    assert journal.rests() == {B: 5}
+    assert journal.snapshot_ends() == {B: 5}
 
 
 def test_a_disk_that_refuses_to_be_read_is_told_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +81,6 @@ def test_a_disk_that_refuses_to_be_read_is_told_and_asked_again(monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr(journal._chain, "index_of", refuse)
         with pytest.raises(LogBroken, match="no"):
-            journal.rests()
+            journal.snapshot_ends()
 
-    assert journal.rests() == {A: 30}
+    assert journal.snapshot_ends() == {A: 30}

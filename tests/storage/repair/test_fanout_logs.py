@@ -230,7 +230,7 @@ def test_what_nobody_has_is_told_to_those_who_read_from_before_it() -> None:
     missing_ranges = [missing for missing in found.left if missing.after < missing.through]
 
     for index in range(len(found.left)):
-        found.let_go(index)
+        found.give_up(index)
     assert store.finish_repair(F, found)
 
     page = store.fanout_page(F, store.fanout_start(F), 1 << 20)

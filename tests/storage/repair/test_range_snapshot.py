@@ -193,8 +193,8 @@ def test_only_what_a_node_has_whole_does_it_know_to_be_done(opened: Callable[[st
     assert store.known_of(asked, nothing).done == [Dot(B, 1)]
     assert store.known_of(asked, {B: 1}).done == []
     assert store.known_of(asked, {B: 1}, {Origin("c", 1)}).done == [Dot(Origin("c", 1), 1)]
-    assert store.standing(None, 10) == [("/queue/q", Dot(B, 2), 0)]
-    assert store.standing(Dot(B, 2), 10) == []
+    assert store.unsettled(None, 10) == [("/queue/q", Dot(B, 2), 0)]
+    assert store.unsettled(Dot(B, 2), 10) == []
 
 
 def test_a_node_knows_to_be_done_what_was_settled_before_it_got_the_message() -> None:
@@ -266,7 +266,7 @@ def test_a_stretch_that_is_gone_is_said_although_retention_has_dropped_more_else
     told = set()
     after = 0
     while after < 8:
-        rest = store.read_snapshot(B, after, 8, 0, gone=[3])
+        rest = store.read_snapshot(B, after, 8, 0, lost_ends=[3])
         told.add(rest.dropped)
         after = rest.through
     assert 3 in told, told
