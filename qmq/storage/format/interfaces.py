@@ -1,8 +1,8 @@
-"""The seams of storage: what it asks of a disk, of a catalog and of a queue store, and the settings it obeys.
+"""The interfaces of storage: disk, file, catalog and queue store, and the settings of a store.
 
-Everything else in this package is written against these four classes, so a node can run on real files (`disk`,
-`catalog`, `queue_store`) or on twins in memory that fail on demand (`memory`). All calls block and are made from
-worker threads; what may be called at the same time is said per class.
+All other modules of this package use these interfaces. So a node can run on real files (`disk`, `catalog`, `queues`) or
+on in-memory implementations that fail on demand (`memory`). All calls block and are made from worker threads; each
+class says which calls may run at the same time.
 
 Surprising: position (a place in the journal) is an int that only grows, also over restarts and dropped segments.
 """
@@ -20,7 +20,7 @@ Sync = Literal["always", "interval", "never"]
 MIB = 1024 * 1024
 SEQUENCE_MAX = (1 << 63) - 1
 NO_SPACE: Final = (ENOSPC, EDQUOT)
-"""What a disk without room says."""
+"""Error numbers of a disk without room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Retention:
 
 
 def no_times(headers: bytes, timestamp_us: int) -> tuple[int, int]:
-    """What storage assumes of messages as long as nobody tells it how to read their headers: no due time, no expiry."""
+    """The default of `StoreSettings.times_of`: messages have no due time and no expiry."""
     return 0, 0
 
 
@@ -53,7 +53,7 @@ class StoreSettings:
     fanout_prefix: str = "/fanout/"
     queue_prefix: str = "/queue/"
     times_of: Callable[[bytes, int], tuple[int, int]] = no_times
-    """(header block, timestamp µs) → (due µs, expires µs), 0 = none. Only asked about records with the TIMED flag."""
+    """(header block, timestamp µs) → (due µs, expires µs), 0 = none. Only called for records with the TIMED flag."""
     software: str = "qmq"
     """Written into START records, for the reader of a dump."""
 
@@ -65,10 +65,10 @@ class File(Protocol):
         """Append all of `data`. OSError: how much was written is unknown."""
 
     def sync(self) -> None:
-        """Return once all that was written survives a power cut. OSError: unknown what does."""
+        """Return when all that was written survives a power cut. OSError: it is unknown what survives."""
 
     def cut(self, size: int) -> None:
-        """Leave the first `size` bytes only; durable after the next `sync`. Takes no room."""
+        """Keep only the first `size` bytes; durable after the next `sync`. Needs no free space."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes at `offset`; fewer only at the end of the file."""
@@ -105,7 +105,7 @@ class Disk(Protocol):
         """
 
     def create(self, path: str) -> File:
-        """A new, empty file; what stood there before is replaced. Durable only after `sync_directory`."""
+        """A new, empty file; an existing file is replaced. Durable only after `sync_directory`."""
 
     def open(self, path: str) -> File:
         """An existing file, for reading and appending."""
@@ -122,7 +122,7 @@ class Disk(Protocol):
         """Remove an empty directory; nothing happens when there is none, or something is in it."""
 
     def sync_directory(self, path: str) -> None:
-        """Return once the names in `path` survive a power cut."""
+        """Return when the names in `path` survive a power cut."""
 
     def sync_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
         """`sync` of each file, then `sync_directory` of each directory; much quicker than one after the other.
@@ -131,14 +131,14 @@ class Disk(Protocol):
         """
 
     def free_bytes(self) -> int:
-        """Without what the reserve's file holds."""
+        """Free bytes, without those that the reserve's file holds."""
 
     @property
     def reserved_bytes(self) -> int:
-        """What the reserve's file holds: room that is there to be given up. Waits for nothing."""
+        """Bytes that the reserve's file holds and that can be freed. Does not block."""
 
     def hold_reserve(self, size: int) -> None:
-        """Let the reserve's file hold `size` bytes. Nothing changes where there is no room for it."""
+        """Let the reserve's file hold `size` bytes. If there is no room for them, nothing changes."""
 
     def give_up_reserve(self, size: int) -> bool:
         """Free `size` bytes of it or somewhat more, or all that is left; False: there was nothing left."""
@@ -154,7 +154,7 @@ class QueueRow(NamedTuple):
     priority: int
     """0–9, as in `flags`."""
     due_us: int
-    """Not to be handed out before; 0 = at once."""
+    """Not to be delivered before; 0 = at once."""
     expires_us: int
     """Of no use from then on; 0 = never."""
     headers: bytes
@@ -173,13 +173,13 @@ class MissingRange(NamedTuple):
     after: int
     through: int
     sequence: int = 0
-    """That of the damaged row, as far as it can be believed; 0: more than a row is missing."""
+    """The sequence of the damaged row, as far as it is credible; 0: more than one row is missing."""
     queue: str = ""
-    """That of the damaged row."""
+    """The queue of the damaged row."""
 
     @property
     def is_of_one(self) -> bool:
-        """Whether just the message is missing that the damaged row says it is."""
+        """Whether only the message is missing that the damaged row names."""
         return self.after + 1 == self.through == self.sequence
 
 
@@ -195,13 +195,13 @@ class QueueHead(NamedTuple):
 
 
 class RowDamage:
-    """The damaged rows that one opening of a queue store has met; only grows."""
+    """The damaged rows that were read since a queue store was opened; only grows."""
 
     __slots__ = ("lines", "met")
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        """In words; to a bound."""
+        """Text for the operator; bounded."""
         self.met = 0
 
 
@@ -211,11 +211,11 @@ class QueueStore(Protocol):
     `apply`, `give_back` and `close` by one caller at a time. The other methods may be called by any thread at any time:
     they do not wait for an `apply` under way, and see what the last finished one left.
 
-    A row whose checksum does not fit is never answered. It stays where it is, and what it may have been becomes one of
-    `missing_ranges`, until `repair` says what belongs there.
+    A row with a wrong checksum is never returned. It stays in the store, and the messages that it may have been become
+    one of `missing_ranges`, until `repair` replaces it.
 
-    Raises LogBroken when the medium fails; an `apply` is then all there or not at all. Where the file itself is damaged
-    that is `Malformed`, and the next opening puts it aside.
+    Raises LogBroken when the medium fails; an `apply` is then complete or not done at all. If the file itself is
+    damaged, that is `Malformed`, and the next opening quarantines the file.
     """
 
     @property
@@ -224,7 +224,7 @@ class QueueStore(Protocol):
 
     @property
     def damage(self) -> RowDamage:
-        """Waits for nobody."""
+        """The damaged rows so far. Does not block."""
 
     def apply(
         self,
@@ -244,30 +244,30 @@ class QueueStore(Protocol):
         """
 
     def give_back(self) -> bool:
-        """Let the file system have some of the space that messages have left, in one short step; whether there is more.
+        """Return some of the space of deleted messages to the file system, in one short step; True if there is more.
 
-        By the caller of `apply`, not beside it. Raises DiskFull; nothing has changed then.
+        Called by the caller of `apply`, never during it. Raises DiskFull; nothing has changed then.
         """
 
     def missing_ranges(self) -> list[MissingRange]:
-        """What is damaged, as far as it was met by a read or is remembered, and not mended yet."""
+        """The missing ranges that are stored or that reads have found, and that are not repaired yet."""
 
     def missing(self, missing_ranges: Sequence[MissingRange], position: int) -> None:
-        """Remember these for good; but for them the store is right up to `position`. By the caller of `apply`."""
+        """Store these durably: apart from them the store is complete up to `position`. By the caller of `apply`."""
 
     def repair(self, missing: MissingRange, rows: Sequence[QueueRow], left: "MissingRange | None") -> None:
-        """`rows` are missing no more, and of `missing` only `left` is. The damaged row goes.
+        """Add `rows`, shorten `missing` to `left`, and remove the damaged row.
 
-        A row that is there already stays as it is. Of a single message that a checkpoint has settled since it was
-        missed nothing comes back: that ended the lack, whatever others still know. By the caller of `apply`. All or
-        nothing, durable on return. Raises DiskFull; nothing has changed then.
+        A row that exists already is not changed. If `missing` is a single message and a checkpoint has settled it
+        meanwhile, nothing is restored. By the caller of `apply`. All or nothing, durable on return. Raises DiskFull;
+        nothing has changed then.
         """
 
     def position(self) -> int:
-        """The journal position up to which this store is right; 0 at first, below it in one that began anew."""
+        """The journal position up to which this store is complete; 0 at first, negative in a rebuilt store."""
 
     def nodes(self) -> list[str]:
-        """Whose messages may be here."""
+        """The nodes whose messages may be here."""
 
     def is_empty(self, node: str) -> bool:
         """Whether no message that `node` accepted is here."""
@@ -300,15 +300,15 @@ class QueueStore(Protocol):
         """
 
     def tombstones(self) -> set[Dot]:
-        """Settled messages that have not come yet."""
+        """Settled messages that have not arrived yet."""
 
     def origins(self) -> list[Origin]:
-        """Whose messages are here."""
+        """The origins whose messages are here."""
 
     def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
         """(sequence, queue, attempts) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
 
-        Looks at each queue of the origin and at the bodies, so it is for repairs and not for every day.
+        It reads each queue of the origin, bodies included, so only repairs call it.
         """
 
     def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
@@ -318,7 +318,7 @@ class QueueStore(Protocol):
 
 
 class DirectoryIdentity(NamedTuple):
-    """Whose directory this is. The uuid is drawn once per directory, so a wiped disk shows."""
+    """The node of a data directory. The uuid is drawn once per directory, so peers notice a wiped disk."""
 
     node: str
     uuid: str
@@ -328,7 +328,7 @@ class DirectoryIdentity(NamedTuple):
 class FanoutExtent(NamedTuple):
     """What of a fanout log counts: bytes from `start` to `end` (positions of that log) in the directory `name`.
 
-    `dropped` and `dropped_records` tell of what retention gave up: per origin the last sequence, and how many in all.
+    `dropped` and `dropped_records`: what retention dropped; per origin the last sequence, and the number of records.
     """
 
     name: str
@@ -349,7 +349,7 @@ class CheckpointState(NamedTuple):
 
 
 class Catalog(Protocol):
-    """The small facts that must change together. One caller at a time; every call that changes is durable on return.
+    """Small facts that must change together. One caller at a time; every call that changes is durable on return.
 
     Raises LogBroken when the medium fails.
     """
