@@ -51,7 +51,7 @@ def ids_of_peers_are_not_learned() -> Iterator[None]:
 @plant(Family.CRASHES, "I5", "I2")
 def ids_are_forgotten_at_a_restart() -> Iterator[None]:
     """Nothing is learned from the journal when a node starts."""
-    with patch("qmq.server.node.replay_ids", lambda *_: None):
+    with patch("qmq.server.startup.replay_ids", lambda *_: None):
         yield
 
 
@@ -65,7 +65,7 @@ def first_attempts_stay_beside_their_retries() -> Iterator[None]:
 @plant(Family.STALE, "I1", seed=0)
 def retries_give_way_too() -> Iterator[None]:
     """Whatever comes or is read while a retry of it is known is settled, the retry as well."""
-    with patch("qmq.broker.queues.first_attempts.is_retry", lambda headers: False):
+    with patch("qmq.broker.queues.state.first_attempts.is_retry", lambda headers: False):
         yield
 
 

@@ -71,7 +71,7 @@ def shipped_before_fsync() -> Iterator[None]:
                 del commits._waiting_sessions[out.session]
         commits._after_commit(answers, commits.committed_end)
         commits._flush()
-        commits._told += len(group)
+        commits._delivered += len(group)
         commits._progress.set()
         commits._progress = trio.Event()
 

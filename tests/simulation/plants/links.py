@@ -18,7 +18,7 @@ from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.routes import Neighbour, Routes
 from qmq.replication.protocol.frames import Batches, Gap, Hole
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
-from qmq.server.node import Node
+from qmq.server.pipeline import Pipeline
 from qmq.storage.format.batch import BatchHead, batch_records, read_head
 from qmq.storage.format.record import RecordKind
 from qmq.storage.log.journal import Journal
@@ -70,10 +70,10 @@ def highest_taken_for_all() -> Iterator[None]:
 def received_counted_as_durable() -> Iterator[None]:
     """A node tells its peers that it has on disk what it has only received."""
 
-    def durable_vector(node: Node) -> Vector:
-        return node.received_vector()
+    def durable_vector(pipeline: Pipeline) -> Vector:
+        return pipeline.received_vector()
 
-    with patch.object(Node, "durable_vector", durable_vector):
+    with patch.object(Pipeline, "durable_vector", durable_vector):
         yield
 
 
@@ -109,7 +109,7 @@ def unknown_records_not_passed_on() -> Iterator[None]:
 @plant(Family.CUTS, "I21", seed=0)
 def interest_lost_on_reconnect() -> Iterator[None]:
     """What a peer wants is told on the first link with it, and not on the next."""
-    begin_telling = Routes._begin_telling
+    begin_telling = Routes._start_publisher
 
     def begin_once(routes: Routes, neighbour: Neighbour) -> None:
         told: set[Origin] = getattr(routes, "planted", set())
@@ -117,7 +117,7 @@ def interest_lost_on_reconnect() -> Iterator[None]:
             begin_telling(routes, neighbour)
         setattr(routes, "planted", told | {neighbour.origin})  # noqa: B010  # no attribute of the product
 
-    with patch.object(Routes, "_begin_telling", begin_once):
+    with patch.object(Routes, "_start_publisher", begin_once):
         yield
 
 
@@ -148,7 +148,7 @@ def seen_rows_told_again() -> Iterator[None]:
     def is_news(followers: FanoutSubscribers, subscription: Subscription, origin: Origin, sequence: int) -> bool:
         return True
 
-    with patch.object(FanoutSubscribers, "_is_news", is_news):
+    with patch.object(FanoutSubscribers, "_is_unseen", is_news):
         yield
 
 

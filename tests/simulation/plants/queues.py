@@ -34,7 +34,7 @@ def acknowledged_on_relay() -> Iterator[None]:
 
     def borrow_and_settle(lending: Lending, message: Message, out: Outcome) -> None:
         borrow(lending, message, out)
-        lending._queues._settle_borrowed(message, out)
+        lending._queues.settlement._settle_borrowed(message, out)
 
     with patch.object(Lending, "borrow", borrow_and_settle):
         yield

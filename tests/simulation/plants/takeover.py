@@ -28,7 +28,7 @@ def majority_of_who_is_seen() -> Iterator[None]:
             return 2 * len(view.intersection(nodes)) > len(view)
 
         rules.is_majority = is_majority
-        takeover._node.membership.is_majority = is_majority  # type: ignore[method-assign, assignment]
+        takeover._context.membership.is_majority = is_majority  # type: ignore[method-assign, assignment]
 
     with patch.object(Takeover, "__init__", begin_with_view):
         yield
@@ -53,7 +53,7 @@ def no_barrier_after_a_restart() -> Iterator[None]:
     def set_held_later(takeover: Takeover, out: Outcome) -> None:
         rules = takeover.rules
         if trio.current_time() - rules.awake_since < rules.after:
-            queues = takeover._node.broker.queues
+            queues = takeover._context.broker.queues
             queues.is_starting = False
             if queues.held:
                 queues.release_hold(out)
@@ -69,7 +69,7 @@ def held_unheard() -> Iterator[None]:
     """A node that starts delivers when the records of its peers are here, or after two seconds, whatever they hold."""
 
     async def run(hold: StartHold) -> None:
-        node = hold._node
+        node = hold._context
         with trio.move_on_after(2.0):
             while not all(node.has_caught_up_with(peer) for peer in node.peer_names):
                 hold._wake = trio.Event()
