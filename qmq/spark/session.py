@@ -1,6 +1,6 @@
 """The Spark session of a job: the one that `spark-submit` or a notebook has, else one on this machine.
 
-Surprising: Spark's workers use the `python3` of the PATH, not the one that runs here, unless told before they start.
+Surprising: Spark's workers use the `python3` of the PATH, not the one that runs here, unless set before they start.
 """
 
 import os
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 MASTER_HERE: Final = "local[*]"
 LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""For a Spark that is all on this machine: nobody else is to reach its ports."""
+"""For a Spark that is all on this machine: its ports stay unreachable from others."""
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",

@@ -140,8 +140,8 @@ def publish(options: SinkOptions, id: str, batches: Iterator[pa.RecordBatch]) ->
     When a node goes away, what has no receipt goes to the next one, with the same dedup ids.
 
     Raises:
-        Refused: a node says no (unknown destination, no permission, a full queue).
-        NotConnected: no node lets us in any more.
+        Refused: a node refuses (unknown destination, no permission, a full queue).
+        NotConnected: no node accepts a login any more.
     """
     sender = _Sender(options.options)
     began = time.monotonic()
@@ -177,7 +177,7 @@ class _Sender:
     def send(self, destination: str, body: bytes, headers: list[tuple[str, str]], dedup_id: str) -> None:
         self.sent += 1
         receipt = str(self.sent)
-        # Nobody here knows whether an earlier run has sent it, to whichever node: peers are asked.
+        # An earlier run may have sent it to any node: the node asks its peers.
         own = [("destination", destination), ("receipt", receipt), ("dedup-id", dedup_id), ("redelivered", "true")]
         lines = [*own, *headers]
         self._unreceipted[receipt] = lines, body

@@ -93,7 +93,7 @@ class LogReader(DataSourceReader):
 
 
 def offsets(options: Options, have: Vector) -> tuple[Vector, Vector]:
-    """Where reading starts and ends, when `have` is there. Raises BadOption for ends that nobody has."""
+    """Where reading starts and ends, when `have` is there. Raises BadOption for ends that no node has."""
     start: Vector = {}
     if isinstance(options.starting, dict):
         start = options.starting

@@ -14,7 +14,7 @@ from qmq.cli import main
 from qmq.spark.jobs.audit import Gone, audit, audit_deep, verify_extent
 from qmq.spark.jobs.audit import extents_of as extents
 from qmq.spark.jobs.latency import Bounds, measure
-from qmq.spark.reading.logs import DataDirectory, Log, Segment
+from qmq.spark.reading.logs import DataDirectory, Log, SegmentFile
 from qmq.spark.reading.options import Options, read_options
 from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.format.lost_record import LostRange, pack_lost
@@ -63,7 +63,7 @@ def test_what_retention_drops_while_the_audit_goes_on_is_not_missing(
     journal.segment(split(A, 41, 60, 5), {A: 40})
     listed = Log.files
 
-    def dropped_behind(log: Log) -> list[Segment]:
+    def dropped_behind(log: Log) -> list[SegmentFile]:
         files = listed(log)
         for path in dropped:
             path.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import pytest
 from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog
 from qmq.spark.reading.files import Files
-from qmq.spark.reading.logs import DataDirectory, Listing, Log, Segment
+from qmq.spark.reading.logs import DataDirectory, Log, SegmentFile, SegmentListing
 from qmq.spark.reading.options import Options, read_options
 from qmq.spark.reading.plan import DataLoss
 from qmq.spark.reading.tables import time_of
@@ -301,13 +301,13 @@ def test_segments_that_have_nothing_beyond_the_start_are_not_looked_at(
     """Planning the tail of a long log costs what the tail costs."""
     journal, looked_at = node(tmp_path, "a"), set[Path]()
     paths = [journal.segment(split(A, first, first + 9, 5), {A: first - 1}) for first in range(1, 51, 10)]
-    listed = Segment.list
+    listed = SegmentFile.list
 
-    def look(segment: Segment) -> Listing:
+    def look(segment: SegmentFile) -> SegmentListing:
         looked_at.add(segment.path)
         return listed(segment)
 
-    monkeypatch.setattr(Segment, "list", look)
+    monkeypatch.setattr(SegmentFile, "list", look)
     files = Files(asked(tmp_path))
     parts = files.plan({A: 35}, files.available(), strict=True)
 

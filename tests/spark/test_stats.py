@@ -13,7 +13,7 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.spark.jobs.report import number, report, seconds
-from qmq.spark.jobs.stats import Statistics, Total, follow, read_records, stats
+from qmq.spark.jobs.stats import DestinationStatistics, Total, follow, read_records, stats
 from qmq.spark.jobs.windows import Window
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
 from qmq.storage.format.record import RecordKind, pack_dots
@@ -295,7 +295,7 @@ def test_the_page_is_whole_and_lets_no_name_break_out() -> None:
         Window(start=start + timedelta(minutes=n), messages=n, bytes=n, settle_p99=n or None, **facts) for n in range(5)
     ]
 
-    page = report(Statistics(windows, [total(name, dead_letters=2)]))
+    page = report(DestinationStatistics(windows, [total(name, dead_letters=2)]))
 
     tree = ElementTree.fromstring(page.replace("<!doctype html>\n", "").replace('<meta charset="utf-8">', ""))
     assert len(tree.findall(".//polyline")) == 3
@@ -315,7 +315,7 @@ def test_where_nothing_happens_as_much_waits_as_before() -> None:
         for n, waiting in ((0, 20), (1, 10), (61, 0))
     ]
 
-    (line,) = heights(report(Statistics(windows, [total("/queue/a")])))
+    (line,) = heights(report(DestinationStatistics(windows, [total("/queue/a")])))
 
     top, bottom = line[0], line[-1]
     assert line == [top, (top + bottom) / 2, (top + bottom) / 2, (top + bottom) / 2, bottom] and bottom > top
@@ -327,7 +327,7 @@ def test_where_nothing_passes_a_rate_is_drawn_as_none_and_a_time_not_at_all() ->
     facts: dict[str, Any] = {"destination": "/queue/a", "messages": 60, "bytes": 60, "settled": 60, "settle_p50": 1.0}
     windows = [Window(start=start + timedelta(minutes=n), settle_p99=1.0, **facts) for n in (0, 1, 61, 62)]
 
-    lines = heights(report(Statistics(windows, [total("/queue/a")])))
+    lines = heights(report(DestinationStatistics(windows, [total("/queue/a")])))
 
     rates, times = lines[:2], lines[2:]
     top, bottom = min(rates[0]), max(rates[0])
@@ -336,7 +336,7 @@ def test_where_nothing_passes_a_rate_is_drawn_as_none_and_a_time_not_at_all() ->
 
 
 def test_a_page_about_nothing_says_so() -> None:
-    assert "no messages" in report(Statistics())
+    assert "no messages" in report(DestinationStatistics())
 
 
 @pytest.mark.parametrize(

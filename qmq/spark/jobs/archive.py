@@ -34,7 +34,7 @@ from qmq.spark.jobs.archive_table import (
     require_same,
     table_vector,
 )
-from qmq.spark.jobs.progress import Told, watched
+from qmq.spark.jobs.progress import ProgressReport, watched
 from qmq.spark.jobs.tasks import results_of
 from qmq.spark.reading.options import Options, local_path, vector_to_json
 from qmq.spark.reading.place import Place, open_place
@@ -70,7 +70,7 @@ class Archived:
         }
 
 
-def archive(spark: SparkSession, options: Options, table: str, *, tell: Told | None = None) -> Archived:
+def archive(spark: SparkSession, options: Options, table: str, *, tell: ProgressReport | None = None) -> Archived:
     """Add to `table` everything that the logs hold beyond it. Durable on return.
 
     The first run makes the table, and with it the choice of destinations; later runs must make the same.
@@ -108,10 +108,10 @@ def follow(
     told: Callable[[Archived], bool],
     failed: Callable[[QmqError], None],
 ) -> None:
-    """Archive again and again, until `told`, which hears of each run, says False.
+    """Archive repeatedly, until `told`, which is called after each run, returns False.
 
-    When no node answers, or another run was quicker, `failed` hears of it, and the next turn tries again. Everything
-    else is raised.
+    If no node answers, or another run was first, `failed` is called, and the next turn tries again. Other errors
+    are raised.
     """
     while True:
         began = time.monotonic()
@@ -153,7 +153,7 @@ def read_archive(spark: SparkSession, table: str, *, delta: DeltaTable | None = 
     base = str(Path(local_path(table)).resolve())
     root = _PATTERN_MARKS.sub(r"\\\g<0>", base)
     files = [f"{root}/{uri[uri.rindex(f'{PARTITION}=') :]}" for uri in delta.file_uris()]
-    # Spark would take a day for a date; the table says text.
+    # Spark would read a day as a date; the table has text.
     kinds = ddl("messages", COLUMNS) + f", {PARTITION} string"
     if not files:
         return spark.createDataFrame([], kinds)
@@ -196,7 +196,7 @@ def _steps(place: Place, begun: Vector | None, have: Vector) -> Iterator[tuple[V
 
 
 def _nowhere(place: Place, start: Vector, end: Vector) -> RangeMap:
-    """What nobody has of everything above `start` up to `end`."""
+    """What no node has of everything above `start` up to `end`."""
     try:
         place.plan(start, end, strict=True)
     except DataLoss as loss:
@@ -212,7 +212,7 @@ def _add(
     end: Vector,
     parts: list[Part],
     chosen: Mapping[str, Any],
-    tell: Told | None,
+    tell: ProgressReport | None,
 ) -> None:
     Path(table).mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
@@ -236,7 +236,7 @@ def _add(
 
 
 def _not_connected(error: Exception) -> NotConnected | None:
-    """The error of a worker for which no node has answered, if it is one: Spark tells its text only."""
+    """The error of a worker for which no node has answered, if it is one: Spark has only its text."""
     name = f"{NotConnected.__module__}.{NotConnected.__qualname__}: "
     said = [line.strip() for line in str(error).splitlines()]
     return next((NotConnected(line.removeprefix(name)) for line in said if line.startswith(name)), None)

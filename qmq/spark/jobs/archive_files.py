@@ -86,7 +86,7 @@ class _DayFile:
             self._write()
 
     def finish(self) -> dict[str, Any]:
-        """Close the file, durable, and tell what is in it."""
+        """Close the file, durable, and return what is in it."""
         self._write()
         self._writer.close()
         with open(self._file, "rb") as file:

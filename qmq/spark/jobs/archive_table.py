@@ -30,7 +30,7 @@ class ArchiveError(QmqError):
 
 
 class Overtaken(ArchiveError):
-    """Another run has added to the table meanwhile: nothing of this one is in it beyond what it has told."""
+    """Another run has added to the table meanwhile: it holds nothing of this run beyond what was reported."""
 
 
 def open_table(table: str) -> DeltaTable:
@@ -97,7 +97,7 @@ def _described(delta: DeltaTable, table: str) -> dict[str, Any]:
 def commit(
     table: str, have: Vector, end: Vector, entries: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]
 ) -> None:
-    """Add files (what `archive_files.write_part` tells of them), and how far the table goes with them, in one commit.
+    """Add files (as `archive_files.write_part` returns them), and how far the table goes with them, in one commit.
 
     `have`: how far it goes without them, as this run knows it. Makes the table if there is none.
 
@@ -111,7 +111,7 @@ def commit(
             _commit_once(table, have, end, actions, chosen)
             return
         except CommitFailedError as error:
-            # Somebody else has committed, which need not concern us: `compact` only rewrites. Look again.
+            # Another process has committed, which may not matter: `compact` only rewrites. Look again.
             problem = error
     raise ArchiveError(f"nothing could be added to {table} in {COMMIT_TRIES} tries: {problem}") from problem
 

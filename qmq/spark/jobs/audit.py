@@ -5,13 +5,13 @@ journal has them, so what is missing, doubled or out of order shows. `deep` read
 the sequences in the records, in Spark's workers.
 
 What a node does not have is a finding only if nothing explains it: records before its journal's base were dropped by
-retention, GAP records say what it gave up, its quarantine lists what was damaged and put aside (a finding of its own
-until all of it is here again; of a stretch that could not be read, until nothing at all is missing). What the mesh has
-closed because it is nowhere any more, as GONE records say, is told and no finding. What other nodes have beyond its
-newest record is lag, told but not a finding, because a mesh at work always has some.
+retention, GAP records list what it gave up, its quarantine lists damaged ranges (a finding of its own until all of the
+range is here again; of an unreadable range, until nothing at all is missing). Ranges that the mesh has closed as lost,
+as GONE records show, are reported and are no finding. What other nodes have beyond its newest record is lag: it is
+reported and no finding, because a mesh at work always has some.
 
 A choice of time and destinations leaves segments out as planning does. Whatever these lack is no finding; what they
-have, and what is given up in them, is not missing in the others. Lag is not told then: it takes all segments to see it.
+have, and what is given up in them, is not missing in the others. Lag is not reported then: it needs all segments.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog
 from qmq.spark.reading.columns import EVERYTHING, Columns, Piece
-from qmq.spark.reading.logs import DataDirectory, Extent, Listing, NotBegun, Segment
+from qmq.spark.reading.logs import DataDirectory, Extent, NotBegun, SegmentFile, SegmentListing
 from qmq.spark.reading.lost_ranges import gone_in, gone_of
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import may_be_asked, passed_by
@@ -38,7 +38,7 @@ from qmq.storage.log.recovery import Quarantined
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from qmq.spark.jobs.progress import Told
+    from qmq.spark.jobs.progress import ProgressReport
 
 MISSING: Final = "missing"
 DOUBLED: Final = "doubled"
@@ -96,9 +96,9 @@ class Audit:
     segments: int = 0
     records: int = 0
     healed: int = 0
-    """Stretches that were put aside once, of which nothing is missing any more."""
+    """Ranges that were quarantined, of which nothing is missing now."""
     gone: list[Gone] = field(default_factory=list)
-    """No findings: nobody has them, and whoever reads on is told so."""
+    """No findings: no node has them, and readers get a notice."""
     bytes_verified: int = 0
 
     @property
@@ -106,7 +106,7 @@ class Audit:
         return not self.findings
 
 
-class _Walk:
+class _JournalWalk:
     """Goes through one node's journal in order and notes what is wrong."""
 
     def __init__(self, node: str, base: Vector) -> None:
@@ -120,7 +120,7 @@ class _Walk:
         self.elsewhere = RangeMap()
         """What segments have that were left out."""
         self.skipped = RangeMap()
-        """What would stand where segments were left out, and does not, for all that is known: it may still come."""
+        """Records of left-out segments that are not seen yet: they may still come."""
         self.missing: dict[Origin, list[tuple[int, int]]] = {}
         self.gone: dict[LostRange, None] = {}
         """In the order in which they were noted."""
@@ -154,7 +154,7 @@ class _Walk:
             self.have[origin] = max(last, self.have.get(origin, 0))
 
     def account_for(self, origin: Origin, first: int, last: int) -> None:
-        """What is missing of records `first` to `last` will not come, and nobody needs it."""
+        """What is missing of records `first` to `last` will not come, and is not needed."""
         known = RangeMap({origin: self.missing.get(origin, [])})
         self.missing[origin] = list(known.minus(RangeMap({origin: [(first - 1, last)]})).of(origin))
 
@@ -178,21 +178,22 @@ class _Walk:
         for after, through in ranges:
             self.note(Finding(self.node, kind, str(origin), after + 1, through, where))
 
-    def lacks(self, aside: Quarantined) -> bool:
-        """Whether something of what was put aside is not here, or may not be."""
-        if aside.origin is None:
+    def misses(self, quarantined: Quarantined) -> bool:
+        """Whether some of the quarantined range is missing here, or may be."""
+        if quarantined.origin is None:
             return bool(self.skipped) or any(map(self._missing_of, self.missing))
-        here = RangeMap({aside.origin: [(aside.first - 1, self.have.get(aside.origin, 0))]})
-        here = here.minus(self._missing_of(aside.origin)).minus(self.skipped)
-        wanted = RangeMap({aside.origin: [(aside.first - 1, aside.last)]})
+        here = RangeMap({quarantined.origin: [(quarantined.first - 1, self.have.get(quarantined.origin, 0))]})
+        here = here.minus(self._missing_of(quarantined.origin)).minus(self.skipped)
+        wanted = RangeMap({quarantined.origin: [(quarantined.first - 1, quarantined.last)]})
         return bool(wanted.minus(here))
 
-    def is_gone(self, aside: Quarantined) -> bool:
-        """Whether something of what was put aside is gone, or may be."""
-        if aside.origin is None:
+    def is_lost(self, quarantined: Quarantined) -> bool:
+        """Whether some of the quarantined range is lost, or may be."""
+        if quarantined.origin is None:
             return bool(self.gone)
         return any(
-            gone.origin == aside.origin and gone.first <= aside.last and aside.first <= gone.last for gone in self.gone
+            lost.origin == quarantined.origin and lost.first <= quarantined.last and quarantined.first <= lost.last
+            for lost in self.gone
         )
 
     def _missing_of(self, origin: Origin) -> RangeMap:
@@ -203,7 +204,7 @@ class _Walk:
             self.findings.append(finding)
 
     def finish(self) -> None:
-        """The journal ends: what is still missing, and nobody gave up, is a finding."""
+        """The journal ends: what is still missing and was not given up is a finding."""
         for origin in self.missing:
             left = self._missing_of(origin).minus(self.given_up)
             self._note(MISSING, origin, left.of(origin), "")
@@ -233,7 +234,7 @@ def audit(
     return found
 
 
-def _rows(walk: _Walk, have: Vector) -> Iterator[OriginRow]:
+def _rows(walk: _JournalWalk, have: Vector) -> Iterator[OriginRow]:
     for origin in sorted(have):
         last = walk.have.get(origin, 0)
         behind = have[origin] - last
@@ -242,13 +243,13 @@ def _rows(walk: _Walk, have: Vector) -> Iterator[OriginRow]:
             yield OriginRow(walk.node, *row)
 
 
-def _chosen_rows(walk: _Walk) -> Iterator[OriginRow]:
+def _chosen_rows(walk: _JournalWalk) -> Iterator[OriginRow]:
     for origin, records in sorted(walk.records.items()):
         yield OriginRow(walk.node, str(origin), walk.first[origin], walk.last[origin], records, None)
 
 
-def _walk(directory: DataDirectory, found: Audit, choice: Options | None) -> _Walk:
-    walk = _Walk(directory.node, {})
+def _walk(directory: DataDirectory, found: Audit, choice: Options | None) -> _JournalWalk:
+    walk = _JournalWalk(directory.node, {})
     for entry in directory.quarantined:
         if entry.origin is not None:
             walk.given_up.add(entry.origin, entry.first - 1, entry.last)
@@ -284,52 +285,52 @@ def _walk(directory: DataDirectory, found: Audit, choice: Options | None) -> _Wa
         found.segments += 1
         expected = segment.base + end
     for entry in directory.quarantined:
-        if walk.lacks(entry):
+        if walk.misses(entry):
             origin, where = str(entry.origin or ""), f"journal {entry.start}–{entry.end}"
             walk.note(Finding(walk.node, QUARANTINED, origin, entry.first, entry.last, where))
-        elif not walk.is_gone(entry):
+        elif not walk.is_lost(entry):
             found.healed += 1
     walk.finish()
     return walk
 
 
-def _is_left_out(segment: Segment, choice: Options | None) -> bool:
+def _is_left_out(segment: SegmentFile, choice: Options | None) -> bool:
     """Whether nothing of the choice may stand in a segment. Raises as `Segment.list`."""
     # Without a choice whole indexes are not looked at: they take several times as long as their summaries.
     return choice is not None and choice.chooses and passed_by(segment.list(), choice)
 
 
-def _walk_server(options: Options, found: Audit) -> _Walk:
-    """A live node tells what is durable, from its base on. What it has put aside it cannot send: that is missing."""
-    picture, batches = read_journal(options)
-    walk = _Walk(picture.node, picture.base)
+def _walk_server(options: Options, found: Audit) -> _JournalWalk:
+    """A live node sends what is durable, from its base on. It cannot send quarantined ranges: these are missing."""
+    status, batches = read_journal(options)
+    walk = _JournalWalk(status.node, status.base)
     for number, data in enumerate(batches):
-        for stretch in scan(data):
-            piece = data[stretch.start : stretch.end]
-            if stretch.head is None or not _is_true(stretch.head, piece):
+        for lost_range in scan(data):
+            piece = data[lost_range.start : lost_range.end]
+            if lost_range.head is None or not _is_true(lost_range.head, piece):
                 walk.note(Finding(walk.node, CORRUPT, "", 0, 0, f"message {number} of the journal"))
                 continue
-            head = stretch.head
+            head = lost_range.head
             if head.origin.node == walk.node:
                 if head.attributes & GAPS:
                     _note_gaps(walk, head, piece)
                 walk.gone.update(dict.fromkeys(gone_of(head, piece)))
             walk.take(head.origin, head.first, head.last, "", head.count)
         found.bytes_verified += len(data)
-    for origin, last in picture.base.items():
+    for origin, last in status.base.items():
         walk.account_for(origin, 1, last)  # Retention was quicker.
     walk.finish()
     return walk
 
 
-def _walk_segment(walk: _Walk, segment: Segment) -> int:
-    """Returns the offset where its batches end, with damage and what is put aside."""
+def _walk_segment(walk: _JournalWalk, segment: SegmentFile) -> int:
+    """Returns the offset where its batches end, with damage and quarantined ranges."""
     name = segment.path.name
     end = segment.batches_end
     quarantine = [stop for start, stop in segment.holes if end is not None and start < end]
     file = ReadOnlyDisk(segment.path.parent).open(name)
     try:
-        # An index may be older than what was put aside since.
+        # An index may be older than the quarantine.
         summary = read_summary(file, end) if end is not None and not quarantine else None
     finally:
         file.close()
@@ -352,20 +353,20 @@ def _walk_segment(walk: _Walk, segment: Segment) -> int:
     return max([listing.reach, *quarantine])
 
 
-def _learn_compacted(walk: _Walk, listing: Listing) -> None:
-    """Stretches of which peers had only a rest left when the node asked: it has all that there was."""
-    for entry in listing.rests:
+def _learn_compacted(walk: _JournalWalk, listing: SegmentListing) -> None:
+    """Ranges of which peers had only a range snapshot when the node asked: it has all that there was."""
+    for entry in listing.compacted:
         walk.account_for(entry.origin, entry.first, entry.last)
 
 
-def _learn_gaps(walk: _Walk, segment: Segment, listing: Listing) -> None:
-    """What the node itself says that it has given up, or will never get, and what is gone."""
+def _learn_gaps(walk: _JournalWalk, segment: SegmentFile, listing: SegmentListing) -> None:
+    """Ranges that the node itself has noted as given up, never to come, or lost."""
     for given_up, through in segment.given_up(listing).items():
         walk.given_up.add(given_up, 0, through)
     walk.gone.update(dict.fromkeys(gone_in(segment, listing)))
 
 
-def _note_gaps(walk: _Walk, head: BatchHead, batch: bytes) -> None:
+def _note_gaps(walk: _JournalWalk, head: BatchHead, batch: bytes) -> None:
     for record in unpack_records(head, batch):
         if record[2] >> 56 == RecordKind.GAP:
             gone, through = unpack_gap(record[5])
@@ -381,7 +382,7 @@ def audit_deep(
     found: Audit,
     *,
     choice: Options | None = None,
-    tell: "Told | None" = None,
+    tell: "ProgressReport | None" = None,
 ) -> None:
     """Add to `found` what only reading everything shows, or everything of a `choice` (see `audit`)."""
     extents = [extent for directory in directories for extent in extents_of(directory, choice)]
@@ -447,7 +448,7 @@ def verify_extent(extent: Extent) -> list[Finding]:
 
 
 def _damaged(node: str, path: str, start: int, stop: int) -> Finding:
-    """The same, whoever sees it first."""
+    """The same, in any order of the nodes."""
     return Finding(node, CORRUPT, "", 0, 0, f"{path} {start}–{stop}: no batch can be read")
 
 
@@ -456,6 +457,6 @@ def _is_true(head: BatchHead, batch: bytes) -> bool:
     grows = bool((sequences[1:] > sequences[:-1]).all())
     first, last = int(sequences[0]), int(sequences[-1])
     if head.attributes & REST:
-        # It stands for a whole stretch, of which some records, and always the last one, were left.
+        # It stands for a whole range, of which some records, and always the last one, were left.
         return grows and first >= head.first and last == head.last
     return grows and (first, last) == (head.first, head.last)

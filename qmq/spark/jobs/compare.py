@@ -1,9 +1,9 @@
 """Are two nodes, or a node and an archive, equal? By hashes of ranges, then record by record where they differ.
 
 Only what both can have is compared: a node's journal begins somewhere, and both end somewhere. What one of them has
-beyond that is told and is no difference, unless asked for. When retention drops something meanwhile, the comparison
-begins again with what is left. Two nodes are compared in all their records; with an archive, in their messages, of the
-destinations and times that the archive was begun with.
+beyond that is reported and is no difference, unless requested. If retention drops records meanwhile, the comparison
+begins again with the remaining ones. Two nodes are compared in all their records; with an archive, in their messages,
+of the destinations and times that the archive was begun with.
 """
 
 import json
@@ -62,7 +62,7 @@ class Comparison:
 
 
 class Side:
-    """A data directory, a live node (`host:port`), or an archive; `given` are options that say how to reach nodes."""
+    """A data directory, a live node (`host:port`), or an archive; `given` are the options to reach nodes."""
 
     def __init__(self, spark: SparkSession, where: str, given: Mapping[str, str]) -> None:
         self._spark = spark
@@ -72,7 +72,7 @@ class Side:
         self._options: dict[str, str] = {**given, "servers" if is_server else "path": where}
 
     def choice(self) -> dict[str, str]:
-        """Options that say what an archive is of."""
+        """Options that choose what an archive is of."""
         return archive_choice(open_table(self.where), self.where) if self.is_archive else {}
 
     def spans(self) -> dict[str, Span]:

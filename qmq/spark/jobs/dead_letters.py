@@ -78,7 +78,7 @@ def dead_letters(messages: DataFrame) -> list[Letters]:
             f.unix_micros(f.min("timestamp")).alias("first_us"),
             f.unix_micros(f.max("timestamp")).alias("last_us"),
             f.max("deliveries").alias("deliveries"),
-            # The newest bodies: what fails now is what somebody wants to see.
+            # The newest bodies: present failures matter most.
             f.max_by(f.substring("body", 1, EXAMPLE_BYTES), "timestamp", EXAMPLES).alias("examples"),
         )
         .orderBy(f.desc("letters"), "queue", "reason")

@@ -1,12 +1,12 @@
-"""How long records took from node to node, and how long the mesh needed after a cut, as journals tell it.
+"""How long records took from node to node, and how long the mesh needed after a cut, as journals show it.
 
 A record carries the time at which its own node accepted it. The time at which another node took it is not written
 anywhere; but that node's own records stand before and behind it in its journal, with their times, so it lies between
 them. Clocks of two nodes differ: no record comes before it was sent, so the fastest ones of each way bound the
-difference from both sides (as in NTP). Every figure is therefore told with its bounds. A pair is left out when only one
-way is known, or when few records lie close enough between own ones.
+difference from both sides (as in NTP). Every figure therefore has its bounds. A pair is left out when only one
+direction is known, or when few records lie close enough between own ones.
 
-A **cut** is told by a run of records that took longer than `CUT_SECONDS`: it heals when the first of them arrives, and
+A **cut** shows as a run of records that took longer than `CUT_SECONDS`: it heals when the first of them arrives, and
 the pair has converged when records are young again. The middle between own records will do for that.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from qmq.errors import CorruptLog
-from qmq.spark.reading.logs import DataDirectory, Listing
+from qmq.spark.reading.logs import DataDirectory, SegmentListing
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import passed_by
 from qmq.storage.format.segment import BatchEntry
@@ -47,7 +47,7 @@ class Bounds(NamedTuple):
         return f"{(self.low + self.high) * 500:.1f} ± {(self.high - self.low) * 500:.1f}"
 
 
-class Link(NamedTuple):
+class LinkLatency(NamedTuple):
     """Records of one node at another: from acceptance to arrival. `skew`: how far the target's clock is ahead."""
 
     source: str
@@ -86,15 +86,15 @@ class _Sample(NamedTuple):
         return (self.after_us + self.before_us) / 2
 
 
-def measure(directories: Sequence[DataDirectory], choice: Options | None = None) -> tuple[list[Link], list[Cut]]:
-    """All pairs that the newest segments tell something about; with a `choice`, the newest of those that it chooses."""
+def measure(directories: Sequence[DataDirectory], choice: Options | None = None) -> tuple[list[LinkLatency], list[Cut]]:
+    """All pairs that the newest segments cover; with a `choice`, the newest segments that it chooses."""
     samples: dict[tuple[str, str], _Sample] = {}
     for directory in directories:
         for source, sample in _samples(directory, choice):
             samples[source, directory.node] = sample
     # None took less than no time: the target's clock is ahead by so much at most, if at all.
     ahead = {pair: float(np.min(sample.before_us - sample.sent_us)) for pair, sample in samples.items()}
-    links: list[Link] = []
+    links: list[LinkLatency] = []
     cuts: list[Cut] = []
     for (source, target), sample in sorted(samples.items()):
         high = ahead[source, target]
@@ -107,7 +107,7 @@ def measure(directories: Sequence[DataDirectory], choice: Options | None = None)
     return links, cuts
 
 
-def _link(source: str, target: str, sample: _Sample, low_us: float, high_us: float) -> Iterator[Link]:
+def _link(source: str, target: str, sample: _Sample, low_us: float, high_us: float) -> Iterator[LinkLatency]:
     """`low_us`, `high_us`: bounds of how far the target's clock is ahead."""
     tight = sample.before_us - sample.after_us <= TIGHT_SECONDS * 1e6
     count = int(np.count_nonzero(tight))
@@ -117,7 +117,7 @@ def _link(source: str, target: str, sample: _Sample, low_us: float, high_us: flo
     most = (sample.before_us - sample.sent_us - low_us)[tight]
     bounds = [np.percentile(took, [50, 95, 99, 100]) for took in (least, most)]
     p50, p95, p99, longest = [_bounds(*pair) for pair in zip(*bounds, strict=True)]
-    yield Link(source, target, count, p50, p95, p99, longest, _bounds(low_us, high_us))
+    yield LinkLatency(source, target, count, p50, p95, p99, longest, _bounds(low_us, high_us))
 
 
 def _bounds(low_us: float, high_us: float) -> Bounds:
@@ -145,16 +145,16 @@ def _samples(directory: DataDirectory, choice: Options | None) -> Iterator[tuple
         yield source, _Sample(last_us[rows[chosen]], before[chosen], behind[chosen])
 
 
-def _newest(directory: DataDirectory, choice: Options | None) -> list[Listing]:
+def _newest(directory: DataDirectory, choice: Options | None) -> list[SegmentListing]:
     """The newest chosen segments, oldest first."""
-    found: list[Listing] = []
+    found: list[SegmentListing] = []
     for segment in reversed(directory.journal.files()):
         if len(found) == SEGMENTS_LOOKED_AT:
             break
         try:
             listing = segment.list()
         except (FileNotFoundError, CorruptLog):
-            continue  # Dropped meanwhile, not begun yet, or damaged, which is the audit's to tell.
+            continue  # Dropped meanwhile, not begun yet, or damaged, which the audit reports.
         if choice is None or not passed_by(listing, choice):
             found.append(listing)
     return found[::-1]

@@ -1,4 +1,4 @@
-"""How far a Spark job is: tasks done of tasks in all, asked of Spark a few times per second."""
+"""The progress of a Spark job: tasks done of all tasks, polled from Spark a few times per second."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 
 ASK_SECONDS: Final = 0.3
 
-Told = Callable[[int, int], None]
+ProgressReport = Callable[[int, int], None]
 """Called with tasks done and tasks in all."""
 
 
 @contextmanager
-def watched(spark: SparkSession, tell: Told | None) -> Iterator[None]:
+def watched(spark: SparkSession, tell: ProgressReport | None) -> Iterator[None]:
     """Tell of the jobs that the block starts, from a thread of its own; of none through Spark Connect, which has no
     context to ask.
     """

@@ -74,7 +74,7 @@ def plan(chosen: DataFrame) -> Plan:
 def send(chosen: DataFrame, given: dict[str, str], *, name: str, rate: float | None = None, tasks: int = 2) -> None:
     """Publish `chosen` through the nodes that `given` names (servers, login, …); returns when all is receipted.
 
-    `rate`: messages per second of all tasks together. Raises Spark's error with the node's when one says no; what was
+    `rate`: messages per second of all tasks together. Raises Spark's error with the node's when one refuses; what was
     sent until then stays, and running it again under the same `name` adds the rest.
     """
     old_id = f.concat_ws("-", "origin", "sequence")

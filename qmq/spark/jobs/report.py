@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final
 
-from qmq.spark.jobs.stats import Statistics, Total
+from qmq.spark.jobs.stats import DestinationStatistics, Total
 from qmq.spark.jobs.windows import Window
 
 Value = Callable[[Window], float | None]
@@ -40,7 +40,7 @@ border-radius: 2px; margin-right: .35rem; vertical-align: -1px; }
 """
 
 
-def report(found: Statistics, *, title: str = "QMQ statistics") -> str:
+def report(found: DestinationStatistics, *, title: str = "QMQ statistics") -> str:
     """The page, complete."""
     shown = [total.destination for total in found.totals[:SHOWN_MAX]]
     windows = [window for window in found.windows if window.destination in shown]
@@ -69,7 +69,7 @@ def report(found: Statistics, *, title: str = "QMQ statistics") -> str:
     )
 
 
-def _opening(found: Statistics) -> str:
+def _opening(found: DestinationStatistics) -> str:
     if not found.totals:
         return "<p>There are no messages in what was read.</p>"
     messages = sum(total.messages for total in found.totals)
@@ -86,7 +86,7 @@ def _opening(found: Statistics) -> str:
 
 
 def _plot(
-    title: str, found: Statistics, windows: Sequence[Window], shown: Sequence[str], value: Value, idle: Idle
+    title: str, found: DestinationStatistics, windows: Sequence[Window], shown: Sequence[str], value: Value, idle: Idle
 ) -> str:
     starts = sorted({window.start for window in windows})
     series: dict[str, list[tuple[float, float]]] = {name: [] for name in shown}

@@ -49,7 +49,7 @@ class Total:
 
 
 @dataclass(slots=True)
-class Statistics:
+class DestinationStatistics:
     """What came of it."""
 
     windows: list[Window] = field(default_factory=list)
@@ -74,7 +74,7 @@ def read_records(spark: SparkSession, given: dict[str, str]) -> DataFrame:
     return records.withColumn("letter_of", f.when(is_chosen(options, source), source))
 
 
-def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
+def stats(records: DataFrame, *, window: str = WINDOW) -> DestinationStatistics:
     """Statistics of a frame of records (`read_records`). `window` as Spark writes intervals, such as `10 minutes`."""
     records = records.where("kind in ('PUBLISH', 'DEAD', 'SETTLE', 'ATTEMPTS')")
     # However long ago the chosen destinations had something: until then their messages wait.
@@ -117,7 +117,7 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> Statistics:
         windows = windows_of(known, settled, letters, failures, window=window)
         counted = (_counted(letters, "dead_letters", f.count("*")), _counted(failures, "failures", f.sum("count")))
         totals = _totals(known, counted, end_us)
-        return Statistics(windows.rows, totals, window, windows.seconds, windows.is_cut)
+        return DestinationStatistics(windows.rows, totals, window, windows.seconds, windows.is_cut)
     finally:
         joined.unpersist()
         failures.unpersist()

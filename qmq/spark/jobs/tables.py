@@ -79,7 +79,7 @@ def tables(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
 
 @contextmanager
 def _isolated(table: str) -> Iterator[None]:
-    """Nobody else adds to the table meanwhile. Raises TableError when somebody does; a lock ends with its process."""
+    """Lock the table against other runs. Raises TableError when another holds it; a lock ends with its process."""
     Path(table).mkdir(parents=True, exist_ok=True)
     with open(Path(table, LOCK), "w", encoding="utf-8") as file:
         try:
@@ -168,7 +168,7 @@ def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
 
 
 def _served_apart(kind: Any) -> Any:
-    """A type without fields that Spark cannot tell from an earlier one beside them; `body` has them.
+    """A type without fields that Spark cannot distinguish from an earlier one; `body` has them.
 
     For Spark capitals are the same letters.
     """

@@ -4,7 +4,7 @@ import glob
 from typing import Any
 
 from qmq.dots import Vector
-from qmq.spark.reading.logs import DataDirectory, Listing, Segment, ranges_of
+from qmq.spark.reading.logs import DataDirectory, SegmentFile, SegmentListing, ranges_of
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import Part, available, plan, plan_nodes
 from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
@@ -58,9 +58,9 @@ class Files:
         held, excused = RangeMap(), RangeMap()
         for directory in self._directories:
             for segment, listing in directory.journal.segments():
-                all_counts = self._options.only_fanouts or not listing.rests
+                all_counts = self._options.only_fanouts or not listing.compacted
                 held = held.plus(listing.ranges() if all_counts else ranges_of(listing.whole_entries()))
-                for entry in listing.rests:
+                for entry in listing.compacted:
                     excused.add(entry.origin, entry.first - 1, entry.last)
                 for origin, last in _given_up(segment, listing).items():
                     excused.add(origin, 0, last)
@@ -70,7 +70,7 @@ class Files:
         self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING, over_holes: bool = False
     ) -> list[Part]:
         def may_be_nowhere() -> RangeMap:
-            # Whoever takes what there is does not miss what is missing for a reason; all else it would.
+            # A reader of whatever exists does not miss ranges that are missing for a reason, but would miss all others.
             return but_for if strict else but_for.plus(RangeMap.between({}, self.base()))
 
         return plan(self._directories, self._options, start, end, but_for=may_be_nowhere)
@@ -82,13 +82,13 @@ class Files:
         return rows_of(view, self._directories)
 
     def report(self, done: Vector) -> None:
-        """Nobody to tell."""
+        """There is no node to report to."""
 
     def close(self) -> None:
         """Nothing stays open between calls."""
 
 
-def _given_up(segment: Segment, listing: Listing) -> Vector:
+def _given_up(segment: SegmentFile, listing: SegmentListing) -> Vector:
     try:
         return segment.given_up(listing)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""What lies in data directories: segments, their batches, and which sequences of which origins.
+"""The content of data directories: segments, their batches, and which sequences of which origins.
 
-Files are read beside a running node: nothing is locked or changed. A sealed segment tells its content by its index;
-an open one is scanned, and a later look goes on where the last one ended. Bytes behind the last whole batch of the
-last segment are not there yet; elsewhere what cannot be read is damage, unless the node has put it aside already.
+Files are read beside a running node: nothing is locked or changed. A sealed segment lists its content in its index;
+an open one is scanned, and a later look continues where the last one ended. Bytes behind the last whole batch of the
+last segment are not there yet; elsewhere what cannot be read is damage, unless the node has quarantined it already.
 
 Surprising: a directory's fanout logs reach further back than its journal, and overlap with it. Which of them is read
 for what is `plan`'s business.
@@ -56,7 +56,7 @@ class Extent(NamedTuple):
     holes: tuple[tuple[int, int], ...] = ()
 
 
-class Listing(NamedTuple):
+class SegmentListing(NamedTuple):
     """What is known of one segment's batches; `end` is the offset behind the last one."""
 
     entries: list[BatchEntry]
@@ -66,11 +66,11 @@ class Listing(NamedTuple):
     """Offsets (start, end) where no batch can be read although some follow, here or in the next segment, and that are
     not put aside."""
     footer: Footer | None = None
-    rests: tuple[BatchEntry, ...] = ()
+    compacted: tuple[BatchEntry, ...] = ()
     """Those of `entries` that have fewer records than sequences, or a mark in the place of the last one. In a journal
     they stand for a stretch of which only a rest was left when the node asked for it."""
     gaps: tuple[tuple[int, int], ...] = ()
-    """Offsets (start, end) of batches that tell what was given up; of a segment without an index."""
+    """Offsets (start, end) of batches with what was given up; of a segment without an index."""
 
     @property
     def reach(self) -> int:
@@ -83,7 +83,7 @@ class Listing(NamedTuple):
         An index lists the records of sparse batches one by one: a part that names them so would read each batch once
         for each of its records.
         """
-        if self.footer is not None and not self.rests:
+        if self.footer is not None and not self.compacted:
             found = RangeMap()
             for origin, ranges in self.footer.ranges.items():
                 for first, last in ranges:
@@ -92,14 +92,14 @@ class Listing(NamedTuple):
         return ranges_of(self.entries)
 
     def whole_entries(self) -> list[BatchEntry]:
-        """The entries that are no rests."""
-        if not self.rests:
+        """The entries that are no compacted ranges."""
+        if not self.compacted:
             return self.entries
-        rests = {entry.offset for entry in self.rests}
-        return [entry for entry in self.entries if entry.offset not in rests]
+        compacted = {entry.offset for entry in self.compacted}
+        return [entry for entry in self.entries if entry.offset not in compacted]
 
 
-def is_rest(entry: BatchEntry) -> bool:
+def is_compacted(entry: BatchEntry) -> bool:
     """Whether it tells by itself that it stands for records of which some are missing: fewer are there, or a mark of
     the end without time. See `has_mark`, too.
     """
@@ -119,7 +119,7 @@ def ranges_of(entries: Iterable[BatchEntry]) -> RangeMap:
     return found
 
 
-class Segment:
+class SegmentFile:
     """One segment file. `list` looks at it again if it can have grown.
 
     `batches_end`: the offset where its batches end, as the next one's base says; None for the last one. What looks like
@@ -136,9 +136,9 @@ class Segment:
         self.holes = tuple((max(start - base, 0), end - base) for start, end in holes if end > base)
         self._over_damage = over_damage
         self._head: SegmentHead | None = None
-        self._listing = Listing([], 0, False, ())
+        self._listing = SegmentListing([], 0, False, ())
 
-    def list(self) -> Listing:
+    def list(self) -> SegmentListing:
         """Its batches. What cannot be read at the end of the last segment is not there yet, instead of damage.
 
         Raises:
@@ -152,14 +152,14 @@ class Segment:
         descriptor = ReadOnlyDisk(self.path.parent).open(self.path.name)
         try:
             if self._head is None:
-                # At once: retention may drop the file before anybody asks for its head.
+                # At once: retention may drop the file before its head is read.
                 with suppress(CorruptLog):  # `head` will say so
                     self._head = self._read_head(descriptor)
             index = read_footer(descriptor, self.batches_end) if self.batches_end is not None else None
             if index is not None:
                 index = self._without_holes(index)
-                rests = tuple(_compacted_of(descriptor, index))
-                self._listing = Listing(index.batches, index.batches_end, True, (), index, rests)
+                compacted = tuple(_compacted_of(descriptor, index))
+                self._listing = SegmentListing(index.batches, index.batches_end, True, (), index, compacted)
             else:
                 self._listing = self._scan(descriptor, known)
         finally:
@@ -178,7 +178,7 @@ class Segment:
 
     @property
     def knows_vector(self) -> bool:
-        """Whether its head says what the log held before it: one that the node has put aside does not."""
+        """Whether its head says what the log held before it: a quarantined one does not."""
         return not self.in_hole(0)
 
     def _read_head(self, file: DiskFile) -> SegmentHead:
@@ -199,7 +199,7 @@ class Segment:
         self.holes = ((0, first), *self.holes)
         return SegmentHead(self.base, JOURNAL, self.node, 0, {}, first)
 
-    def given_up(self, listing: Listing) -> Vector:
+    def given_up(self, listing: SegmentListing) -> Vector:
         """What its node says in it that it will not get: origin → the last such sequence; damaged batches say nothing.
 
         Raises FutureVersion, and FileNotFoundError as `list`.
@@ -216,7 +216,7 @@ class Segment:
                             merge(found, dict([unpack_gap(record[5])]))
         return found
 
-    def _gap_places(self, file: BinaryIO, listing: Listing) -> Iterator[tuple[int, int]]:
+    def _gap_places(self, file: BinaryIO, listing: SegmentListing) -> Iterator[tuple[int, int]]:
         """Where batches with GAP records stand, at least those of the node itself."""
         if listing.footer is None:
             yield from listing.gaps
@@ -233,7 +233,7 @@ class Segment:
         return Extent(str(self.path), self.node, self.base, start, end, self.holes)
 
     def _without_holes(self, index: Footer) -> Footer:
-        """The index without what the node has put aside since it was made: peers send that once more."""
+        """The index without what the node has quarantined since it was made: peers send that again."""
         entries = [entry for entry in index.batches if not self.in_hole(entry.offset)] if self.holes else index.batches
         if len(entries) == len(index.batches):
             return index
@@ -241,12 +241,12 @@ class Segment:
         return index._replace(batches=entries, ranges=ranges)
 
     def in_hole(self, offset: int) -> bool:
-        """Whether what stands there is put aside."""
+        """Whether that range of the file is quarantined."""
         return any(start <= offset < end for start, end in self.holes)
 
-    def _scan(self, file: DiskFile, known: Listing) -> Listing:
+    def _scan(self, file: DiskFile, known: SegmentListing) -> SegmentListing:
         begin = known.end or self.head().size
-        entries, gaps, rests = list(known.entries), list(known.gaps), list(known.rests)
+        entries, gaps, compacted = list(known.entries), list(known.gaps), list(known.compacted)
         damage = [found for found in known.damage if found[0] < begin]  # what is behind that is looked at once more
         end = begin
         # What a sealing left behind the batches, or was left of an index, counts as nothing.
@@ -266,22 +266,22 @@ class Segment:
                     )
                 )
                 end = begin + found.end
-                if is_rest(entries[-1]) or has_mark(head, piece[found.start : found.end]):
-                    rests.append(entries[-1])
+                if is_compacted(entries[-1]) or has_mark(head, piece[found.start : found.end]):
+                    compacted.append(entries[-1])
                 if head.attributes & GAPS:
                     gaps.append((begin + found.start, end))
             begin = stop
         # An index right behind the last batch: the file that came next is lost, and this one is whole.
         if self.batches_end is None or damage and damage[-1][0] >= end and is_sealed(file, end):
             damage = [(start, stop) for start, stop in damage if start < end]
-        return Listing(entries, end, False, tuple(damage), None, tuple(rests), tuple(gaps))
+        return SegmentListing(entries, end, False, tuple(damage), None, tuple(compacted), tuple(gaps))
 
 
 def _compacted_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:
     """The rests among the batches of an index. Those that only a mark tells are looked at: a mark is a GAP record."""
     marked = {origin for origin, kind in index.kinds if kind == RecordKind.GAP}
     for entry in index.batches:
-        if is_rest(entry):
+        if is_compacted(entry):
             yield entry
         elif entry.origin in marked:
             with suppress(CorruptLog):  # told by whoever reads it
@@ -300,9 +300,9 @@ class Log:
         self.node = node
         self._holes = holes
         self._over_damage = over_damage
-        self._segments: dict[str, Segment] = {}
+        self._segments: dict[str, SegmentFile] = {}
 
-    def files(self) -> list[Segment]:
+    def files(self) -> list[SegmentFile]:
         """All segments that are there now, not looked at."""
         try:
             names = sorted(path.name for path in self.directory.iterdir())
@@ -311,7 +311,7 @@ class Log:
         named = [(base, name) for name in names if (base := segment_base(name)) is not None]
         found = [
             self._segments.get(name)
-            or Segment(self.directory / name, base, self.node, self._holes, over_damage=self._over_damage)
+            or SegmentFile(self.directory / name, base, self.node, self._holes, over_damage=self._over_damage)
             for base, name in named
         ]
         for segment, following in pairwise(found):
@@ -321,7 +321,7 @@ class Log:
         self._segments = {segment.path.name: segment for segment in found[:SEGMENTS_REMEMBERED_MAX]}
         return found
 
-    def segments(self, start: Vector | None = None) -> list[tuple[Segment, Listing]]:
+    def segments(self, start: Vector | None = None) -> list[tuple[SegmentFile, SegmentListing]]:
         """The same, with what is in them; without those that have nothing above `start`, as the head behind them says.
 
         Raises as `Segment.list`, but for what was dropped or is not begun yet.
@@ -333,7 +333,7 @@ class Log:
                 found.append((segment, segment.list()))
         return found
 
-    def _files_above(self, start: Vector) -> list[Segment]:
+    def _files_above(self, start: Vector) -> list[SegmentFile]:
         files = self.files()
         for number in range(len(files) - 1, 0, -1):
             with suppress(FileNotFoundError, CorruptLog):  # NotBegun, too
@@ -363,7 +363,7 @@ class DataDirectory:
         self.look()
 
     def look(self) -> None:
-        """Learn what the node has put aside since the last look; costs nothing much when that is nothing."""
+        """Read what the node has quarantined since the last look; cheap when that is nothing."""
         if not self._is_named and (node := self._node()) is not None:
             self.node, self._is_named, self._notes = node, True, None
             self._fanouts.clear()
@@ -435,7 +435,7 @@ class DataDirectory:
         for path in sorted(directory.iterdir()):
             if segment_base(path.name) is not None:
                 try:
-                    return Segment(path, 0, "", []).head().node
+                    return SegmentFile(path, 0, "", []).head().node
                 except (CorruptLog, FileNotFoundError):
                     continue
         return None

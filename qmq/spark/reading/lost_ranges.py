@@ -1,6 +1,6 @@
-"""What a node has noted as nowhere any more: its GONE records (`storage.format.lost_record`).
+"""Ranges that a node has noted as lost: its GONE records (`storage.format.lost_record`).
 
-No mark in a batch's head tells of them. An index tells that some are in its segment, but not where; without one, their
+No mark in a batch's head shows them. An index shows that some are in its segment, but not where; without one, their
 first bytes are searched for, which costs a read of the file and finds a few batches too many.
 """
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from qmq.errors import CorruptLog
-from qmq.spark.reading.logs import Listing, Segment
+from qmq.spark.reading.logs import SegmentFile, SegmentListing
 from qmq.storage.format.batch import BatchHead, read_head, unpack_records, verify_batch
 from qmq.storage.format.lost_record import LostRange, unpack_lost
 from qmq.storage.format.record import RecordKind
@@ -18,8 +18,8 @@ _BEGINS: Final = bytes([0xCF, RecordKind.GONE])
 """How every record writes its kind: the mark of a msgpack integer, and its highest byte."""
 
 
-def gone_in(segment: Segment, listing: Listing) -> Iterator[LostRange]:
-    """The stretches that a segment's node has noted in it; damaged batches say nothing.
+def gone_in(segment: SegmentFile, listing: SegmentListing) -> Iterator[LostRange]:
+    """The lost ranges that a segment's node has noted in it; damaged batches are skipped.
 
     Raises FileNotFoundError when the node has dropped it meanwhile.
     """

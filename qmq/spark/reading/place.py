@@ -39,7 +39,7 @@ class Place(Protocol):
         """Rows of a view that is no log."""
 
     def report(self, done: Vector) -> None:
-        """A query that never ends has come so far: for whoever looks at the nodes."""
+        """A query that never ends has come so far: shown to operators of the nodes."""
 
     def close(self) -> None:
         """Idempotent."""

@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, QmqError
-from qmq.spark.reading.logs import DataDirectory, Extent, Listing, Log, Segment, ranges_of
+from qmq.spark.reading.logs import DataDirectory, Extent, Log, SegmentFile, SegmentListing, ranges_of
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.ranges import NOTHING, RangeMap
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.format.segment import BatchEntry
 
 CLOCK_MARGIN_US: Final = 60_000_000
-"""Batches tell the times of their first and last record; those between may lie outside when a clock was set."""
+"""A batch has the times of its first and last record; those between may lie outside when a clock was set."""
 
 
 class DataLoss(QmqError):
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some batches of one segment that somebody must read."""
+    """Some batches of one segment that a worker must read."""
 
     extent: Extent
     wanted: RangeMap | None
@@ -88,15 +88,15 @@ def plan(
     pieces: list[_Piece] = []
     left = wanted
     for directory in directories:
-        found = _take(directory.journal.segments(start), left, options, pieces, Listing.whole_entries)
+        found = _take(directory.journal.segments(start), left, options, pieces, SegmentListing.whole_entries)
         left = left.minus(found)
     if left:
-        rests = RangeMap()
+        compacted = RangeMap()
         for directory in directories:
-            found = _take(directory.journal.segments(start), left.minus(rests), options, pieces, _rests)
-            rests = rests.plus(found)
-        gone = left if not options.only_fanouts else left.minus(rests)
-        left = gone.minus(_take_fanouts(directories, left.minus(rests), options, pieces))
+            found = _take(directory.journal.segments(start), left.minus(compacted), options, pieces, _compacted)
+            compacted = compacted.plus(found)
+        gone = left if not options.only_fanouts else left.minus(compacted)
+        left = gone.minus(_take_fanouts(directories, left.minus(compacted), options, pieces))
     lost = left.minus(but_for()) if left and options.fail_on_data_loss else NOTHING
     if lost:
         raise DataLoss(loss_text(lost), lost)
@@ -113,13 +113,13 @@ def plan_nodes(directories: Sequence[DataDirectory], options: Options) -> list[P
 
 
 def _take(
-    segments: list[tuple[Segment, Listing]],
+    segments: list[tuple[SegmentFile, SegmentListing]],
     wanted: RangeMap,
     options: Options,
     pieces: list[_Piece],
-    chosen: Callable[[Listing], list[BatchEntry]],
+    chosen: Callable[[SegmentListing], list[BatchEntry]],
 ) -> RangeMap:
-    """Add pieces for what `segments` have of `wanted`, in the batches that `chosen` tells; returns what those have."""
+    """Add pieces for what `segments` have of `wanted`, in the batches that `chosen` returns. Returns what they have."""
     taken = RangeMap()
     for segment, listing in segments:
         if listing.damage and options.fail_on_data_loss:
@@ -145,12 +145,12 @@ def _take(
     return taken
 
 
-def _all(listing: Listing) -> list[BatchEntry]:
+def _all(listing: SegmentListing) -> list[BatchEntry]:
     return listing.entries
 
 
-def _rests(listing: Listing) -> list[BatchEntry]:
-    return list(listing.rests)
+def _compacted(listing: SegmentListing) -> list[BatchEntry]:
+    return list(listing.compacted)
 
 
 def _take_fanouts(
@@ -198,7 +198,7 @@ def may_be_asked(name: str | None, log: Log, options: Options) -> bool:
     return asked is None or log.directory.name in map(directory_name, asked)
 
 
-def _ends(segments: list[tuple[Segment, Listing]]) -> Iterator[tuple[Origin, int, int]]:
+def _ends(segments: list[tuple[SegmentFile, SegmentListing]]) -> Iterator[tuple[Origin, int, int]]:
     """Every origin of a log, with the sequence before its oldest record, and its newest."""
     ends: dict[Origin, tuple[int, int]] = {}
     for _, listing in segments:
@@ -209,8 +209,8 @@ def _ends(segments: list[tuple[Segment, Listing]]) -> Iterator[tuple[Origin, int
         yield origin, after, through
 
 
-def passed_by(listing: Listing, options: Options) -> bool:
-    """Whether nothing in a segment is of the wanted time and destinations, as its index tells."""
+def passed_by(listing: SegmentListing, options: Options) -> bool:
+    """Whether nothing in a segment is of the wanted time and destinations, by its index."""
     index = listing.footer
     # An index about very many destinations lists none.
     named = index is not None and not options.wants_all and index.destinations
@@ -229,7 +229,7 @@ def _overlaps(entry: BatchEntry, wanted: RangeMap) -> bool:
     return any(wanted.overlapping(entry.origin, entry.first, entry.last))
 
 
-def _runs(listing: Listing, chosen: list[BatchEntry]) -> list[tuple[int, int, list[int]]]:
+def _runs(listing: SegmentListing, chosen: list[BatchEntry]) -> list[tuple[int, int, list[int]]]:
     """Stretches of batches that follow each other: begin, end, and the offsets between."""
     if not chosen:
         return []

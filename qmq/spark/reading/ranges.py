@@ -1,4 +1,4 @@
-"""Sets of sequences, per origin: which records are wanted, which somebody already brings, which nobody has.
+"""Sets of sequences, per origin: which records are wanted, which are already planned, which no node has.
 
 A set is a sorted list of disjoint (after, through) ranges, as in `qmq.cursors`: the sequences above `after`, up to and
 including `through`. A fanout's log has one per batch, so nothing here goes through one list for each range of another.
@@ -137,4 +137,4 @@ def _begin(held: list[Range], excused: list[Range], last: int) -> int:
 
 
 NOTHING: Final = RangeMap()
-"""Nobody adds to it."""
+"""Constant: nothing is added to it."""

@@ -1,7 +1,7 @@
 """Live nodes as a place to read from: one more reader of their journals, over STOMP (`/system/journal`).
 
 Every node of a mesh has everyone's records, so the work is divided over the nodes that are given, and a worker whose
-node goes away asks the next one for what is left. What a node's journal has dropped is not to be had from it: its
+node goes away asks the next one for the remainder. What a node's journal has dropped is not to be had from it: its
 fanout logs are read from its data directory.
 """
 
@@ -26,13 +26,13 @@ JOURNAL: Final = "/system/journal"
 PATIENCE_SECONDS: Final = 30.0
 """Without a byte from a node that owes some."""
 VECTOR_BYTES_MAX: Final = 7000
-"""Of one header: a node takes lines of 8 KiB unless it is told otherwise. That is some 200 origins."""
+"""Of one header: a node takes lines of 8 KiB unless configured otherwise. That is some 200 origins."""
 ELSEWHERE: Final = frozenset({"stopping", "too-many-connections", "too-many-logins", "login-timeout", "log-unreadable"})
-"""Codes of errors by which a node says that another one may be asked."""
+"""Codes of errors after which another node may be asked."""
 
 
-class Picture:
-    """What one node says of its journal."""
+class JournalStatus:
+    """What one node reports about its journal."""
 
     def __init__(self, server: tuple[str, int], facts: dict[str, Any]) -> None:
         self.server = server
@@ -40,9 +40,9 @@ class Picture:
         self.vector = vector_from_json(facts["vector"])
         self.base = vector_from_json(facts["base"])
         self.given_up = vector_from_json(facts.get("given_up", {}))
-        self.rests = vector_from_json(facts.get("rests", {}))
+        self.compacted = vector_from_json(facts.get("rests", {}))
         self.sends_reasons = {"given_up", "rests"} <= facts.keys()
-        """Whether it says so when its journal lacks something for a reason; nodes of earlier versions do not."""
+        """Whether it reports what its journal misses for a reason; nodes of earlier versions do not."""
         self.bytes = int(facts["bytes"])
         self.segments = [vector_from_json(vector) for vector in facts["segments"]]
         """Vectors where a segment ends and the next one begins."""
@@ -63,7 +63,7 @@ class Servers:
         self._options = options
         self._clients: dict[tuple[str, int], BlockingClient] = {}
         self._done: Vector = {}
-        self._pictures: list[Picture] = []
+        self._statuses: list[JournalStatus] = []
         self._look()
 
     def available(self) -> Vector:
@@ -80,19 +80,19 @@ class Servers:
     def _base(self) -> Vector:
         """The same of what was seen at the last look. Of a rest only the end is known: all before it may be one."""
         held, excused = RangeMap(), RangeMap()
-        for picture in self._pictures:
-            gone = dict(picture.given_up)
-            merge(gone, picture.rests)
-            begin = dict(picture.base)
-            merge(begin, picture.given_up if self._options.only_fanouts else gone)
-            held = held.plus(RangeMap.between(begin, picture.vector))
+        for status in self._statuses:
+            gone = dict(status.given_up)
+            merge(gone, status.compacted)
+            begin = dict(status.base)
+            merge(begin, status.given_up if self._options.only_fanouts else gone)
+            held = held.plus(RangeMap.between(begin, status.vector))
             excused = excused.plus(RangeMap.between({}, gone))
         return beginning(held, excused, self._have())
 
     def _have(self) -> Vector:
         have: Vector = {}
-        for picture in self._pictures:
-            merge(have, picture.vector)
+        for status in self._statuses:
+            merge(have, status.vector)
         return have
 
     def plan(
@@ -102,18 +102,18 @@ class Servers:
         wanted_records = left.count()
         excused = but_for
         if not strict:
-            tells = all(picture.sends_reasons for picture in self._pictures)
-            excused = excused.plus(RangeMap.between({}, self._base() if tells else end))
+            shows = all(status.sends_reasons for status in self._statuses)
+            excused = excused.plus(RangeMap.between({}, self._base() if shows else end))
         parts: list[Part] = []
-        for picture in self._pictures:
-            for share in _shares(picture, left):
+        for status in self._statuses:
+            for share in _shares(status, left):
                 left = left.minus(share)
                 for wanted in share.split(self._pieces(share.count(), wanted_records)):
-                    servers = self._servers_for(wanted, picture, len(parts))
-                    # What is missing of the first is told by who reads: a picture has no holes.
+                    servers = self._servers_for(wanted, status, len(parts))
+                    # The reader reports what is missing of the first: a status has no holes.
                     for piece, needed in ((wanted.minus(excused), True), (wanted.common(excused), False)):
                         if piece:
-                            # Nor are all rests in a picture: not one that has as many records as sequences.
+                            # Nor are all compacted ranges in a status: not one that has as many records as sequences.
                             parts.append(Part((), piece, servers, needed, over_holes, not strict))
         lost = left.minus(excused)
         if lost and self._options.fail_on_data_loss:
@@ -122,16 +122,16 @@ class Servers:
 
     def plan_nodes(self) -> list[Part]:
         return [
-            Part((), wanted, (picture.server,), strict=False)
-            for picture in self._pictures
-            for wanted in _shares(picture, RangeMap.between(picture.base, picture.vector))
+            Part((), wanted, (status.server,), strict=False)
+            for status in self._statuses
+            for wanted in _shares(status, RangeMap.between(status.base, status.vector))
         ]
 
     def rows(self, view: str) -> list[dict[str, Any]]:
         if view == "segments":
             raise BadOption("segments are files: read them from a path, not from servers")
         make = _range_rows if view == "ranges" else _node_rows
-        return [row for picture in self._pictures for row in make(picture)]
+        return [row for status in self._statuses for row in make(status)]
 
     def report(self, done: Vector) -> None:
         self._done = dict(done)
@@ -142,20 +142,20 @@ class Servers:
         self._clients.clear()
 
     def _pieces(self, records: int, total: int) -> int:
-        """Into how many parts so many of all wanted records go. Nodes tell how many bytes all of theirs are."""
-        held = max(1, sum(picture.records() for picture in self._pictures))
-        size = records * sum(picture.bytes for picture in self._pictures) // held
+        """Into how many parts so many of all wanted records go. Nodes report the bytes of all of theirs."""
+        held = max(1, sum(status.records() for status in self._statuses))
+        size = records * sum(status.bytes for status in self._statuses) // held
         by_count = -(-records * self._options.partitions_min // total)
         return max(by_count, round(size / self._options.partition_bytes))
 
-    def _servers_for(self, wanted: RangeMap, picture: Picture, number: int) -> tuple[tuple[str, int], ...]:
-        """Whom to ask, in turn: parts begin with different nodes that have all of `wanted`, and end with the others.
+    def _servers_for(self, wanted: RangeMap, status: JournalStatus, number: int) -> tuple[tuple[str, int], ...]:
+        """The nodes to ask, in turn: parts begin with different nodes that have all of `wanted` and end with others.
 
-        These may have what one of the first turns out to lack, and most of it when all of those are gone.
+        These may have what one of the first does not have, and most of it when all of those are down.
         """
-        having = [p.server for p in self._pictures if p is picture or not wanted.minus(p.held())]
+        having = [p.server for p in self._statuses if p is status or not wanted.minus(p.held())]
         shift = number % len(having)
-        others = [p.server for p in self._pictures if p.server not in having]
+        others = [p.server for p in self._statuses if p.server not in having]
         return (*having[shift:], *having[:shift], *others)
 
     def _done_at(self, server: tuple[str, int]) -> Vector:
@@ -163,12 +163,12 @@ class Servers:
 
         Only for people to see, so what is too much for a header is left out.
         """
-        have = next((picture.vector for picture in self._pictures if picture.server == server), {})
+        have = next((status.vector for status in self._statuses if status.server == server), {})
         done = {origin: self._done[origin] for origin in have if origin in self._done}
         return dict(next(_pieces(list(done.items())), []))
 
     def _look(self) -> None:
-        pictures: list[Picture] = []
+        pictures: list[JournalStatus] = []
         problems: list[str] = []
         for server in self._options.servers:
             try:
@@ -177,9 +177,9 @@ class Servers:
                 problems.append(str(error))
         if not pictures:
             raise NotConnected("; ".join(problems))
-        self._pictures = pictures
+        self._statuses = pictures
 
-    def _check(self, server: tuple[str, int]) -> Picture:
+    def _check(self, server: tuple[str, int]) -> JournalStatus:
         known = self._clients.pop(server, None)
         if known is not None:
             try:
@@ -188,21 +188,21 @@ class Servers:
                 pass  # The node may have been started again since: that takes a new connection.
         return self._ask(server, connect(self._options, server))
 
-    def _ask(self, server: tuple[str, int], client: BlockingClient) -> Picture:
+    def _ask(self, server: tuple[str, int], client: BlockingClient) -> JournalStatus:
         """The connection is kept if it answers, and closed otherwise."""
         try:
-            picture = self._picture_of(server, client)
+            status = self._status_of(server, client)
         except BaseException:
             client.close()
             raise
         self._clients[server] = client
-        return picture
+        return status
 
-    def _picture_of(self, server: tuple[str, int], client: BlockingClient) -> Picture:
+    def _status_of(self, server: tuple[str, int], client: BlockingClient) -> JournalStatus:
         headers = []
         if self._options.name:
             headers += [("qmq-resume", _text(self._done_at(server))), ("qmq-reader", self._options.name)]
-        return _picture(client, server, headers)
+        return _status(client, server, headers)
 
 
 class _Client(BlockingClient):
@@ -229,28 +229,28 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
     assert part.wanted is not None
     left, holes = part.wanted, RangeMap()
     problem: NotConnected | None = None
-    for rests in (False, True):
+    for compacted in (False, True):
         found_compacted = False
         for server in part.servers:
             try:
                 with connect(options, server) as client:
                     for node, data in _batches(client, left):
                         got = RangeMap()
-                        passed = _passed_over(data, rests=rests)
+                        passed = _passed_over(data, compacted=compacted)
                         found_compacted = found_compacted or bool(passed)
                         extent = Extent("", node, 0, 0, len(data), passed)
                         yield from read_batches(data, extent, left, options, columns, got)
                         left = left.minus(got)
                     if left and part.over_holes:
                         # As it is now: what has been dropped meanwhile is no hole.
-                        holes = holes.plus(_picture(client, server).held())
+                        holes = holes.plus(_status(client, server).held())
             except NotConnected as error:
                 problem = error
             if not left:
                 return
         if problem is not None:
             raise problem
-        may_be_compacted = not rests and found_compacted
+        may_be_compacted = not compacted and found_compacted
         is_told = may_be_compacted and (options.only_fanouts or part.over_compacted)
         lost = left.minus(holes)
         if lost and part.strict and options.fail_on_data_loss and not is_told:
@@ -259,7 +259,7 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
             return
 
 
-def _passed_over(data: bytes, *, rests: bool) -> tuple[tuple[int, int], ...]:
+def _passed_over(data: bytes, *, compacted: bool) -> tuple[tuple[int, int], ...]:
     """Where in a run of batches those stand that are not to be read: first the rests (see `plan`), then all others."""
     places: list[tuple[int, int]] = []
     offset = 0
@@ -267,13 +267,13 @@ def _passed_over(data: bytes, *, rests: bool) -> tuple[tuple[int, int], ...]:
         head = read_head(data, offset)
         if head is None:
             break  # told by whoever reads it
-        if bool(head.attributes & REST) != rests:
+        if bool(head.attributes & REST) != compacted:
             places.append((offset, offset + head.size))
         offset += head.size
     return tuple(places)
 
 
-def read_journal(options: Options) -> tuple[Picture, Iterator[bytes]]:
+def read_journal(options: Options) -> tuple[JournalStatus, Iterator[bytes]]:
     """Everything that the first of `options.servers` has now, from the base of its journal on: runs of whole batches.
 
     The runs may have a little more than the picture says. Its base is that of the end once all of them were taken: what
@@ -282,30 +282,30 @@ def read_journal(options: Options) -> tuple[Picture, Iterator[bytes]]:
     server = options.servers[0]
     client = connect(options, server)
     try:
-        picture = _picture(client, server)
+        status = _status(client, server)
     except BaseException:
         client.close()
         raise
 
     def runs() -> Iterator[bytes]:
         with client:
-            for _, data in _batches(client, RangeMap.between(picture.base, picture.vector)):
+            for _, data in _batches(client, RangeMap.between(status.base, status.vector)):
                 yield data
-            merge(picture.base, _picture(client, server).base)
+            merge(status.base, _status(client, server).base)
 
-    return picture, runs()
+    return status, runs()
 
 
-def _picture(client: BlockingClient, server: tuple[str, int], headers: Sequence[tuple[str, str]] = ()) -> Picture:
-    """What the node says of its journal now."""
-    # A span that is over before it begins: only the picture is told.
+def _status(client: BlockingClient, server: tuple[str, int], headers: Sequence[tuple[str, str]] = ()) -> JournalStatus:
+    """What the node reports about its journal now."""
+    # A span that is over before it begins: only the status is sent.
     asked = [("id", "look"), ("destination", JOURNAL), ("qmq-until", ""), *headers]
     client.write(client.frame("SUBSCRIBE", asked))
-    picture = Picture(server, json.loads(_next(client).body))
+    status = JournalStatus(server, json.loads(_next(client).body))
     while _next_header(client) != "end":
         continue
     client.write(client.frame("UNSUBSCRIBE", [("id", "look")]))
-    return picture
+    return status
 
 
 def _batches(client: BlockingClient, wanted: RangeMap) -> Iterator[tuple[str, bytes]]:
@@ -356,33 +356,33 @@ def _next_header(client: BlockingClient) -> str | None:
     return found
 
 
-def _shares(picture: Picture, wanted: RangeMap) -> Iterator[RangeMap]:
+def _shares(status: JournalStatus, wanted: RangeMap) -> Iterator[RangeMap]:
     """What a node has of `wanted`, a segment at a time."""
-    begin = picture.base
-    for end in [*picture.segments, picture.vector]:
+    begin = status.base
+    for end in [*status.segments, status.vector]:
         share = RangeMap.between(begin, end).common(wanted)
         if share:
             yield share
         begin = end
 
 
-def _range_rows(picture: Picture) -> Iterator[dict[str, Any]]:
-    for origin, last in sorted(picture.vector.items()):
-        first = picture.base.get(origin, 0) + 1
+def _range_rows(status: JournalStatus) -> Iterator[dict[str, Any]]:
+    for origin, last in sorted(status.vector.items()):
+        first = status.base.get(origin, 0) + 1
         if first <= last:
-            row = {"node": picture.node, "origin": str(origin), "first": first, "last": last}
+            row = {"node": status.node, "origin": str(origin), "first": first, "last": last}
             yield {**row, "first_timestamp": None, "last_timestamp": None}
 
 
-def _node_rows(picture: Picture) -> Iterator[dict[str, Any]]:
+def _node_rows(status: JournalStatus) -> Iterator[dict[str, Any]]:
     yield {
-        "node": picture.node,
-        "source": f"{picture.server[0]}:{picture.server[1]}",
-        "origins": len(picture.vector),
-        "records": picture.records(),
-        "bytes": picture.bytes,
+        "node": status.node,
+        "source": f"{status.server[0]}:{status.server[1]}",
+        "origins": len(status.vector),
+        "records": status.records(),
+        "bytes": status.bytes,
         "damaged": None,
-        "vector": list(vector_to_json(picture.vector).items()),
+        "vector": list(vector_to_json(status.vector).items()),
     }
 
 

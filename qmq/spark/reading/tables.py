@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from qmq.dots import Origin
-from qmq.spark.reading.logs import DataDirectory, Listing, Log, Segment
+from qmq.spark.reading.logs import DataDirectory, Log, SegmentFile, SegmentListing
 from qmq.spark.reading.options import vector_to_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,7 +53,9 @@ def _segments(directory: DataDirectory) -> Iterator[dict[str, Any]]:
             yield _segment_row(directory, name, segment, listing)
 
 
-def _segment_row(directory: DataDirectory, content: str, segment: Segment, listing: Listing) -> dict[str, Any]:
+def _segment_row(
+    directory: DataDirectory, content: str, segment: SegmentFile, listing: SegmentListing
+) -> dict[str, Any]:
     entries = listing.entries
     timed = [entry for entry in entries if entry.last_us]
     return {
