@@ -41,7 +41,7 @@ OBSTACLE := $(BIN)/python -c 'import native; print(native.obstacle() or "")'
 # Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter,
 # and of rules that are not compiled (native.py).
 OF_TEXT := configuration.py docs.py imports.py migration.py vocabulary.py
-INTERPRETED := tests/broker/test_growth.py $(addprefix tests/broker/takeover/test_ownership.py::test_,\
+INTERPRETED := tests/broker/test_growth.py $(addprefix tests/broker/takeover/test_leases.py::test_,\
 two_nodes_never_serve nothing_forbidden long_histories a_rule_that_is_broken)
 # First in a recipe: says at its end how long it took.
 TIMED = trap 'echo "$@: $$SECONDS s"' EXIT;

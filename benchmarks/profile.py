@@ -29,13 +29,13 @@ from qmq.config import Address
 
 PARTS = (
     ("parsing frames", ("qmq.wire.",)),
-    ("gateway", ("qmq.gateways.stomp", "qmq.gateways.repeats", "qmq.gateways.headers")),
+    ("gateway", ("qmq.gateways.stomp", "qmq.gateways.retries", "qmq.gateways.headers")),
     ("broker", ("qmq.broker.", "qmq.dots", "namedtuple_Dot")),
     (
         "encoding frames and receipts",
         (
             "qmq.gateways.",
-            "qmq.server.delivery.dispatcher",
+            "qmq.server.delivery.effect_dispatcher",
             "qmq.server.commit.receipts",
             "qmq.server.commit.replica_acks",
         ),

@@ -6,7 +6,7 @@ A part is as much as is measured in one go, some minutes; `python -m benchmarks.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qmq.cli.bench.meaning import APPLIES_TO
+from qmq.cli.bench.option_rules import APPLIES_TO
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ LONG = (
     "simulation/test_determinism.py",
     "simulation/test_plants.py",
     "simulation/test_shrink.py",
-    "broker/takeover/test_ownership.py",
+    "broker/takeover/test_leases.py",
     "broker/test_mesh_of_brokers.py",
     "broker/test_growth.py",
     "broker/queues/paging/test_paging_histories.py",

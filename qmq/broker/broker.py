@@ -6,12 +6,11 @@ the calls of one chunk without an await between them, then `finish` the Outcome 
 
 Sequences are given here, at the decision. The commit path appends records in exactly the order of decisions, so the
 journal and the broker agree. The rules of each kind of destination are in modules of their own: `topics.router`,
-`queues`, `fanouts`, `subscriptions`, `transactions`; `admission` says what may be accepted.
+`queues`, `fanouts`, `subscriptions`, `transactions`; `send_limits` says what may be accepted.
 """
 
 from collections.abc import Callable, Collection, Mapping
 
-from qmq.broker.admission import RECORD_OVERHEAD_BYTES
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
@@ -27,6 +26,7 @@ from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.queues import Queues
 from qmq.broker.queues.state.stored_names import StoredNames
+from qmq.broker.send_limits import RECORD_OVERHEAD_BYTES
 from qmq.broker.subscriptions import Subscriptions
 from qmq.broker.topics.router import TopicRouter
 from qmq.broker.transactions import NOWHERE, Transactions
@@ -67,7 +67,7 @@ class Broker:
         self.deletions_new: list[Deletion] = []
         self.dedup = Dedup()
         self.queues = Queues(
-            self.dedup, origin, rules_of, self._accept_letter, lambda: self.admission.disk_full, defaults_of
+            self.dedup, origin, rules_of, self._accept_letter, lambda: self.send_limits.disk_full, defaults_of
         )
         self.queues.stored_names = StoredNames(limits.destinations_max)
         # What this node has of every origin; filled in by the node.
@@ -87,13 +87,13 @@ class Broker:
             lambda: {**self.received(), self.origin: self.next_sequence - 1},
             lambda: self.next_sequence - 1,
         )
-        self.admission = self.subscriptions.admission
-        self.transactions = Transactions(self.sessions, self.queues, self.dedup, self.admission)
+        self.send_limits = self.subscriptions.send_limits
+        self.transactions = Transactions(self.sessions, self.queues, self.dedup, self.send_limits)
         self.limit(limits)
 
     def limit(self, limits: BrokerLimits) -> None:
         """From now on clients may have this much. Whoever has more keeps it."""
-        self.limits = self.admission.limits = limits
+        self.limits = self.send_limits.limits = limits
         self.replies.subscriptions_max = limits.subscriptions_max
         self.topic_router.limit(limits)
         self.durable_subscriptions.durables_max = limits.durable_subscriptions_max
@@ -118,7 +118,7 @@ class Broker:
     # Messages
 
     def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
-        """Accept one message and decide who gets it. Call `MessageAdmission.check_send` first."""
+        """Accept one message and decide who gets it. Call `SendLimits.check_send` first."""
         kind = envelope.kind
         if kind is QUEUE and self.queues.any_overflows and not self.queues.overflow.has_room(envelope, body, out):
             return
@@ -155,7 +155,7 @@ class Broker:
         durable = envelope.durable
         kind = envelope.kind
         body_bytes = sum(map(len, bodies))
-        if durable and self.admission.disk_full:
+        if durable and self.send_limits.disk_full:
             return False
         if kind is QUEUE and not self.queues.intake.may_push_run(
             envelope, len(bodies), body_bytes, self.limits.queue_memory_bytes_max
@@ -363,7 +363,7 @@ class Broker:
         if not self.deletions.add(deletion):
             return
         destination = deletion.destination
-        self.admission.logged_fanouts.discard(destination)
+        self.send_limits.logged_fanouts.discard(destination)
         why = Refused(
             "destination-deleted", f"{destination} was deleted. Subscribe again for what is sent from now on."
         )

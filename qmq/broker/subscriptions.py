@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from qmq.broker.admission import MessageAdmission
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.replies import Replies
@@ -14,6 +13,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS
 from qmq.broker.queues.queues import Queues
 from qmq.broker.selectors.shared import SharedSelectors
+from qmq.broker.send_limits import SendLimits
 from qmq.broker.topics.router import TopicRouter
 from qmq.cursors import Name
 from qmq.dots import Vector
@@ -58,7 +58,7 @@ class Subscriptions:
         self.is_leaving: Callable[[int], bool] = lambda session: False
         """Whether a session gets nothing any more; set by the node."""
         self.is_stopping = False
-        self.admission = MessageAdmission(queues, router.retained, self.fanouts, router.topics, DEFAULT_LIMITS)
+        self.send_limits = SendLimits(queues, router.retained, self.fanouts, router.topics, DEFAULT_LIMITS)
 
     def subscribe(self, subscription: Subscription, out: Outcome) -> None:
         """Begin a subscription. Raises Refused for a duplicate id, too many, or a pattern that means nothing."""
@@ -68,7 +68,7 @@ class Subscriptions:
         if kind is DestinationKind.TEMP:
             self.subscribe_replies(subscription)
             return
-        admission = self.admission
+        send_limits = self.send_limits
         self._check_subscriber(session, subscription.id)
         if is_pattern(destination):
             if kind is not DestinationKind.TOPIC:
@@ -82,11 +82,11 @@ class Subscriptions:
             destination in self._router.topics
             or destination in self._queues.by_name
             or destination in self.fanouts
-            or destination in admission.logged_fanouts
+            or destination in send_limits.logged_fanouts
         ):
-            admission.check_room(destination)
+            send_limits.check_room(destination)
         if subscription.selector is not None:
-            self._selectors.check(subscription.selector, admission.limits.selector_parts_max)
+            self._selectors.check(subscription.selector, send_limits.limits.selector_parts_max)
         if kind is DestinationKind.TOPIC:
             self._router.add(destination, subscription)
         if subscription.selector is not None:
@@ -122,7 +122,7 @@ class Subscriptions:
             return False
         self._check_subscriber(session, id)
         if topic not in self._router.topics:
-            self.admission.check_room()
+            self.send_limits.check_room()
         if listener is None:
             listener = session.listener = LightSubscriptions(session_id)
         listener.join(topic, id)
@@ -134,10 +134,10 @@ class Subscriptions:
             raise stopping()
         if session.is_taken(subscription_id):
             raise Refused("duplicate-subscription", "This connection already has a subscription with that id.")
-        if session.subscribed >= self.admission.limits.subscriptions_max:
+        if session.subscribed >= self.send_limits.limits.subscriptions_max:
             raise Refused(
                 "too-many-subscriptions",
-                f"A connection has at most {self.admission.limits.subscriptions_max} subscriptions.",
+                f"A connection has at most {self.send_limits.limits.subscriptions_max} subscriptions.",
             )
 
     def subscribe_durable(self, subscription: Subscription, name: Name, now_us: int, out: Outcome) -> None:

@@ -7,13 +7,13 @@ it is there whole or not at all. A session that ends forgets what it held. Here 
 
 from collections.abc import Collection, Mapping
 
-from qmq.broker.admission import MessageAdmission
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX
 from qmq.broker.consumers.session import ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Subscription, covered
 from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.message import Retain
 from qmq.broker.queues.queues import Queues
+from qmq.broker.send_limits import SendLimits
 from qmq.errors import Refused
 
 NOWHERE: Mapping[bytes, bool] = {}
@@ -21,33 +21,33 @@ NOWHERE: Mapping[bytes, bool] = {}
 
 
 class Transactions:
-    """Those of all `sessions`. `admission` refuses messages that do not fit."""
+    """Those of all `sessions`. `send_limits` refuses messages that do not fit."""
 
     def __init__(
         self,
         sessions: dict[int, ClientState],
         queues: Queues,
         dedup: Dedup,
-        admission: MessageAdmission,
+        send_limits: SendLimits,
     ) -> None:
         self._sessions = sessions
         self._queues = queues
         self._dedup = dedup
-        self._admission = admission
+        self._send_limits = send_limits
 
     def begin(self, session_id: int, name: str) -> None:
         """Open a transaction. Raises Refused for a name in use or too many open."""
         session = self._sessions[session_id]
         if name in session.transactions:
             raise Refused("transaction-exists", "A transaction with that name is already open.")
-        most = self._admission.limits.transactions_max
+        most = self._send_limits.limits.transactions_max
         if len(session.transactions) >= most:
             raise Refused("too-many-transactions", f"A connection has at most {most} transactions.")
         session.transactions[name] = []
 
     def hold(self, session_id: int, name: str, held: HeldFrame) -> None:
         """Keep one frame until COMMIT. Raises Refused when there is no such transaction, or no room."""
-        limits = self._admission.limits
+        limits = self._send_limits.limits
         frames = self._frames(session_id, name)
         if len(frames) >= limits.transaction_frames_max:
             most = limits.transaction_frames_max
@@ -88,16 +88,16 @@ class Transactions:
 
         Those whose id() is in `known` are left out. Returns the bytes of the dead letters that the others make.
         """
-        admission = self._admission
+        send_limits = self._send_limits
         ahead: dict[str, tuple[int, int]] = {}
         for held in frames:
             if id(held) in known:
                 continue
             if held.envelope is not None:
                 messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
-                admission.check_send(held.envelope, len(held.body), messages, body_bytes)
+                send_limits.check_send(held.envelope, len(held.body), messages, body_bytes)
                 if held.envelope.copies:
-                    admission.check_copies(held.envelope, len(held.body), ahead)
+                    send_limits.check_copies(held.envelope, len(held.body), ahead)
                 for envelope in (held.envelope, *held.envelope.copies):
                     messages, body_bytes = ahead.get(envelope.destination, (0, 0))
                     ahead[envelope.destination] = (messages + 1, body_bytes + len(held.body))
@@ -109,7 +109,7 @@ class Transactions:
                 "transaction-too-large",
                 f"The messages that a transaction makes dead letters of have at most {LETTERS_BYTES_MAX} bytes.",
             )
-        admission.retained.check(
+        send_limits.retained.check(
             [(h.envelope, len(h.body)) for h in frames if h.envelope is not None and h.envelope.retain is Retain.SET]
         )
         return letters_bytes

@@ -129,9 +129,9 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
     from ..errors import StorageError
     from ..storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
     from ..storage.format.interfaces import StoreSettings
-    from ..storage.quarantine import drop as drop_all
-    from ..storage.quarantine import quarantined_ranges
-    from ..storage.quarantine import release as restore
+    from ..storage.quarantine_restore import drop as drop_all
+    from ..storage.quarantine_restore import quarantined_ranges
+    from ..storage.quarantine_restore import release as restore
     from ..storage.store import open_store
 
     if not (directory / CATALOG_FILE).exists():

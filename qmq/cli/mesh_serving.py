@@ -17,7 +17,7 @@ WORDS: Final = {
     "arriving": "takes over",
     "bidding": "asks for votes",
 }
-"""Place in `qmq.broker.takeover.ownership` → the state that operators see."""
+"""Place in `qmq.broker.takeover.leases` → the state that operators see."""
 
 SILENT: Final = "does not answer"
 UNSERVED: Final = "not served"

@@ -18,13 +18,13 @@ from typing import Literal
 import trio
 
 from qmq.client.address import Rotation
-from qmq.client.asking import PendingReply
 from qmq.client.core import Core, Phase
 from qmq.client.dial import Dial, dial
 from qmq.client.encode import Headers, Send
 from qmq.client.feed import AckMode, Delivered, Feed
 from qmq.client.message import Message
 from qmq.client.receipt import Receipt
+from qmq.client.request_reply import PendingReply
 from qmq.client.requests import Request
 from qmq.client.runner import Runner
 from qmq.client.subscription import Subscription

@@ -14,7 +14,6 @@ queue messages of the old connection are stale.
 from enum import Enum
 from functools import partial
 
-from qmq.client.asking import REPLIES, PendingReplies, PendingReply
 from qmq.client.encode import (
     Headers,
     Send,
@@ -29,6 +28,7 @@ from qmq.client.encode import (
     vector_of,
 )
 from qmq.client.feed import AckMode, Delivered, Feed, FeedKind, FeedState
+from qmq.client.request_reply import REPLIES, PendingReplies, PendingReply
 from qmq.client.requests import BLAMED_MAX, Request, RequestKind, Requests
 from qmq.client.vectors import parse_progress
 from qmq.errors import ClientError, NotConnected, Overrun, Refused, Stale

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from qmq.client.address import NodeAddress, Rotation
-from qmq.client.asking import PendingReply
 from qmq.client.core import Core, Phase
 from qmq.client.dial import Dial, Line
 from qmq.client.feed import Feed
+from qmq.client.request_reply import PendingReply
 from qmq.client.requests import Request
 from qmq.errors import Refused, RemoteProtocolError
 

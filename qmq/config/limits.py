@@ -99,7 +99,7 @@ class LimitSettings(Section):
     durable_subscriptions_max: Count = 1_000
     """Names of durable fanout subscriptions that the mesh knows, used or not; their cursors are kept in memory."""
     commit_pending_bytes_max: Size = 16 << 20
-    """Decided and not yet on disk; the only place where a fast sender waits."""
+    """Decided and not yet on disk; beyond it a fast sender waits."""
     queue_messages_max: CountOrUnbounded = 0
     """In one queue, unless its policy says otherwise; 0 = no bound."""
     queue_bytes_max: SizeOrUnbounded = 0

@@ -124,7 +124,7 @@ class SendPlans:
         if kind is DestinationKind.TOPIC:
             durable = False
         elif kind is DestinationKind.FANOUT:
-            self._broker.admission.open_fanout(destination)
+            self._broker.send_limits.open_fanout(destination)
             durable = True
         else:
             durable = durable and is_persistent(headers)

@@ -35,8 +35,8 @@ from qmq.gateways.headers import (
     required,
     selector,
 )
-from qmq.gateways.repeats import Repeats
 from qmq.gateways.reply_to import ReplyTo
+from qmq.gateways.retries import Repeats
 from qmq.gateways.rules import Rules
 from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.wire.stomp import SUPPORTED_VERSIONS, Acks, Frame, Head, Version, encode_frame
@@ -178,7 +178,7 @@ class StompGateway:
                     if plan.is_bounded:
                         if plan.key is not None and not self.repeats.is_first(plan.key, plan.is_retry, now_us):
                             return frames[at - 1 :]
-                        broker.admission.check_send(plan.envelope, len(body))
+                        broker.send_limits.check_send(plan.envelope, len(body))
                     elif frame.receipt is not None and plan.envelope.kind is DestinationKind.REPLY:
                         # Without a receipt it is dropped: a requester that has left must not cost its worker the line.
                         broker.replies.check(plan.envelope.destination)

@@ -20,6 +20,7 @@ from qmq.replication.protocol.takeover_frames import Terms
 from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.receipts import Receipts
+from qmq.server.commit_path import CommitPath
 from qmq.server.membership.adopt_queues import QueueAdoption
 from qmq.server.membership.clock_check import ClockCheck
 from qmq.server.membership.members import LiveMembership
@@ -27,11 +28,10 @@ from qmq.server.membership.start_hold import StartHold
 from qmq.server.membership.takeover import Takeover
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.peers.rpc import PeerRpc
-from qmq.server.pipeline import Pipeline
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.incarnation_gc import IncarnationGc
-from qmq.server.repair.quarantine import QuarantineRestore
+from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.runtime.contexts import Alarming, Engine
 from qmq.storage.format.batch import BatchHead
@@ -44,7 +44,7 @@ class HostContext(Engine, Alarming, Protocol):
 
     replay: Replay
     rules: Rules
-    pipeline: Pipeline
+    commit_path: CommitPath
     mesh: Mesh | None
     members: LiveMembership
     takeover: Takeover
@@ -77,14 +77,14 @@ class MeshHost:
         self.broker = context.broker
         self.replay = context.replay
         self.environment = context.environment
-        pipeline = context.pipeline
-        self.submit = pipeline.submit
-        self.commit_slot = pipeline.commit_slot
-        self.flushed = pipeline.flushed
-        self.received_vector = pipeline.received_vector
-        self.durable_vector = pipeline.durable_vector
-        self.journal_durable_end = pipeline.committed_end
-        self.journal_grew = pipeline.journal_grew
+        commit_path = context.commit_path
+        self.submit = commit_path.submit
+        self.commit_slot = commit_path.commit_slot
+        self.flushed = commit_path.flushed
+        self.received_vector = commit_path.received_vector
+        self.durable_vector = commit_path.durable_vector
+        self.journal_durable_end = commit_path.committed_end
+        self.journal_grew = commit_path.journal_grew
         self.alarm = context.alarm
         self.alarm_over = context.alarm_over
 
@@ -119,7 +119,7 @@ class MeshHost:
         out = Outcome(now_us=now_us)
         context.broker.note_gap(origin, through, now_us, out)
         context.broker.durable_subscriptions.give_up(origin, through)
-        received = context.pipeline.received
+        received = context.commit_path.received
         received[origin] = max(through, received.get(origin, 0))
         self.submit(out)
 

@@ -46,9 +46,10 @@ from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
+from qmq.server.commit_path import CommitPath
 from qmq.server.delivery.browsing import Browsing
 from qmq.server.delivery.deadline_timer import DeadlineTimer
-from qmq.server.delivery.dispatcher import Dispatcher
+from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.delivery.journal_reads import JournalReads
 from qmq.server.delivery.retained_delivery import RetainedDelivery
@@ -59,20 +60,19 @@ from qmq.server.membership.members import LiveMembership
 from qmq.server.membership.start_hold import StartHold
 from qmq.server.membership.takeover import Takeover
 from qmq.server.mesh_host import MeshHost
-from qmq.server.peers.answers import ControlResponse
+from qmq.server.peer_requests import respond
+from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.peers.rpc import PeerRpc
-from qmq.server.pipeline import Pipeline
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.damage import DamageReport
 from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.incarnation_gc import IncarnationGc
-from qmq.server.repair.quarantine import QuarantineRestore
+from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
-from qmq.server.requests import respond
+from qmq.server.restore import restore
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
-from qmq.server.startup import restore
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.format.interfaces import MissingRange
 from qmq.storage.log.recovery import in_words
@@ -120,18 +120,18 @@ class Node:
             limits=broker_limits(limits),
         )
         self.replay = Replay(self.broker)
-        pipeline = self.pipeline = Pipeline(self)
-        self.slot = pipeline.slot
-        self.commit_slot = pipeline.commit_slot
-        self.after_delivery = pipeline.after_delivery
-        self.submit = pipeline.submit
-        self.flush = pipeline.flush
-        self.flushed = pipeline.flushed
-        self.received_vector = pipeline.received_vector
-        self.durable_vector = pipeline.durable_vector
-        self.committed_end = pipeline.committed_end
-        self.journal_grew = pipeline.journal_grew
-        self.message_of = pipeline.message_of
+        commit_path = self.commit_path = CommitPath(self)
+        self.slot = commit_path.slot
+        self.commit_slot = commit_path.commit_slot
+        self.after_delivery = commit_path.after_delivery
+        self.submit = commit_path.submit
+        self.flush = commit_path.flush
+        self.flushed = commit_path.flushed
+        self.received_vector = commit_path.received_vector
+        self.durable_vector = commit_path.durable_vector
+        self.committed_end = commit_path.committed_end
+        self.journal_grew = commit_path.journal_grew
+        self.message_of = commit_path.message_of
         self.start_hold = StartHold(self)
         self.takeover = Takeover(self, settings.mesh)
         self.replay.on_term = self.takeover.noted
@@ -176,8 +176,8 @@ class Node:
             self.fanout_subscribers,
             self.buffers,
             self.retained_delivery,
-            pipeline.settle_written,
-            pipeline.begin_time,
+            commit_path.settle_written,
+            commit_path.begin_time,
             outbox_bytes_max=limits.outbox_bytes_max,
             body_bytes_max=limits.body_bytes_max,
             spawn=self.spawn,

@@ -20,7 +20,7 @@ from qmq.errors import DiskFull, StorageError
 from qmq.lost_ranges import LostRanges
 from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
 from qmq.storage.catalog.incarnations import Seals
-from qmq.storage.catalog.replay import replay_cursors
+from qmq.storage.catalog.recovery import replay_cursors
 from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.disk.disk import new_uuid

@@ -19,7 +19,7 @@ Three ways to look, each at its own part of that:
 - **Drawn walks**, which go deeper.
 
 Watched in every step: no two nodes may hand out at the same time, and nothing is handed out whose ACK was receipted at
-level `quorum` (`qmq.broker.takeover.quorum`). And at the end of walks the world comes to rest once it is healed:
+level `quorum` (`qmq.broker.takeover.quorum_acks`). And at the end of walks the world comes to rest once it is healed:
 everything is settled, and every ACK receipted. A rule that is broken on purpose must show as one of these.
 """
 
@@ -30,8 +30,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Final
 
-from qmq.broker.takeover.ownership import Bid, Claim, Ownership, PeerReport, Term
-from qmq.broker.takeover.quorum import settled_through
+from qmq.broker.takeover.leases import Bid, Claim, Ownership, PeerReport, Term
+from qmq.broker.takeover.quorum_acks import settled_through
 
 NODES: Final = ("a", "b", "c")
 OWNER: Final = "a"

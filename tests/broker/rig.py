@@ -105,7 +105,7 @@ class Node:
         self, body: bytes = b"m", destination: str = JOBS, *, durable: bool = True, headers: bytes = b""
     ) -> Outcome:
         kind = envelope(destination, durable=durable, headers=headers)
-        self.broker.admission.check_send(kind, len(body))
+        self.broker.send_limits.check_send(kind, len(body))
         return self.decide(lambda out: self.broker.send(kind, body, self.now_us, out))
 
     def later(self, microseconds: int) -> Outcome:

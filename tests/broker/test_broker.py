@@ -82,7 +82,7 @@ def test_gap_takes_a_sequence_of_its_own() -> None:
 def test_full_disk_refuses_durable_messages_and_nothing_else() -> None:
     node = Node()
     node.send(b"1")
-    node.broker.admission.disk_full = True
+    node.broker.send_limits.disk_full = True
 
     assert refusal(node.send, b"2") == "disk-full"
     node.send(b"3", durable=False)
@@ -330,7 +330,7 @@ def test_transaction_on_a_full_disk_is_refused_as_a_whole() -> None:
     client.begin()
     client.hold(HeldFrame(delivery=client.inbox[0]))
     client.hold(send_of())
-    node.broker.admission.disk_full = True
+    node.broker.send_limits.disk_full = True
 
     assert refusal(client.commit) == "disk-full"
     assert node.settled_dots() == []

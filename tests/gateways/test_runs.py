@@ -182,7 +182,7 @@ def test_a_read_of_memory_only_messages_stops_at_the_bound_exactly() -> None:
 def test_a_full_disk_refuses_each_message_of_a_read() -> None:
     client = Client(keep_open=True)
     client.say(*sends(3))
-    client.broker.admission.disk_full = True
+    client.broker.send_limits.disk_full = True
 
     outcomes = client.outcomes(*sends(5))
 
@@ -195,7 +195,7 @@ def test_a_full_disk_refuses_each_message_of_a_read() -> None:
 def test_a_read_of_refused_messages_is_looked_through_once() -> None:
     client = Client(keep_open=True)
     client.say(*sends(3))
-    client.broker.admission.disk_full = True
+    client.broker.send_limits.disk_full = True
     looks: list[int] = []
     send_run = client.broker.send_run
 

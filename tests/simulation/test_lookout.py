@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from qmq.broker.takeover.ownership import Term
+from qmq.broker.takeover.leases import Term
 from tests.simulation.lookout import Lookout
 from tests.simulation.pauses import Pauses
 from tests.simulation.trace import Trace

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from qmq.dots import Origin
-from qmq.spark import history
-from qmq.spark import history as histories
+from qmq.spark import history, history_frame
 from qmq.spark.jobs.archive import archive, compact
 from qmq.spark.jobs.archive_table import ArchiveError
 from qmq.spark.reading.options import BadOption, read_options
@@ -57,7 +56,7 @@ def test_a_history_is_one_version_of_the_table_whatever_commits_meanwhile(
     spark: Any, table: str, path: str, log: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the table was looked at, another archive run adds what follows, and files are put together."""
-    made = histories.open_table
+    made = history_frame.open_table
 
     def open_and_be_overtaken(name: str) -> Any:
         opened = made(name)
@@ -65,7 +64,7 @@ def test_a_history_is_one_version_of_the_table_whatever_commits_meanwhile(
         assert compact(table)["numFilesRemoved"] > 1
         return opened
 
-    monkeypatch.setattr(histories, "open_table", open_and_be_overtaken)
+    monkeypatch.setattr(history_frame, "open_table", open_and_be_overtaken)
 
     frame = history(spark, table, path=path)
 

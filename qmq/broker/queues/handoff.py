@@ -20,7 +20,7 @@ from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.intake import Intake
 from qmq.broker.queues.paging.pager import Pager
 from qmq.broker.queues.settlement import Settlement
-from qmq.broker.queues.state.owned import Gathered
+from qmq.broker.queues.state.served_messages import Gathered
 from qmq.dots import Dot
 
 

@@ -25,7 +25,7 @@ from ...config.limits import LimitSettings
 from ..options import DEFAULT_AT, FILE, FOLDER, SECONDS, SECONDS_MAX, Number, read_address, read_headers
 from ..output import Failed
 from ..throwaway import NODES_MAX, exit_on_signals, throwaway, throwaway_mesh
-from .meaning import COUNTED, KINDS, check_options
+from .option_rules import COUNTED, KINDS, check_options
 from .output import Output, facts, read_run
 
 FAN_OUT_SUBSCRIBERS = 10

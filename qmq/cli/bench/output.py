@@ -15,7 +15,7 @@ from ...bench.compare import NotComparable, compare
 from ...bench.plan import BenchPlan, Report, Value
 from ...build import BUILD
 from ..output import Failed, print_json, table
-from .meaning import APPLIES_TO
+from .option_rules import APPLIES_TO
 
 
 def facts(plan: BenchPlan, report: Report, pinned: bool) -> dict[str, Value]:

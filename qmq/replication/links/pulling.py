@@ -199,7 +199,7 @@ class Pulling:
         received = _changes(self._host.received_vector(), self._received_reported)
         durable = _changes(self._host.durable_vector(), self._durable_reported)
         news = direct if direct != self._sent_direct else None
-        frames = self._acked_frames if self._host.broker.admission.disk_full else self._frames
+        frames = self._acked_frames if self._host.broker.send_limits.disk_full else self._frames
         if frame_waits or received or durable or news is not None or frames != self._acked_frames:
             self._received_reported.update(received)
             self._durable_reported.update(durable)

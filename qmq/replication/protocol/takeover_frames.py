@@ -1,4 +1,4 @@
-"""What nodes tell each other about who serves whose queue messages (`qmq.broker.takeover.ownership`), both ways over a
+"""What nodes tell each other about who serves whose queue messages (`qmq.broker.takeover.leases`), both ways over a
 link.
 
 Beats go over every link between two nodes, so that what follows a beat on
@@ -8,7 +8,7 @@ a link can be trusted to be as fresh as the echo in it; everything else goes ove
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qmq.broker.takeover.ownership import Beat, Bid, Term
+from qmq.broker.takeover.leases import Beat, Bid, Term
 from qmq.dots import Dot, Vector
 from qmq.replication.protocol.values import (
     array,

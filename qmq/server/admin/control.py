@@ -29,7 +29,7 @@ from qmq.server.admin.counts import (
 from qmq.server.admin.deletion import DELETE, delete_answer
 from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_answer, status_answer
 from qmq.server.membership.decommission import RETIRE, Decommission
-from qmq.server.peers.answers import ControlResponse
+from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.rpc import PeerRpc
 
 STATUS = "/control/status"

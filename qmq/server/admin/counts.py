@@ -136,7 +136,7 @@ def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
         return list(broker.queues.by_name)
     if kind is DestinationKind.TOPIC:
         return list(broker.topics)
-    return list({**dict.fromkeys(broker.admission.logged_fanouts), **dict.fromkeys(broker.subscriptions.fanouts)})
+    return list({**dict.fromkeys(broker.send_limits.logged_fanouts), **dict.fromkeys(broker.subscriptions.fanouts)})
 
 
 def _stored(context: CountsContext, prefix: str, after: str, limit: int) -> dict[str, tuple[int, int]]:

@@ -18,7 +18,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.system import SystemTopics
-from qmq.server.peers.answers import ControlResponse
+from qmq.server.peers.control_response import ControlResponse
 from qmq.server.runtime.contexts import Committing, Engine
 
 DELETE = "/control/delete/"
@@ -48,7 +48,7 @@ async def delete_answer(context: DeleteContext, headers: Mapping[str, str], user
     subscribers = len(broker.subscriptions.fanouts.get(destination, ()))
     cursors = broker.durable_subscriptions.by_name.values()
     durable_subscriptions = sum(1 for one in cursors if one.name.destination == destination and one.created_us)
-    if not (info.records or subscribers or durable_subscriptions or destination in broker.admission.logged_fanouts):
+    if not (info.records or subscribers or durable_subscriptions or destination in broker.send_limits.logged_fanouts):
         raise Refused("unknown-destination", f"This node knows no fanout {destination}.")
     is_dry_run = is_said(headers, "dry-run")
     facts = {

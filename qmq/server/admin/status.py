@@ -16,7 +16,7 @@ from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.commit.commits import Commits
-from qmq.server.delivery.dispatcher import Dispatcher
+from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.delivery.journal_reads import JournalReads
 from qmq.server.membership.takeover import Takeover
 from qmq.server.peers.dedup_query import DedupQuery
@@ -106,7 +106,7 @@ def status_of(context: StatusContext) -> dict[str, Any]:
         "commits": {"groups": context.commits.groups, "records": context.commits.records},
         "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
         "held": broker.queues.held,
-        "disk_full": broker.admission.disk_full,
+        "disk_full": broker.send_limits.disk_full,
         "memory": {
             "bytes": context.memory_budget.bytes,
             "max": context.memory_budget.bytes_max,

@@ -16,11 +16,11 @@ from qmq.config import NodeSettings, StorageSettings
 from qmq.dots import Vector
 from qmq.errors import DiskFull, LogBroken
 from qmq.server.checkpoint.queue_pager import QueuePager
-from qmq.server.checkpoint.retention import Retentions
+from qmq.server.checkpoint.retention_policy import Retentions
 from qmq.server.commit.commits import Commits
 from qmq.server.runtime.contexts import Alarming, Engine
 from qmq.server.runtime.disk_space import SPACE_SECONDS
-from qmq.server.runtime.memory import give_back_memory
+from qmq.server.runtime.malloc_trim import give_back_memory
 from qmq.storage.checkpoints.checkpoint import CheckpointReport
 
 TRIM_BYTES = 4 << 20
@@ -214,7 +214,7 @@ class Checkpoints:
         while True:
             position = context.commits.committed_end
             await self.check_space()
-            if context.broker.admission.disk_full:
+            if context.broker.send_limits.disk_full:
                 # Nothing may grow, so only waiting can show that space was freed.
                 await trio.sleep(SPACE_SECONDS)
                 continue
@@ -230,15 +230,15 @@ class Checkpoints:
         # A quota may allow less than is free.
         if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
             self.ran_short()
-        elif self._context.broker.admission.disk_full:
-            self._context.store.journal.is_short = self._context.broker.admission.disk_full = False
+        elif self._context.broker.send_limits.disk_full:
+            self._context.store.journal.is_short = self._context.broker.send_limits.disk_full = False
             self._context.alarm_over("disk-full", DISK_FULL)
             log.info("= %d bytes are free: this node takes messages again", free)
 
     def ran_short(self) -> None:
         """Refuse new durable messages from now on, until there is room again."""
-        if not self._context.broker.admission.disk_full:
-            self._context.broker.admission.disk_full = True
+        if not self._context.broker.send_limits.disk_full:
+            self._context.broker.send_limits.disk_full = True
             self._context.alarm("disk-full", DISK_FULL)
             self._calm.cancel()
 

@@ -31,7 +31,7 @@ class QueueCount:
         await self._count()
         while True:
             await trio.sleep(POLL_SECONDS)
-            if self._context.broker.admission.is_crowded:
+            if self._context.broker.send_limits.is_crowded:
                 await self._count()
 
     async def _count(self) -> None:

@@ -50,7 +50,7 @@ EXPIRED_BYTES_MAX = 64 << 20
 """The limit of a scan past messages in memory; the scan continues when consumers are done with those."""
 FAR_US = 1 << 62
 
-log = logging.getLogger("qmq.clerk")
+log = logging.getLogger("qmq.queue_pager")
 
 
 class PagerContext(Engine, Committing, Alarming, Protocol):

@@ -17,7 +17,7 @@ import trio
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.server.runtime.contexts import Alarming, Tasks
-from qmq.server.runtime.memory import give_back_memory
+from qmq.server.runtime.malloc_trim import give_back_memory
 
 SHARE = 4
 """By default connections may hold one part in so many of the memory of the machine, or of the process's control group.

@@ -28,7 +28,7 @@ from qmq.server.clients.login import Logins
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
-from qmq.server.peers.answers import ControlResponse
+from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.contexts import Alarming, Committing

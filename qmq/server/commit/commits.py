@@ -5,7 +5,7 @@ others wait while the one commit task appends all waiting records in one write a
 delivered after it. If an Outcome of a session waits, later ones of that session wait behind it, so a client gets its
 responses in order.
 
-A session waits in `slot` before it decides, never after: that is the only place where a fast sender is slowed down. If
+A session waits in `CommitPath.slot` before it decides, never after: `slot` here is the part that waits for the disk. If
 an append fails, the node stops, because its decisions and its disk no longer agree. An append without disk space has
 not failed: it is tried again, and everything waits behind it.
 """
@@ -145,7 +145,7 @@ class Commits:
         self._progress = trio.Event()
 
     async def _append(self, batches: list[bytes]) -> int:
-        # This may use the reserve: new messages are refused before they are decided (`MessageAdmission.disk_full`).
+        # This may use the reserve: new messages are refused before they are decided (`SendLimits.disk_full`).
         append = partial(self._journal.append, batches, settle_only=True)
         while True:
             try:

@@ -2,8 +2,8 @@
 
 Peers report how far they have this node's records on disk. A response of level k is free when k peers have reached its
 last record. A response with QUORUM waits once for each owner whose messages it settles, until `settled_through` says
-that no server will deliver them again (`qmq.broker.takeover.quorum`). Responses of one session are freed in the order
-of their requests, whatever their levels.
+that no server will deliver them again (`qmq.broker.takeover.quorum_acks`). Responses of one session are freed in the
+order of their requests, whatever their levels.
 
 If that takes longer than `seconds`, the level (or the owner) becomes **short**. Everything that waits for it is freed,
 marked with the number of copies that exist. Later responses are marked and freed at once, so an outage costs that time

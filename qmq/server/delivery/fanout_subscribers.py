@@ -35,7 +35,7 @@ READ_BYTES = 256 << 10
 READS_AT_ONCE = 4
 """Worker threads that all readers together may use: the others must suffice for commits at any time."""
 
-log = logging.getLogger("qmq.followers")
+log = logging.getLogger("qmq.fanout_subscribers")
 
 
 class FanoutContext(Engine, Committing, JournalTail, Alarming, Tasks, Protocol):

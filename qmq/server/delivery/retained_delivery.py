@@ -34,7 +34,7 @@ VALUE_BYTES_MIN = 16
 
 RETAINED_MARK = b"retained:true\n"
 
-log = logging.getLogger("qmq.recalls")
+log = logging.getLogger("qmq.retained_delivery")
 
 
 class _RetainedScan:

@@ -26,7 +26,7 @@ from qmq.server.delivery.retained_delivery import RETAINED_MARK
 SEND_COST = 5
 """The additional cost of one delivery, in the same unit."""
 
-log = logging.getLogger("qmq.selecting")
+log = logging.getLogger("qmq.selector_evaluation")
 
 
 Deliver = Callable[[tuple[Subscriber, ...], list[Message], bytes, Selector | None], None]

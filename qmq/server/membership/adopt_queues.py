@@ -53,7 +53,7 @@ HELD_MAX = 10_000
 FAR_US = 1 << 62
 """After every due time."""
 
-log = logging.getLogger("qmq.adopting")
+log = logging.getLogger("qmq.adopt_queues")
 
 
 class AdoptionContext(Engine, Committing, JournalTail, Alarming, MeshPeers, Protocol):
@@ -150,7 +150,7 @@ class QueueAdoption:
         if covers(context.store.stored_vector, left) and await context.environment.run_blocking(is_empty):
             return  # Usually for good: this needs no checkpoint.
         await context.checkpoints.bring_up()
-        if context.broker.admission.disk_full or await context.environment.run_blocking(is_empty):
+        if context.broker.send_limits.disk_full or await context.environment.run_blocking(is_empty):
             return
         held = await self._held(owner, is_patient)
         if held is None:
@@ -159,7 +159,7 @@ class QueueAdoption:
         # messages until they have those records.
         settled_by = context.committed_end()
         await context.checkpoints.bring_up()
-        if context.broker.admission.disk_full or context.store.checkpoint_position < settled_by:
+        if context.broker.send_limits.disk_full or context.store.checkpoint_position < settled_by:
             return
         before = self.adopted
         name: str | None = None

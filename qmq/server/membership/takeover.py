@@ -1,6 +1,6 @@
 """Takeover at run time: heartbeats and bids, and votes that are durable before they are sent.
 
-`qmq.broker.takeover.ownership` decides which node may serve which owner's messages. `TakeoverSync` brings the messages
+`qmq.broker.takeover.leases` decides which node may serve which owner's messages. `TakeoverSync` brings the messages
 here, and `qmq.broker.queues.lending.handoff` moves them in memory. This adds the clock, the records and the frames. It
 polls at least ten times in `takeover_after_seconds`, and after each event that may matter. Each poll decides what this
 node claims, which votes it requests, and whether it may deliver at all (`Queues.held`).
@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.takeover.ownership import LEASE, NEVER, PATIENCE, Bid, Ownership, OwnerState, Term
-from qmq.broker.takeover.quorum import settled_through
+from qmq.broker.takeover.leases import LEASE, NEVER, PATIENCE, Bid, Ownership, OwnerState, Term
+from qmq.broker.takeover.quorum_acks import settled_through
 from qmq.config import MeshSettings, NodeSettings
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.replication.links.outbox import LinkOutbox
@@ -219,7 +219,7 @@ class Takeover:
             self._claim_own(now)
             self._send_if_due(now)
             self._check_bids(now, out)
-            # A promise is sent before anything that becomes durable after it (`qmq.broker.takeover.quorum`).
+            # A promise is sent before anything that becomes durable after it (`qmq.broker.takeover.quorum_acks`).
             self._send_if_due(now)
         self._obey_terms()
         self._check_isolation(now, out)
@@ -582,7 +582,8 @@ class Takeover:
             queues.release_hold(out)
 
     def settled_through(self, owner: str, marks: Mapping[str, int]) -> int:
-        """See `qmq.broker.takeover.quorum`; `marks` are those of the peers, and this node has all of its records."""
+        """See `qmq.broker.takeover.quorum_acks`; `marks` are those of the peers, and this node has all of its
+        records."""
         if not self._context.membership.is_learner:
             marks = {**marks, self.name: self._context.broker.next_sequence}
         return settled_through(self.rules, owner, marks)

@@ -24,7 +24,7 @@ ANSWER_SECONDS = 2.0
 REQUESTS_AT_ONCE = 16
 """Of this node to its peers, and of each peer to this node: with the bound on a response they fit a link's outbox."""
 
-log = logging.getLogger("qmq.asking")
+log = logging.getLogger("qmq.peer_rpc")
 
 
 class RequestLinks(Protocol):

@@ -65,7 +65,7 @@ ELEMENTS_MAX: Final = 1_000_000
 PICTURES_BYTES: Final = 256 * 1024
 """Of durable subscriptions in one response, approximately."""
 
-log = logging.getLogger("qmq.repairs")
+log = logging.getLogger("qmq.catch_up")
 
 
 def is_about_repairs(request: bytes) -> bool:

@@ -28,7 +28,7 @@ from qmq.storage.repair.range_snapshot import snapshot_batch
 RETRY_SECONDS: Final = 60.0
 """Until peers that could not help, or be reached, are asked again."""
 
-log = logging.getLogger("qmq.mending")
+log = logging.getLogger("qmq.fanout_repair")
 
 
 class FanoutRepairContext(Engine, MeshPeers, Protocol):

@@ -30,7 +30,7 @@ ASK_SECONDS = 15.0
 SEALS_AT_ONCE = 100
 """Lines in one record."""
 
-log = logging.getLogger("qmq.sealing")
+log = logging.getLogger("qmq.incarnation_gc")
 
 
 class IncarnationGcContext(Engine, Committing, MeshPeers, Repairing, Protocol):

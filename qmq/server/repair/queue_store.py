@@ -40,7 +40,7 @@ ROUNDS_MAX: Final = 10
 """Rounds of requests to the reachable peers for the messages of a lost file, before the queues continue without them.
 """
 
-log = logging.getLogger("qmq.rows")
+log = logging.getLogger("qmq.queue_store_repair")
 
 
 class QueueStoreContext(Engine, Committing, Alarming, MeshPeers, Repairing, Protocol):

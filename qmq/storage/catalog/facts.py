@@ -8,7 +8,7 @@ sealed/ORIGIN, forgotten/ORIGIN   a dead incarnation: `seals`
 deleted/FANOUT  JSON: its deletions that can still matter: `qmq.storage.format.delete_record`
 gone/ORIGIN    where stretches of it end that are nowhere any more: `gone_record`
 self-retired   this node has learnt that it is retired itself: the directory is not used again
-takeover-after the longest `takeover_after_seconds`, in ms, that a lease may lean on (`qmq.broker.takeover.ownership`)
+takeover-after the longest `takeover_after_seconds`, in ms, that a lease may lean on (`qmq.broker.takeover.leases`)
 queues-in      the kind of queue store that this node used last (`QueueStore.kind`)
 unseen         there is such a fact: the node ended in order, and no consumer had seen what it left in its queues
 clock          JSON, `[µs, µs]`: the time when this node last noted it, and when a doubt about its clock began or 0

@@ -2,11 +2,11 @@
 
 import pytest
 
-from qmq.broker.admission import COPIES_BYTES_MAX
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import QueueRules
+from qmq.broker.send_limits import COPIES_BYTES_MAX
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from tests.broker.rig import NOW_US, Node, envelope, message_of
@@ -24,7 +24,7 @@ def family(*children: str) -> Envelope:
 
 
 def publish(node: Node, parent: Envelope, body: bytes = b"m") -> Outcome:
-    node.broker.admission.check_send(parent, len(body))
+    node.broker.send_limits.check_send(parent, len(body))
     return node.decide(lambda out: node.broker.send(parent, body, NOW_US, out))
 
 
@@ -108,7 +108,7 @@ def test_copies_count_for_the_size_of_a_transaction() -> None:
 
 def test_a_full_disk_refuses_a_message_with_children() -> None:
     node = Node()
-    node.broker.admission.disk_full = True
+    node.broker.send_limits.disk_full = True
 
     with pytest.raises(Refused) as refused:
         publish(node, family(MAIL))

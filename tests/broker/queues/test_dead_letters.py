@@ -128,7 +128,7 @@ def test_what_is_settled_the_first_time_or_lives_in_memory_only_is_not_counted_a
 
 def test_failure_on_a_full_disk_is_counted_in_memory_only() -> None:
     node, client = with_consumer(AT_ONCE)
-    node.broker.admission.disk_full = True
+    node.broker.send_limits.disk_full = True
 
     out = client.nack(client.inbox[0])
 
@@ -546,14 +546,14 @@ def test_on_a_full_disk_no_letter_is_written_and_the_message_waits_until_there_i
     client = node.client()
     client.subscribe(credit=1)
     node.send(b"x")
-    node.broker.admission.disk_full = True
+    node.broker.send_limits.disk_full = True
 
     client.nack(client.inbox[0], Back.REJECTED)
     client.leave()
     node.later(3600 * SECOND_US)
     assert (node.depth(), node.depth(DEAD_LETTERS)) == (1, 0)
 
-    node.broker.admission.disk_full = False
+    node.broker.send_limits.disk_full = False
     again = node.client()
     again.subscribe(credit=1)
     again.nack(again.inbox[0], Back.REJECTED)
@@ -563,11 +563,11 @@ def test_on_a_full_disk_no_letter_is_written_and_the_message_waits_until_there_i
 def test_on_a_full_disk_what_expired_waits_for_its_letter() -> None:
     node = Node(rules=QueueRules(keeps_dropped=True))
     node.send(b"x", headers=b"ttl:1000\n")
-    node.broker.admission.disk_full = True
+    node.broker.send_limits.disk_full = True
     node.later(10 * SECOND_US)
     assert (node.depth(), node.depth(DEAD_LETTERS)) == (1, 0)
 
-    node.broker.admission.disk_full = False
+    node.broker.send_limits.disk_full = False
     node.later(10 * SECOND_US)
 
     assert (node.depth(), node.depth(DEAD_LETTERS)) == (0, 1)

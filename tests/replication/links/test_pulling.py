@@ -96,14 +96,14 @@ async def test_a_full_disk_leaves_the_window_shut_until_somebody_made_room() -> 
     link.following.begin(())
     link.told()
 
-    link.node.broker.admission.disk_full = True
+    link.node.broker.send_limits.disk_full = True
     link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
     link.following.send_ack(())
     assert link.told() == [Ack(0, {A: 2}, {}, None)]
     link.following.send_ack(())
     assert link.told() == []
 
-    link.node.broker.admission.disk_full = False
+    link.node.broker.send_limits.disk_full = False
     link.following.send_ack(())
     assert link.told() == [Ack(1, {}, {}, None)]
 

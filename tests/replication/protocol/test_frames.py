@@ -11,7 +11,7 @@ from qmq.broker.consumers.subscription import Asks
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope, Message, Retain
-from qmq.broker.takeover.ownership import Beat, Bid, Term
+from qmq.broker.takeover.leases import Beat, Bid, Term
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.members import Listing, Retirement, Standing

@@ -65,7 +65,7 @@ async def test_a_deleted_fanout_is_empty_on_every_node_and_its_log_is_removed(au
         for node in mesh.nodes.values():
             assert node.store.fanout_info(F).records == 0
             await eventually(lambda node=node: not node.store.fanouts())  # type: ignore[misc]
-            assert F not in node.broker.admission.logged_fanouts
+            assert F not in node.broker.send_limits.logged_fanouts
 
 
 async def test_a_message_that_is_sent_afterwards_begins_a_new_fanout(autojump_clock: MockClock) -> None:

@@ -106,13 +106,13 @@ async def test_messages_are_taken_again_once_somebody_made_room(autojump_clock: 
     rig.disk.capacity_bytes = 1 << 20
     async with rig.run():
         client = await rig.connect(on_error="keep-open")
-        await eventually(lambda: rig.alive.broker.admission.disk_full)
+        await eventually(lambda: rig.alive.broker.send_limits.disk_full)
         await client.send(send("/queue/q", "more", "refused"))
         assert (await client.next("ERROR")).head.headers["error-code"] == "disk-full"
 
         rig.disk.capacity_bytes = rig.disk.used_bytes() + (4 << 20)
 
-        await eventually(lambda: not rig.alive.broker.admission.disk_full)
+        await eventually(lambda: not rig.alive.broker.send_limits.disk_full)
         await client.send(send("/queue/q", "more", "taken"))
         assert await client.receipt() == "taken"
 
@@ -143,7 +143,7 @@ async def test_when_others_take_the_last_byte_settles_are_taken_and_messages_ref
         assert "disk-full" in codes(rig)
 
         make_room(rig)
-        await eventually(lambda: not rig.alive.broker.admission.disk_full)
+        await eventually(lambda: not rig.alive.broker.send_limits.disk_full)
         assert codes(rig).isdisjoint({"disk-full", "checkpoint"})
         await eventually(lambda: rig.disk.reserved_bytes == RESERVE // 2)
         await client.send(send("/queue/q", "more", "taken"))
@@ -231,5 +231,5 @@ async def test_the_disk_is_looked_at_while_messages_come_and_not_while_none_do(
         await client.send(send("/queue/q", "small", "r"))
         await client.receipt()
 
-        await eventually(lambda: rig.alive.broker.admission.disk_full)
+        await eventually(lambda: rig.alive.broker.send_limits.disk_full)
         assert idle == 0

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS
-from qmq.broker.takeover.ownership import Bid, Term
+from qmq.broker.takeover.leases import Bid, Term
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused

@@ -15,7 +15,7 @@ from qmq.storage.repair import range_snapshot
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.repair.test_catch_up import followed, forget_the_past, short_lived
-from tests.server.repair.test_quarantine import JOBS, F, mesh_of, publish, rot, written_alone
+from tests.server.repair.test_quarantine_restore import JOBS, F, mesh_of, publish, rot, written_alone
 from tests.server.rig import Client, eventually, subscribe
 
 KEPT = {"durable": "true", "ack": "client-individual"}

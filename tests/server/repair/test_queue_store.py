@@ -13,7 +13,7 @@ from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig
 from tests.server.repair.test_catch_up import JOBS, SHORT, forget_the_past, publish
-from tests.server.repair.test_quarantine import rot
+from tests.server.repair.test_quarantine_restore import rot
 from tests.server.repair.test_rotten_rows import ONE_LIFE, codes, meet_damage, queued, rig, spoil, standing
 from tests.server.rig import Client, eventually, subscribe
 

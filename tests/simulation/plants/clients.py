@@ -51,7 +51,7 @@ def ids_of_peers_are_not_learned() -> Iterator[None]:
 @plant(Family.CRASHES, "I5", "I2")
 def ids_are_forgotten_at_a_restart() -> Iterator[None]:
     """Nothing is learned from the journal when a node starts."""
-    with patch("qmq.server.startup.replay_ids", lambda *_: None):
+    with patch("qmq.server.restore.replay_ids", lambda *_: None):
         yield
 
 

@@ -12,7 +12,7 @@ from qmq.dots import Origin
 from qmq.record_codec import encode_group
 from qmq.server.commit.commits import RECEIPT_BYTES, Commits
 from qmq.server.commit.replica_acks import PendingReceipt, ReplicaAcks
-from qmq.server.delivery.dispatcher import Dispatcher
+from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.storage.log.journal import Journal
 from qmq.storage.store import Store
 from tests.simulation.plan import Family

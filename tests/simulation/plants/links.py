@@ -17,8 +17,8 @@ from qmq.replication.journal.feed import JournalFeed, Read
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.routes import Neighbour, Routes
 from qmq.replication.protocol.frames import Batches, Gap, Hole
+from qmq.server.commit_path import CommitPath
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
-from qmq.server.pipeline import Pipeline
 from qmq.storage.format.batch import BatchHead, batch_records, read_head
 from qmq.storage.format.record import RecordKind
 from qmq.storage.log.journal import Journal
@@ -70,10 +70,10 @@ def highest_taken_for_all() -> Iterator[None]:
 def received_counted_as_durable() -> Iterator[None]:
     """A node tells its peers that it has on disk what it has only received."""
 
-    def durable_vector(pipeline: Pipeline) -> Vector:
+    def durable_vector(pipeline: CommitPath) -> Vector:
         return pipeline.received_vector()
 
-    with patch.object(Pipeline, "durable_vector", durable_vector):
+    with patch.object(CommitPath, "durable_vector", durable_vector):
         yield
 
 

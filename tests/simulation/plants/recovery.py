@@ -11,7 +11,7 @@ from qmq.dots import Dot, Origin
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.values import pack_dot_groups
 from qmq.server.repair.catch_up import CatchUp
-from qmq.server.repair.quarantine import QuarantineRestore
+from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.failure_records import pack_attempts
 from qmq.storage.format.segment import BatchSpan, scan
@@ -19,7 +19,7 @@ from qmq.storage.store import Store
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
-RELEASED = "tests/server/repair/test_quarantine.py"
+RELEASED = "tests/server/repair/test_quarantine_restore.py"
 
 
 @plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=36)

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.takeover.ownership import LEASE, Ownership, PeerReport
+from qmq.broker.takeover.leases import LEASE, Ownership, PeerReport
 from qmq.server.membership.start_hold import StartHold
 from qmq.server.membership.takeover import Takeover
 from tests.simulation.plan import Family

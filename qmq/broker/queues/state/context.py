@@ -7,7 +7,7 @@ from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.deadlines import Deadlines
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.peer_clocks import PeerClocks
-from qmq.broker.queues.state.owned import OwnedMessages
+from qmq.broker.queues.state.served_messages import OwnedMessages
 
 
 class QueueContext:

@@ -665,7 +665,7 @@ def test_bounded_queue_that_is_only_in_the_store_is_counted_at_its_first_message
     assert node.load_all() > 0
 
     with pytest.raises(Refused) as refused:
-        node.broker.admission.check_send(Envelope(JOBS, DestinationKind.QUEUE, b"", durable=True), 1)
+        node.broker.send_limits.check_send(Envelope(JOBS, DestinationKind.QUEUE, b"", durable=True), 1)
     assert refused.value.code == "queue-full"
 
 

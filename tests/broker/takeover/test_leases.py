@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.broker.takeover.ownership import LEASE, Beat, Bid, Ownership, Term, diagram
-from qmq.broker.takeover.quorum import settled_through
+from qmq.broker.takeover.leases import LEASE, Beat, Bid, Ownership, Term, diagram
+from qmq.broker.takeover.quorum_acks import settled_through
 from tests.broker import ownership_model as model
 
 AFTER = 10.0

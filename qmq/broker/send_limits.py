@@ -19,7 +19,7 @@ COPIES_BYTES_MAX = 18 << 20
 """A message and its copies in a fanout's children are one batch, which the storage format bounds."""
 
 
-class MessageAdmission:
+class SendLimits:
     """The bounds of one node. `fanouts` and `topics` are those with subscriptions."""
 
     def __init__(

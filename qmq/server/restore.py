@@ -15,7 +15,7 @@ from qmq.storage.store import Store
 def restore(broker: Broker, replay: Replay, store: Store, environment: Environment) -> None:
     """Bring `broker` to the state that `store` has recovered."""
     recovered = store.recovered
-    broker.admission.logged_fanouts.update(store.fanouts())
+    broker.send_limits.logged_fanouts.update(store.fanouts())
     broker.deletions = recovered.deletions
     broker.durable_subscriptions.restore(recovered.cursors, recovered.given_up, recovered.lost)
     own = {dot for dot in recovered.tombstones if dot.origin.node == broker.origin.node}

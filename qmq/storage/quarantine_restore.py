@@ -2,8 +2,8 @@
 
 A damaged range of the journal is quarantined, and with it every later batch of an origin that no longer continues.
 Those batches are valid, but they cannot be used while the range is missing. With peers the node repairs this itself
-(`qmq.server.repair.quarantine`). Without them an operator must decide that the damaged range is lost. Then an empty
-snapshot replaces the range (`snapshot_batch`), and a GONE record notes the loss. The valid batches behind it are
+(`qmq.server.repair.quarantine_restore`). Without them an operator must decide that the damaged range is lost. Then an
+empty snapshot replaces the range (`snapshot_batch`), and a GONE record notes the loss. The valid batches behind it are
 appended again (`release`), or given up as well (`drop`).
 
 Both need a store that no other process has open. They remove nothing: the bytes stay in `quarantine/`. If they are

@@ -21,7 +21,7 @@ was silent for so long that its messages were taken back. Pure.
 
 from collections.abc import Mapping
 
-from qmq.broker.takeover.ownership import Ownership
+from qmq.broker.takeover.leases import Ownership
 
 
 def settled_through(rules: Ownership, owner: str, marks: Mapping[str, int]) -> int:

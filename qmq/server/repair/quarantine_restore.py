@@ -32,7 +32,7 @@ from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
-from qmq.storage.quarantine import QuarantinedRange, quarantined_ranges, valid_quarantined
+from qmq.storage.quarantine_restore import QuarantinedRange, quarantined_ranges, valid_quarantined
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, snapshot_of
 
 RETRY_SECONDS: Final = 1.0
@@ -41,7 +41,7 @@ RETRY_SECONDS: Final = 1.0
 BYTES_AT_ONCE: Final = 1 << 20
 """Of batches in one commit, approximately; at least one batch."""
 
-log = logging.getLogger("qmq.releasing")
+log = logging.getLogger("qmq.quarantine_restore")
 
 
 class QuarantineContext(Engine, Committing, MeshPeers, Repairing, Protocol):
@@ -179,7 +179,7 @@ class QuarantineRestore:
         """Restore what can be; False when that was nothing."""
         context = self._context
         due = self._due(links)
-        if due is None or context.broker.admission.disk_full:
+        if due is None or context.broker.send_limits.disk_full:
             return False
         following, parted = due
         if not following and parted:
@@ -228,7 +228,7 @@ class QuarantineRestore:
             await context.commit_slot()
             due = self._due(links)
             # Other tasks ran: another node was faster, has sealed it, or has more by now.
-            if due is None or context.broker.admission.disk_full or context.received_vector().get(origin, 0) != known:
+            if due is None or context.broker.send_limits.disk_full or context.received_vector().get(origin, 0) != known:
                 return False
             if lost is not None and not (due[1].get(origin) == known and set(asked).issuperset(context.member_names)):
                 return False

@@ -11,7 +11,7 @@ from qmq.dots import Origin
 from qmq.errors import Refused
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.repair import catch_up
-from qmq.server.repair.quarantine import QuarantineRestore
+from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.storage.catalog import incarnations
 from qmq.storage.disk.memory import MemoryDisk
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
@@ -287,7 +287,7 @@ async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock, mo
         room = Checkpoints._room
         monkeypatch.setattr(Checkpoints, "_room", lambda one: 0 if one._context is mesh.nodes["a"] else room(one))
         a = await mesh.start("a")
-        await eventually(lambda: a.broker.admission.disk_full)
+        await eventually(lambda: a.broker.send_limits.disk_full)
         rejoin(mesh, "a")
         await mesh.until_linked()
         await trio.sleep(LONG_SECONDS)

@@ -21,14 +21,14 @@ from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.delivery.deadline_timer import DeadlineTimer
-from qmq.server.delivery.dispatcher import Dispatcher
+from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.membership.takeover import Takeover
 from qmq.server.runtime.contexts import Engine
 from qmq.storage.format.record import Record
 
 
-class PipelineContext(Engine, Protocol):
+class CommitPathContext(Engine, Protocol):
     """The parts that process a decision."""
 
     replay: Replay
@@ -49,10 +49,10 @@ class PipelineContext(Engine, Protocol):
     def schedule_checkpoint(self) -> None: ...
 
 
-class Pipeline:
+class CommitPath:
     """See `qmq.server.runtime.contexts`: `Committing` and `JournalTail`."""
 
-    def __init__(self, context: PipelineContext) -> None:
+    def __init__(self, context: CommitPathContext) -> None:
         self._context = context
         self.received: Vector = context.store.journal.vector()
         """The vector that this node has taken, durable or not."""
