@@ -507,7 +507,7 @@ class Takeover:
                 if term.server != self.name:
                     self._hand_off(owner, term.server)
                     if owner == self.name:
-                        served = f"{term.server} serves the messages of this context, in term {term.number}"
+                        served = f"{term.server} serves the messages of this node, in term {term.number}"
                         self._alarm(owner, "taken-over", served)
                 elif owner == self.name:
                     # An earlier incarnation of this node won it; peers accept nothing that is lent in a lesser term.

@@ -36,4 +36,4 @@ class DamageReport:
                 self._reported.add(what)
                 context.fanout_repair.schedule()
                 context.queue_store_repair.schedule()
-                context.alarm("damage", f"{what}; what stood there is asked of peers, and told to nobody as missing")
+                context.alarm("damage", f"{what}; what was there is requested from peers, and is not reported as missing")
