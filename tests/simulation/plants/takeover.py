@@ -75,6 +75,7 @@ def held_unheard() -> Iterator[None]:
                 hold._wake = trio.Event()
                 await hold._wake.wait()
         hold.is_over = True
+        hold.release()
 
     with patch.object(StartHold, "run", run):
         yield
