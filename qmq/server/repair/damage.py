@@ -36,4 +36,4 @@ class DamageReport:
                 self._reported.add(what)
                 context.fanout_repair.schedule()
                 context.queue_store_repair.schedule()
-                context.alarm("damage", f"{what}; what was there is requested from peers, and is not reported as missing")
+                context.alarm("damage", f"{what}; the records are requested from peers and not reported as missing")

@@ -6,7 +6,6 @@ from qmq.broker.messages.dedup import SECONDS
 from qmq.broker.messages.message import Message
 from qmq.dots import Dot, Origin
 
-from ..paging_rig import PagedNode
 from ..rig import JOBS, NOW_US, SECOND_US, Node, check_accounts, envelope
 
 B = Origin("b", 7)
@@ -154,22 +153,3 @@ def test_a_node_that_does_not_serve_the_first_attempt_leaves_it_to_the_one_that_
     accept(node, record(B, 5, FIRST), record(C, 1, RETRY))
 
     assert node.settled_dots() == []
-
-
-def test_a_first_attempt_that_is_only_in_the_store_is_settled_at_its_load() -> None:
-    node = PagedNode()
-    first = node.send(headers=FIRST)
-    other = node.send()
-    node.checkpoint()
-    assert node.evict() == 2
-    node.decide(lambda out: node.broker.accept(record(B, 5, RETRY, node.now_us), out))
-
-    consumer = node.subscribe()
-    node.load_all()
-
-    assert [delivery.message.dot for delivery in consumer.in_flight.values()] == [other]
-    assert first in node.settled
-    assert node.queues.by_name[JOBS].depth == 1
-    node.ack(next(iter(consumer.in_flight.values())))
-    node.checkpoint()
-    assert node.store.is_empty("a")

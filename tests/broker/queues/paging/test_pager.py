@@ -13,11 +13,11 @@ from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.dispatch import queue
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.paging import backlog, pager
-from qmq.dots import Dot
+from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
 from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
-from ...rig import JOBS, SECOND_US
+from ...rig import JOBS, SECOND_US, envelope
 
 PAGE, WINDOW = 3, 4
 
@@ -677,3 +677,23 @@ def test_bounded_queue_that_is_counted_is_not_loaded_for_each_message() -> None:
     node.send()
 
     assert not node.wanted
+
+
+def test_a_first_attempt_that_is_only_in_the_store_is_settled_at_its_load() -> None:
+    node = PagedNode()
+    first = node.send(headers=b"dedup-id:x\n")
+    other = node.send()
+    node.checkpoint()
+    assert node.evict() == 2
+    retry = Message(envelope(JOBS, headers=b"dedup-id:x\ndedup-retry:true\n"), b"5", Origin("b", 7), 5, node.now_us)
+    node.decide(lambda out: node.broker.accept(retry, out))
+
+    consumer = node.subscribe()
+    node.load_all()
+
+    assert [delivery.message.dot for delivery in consumer.in_flight.values()] == [other]
+    assert first in node.settled
+    assert node.queues.by_name[JOBS].depth == 1
+    node.ack(next(iter(consumer.in_flight.values())))
+    node.checkpoint()
+    assert node.store.is_empty("a")
