@@ -22,14 +22,14 @@ from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.messages.message import Message
 from qmq.dots import Dot, Origin
 from qmq.environment import Pipe, Tls
-from qmq.replication.journal.gaps import GiveUp, JournalReach, WantedRange
+from qmq.replication.anti_entropy.gaps import GiveUp, JournalReach, WantedRange
 from qmq.replication.links.host import Host, Peers, Settings
 from qmq.replication.links.link import Link
 from qmq.replication.links.listener import MeshListener
-from qmq.replication.links.pulling import Pulling
+from qmq.replication.links.pulling_side import PullingSide
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.reverse_dial import ReverseDial
-from qmq.replication.links.serving import Serving
+from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.protocol.frames import (
     Answer,
     Credit,
@@ -227,7 +227,7 @@ class Mesh:
     def links_to(self, peer: Origin) -> Collection[object]:
         """The links that a question to this incarnation, or its answer, may go over now; each is itself only."""
         registry = self._registry
-        links: list[Pulling | Serving] = [*registry.followings.values(), *registry.servings.values()]
+        links: list[PullingSide | ServingSide] = [*registry.followings.values(), *registry.servings.values()]
         return [link for link in links if link.partner.origin == peer]
 
     def never_again(self, forgotten: Collection[Origin]) -> None:
@@ -240,7 +240,10 @@ class Mesh:
 
     def is_handed_over(self, origin: Origin, last: int) -> bool:
         """Whether each peer that follows us has that much of `origin` durably, and no short frame waits for a link."""
-        links: list[Pulling | Serving] = [*self._registry.followings.values(), *self._registry.servings.values()]
+        links: list[PullingSide | ServingSide] = [
+            *self._registry.followings.values(),
+            *self._registry.servings.values(),
+        ]
         if any(link.outbox.has_short for link in links):
             return False
         return all(serving.feed.has_exactly(origin, last) for serving in self._registry.servings.values())

@@ -24,7 +24,7 @@ from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.environment import Environment, Tls
 from qmq.members import Listing, Membership, Standing
 from qmq.record_codec import Replay, encode_group
-from qmq.replication.journal.gaps import GiveUp
+from qmq.replication.anti_entropy.gaps import GiveUp
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.takeover_frames import Terms

@@ -102,7 +102,7 @@ class Handoff:
 
     def begin_anew(self, owner: str) -> None:
         """This node goes on to serve `owner`, in a new term. What peers have was lent in the old one, which is over for
-        those that have not left yet (`Serving._is_lent`)."""
+        those that have not left yet (`ServingSide._is_lent`)."""
         owned = self._owned
         for lent in owned.lent.values():
             for dot, message in list(lent.items()):

@@ -20,7 +20,7 @@ from qmq.environment import Environment, Pipe, Tls
 from qmq.errors import MeshError, StorageError
 from qmq.replication.links.host import PeerAddress, PeerEntry, Settings
 from qmq.replication.links.outbox import LinkOutbox, encode_send
-from qmq.replication.links.pulling import Pulling
+from qmq.replication.links.pulling_side import PullingSide
 from qmq.replication.links.registry import QUIET, LinkRegistry
 from qmq.replication.protocol.conversation import Conversation, LinkState
 from qmq.replication.protocol.frames import Gap, MeshFrame, Paths, Serves
@@ -186,7 +186,7 @@ class Link:
         """Whether the first try is over; it may have been a long life."""
         self.last_error = ""
         self.since_us = 0
-        self.following: Pulling | None = None
+        self.following: PullingSide | None = None
         self._registry = registry
         self._host = registry.host
         self._address = peer.mesh
@@ -292,11 +292,11 @@ class Link:
             pipe.close()
             self._end()
 
-    def _begin(self, line: LinkStream) -> Pulling:
+    def _begin(self, line: LinkStream) -> PullingSide:
         registry = self._registry
         partner = line.conversation.partner
         assert partner is not None
-        following = Pulling(self._host, partner, line.outbox, registry.acceptance, registry.gaps)
+        following = PullingSide(self._host, partner, line.outbox, registry.acceptance, registry.gaps)
         self.following = registry.followings[self.peer] = following
         self.since_us = self._host.environment.now_us()
         following.begin(registry.direct_for(self.peer))

@@ -21,12 +21,12 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Vector
 from qmq.environment import Pipe, PipeListener, Tls
 from qmq.errors import MeshError
-from qmq.replication.journal.feed import Read
+from qmq.replication.anti_entropy.feed import Read
 from qmq.replication.links.host import PeerAddress, Settings
 from qmq.replication.links.link import FAREWELL_SECONDS, LOST, LinkStream, fresh_nonce, reasons, report_end
 from qmq.replication.links.outbox import TURN_BYTES, encode_message
 from qmq.replication.links.registry import LinkRegistry
-from qmq.replication.links.serving import Serving
+from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.protocol.conversation import Conversation
 from qmq.replication.protocol.frames import Follows, MeshFrame, Paths
 from qmq.replication.protocol.handshake import Answering
@@ -50,7 +50,7 @@ class ServedLink:
         self.pipe = pipe
         self.line = line
         self.answering = answering
-        self.serving: Serving | None = None
+        self.serving: ServingSide | None = None
         self.since_us = 0
         self.began = trio.Event()
         self.room = trio.Event()
@@ -259,11 +259,11 @@ class MeshListener:
         old.pipe.close()
         return True
 
-    def _begin(self, served: ServedLink, out: Outcome) -> Serving:
+    def _begin(self, served: ServedLink, out: Outcome) -> ServingSide:
         registry = self._registry
         partner = served.line.conversation.partner
         assert partner is not None
-        serving = Serving(self._host, partner, served.line.outbox)
+        serving = ServingSide(self._host, partner, served.line.outbox)
         served.serving = serving
         served.since_us = self._host.environment.now_us()
         takeback = self._takebacks.pop(serving.peer, None)

@@ -13,13 +13,13 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.journal.acceptance import NOT_HERE, Acceptance
-from qmq.replication.journal.gaps import Gaps
+from qmq.replication.anti_entropy.acceptance import NOT_HERE, Acceptance
+from qmq.replication.anti_entropy.gaps import Gaps
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.links.pulling import Pulling
+from qmq.replication.links.pulling_side import PullingSide
 from qmq.replication.links.routes import Routes
-from qmq.replication.links.serving import Serving
+from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.protocol.conversation import REFUSED
 from qmq.replication.protocol.handshake import RETIRED_NODE, TAKEOVER_DIFFERS, PeerIdentity
 from qmq.replication.protocol.membership_frame import MembershipFrame
@@ -41,8 +41,8 @@ class LinkRegistry:
         self.identity = identity
         self.acceptance = Acceptance(identity.origin, host.membership.origins_known, host.replay)
         self.routes = Routes(host, identity.members, host.interest_progressed)
-        self.followings: dict[str, Pulling] = {}
-        self.servings: dict[str, Serving] = {}
+        self.followings: dict[str, PullingSide] = {}
+        self.servings: dict[str, ServingSide] = {}
         self.unlent: dict[str, list[Message]] = {}
         """Lent in a decision, but never sent: they go back to their queues."""
         self.outboxes: dict[Origin, LinkOutbox] = {}
@@ -73,7 +73,7 @@ class LinkRegistry:
 
     def links_changed(self) -> None:
         """A link began or ended: replies and questions go over any that is left, to the incarnation that is there."""
-        links: list[Pulling | Serving] = [*self.followings.values(), *self.servings.values()]
+        links: list[PullingSide | ServingSide] = [*self.followings.values(), *self.servings.values()]
         self.outboxes = {link.partner.origin: link.outbox for link in links}
         self.host.broker.replies.peers = frozenset(self.outboxes)
         self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
@@ -110,7 +110,7 @@ class LinkRegistry:
 
     def send_membership(self) -> None:
         """Send it to every peer, over every link."""
-        links: list[Pulling | Serving] = [*self.followings.values(), *self.servings.values()]
+        links: list[PullingSide | ServingSide] = [*self.followings.values(), *self.servings.values()]
         for link in links:
             link.outbox.put(MembershipFrame(self.host.membership.standing))
 

@@ -2,7 +2,7 @@
 
 The table comes first. It lists, per side and state, which frame may come and the next state. An absent frame is refused
 with one MeshError, and nothing is read after it. The codec handles STOMP, the handshake checks identities, and
-`serving` and `pulling` decide how a mesh frame changes the node.
+`serving_side` and `pulling_side` decide how a mesh frame changes the node.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 messages.
 
 A node that was away for too long has two problems. It is missing records. It requests snapshots of them range by range,
-at its own pace, from the peer that reported the gap (`replication.journal.gaps` says which peer, and when a gap is
+at its own pace, from the peer that reported the gap (`replication.anti_entropy.gaps` says which peer, and when a gap is
 final). It also missed settles, so its messages may be settled long ago. Until a peer was asked about every message in
 its queue store, it delivers nothing of its queues. Messages that the peer knows as settled are settled here by a record
 of its own. The cursors of durable subscriptions are fetched, too.
@@ -26,7 +26,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.cursors import Move, Name
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, MeshError, Refused
-from qmq.replication.journal.gaps import GiveUp, WantedRange
+from qmq.replication.anti_entropy.gaps import GiveUp, WantedRange
 from qmq.replication.protocol.values import (
     array,
     check_dots,

@@ -19,7 +19,7 @@ import trio
 
 from qmq.dots import merge
 from qmq.errors import CorruptLog, DiskFull
-from qmq.replication.journal.gaps import WantedRange
+from qmq.replication.anti_entropy.gaps import WantedRange
 from qmq.server.repair.catch_up import ask_snapshot
 from qmq.server.runtime.contexts import Engine, Links, MeshPeers
 from qmq.storage.repair.fanout_logs import FoundRange, records_of

@@ -26,7 +26,7 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.errors import MeshError, Refused
-from qmq.replication.journal.gaps import WantedRange
+from qmq.replication.anti_entropy.gaps import WantedRange
 from qmq.replication.protocol.values import array, number, origin_of
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing

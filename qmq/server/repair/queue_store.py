@@ -22,7 +22,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, DiskFull
 from qmq.record_codec import record_of
-from qmq.replication.journal.gaps import WantedRange
+from qmq.replication.anti_entropy.gaps import WantedRange
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.repair.catch_up import DOTS_AT_ONCE, ask_settled, ask_snapshot
 from qmq.server.runtime.contexts import Alarming, Committing, Engine, Links, MeshPeers, Repairing

@@ -13,7 +13,7 @@ from qmq.broker.messages.message import Message
 from qmq.dots import Origin, Vector
 from qmq.environment import Environment
 from qmq.members import Membership
-from qmq.replication.journal.gaps import GiveUp, WantedRange
+from qmq.replication.anti_entropy.gaps import GiveUp, WantedRange
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.record import Record
 from qmq.storage.repair.range_snapshot import RangeSnapshot

@@ -5,7 +5,7 @@ from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Dot, Origin
-from qmq.replication.journal.acceptance import Acceptance
+from qmq.replication.anti_entropy.acceptance import Acceptance
 from qmq.server.admin.status import status_of
 from qmq.server.node import Node
 from tests.replication.rig import batch_of

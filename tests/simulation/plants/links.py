@@ -12,8 +12,8 @@ from qmq.broker.topics import retained
 from qmq.broker.topics.router import TopicRouter
 from qmq.dots import Origin, Vector
 from qmq.errors import MeshError
-from qmq.replication.journal.acceptance import NOT_HERE, Acceptance
-from qmq.replication.journal.feed import JournalFeed, Read
+from qmq.replication.anti_entropy.acceptance import NOT_HERE, Acceptance
+from qmq.replication.anti_entropy.feed import JournalFeed, Read
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.routes import Neighbour, Routes
 from qmq.replication.protocol.frames import Batches, Gap, Hole

@@ -10,7 +10,7 @@ from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.dots import Dot, Vector
-from qmq.replication.links.serving import Serving
+from qmq.replication.links.serving_side import ServingSide
 from qmq.storage.checkpoints.compaction import Compaction
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import ANY_CALL, plant
@@ -20,10 +20,10 @@ from tests.simulation.plants.registry import ANY_CALL, plant
 def lent_and_forgotten() -> Iterator[None]:
     """What a borrower lost with its link is never taken back by its owner."""
 
-    def take_back(serving: Serving, have: Vector, out: Outcome, *, late: bool = False) -> int:
+    def take_back(serving: ServingSide, have: Vector, out: Outcome, *, late: bool = False) -> int:
         return 0
 
-    with patch.object(Serving, "take_back", take_back):
+    with patch.object(ServingSide, "take_back", take_back):
         yield
 
 

@@ -9,7 +9,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.replication.links.outbox import LinkOutbox, encode_message
-from qmq.replication.links.serving import Serving
+from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.protocol.frames import Credit, Held, Returned, Welcome
 from qmq.replication.protocol.handshake import Partner
 from qmq.replication.protocol.membership_frame import MembershipFrame
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.trio
 A, B = Origin("a", 1), Origin("b", 1)
 
 
-def node_and_follower() -> tuple[Node, Serving]:
+def node_and_follower() -> tuple[Node, ServingSide]:
     """Node a that has lent its messages 1 and 2 to b over a link that has ended, and b's next link."""
     node = Node(Network(), "a", peers_of("ab"))
     out = Outcome()
@@ -33,9 +33,9 @@ def node_and_follower() -> tuple[Node, Serving]:
     return node, serve(node)
 
 
-def serve(node: Node) -> Serving:
+def serve(node: Node) -> ServingSide:
     partner = Partner(origin=B, peers_version=1, features=frozenset(), beat_ms=1000)
-    serving = Serving(node, partner, LinkOutbox(encode_message, lambda: None))
+    serving = ServingSide(node, partner, LinkOutbox(encode_message, lambda: None))
     serving.begin()
     return serving
 
@@ -171,7 +171,7 @@ async def test_a_hole_makes_other_peers_relay(autojump_clock: trio.testing.MockC
 async def test_last_values_are_sent_while_the_link_lasts() -> None:
     node = Node(Network(), "a", peers_of("ab"))
     partner = Partner(origin=B, peers_version=1, features=frozenset(), beat_ms=1000)
-    serving = Serving(node, partner, LinkOutbox(encode_message, lambda: None))
+    serving = ServingSide(node, partner, LinkOutbox(encode_message, lambda: None))
     serving.begin()
 
     assert list(node.broker.retained.spreads) == ["b"]

@@ -13,7 +13,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import MeshError
-from qmq.replication.journal.feed import JournalFeed
+from qmq.replication.anti_entropy.feed import JournalFeed
 from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
@@ -34,7 +34,7 @@ from qmq.replication.protocol.membership_frame import MembershipFrame
 from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 
 
-class Serving:
+class ServingSide:
     """One follower, from the moment it was believed."""
 
     def __init__(self, host: Host, partner: Partner, outbox: LinkOutbox) -> None:

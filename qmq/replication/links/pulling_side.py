@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.dots import Origin, Vector
-from qmq.replication.journal.acceptance import Acceptance
-from qmq.replication.journal.gaps import Gaps
+from qmq.replication.anti_entropy.acceptance import Acceptance
+from qmq.replication.anti_entropy.gaps import Gaps
 from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
@@ -37,7 +37,7 @@ from qmq.replication.protocol.membership_frame import MembershipFrame
 from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 
 
-class Pulling:
+class PullingSide:
     """One node that we follow, from the moment it was believed."""
 
     def __init__(self, host: Host, partner: Partner, outbox: LinkOutbox, acceptance: Acceptance, gaps: Gaps) -> None:

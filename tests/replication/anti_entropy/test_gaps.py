@@ -1,7 +1,7 @@
 """Whose word counts when records are said to be gone, who is asked what is left, and when it is given up."""
 
 from qmq.dots import Origin, Vector
-from qmq.replication.journal.gaps import Gaps, GiveUp, JournalReach, WantedRange
+from qmq.replication.anti_entropy.gaps import Gaps, GiveUp, JournalReach, WantedRange
 
 C = Origin("c", 1)
 HAVE: Vector = {C: 5}

@@ -8,10 +8,10 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Dot, Origin, Vector
-from qmq.replication.journal.acceptance import Acceptance
-from qmq.replication.journal.gaps import Gaps
+from qmq.replication.anti_entropy.acceptance import Acceptance
+from qmq.replication.anti_entropy.gaps import Gaps
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.links.pulling import Pulling
+from qmq.replication.links.pulling_side import PullingSide
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Held, Hole, Lend, MeshFrame, Welcome
 from qmq.replication.protocol.handshake import Partner
 from qmq.replication.protocol.membership_frame import MembershipFrame
@@ -33,7 +33,7 @@ class Link:
         outbox = LinkOutbox(self._encode, lambda: None)
         acceptance = Acceptance(B, frozenset("abc"), self.node.replay)
         self.gaps = Gaps()
-        self.following = Pulling(self.node, partner, outbox, acceptance, self.gaps)
+        self.following = PullingSide(self.node, partner, outbox, acceptance, self.gaps)
 
     def _encode(self, frame: MeshFrame) -> bytes:
         self._told.append(frame)

@@ -15,7 +15,7 @@ from qmq.build import BUILD
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError
 from qmq.record_codec import Replay
-from qmq.replication.journal.acceptance import CHECKED, ELEMENTS_MAX, FACTS, NOT_HERE, Acceptance
+from qmq.replication.anti_entropy.acceptance import CHECKED, ELEMENTS_MAX, FACTS, NOT_HERE, Acceptance
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, encode_batch
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record

@@ -1,1 +1,0 @@
-"""Copying journals between nodes: what is sent, what is accepted, and what is missing."""
