@@ -34,6 +34,7 @@ from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.runtime.contexts import Alarming, Engine
+from qmq.server.runtime.waker import Waker
 from qmq.storage.format.batch import BatchHead
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind
@@ -72,7 +73,7 @@ class MeshHost:
     def __init__(self, context: HostContext) -> None:
         self._context = context
         self._caught_up: set[str] = set()
-        self._interest_heard = trio.Event()
+        self._interest_heard = Waker()
         self.origin = context.origin
         self.broker = context.broker
         self.replay = context.replay
@@ -180,14 +181,13 @@ class MeshHost:
 
     def interest_progressed(self) -> None:
         self._context.receipts.interest_progressed()
-        self._interest_heard.set()
+        self._interest_heard.wake()
 
     async def learn_interest(self, mesh: Mesh, seconds: float) -> None:
         """Wait until a topic message would reach its subscribers on other nodes, at most `seconds`."""
         with trio.move_on_after(seconds):
             while not mesh.knows_interest:
                 await self._interest_heard.wait()
-                self._interest_heard = trio.Event()
 
     # Requests of peers
 

@@ -13,13 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import trio
-
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.server.runtime.contexts import Committing, Engine
+from qmq.server.runtime.waker import Waker
 
 EVENTS = "/system/events"
 PEERS = "/system/peers"
@@ -44,31 +43,31 @@ class SystemTopics:
         self._waiting: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._states: dict[str, tuple[str, str]] = {}
         self._unanswered: list[Subscription] = []
-        self._noted = trio.Event()
+        self._noted = Waker()
 
     def note(self, event: str, **facts: Any) -> None:
         """Note an event for the subscribers of EVENTS."""
         self._waiting.append(
             {"event": event, "node": self._node_name, "at_us": self._context.environment.now_us(), **facts}
         )
-        self._noted.set()
+        self._noted.wake()
 
     def answer(self, subscriptions: list[Subscription]) -> None:
         """These subscriptions began: those of PEERS get the present state of the links in the next pass."""
         self._unanswered += [one for one in subscriptions if one.destination == PEERS]
         if self._unanswered:
-            self._noted.set()
+            self._noted.wake()
 
     def links_changed(self) -> None:
         """A link began, ended or caught up."""
-        self._noted.set()
+        self._noted.wake()
 
     async def run(self) -> None:
         """Publish until cancelled."""
         while True:
             await self._noted.wait()
             await self._context.slot()
-            self._noted = trio.Event()
+            self._noted.clear()
             self.publish()
 
     def publish(self) -> None:

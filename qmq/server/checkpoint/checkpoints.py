@@ -21,6 +21,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.runtime.contexts import Alarming, Engine
 from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.server.runtime.malloc_trim import give_back_memory
+from qmq.server.runtime.waker import Waker
 from qmq.storage.checkpoints.checkpoint import CheckpointReport
 
 TRIM_BYTES = 4 << 20
@@ -80,9 +81,9 @@ class Checkpoints:
         self.members: dict[str, Vector] = {}
         self.count = 0
         self._one = trio.Lock()
-        self._untidy = trio.Event()
+        self._untidy = Waker()
         self._refused = ""
-        self._began = trio.Event()
+        self._began = Waker()
         self._ended = trio.Event()
         self._calm = trio.CancelScope()
 
@@ -137,7 +138,7 @@ class Checkpoints:
         """Bring the stores up to everything committed so far."""
         async with self._one:
             self._ended = trio.Event()
-            self._began.set()
+            self._began.wake()
             ends_node = False
             try:
                 await self._checkpoint()
@@ -169,7 +170,7 @@ class Checkpoints:
             context.checkpoint_done(report)
             context.broker.deletions.forget(report.obsolete)
             context.check_damage()
-        self._untidy.set()
+        self._untidy.wake()
         await self.check_space()
         if report.read_bytes >= TRIM_BYTES:
             await context.environment.run_blocking(give_back_memory)
@@ -178,7 +179,7 @@ class Checkpoints:
         """Log each checkpoint that takes long, until cancelled."""
         while True:
             await self._began.wait()
-            self._began, ended = trio.Event(), self._ended
+            ended = self._ended
             with trio.move_on_after(SLOW_SECONDS):
                 await ended.wait()
             if not ended.is_set():
@@ -191,7 +192,6 @@ class Checkpoints:
         context = self._context
         while True:
             await self._untidy.wait()
-            self._untidy = trio.Event()
             has_more = True
             while has_more:
                 try:

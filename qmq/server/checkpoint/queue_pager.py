@@ -15,6 +15,7 @@ from qmq.broker.queues.paging.pager import Load, LoadedPage, page_limit
 from qmq.dots import Vector
 from qmq.record_codec import Replay
 from qmq.server.runtime.contexts import Alarming, Committing, Engine
+from qmq.server.runtime.waker import Waker
 from qmq.storage.format.interfaces import QueueHead, QueueRow
 from qmq.storage.queues.served_rows import ServedRows
 
@@ -88,10 +89,10 @@ class QueuePager:
         self._unsaved_bytes_most = UNSAVED_BYTES_MOST * checkpoint_bytes
         self._context = context
         self._wanted: list[str] = []
-        self._work = trio.Event()
+        self._work = Waker()
         self.load_lock = trio.Lock()
         """Held while pages are read and used: the owners that this node serves must not change in between."""
-        self._schedule_sweep = trio.Event()
+        self._sweeper = Waker()
         self._sweep_at_us = 0
         self._sweep_rows = EXPIRED_AT_ONCE
         self._sweep_bytes = EXPIRED_BYTES
@@ -118,7 +119,7 @@ class QueuePager:
     def want(self, names: list[str]) -> None:
         """Load what the queues with these names need next."""
         self._wanted += names
-        self._work.set()
+        self._work.wake()
 
     async def run(self) -> None:
         """Load until cancelled. Raises LogBroken when the store fails."""
@@ -126,7 +127,6 @@ class QueuePager:
             nursery.start_soon(self._sweep)
             while True:
                 await self._work.wait()
-                self._work = trio.Event()
                 while self._wanted:
                     async with self.load_lock:
                         await self._load()
@@ -261,20 +261,17 @@ class QueuePager:
         """Look for expired messages in the store at that time or before."""
         if not self._sweep_at_us or at_us < self._sweep_at_us:
             self._sweep_at_us = at_us
-            self._schedule_sweep.set()
+            self._sweeper.wake()
 
     async def _sweep(self) -> None:
         context = self._context
         while True:
             if not context.broker.queues.owned.has_stored or not self._sweep_at_us:
-                await self._schedule_sweep.wait()
-                self._schedule_sweep = trio.Event()
+                await self._sweeper.wait()
                 continue
             wait_us = self._sweep_at_us - context.environment.now_us()
             if wait_us > 0:
-                with trio.move_on_after(wait_us / 1_000_000):
-                    await self._schedule_sweep.wait()
-                    self._schedule_sweep = trio.Event()
+                await self._sweeper.wait(wait_us / 1_000_000)
                 continue
             async with self.load_lock:
                 await self._sweep_once()

@@ -70,7 +70,7 @@ class MemoryBudget:
         self._trimming = False
         # The maximum since memory was last returned to the system.
         self._peak = 0
-        self._below = trio.Event()
+        self._below = trio.lowlevel.ParkingLot()
 
     @property
     def is_near(self) -> bool:
@@ -104,14 +104,13 @@ class MemoryBudget:
         """Wait until the bound is not near. No checkpoint when it is not."""
         while self.is_near:
             with trio.move_on_after(WAIT_SECONDS) as waited:
-                await self._below.wait()
+                await self._below.park()
             if waited.cancelled_caught:
                 self._end_largest()
 
     def _look(self) -> None:
         if not self.is_near:
-            self._below.set()
-            self._below = trio.Event()
+            self._below.unpark_all()
 
     async def _trim(self) -> None:
         """Return freed memory to the system."""

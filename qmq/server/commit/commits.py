@@ -21,6 +21,7 @@ from qmq.environment import Environment
 from qmq.errors import DiskFull
 from qmq.record_codec import encode_group
 from qmq.server.runtime.disk_space import SPACE_SECONDS
+from qmq.server.runtime.waker import Waker
 from qmq.storage.log.journal import Journal
 
 RECEIPT_BYTES = 64
@@ -66,9 +67,9 @@ class Commits:
         self._waiting_sessions: dict[int, int] = {}
         # Those of them that have responses to deliver; an `accepted` one got its response before it is on the disk.
         self._unanswered: dict[int, int] = {}
-        self._work = trio.Event()
-        # Set and replaced after every group: tasks that wait for room, growth or a response check again.
-        self._progress = trio.Event()
+        self._work = Waker()
+        # Tasks that wait for room, growth or a response check again.
+        self._progress = trio.lowlevel.ParkingLot()
         self._submitted = 0
         self._delivered = 0
         self._stopping = False
@@ -81,7 +82,7 @@ class Commits:
     async def slot(self) -> None:
         """Wait until there is room to decide more. No checkpoint when there is."""
         while self.pending_bytes >= self._pending_bytes_max:
-            await self._progress.wait()
+            await self._progress.park()
 
     def submit(self, out: Outcome) -> None:
         """Take over a decision. Never waits; call without an `await` after the decision."""
@@ -94,7 +95,7 @@ class Commits:
             self._waiting_sessions[out.session] = self._waiting_sessions.get(out.session, 0) + 1
             self.pending_bytes += _waiting_bytes(out)
             self._submitted += 1
-            self._work.set()
+            self._work.wake()
         self._before_commit(out)
         if waits and out.has_answers:
             self._unanswered[out.session] = self._unanswered.get(out.session, 0) + 1
@@ -113,7 +114,6 @@ class Commits:
                 if self._stopping:
                     return
                 await self._work.wait()
-                self._work = trio.Event()
                 continue
             group, self._waiting = self._waiting, []
             await self._commit(group)
@@ -141,8 +141,7 @@ class Commits:
         self._after_commit(group, begin)
         self._flush()
         self._delivered += len(group)
-        self._progress.set()
-        self._progress = trio.Event()
+        self._progress.unpark_all()
 
     async def _append(self, batches: list[bytes]) -> int:
         # This may use the reserve: new messages are refused before they are decided (`SendLimits.disk_full`).
@@ -170,15 +169,15 @@ class Commits:
     async def grew(self, position: int) -> None:
         """Wait until something beyond `position` is durable."""
         while self.committed_end <= position:
-            await self._progress.wait()
+            await self._progress.park()
 
     async def flushed(self) -> None:
         """Wait until everything submitted before this call is delivered."""
         target = self._submitted
         while self._delivered < target:
-            await self._progress.wait()
+            await self._progress.park()
 
     def stop(self) -> None:
         """Let `run` return as soon as nothing waits."""
         self._stopping = True
-        self._work.set()
+        self._work.wake()

@@ -55,12 +55,12 @@ class Receipts:
         self._watched = -1
         self._due = math.inf
         self.interest: ConfirmedInterest | None = None
-        self._room = trio.Event()
+        self._room = trio.lowlevel.ParkingLot()
 
     async def slot(self) -> None:
         """Wait until there is room for more responses. No checkpoint when there is."""
         while self._copies.waiting_bytes >= WAITING_BYTES_MAX:
-            await self._room.wait()
+            await self._room.park()
 
     def deliver(self, out: Outcome) -> None:
         """Respond to the session of `out`, whose records are durable here: now, or when enough replicas have them."""
@@ -110,8 +110,7 @@ class Receipts:
             freed, self._freed = self._freed, []
             for answer in freed:
                 self._put(answer)
-            self._room.set()
-            self._room = trio.Event()
+            self._room.unpark_all()
 
     def mark_short(self, answer: PendingReceipt, version: Version, keep_open: bool) -> None:
         """Mark the receipts of a response that has too few replica acks.

@@ -12,6 +12,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.errors import Refused
 from qmq.server.clients.session import SECOND_POLL_SECONDS, ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
+from qmq.server.runtime.waker import Waker
 
 SLEEP_SECONDS_MAX = 3600.0
 """Wall clocks are set now and then: the timer checks at least this often."""
@@ -34,7 +35,7 @@ class DeadlineTimer:
     def __init__(self, context: TimerContext) -> None:
         self._context = context
         self._sleeps_until_us = 0
-        self._sooner = trio.Event()
+        self._sooner = Waker()
 
     def _let_go(self) -> None:
         """Disconnect clients that did not read, within an ack-timeout, what they had to acknowledge in it: else they
@@ -51,26 +52,24 @@ class DeadlineTimer:
         """A decision was made: there may be an earlier deadline now."""
         next_us = self._context.broker.queues.deadlines.next_us
         if next_us and (not self._sleeps_until_us or next_us < self._sleeps_until_us):
-            self._sooner.set()
+            self._sooner.wake()
 
     async def run(self) -> None:
         """Run until cancelled."""
         context = self._context
         while True:
-            self._sooner = trio.Event()
+            self._sooner.clear()
             next_us = self._sleeps_until_us = context.broker.queues.deadlines.next_us
             if not next_us:
                 await self._sooner.wait()
                 continue
             if context.broker.queues.held:
                 # Peers may soon report that messages which have expired here were settled there.
-                with trio.move_on_after(HELD_SECONDS):
-                    await self._sooner.wait()
+                await self._sooner.wait(HELD_SECONDS)
                 continue
             seconds = (next_us - context.environment.now_us()) / 1_000_000
             if seconds > 0:
-                with trio.move_on_after(min(max(seconds, SLEEP_SECONDS_MIN), SLEEP_SECONDS_MAX)):
-                    await self._sooner.wait()
+                await self._sooner.wait(min(max(seconds, SLEEP_SECONDS_MIN), SLEEP_SECONDS_MAX))
                 continue
             before = trio.current_time()
             await context.slot()

@@ -73,7 +73,7 @@ class SelectorEvaluation:
         # Asker → its shares that wait, and the callbacks for when none is left.
         self._asked: dict[int, int] = {}
         self._hooks: dict[int, Callable[[], None]] = {}
-        self._progress = trio.Event()
+        self._progress = trio.lowlevel.ParkingLot()
 
     def deliver(self, out: Outcome) -> None:
         """Deliver the topic messages of `out` up to the cost TURN_COST; the task delivers the others later. The caller
@@ -86,7 +86,7 @@ class SelectorEvaluation:
     async def delivered(self, asker: int) -> None:
         """Wait until everything caused by `asker` is delivered. No checkpoint when it is."""
         while asker in self._asked:
-            await self._progress.wait()
+            await self._progress.park()
 
     def after_delivery(self, asker: int, do: Callable[[], None]) -> None:
         """Call `do` when everything caused by `asker` is delivered; now, if it is."""
@@ -202,5 +202,4 @@ class SelectorEvaluation:
             hook = self._hooks.pop(asker, None)
             if hook is not None:
                 hook()
-            self._progress.set()
-            self._progress = trio.Event()
+            self._progress.unpark_all()

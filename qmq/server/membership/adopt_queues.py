@@ -33,6 +33,7 @@ from qmq.server.membership.takeover import Takeover
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, MeshPeers
+from qmq.server.runtime.waker import Waker
 from qmq.storage.format.interfaces import QueueRow
 
 RECORDS_SECONDS = 10.0
@@ -113,13 +114,13 @@ class QueueAdoption:
     def __init__(self, context: AdoptionContext) -> None:
         self._context = context
         self._since: dict[str, float] = {}
-        self._wake = trio.Event()
+        self._waker = Waker()
         self.adopted = 0
         """Adopted messages, since the start."""
 
     def wake(self) -> None:
         """The members have changed."""
-        self._wake.set()
+        self._waker.wake()
 
     async def run(self) -> None:
         """Adopt until cancelled."""
@@ -127,8 +128,7 @@ class QueueAdoption:
         while True:
             owners = context.membership.adopted_by(context.origin.node)
             if not owners:
-                await self._wake.wait()
-                self._wake = trio.Event()
+                await self._waker.wait()
                 continue
             for owner in owners:
                 await self._adopt(context.membership.retired[owner])

@@ -24,6 +24,7 @@ from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.contexts import Alarming, Engine, MeshPeers
+from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.facts import CLOCK
 from qmq.storage.format.interfaces import Shift
 
@@ -65,7 +66,7 @@ class ClockCheck:
 
     def __init__(self, context: ClockContext, *, is_trusted: bool) -> None:
         self._context = context
-        self._wake = trio.Event()
+        self._waker = Waker()
         self._alarmed = ""
         self._is_unlikely = False
         self._began_us = now_us = context.environment.now_us()
@@ -119,13 +120,12 @@ class ClockCheck:
             if now >= note_at:
                 await self.note()
                 note_at = now + NOTE_SECONDS
-            self._wake = trio.Event()
-            with trio.move_on_after(POLL_SECONDS if self.in_doubt and context.peer_names else note_at - now):
-                await self._wake.wait()
+            self._waker.clear()
+            await self._waker.wait(POLL_SECONDS if self.in_doubt and context.peer_names else note_at - now)
 
     def schedule(self) -> None:
         """There is a peer to compare with."""
-        self._wake.set()
+        self._waker.wake()
 
     async def note(self) -> None:
         """Note the time on the disk."""

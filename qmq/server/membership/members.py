@@ -24,6 +24,7 @@ from qmq.replication.mesh import Mesh
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Alarming, Committing, Engine, Tasks
 from qmq.server.runtime.disk_space import when_space_is_free
+from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.facts import (
     DISK,
     LEARNER,
@@ -125,16 +126,14 @@ class LiveMembership:
         # Facts to write, in this order, and the callbacks for when they are written.
         self._facts: dict[str, str | None] = {}
         self._are_written = True
-        self._wrote = trio.Event()
-        self._wake = trio.Event()
+        self._wrote = trio.lowlevel.ParkingLot()
+        self._waker = Waker()
 
     async def run(self) -> None:
         """Write facts and apply them until cancelled. Raises LogBroken when the disk refuses."""
         self._began = trio.current_time()
         while True:
-            with trio.move_on_after(POLL_AGAIN_SECONDS if self.membership.retirements_reported() else math.inf):
-                await self._wake.wait()
-            self._wake = trio.Event()
+            await self._waker.wait(POLL_AGAIN_SECONDS if self.membership.retirements_reported() else math.inf)
             self._check_retirements()
             await self._write_facts()
             if self._leaves:
@@ -146,20 +145,19 @@ class LiveMembership:
         """Write these facts to the catalog soon."""
         self._facts.update(facts)
         self._are_written = False
-        self._wake.set()
+        self._waker.wake()
 
     async def written(self) -> None:
         """Wait until the catalog has all facts passed to `remember`."""
         while not self._are_written:
-            await self._wrote.wait()
+            await self._wrote.park()
 
     async def _write_facts(self) -> None:
         if self._facts:
             facts, self._facts = self._facts, {}
             await when_space_is_free(self._context.environment, partial(self._context.store.catalog.set_facts, facts))
         self._are_written = not self._facts
-        self._wrote.set()
-        self._wrote = trio.Event()
+        self._wrote.unpark_all()
 
     # Reports of peers
 
@@ -179,7 +177,7 @@ class LiveMembership:
             self._disks[peer] = standing.disk
             self.remember({DISK + peer: standing.disk})
         self._check_retirements()
-        self._wake.set()  # Check again later, in case a retirement is in dispute.
+        self._waker.wake()  # Check again later, in case a retirement is in dispute.
         self._check_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
@@ -269,7 +267,7 @@ class LiveMembership:
     def _check_learning(self) -> None:
         """A peer was met, or the counting members have changed."""
         if self.membership.has_learnt:
-            self._wake.set()
+            self._waker.wake()
 
     async def _become_whole(self) -> None:
         context = self._context

@@ -18,6 +18,7 @@ from qmq.server.membership.takeover import Takeover
 from qmq.server.membership.takeover_sync import HOLDS_PART
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.runtime.contexts import MeshPeers
+from qmq.server.runtime.waker import Waker
 
 SPARE_SECONDS: Final = 4.0
 """Beyond `redial_seconds_max`: a dial, a handshake and a first frame on a busy machine."""
@@ -45,11 +46,11 @@ class StartHold:
         self._reported: set[str] = set()
         # Peer → the time of its first link to this node.
         self._linked_at: dict[str, float] = {}
-        self._wake = trio.Event()
+        self._waker = Waker()
 
     def wake(self) -> None:
         """A link began or caught up, or the members have changed."""
-        self._wake.set()
+        self._waker.wake()
 
     def held_received(self, peer: str) -> None:
         """`peer` has reported what its consumers hold."""
@@ -60,9 +61,7 @@ class StartHold:
         """Hold until no peer is waited for any more, then release."""
         began = trio.current_time()
         while (until := self._until(began)) > trio.current_time():
-            self._wake = trio.Event()
-            with trio.move_on_at(until):
-                await self._wake.wait()
+            await self._waker.wait_until(until)
         self.is_over = True
         self.release()
 

@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-import trio
-
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.takeover.leases import LEASE, NEVER, PATIENCE, Bid, Ownership, OwnerState, Term
 from qmq.broker.takeover.quorum_acks import settled_through
@@ -31,6 +29,7 @@ from qmq.server.membership.members import LiveMembership
 from qmq.server.membership.takeover_sync import TakeoverSync, TakeoverSyncContext
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.repair.catch_up import CatchUp
+from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.facts import TAKEOVER_AFTER
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import TermNote, pack_term
@@ -129,7 +128,7 @@ class Takeover:
         self._sent_at = float("-inf")
         self._sent: tuple[object, ...] = ()
         self._lease_until = float("inf")
-        self._wake = trio.Event()
+        self._waker = Waker()
 
     def _longest_earlier_after(self) -> int:
         """The longest `takeover_after_seconds` of earlier runs, in ms, on which the lease of a peer may still rely.
@@ -167,9 +166,8 @@ class Takeover:
         """Poll until cancelled."""
         while True:
             self.poll()
-            self._wake = trio.Event()
-            with trio.move_on_after(self._pause()):
-                await self._wake.wait()
+            self._waker.clear()
+            await self._waker.wait(self._pause())
 
     def _pause(self) -> float:
         """Seconds until the next poll that is due by itself; a lease must not expire unnoticed."""
@@ -179,7 +177,7 @@ class Takeover:
 
     def wake(self) -> None:
         """Poll soon."""
-        self._wake.set()
+        self._waker.wake()
 
     def has_let_go(self, owner: str) -> bool:
         """Whether this node delivers nothing of a retired owner, now or later."""

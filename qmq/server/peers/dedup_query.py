@@ -68,7 +68,7 @@ class DedupQuery:
         self._context = context
         # Key → when this node asked about it, for each session that decides about it now.
         self._deciding: dict[bytes, list[int]] = {}
-        self._decided = trio.Event()
+        self._decided = trio.lowlevel.ParkingLot()
         self._clock = 0
         self._waking_until = 0.0
         self.asked = 0
@@ -99,8 +99,7 @@ class DedupQuery:
                 self._deciding[key].remove(at)
                 if not self._deciding[key]:
                     del self._deciding[key]
-            self._decided.set()
-            self._decided = trio.Event()
+            self._decided.unpark_all()
 
     async def _elsewhere(self, keys: Sequence[bytes], at: int) -> set[bytes]:
         context = self._context
@@ -135,7 +134,7 @@ class DedupQuery:
         self._clock = max(self._clock, at)
         with trio.move_on_after(ANSWER_SECONDS):
             while self._was_first(keys, at, asker):
-                await self._decided.wait()
+                await self._decided.park()
         dedup, now_us = context.broker.dedup, context.environment.now_us()
         found: list[tuple[int, str, int, int]] = []
         for index, key in enumerate(keys):

@@ -10,6 +10,8 @@ from itertools import count
 
 import trio
 
+from qmq.server.runtime.waker import Waker
+
 SLACK = 64
 """Forgotten entries that may stay in the heap, beside as many live ones."""
 
@@ -24,7 +26,7 @@ class Heartbeats:
         self._heap: list[tuple[float, int]] = []
         self._checks: dict[int, Check] = {}
         self._numbers = count()
-        self._sooner = trio.Event()
+        self._sooner = Waker()
 
     def __len__(self) -> int:
         return len(self._checks)
@@ -37,7 +39,7 @@ class Heartbeats:
     def watch(self, due: float, check: Check) -> int:
         """Call `check` at trio time `due`, and then at each time that it returns. Returns a number for `forget`."""
         if not self._heap or due < self._heap[0][0]:
-            self._sooner.set()
+            self._sooner.wake()
         number = next(self._numbers)
         self._checks[number] = check
         heapq.heappush(self._heap, (due, number))
@@ -55,10 +57,7 @@ class Heartbeats:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            due = self._heap[0][0] if self._heap else float("inf")
-            with trio.move_on_at(due):
-                await self._sooner.wait()
-            self._sooner = trio.Event()
+            await self._sooner.wait_until(self._heap[0][0] if self._heap else float("inf"))
             now = trio.current_time()
             while self._heap and self._heap[0][0] <= now:
                 _, number = heapq.heappop(self._heap)

@@ -59,8 +59,7 @@ def shipped_before_fsync() -> Iterator[None]:
             commits.pending_bytes -= out.record_bytes + RECEIPT_BYTES
         commits._after_commit(group, begin)
         commits._flush()
-        commits._progress.set()
-        commits._progress = trio.Event()
+        commits._progress.unpark_all()
         with trio.CancelScope(shield=True):
             await commits._environment.run_blocking(commits._journal.sync)
         for out in group:
@@ -72,8 +71,7 @@ def shipped_before_fsync() -> Iterator[None]:
         commits._after_commit(answers, commits.committed_end)
         commits._flush()
         commits._delivered += len(group)
-        commits._progress.set()
-        commits._progress = trio.Event()
+        commits._progress.unpark_all()
 
     with patch.object(Journal, "append", append), patch.object(Commits, "_commit", commit):
         yield

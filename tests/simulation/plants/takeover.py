@@ -72,8 +72,7 @@ def held_unheard() -> Iterator[None]:
         node = hold._context
         with trio.move_on_after(2.0):
             while not all(node.has_caught_up_with(peer) for peer in node.peer_names):
-                hold._wake = trio.Event()
-                await hold._wake.wait()
+                await hold._waker.wait()
         hold.is_over = True
         hold.release()
 

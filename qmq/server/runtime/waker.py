@@ -1,0 +1,33 @@
+"""The wake-up of a task that works in rounds: it sleeps until there is work, or until a time."""
+
+import math
+
+import trio
+
+
+class Waker:
+    """An auto-reset event for one waiting task. Wake-ups between two waits count as one."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def wake(self) -> None:
+        """End the present wait or the next one. Idempotent."""
+        self._event.set()
+
+    def clear(self) -> None:
+        """Forget a wake-up: the state that the caller reads next includes what caused it."""
+        if self._event.is_set():
+            self._event = trio.Event()
+
+    async def wait(self, seconds: float = math.inf) -> None:
+        """Return at a wake-up since the last wait, or after `seconds`; always a checkpoint."""
+        await self.wait_until(trio.current_time() + seconds)
+
+    async def wait_until(self, deadline: float) -> None:
+        """Like `wait`, but at most until `deadline`, a time of trio."""
+        with trio.move_on_at(deadline):
+            await self._event.wait()
+        self.clear()
