@@ -29,7 +29,7 @@ from qmq.config import Address
 
 PARTS = (
     ("parsing frames", ("qmq.wire.",)),
-    ("gateway", ("qmq.gateways.stomp", "qmq.gateways.retries", "qmq.gateways.headers")),
+    ("gateway", ("qmq.gateways.stomp", "qmq.gateways.ack_frames", "qmq.gateways.retries", "qmq.gateways.headers")),
     ("broker", ("qmq.broker.", "qmq.dots", "namedtuple_Dot")),
     (
         "encoding frames and receipts",

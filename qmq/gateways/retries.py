@@ -1,12 +1,10 @@
 """SENDs that may be there already: which ones a session cannot decide at once, and how they are answered.
 
-A SEND whose message this node knows by its dedup id is receipted and not appended. One that says that it is tried
-again (`redelivered:true`) is not decided before peers were asked: the gateway stops in front of it, the session asks
-about all that follow in the same read with one question, tells `answered`, and goes on. So a client's frames keep their
-order.
+A SEND whose message this node knows by its dedup id is confirmed and not appended. A retry (`redelivered:true`) is not
+decided before peers were asked: the gateway pauses before it, the session asks about all that follow in the same read
+with one query, calls `answered`, and continues. So a client's frames keep their order.
 
-What was asked about counts until the read is done; whatever came meanwhile is seen because this node's own knowledge is
-looked at again.
+What was asked about counts until the read is done. This node's own knowledge is looked at again after the query.
 """
 
 from collections.abc import Collection
@@ -15,6 +13,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.errors import Refused
+from qmq.gateways.paused import Paused, PauseReason
 from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.wire.stomp import Frame
 
@@ -39,13 +38,16 @@ class Repeats:
         self.asked: dict[bytes, bool] = {}
         """Keys that peers were asked about for this read, and whether only they have the message."""
 
-    def is_first(self, key: bytes, is_retry: bool, now_us: int) -> bool:
-        """Whether a SEND with this key may be appended now."""
+    def may_append(self, plan: SendPlan, now_us: int) -> bool:
+        """Whether a SEND with this plan may be appended now. In a transaction, COMMIT decides that."""
+        key = plan.key
+        if key is None or plan.transaction is not None or not plan.is_bounded:
+            return True
         if self._broker.dedup.find(key, now_us) is not None:
             return False
         elsewhere = self.asked.get(key)
         if elsewhere is None:
-            return not (is_retry or self._broker.dedup.was_asked(key))
+            return not (plan.is_retry or self._broker.dedup.was_asked(key))
         return not elsewhere
 
     def of_commit(self, frame: Frame, now_us: int) -> list[bytes]:
@@ -60,18 +62,24 @@ class Repeats:
             and self._is_unsure(one.envelope.key, one.is_retry, now_us)
         ]
 
-    def unsure(self, frames: list[Frame], now_us: int) -> list[bytes] | None:
-        """What peers must be asked about before `frames` go on, of all SENDs that they begin with; perhaps nothing.
+    def pause(self, frames: list[Frame], now_us: int) -> Paused:
+        """Stop before the first of `frames`, a SEND that may not be appended now, with all keys that peers must be
+        asked about; perhaps none.
 
-        None when they begin with a question to a control destination.
+        After a query in the same read, a duplicate is answered before there is another query: what a query is about
+        is decided before it ends.
         """
-        if frames[0].head.command == "COMMIT":
-            return self.of_commit(frames[0], now_us)
+        if self.asked and not self.unsure(frames[:1], now_us):
+            return Paused(PauseReason.DEDUP, frames)
+        return Paused(PauseReason.DEDUP, frames, self.unsure(frames, now_us))
+
+    def unsure(self, frames: list[Frame], now_us: int) -> list[bytes]:
+        """The keys that peers must be asked about, of all SENDs that `frames` begin with."""
         keys: list[bytes] = []
-        for number, frame in enumerate(frames):
+        for frame in frames:
             plan = self._plan(frame)
             if plan is None:
-                return keys if number else None
+                break
             if plan.key is not None and plan.transaction is None:
                 if self._is_unsure(plan.key, plan.is_retry, now_us):
                     keys.append(plan.key)

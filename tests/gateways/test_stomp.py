@@ -10,8 +10,10 @@ from qmq.broker.messages.rules import REDELIVERY_US_MIN
 from qmq.broker.selectors import compile_selector
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries
+from qmq.gateways.error_frames import encode_error
+from qmq.gateways.paused import PauseReason
 from qmq.gateways.rules import Rules
-from qmq.gateways.stomp import StompGateway, encode_error
+from qmq.gateways.stomp import StompGateway
 from qmq.wire.stomp import Connection, Role, Version
 
 ORIGIN = Origin("a", 0x0123456789ABCDEF)
@@ -58,8 +60,9 @@ class Client:
         outcomes: list[Outcome] = []
         while left or not outcomes:
             out = Outcome(self.session)
-            left = self.gateway.handle(left, self.now_us, out)
-            assert self.gateway.goes_on or not left
+            paused = self.gateway.handle(left, self.now_us, out)
+            assert paused is None or paused.reason is PauseReason.TURN
+            left = [] if paused is None else paused.frames
             outcomes.append(self.told(out))
         return outcomes
 
@@ -236,12 +239,12 @@ def test_frames_after_a_refused_one_are_handed_back_for_answers_that_come_after_
     )
     first, second = Outcome(client.session), Outcome(client.session)
 
-    left = client.gateway.handle(frames, NOW_US, first)
-    was_cut = client.gateway.goes_on
-    rest = client.gateway.handle(left, NOW_US, second)
+    paused = client.gateway.handle(frames, NOW_US, first)
+    assert paused is not None
+    after = client.gateway.handle(paused.frames, NOW_US, second)
 
-    assert left == frames[2:] and was_cut
-    assert rest == [] and not client.gateway.goes_on
+    assert (paused.reason, paused.frames) == (PauseReason.TURN, frames[2:])
+    assert after is None
     assert first.receipts == ["1"]
     assert client.error(first)["receipt-id"] == "2"
     assert second.receipts == ["3"]
@@ -485,12 +488,13 @@ def test_a_question_stops_the_frames_after_it_until_it_is_answered() -> None:
         b"SEND\ndestination:/control/status\nreceipt:2\n\n\0"
         b"SEND\ndestination:/queue/q\nreceipt:3\n\ny\0"
     )
-    left = client.gateway.handle(frames, NOW_US, out)
+    paused = client.gateway.handle(frames, NOW_US, out)
+    assert paused is not None
     answered = Outcome(client.session)
-    client.gateway.send_answer(left[0], {"asked": "yes"}, b"", NOW_US, answered)
+    client.gateway.send_answer(paused.frames[0], {"asked": "yes"}, b"", NOW_US, answered)
 
     assert out.receipts == ["1"]
-    assert left == frames[1:]
+    assert (paused.reason, paused.frames) == (PauseReason.CONTROL, frames[1:])
     assert client.frames(answered) == [("RECEIPT", {"receipt-id": "2", "asked": "yes"})]
 
 
@@ -739,10 +743,10 @@ def test_what_peers_were_asked_about_is_forgotten_when_all_of_a_read_is_there_al
     client = Client()
     repeats = client.gateway.repeats
     frames = client.connection.receive(b"SEND\ndestination:/queue/q\ndedup-id:1\nredelivered:true\n\n\0")
-    keys = repeats.unsure(frames, NOW_US)
-    assert keys
+    paused = client.gateway.handle(frames, NOW_US, Outcome(client.session))
+    assert paused is not None and paused.reason is PauseReason.DEDUP and len(paused.keys) == 1
 
-    repeats.answered(keys, keys)
+    repeats.answered(paused.keys, paused.keys)
     left = repeats.answer(frames, NOW_US, Outcome(client.session))
 
     assert (left, repeats.asked) == ([], {})

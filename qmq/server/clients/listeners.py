@@ -7,7 +7,7 @@ import trio
 from qmq.config import ListenerSettings
 from qmq.environment import Pipe
 from qmq.errors import Refused
-from qmq.gateways.stomp import encode_error
+from qmq.gateways.error_frames import encode_error
 from qmq.server.clients.admission import Admission
 from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.wire.stomp import Version

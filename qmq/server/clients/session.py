@@ -8,6 +8,7 @@ here ends this connection and no other (`serve` is the guard).
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 import trio
@@ -20,9 +21,11 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.config import LimitSettings, ListenerSettings
 from qmq.environment import Environment, Pipe
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError, StorageError
+from qmq.gateways.error_frames import encode_error
 from qmq.gateways.headers import window
+from qmq.gateways.paused import Paused, PauseReason
 from qmq.gateways.rules import Rules
-from qmq.gateways.stomp import StompGateway, encode_error
+from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import Admission, PendingLogin
 from qmq.server.clients.login import Logins
 from qmq.server.clients.memory_budget import MemoryBudget
@@ -257,104 +260,85 @@ class ClientSession:
             if self._ending or self.finishing:
                 continue
             if self._gateway is not None:
-                left = self._decide(self._gateway, frames)
-                while left:
-                    if self._gateway.goes_on:
-                        left = await self._continue(self._gateway, left)
-                        continue
-                    keys = self._gateway.repeats.unsure(left, context.environment.now_us())
-                    if keys is None:
-                        left = await self._respond_first(self._gateway, left)
-                    else:
-                        left = await self._query_dedup(self._gateway, keys, left)
+                await self._obey(self._gateway, frames)
             elif connection.error is not None:
                 self._refuse_login(connection.error, connection.error_receipt)
                 self.finish()
             del frames
             self._count()
 
-    async def _continue(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
-        """Handle frames that need no other part first, after every other task had a turn."""
-        self._waits_for_slot = True
-        await trio.lowlevel.checkpoint()
-        if self._is_costly:
-            # Selection of fanout messages must not accumulate in front of one commit.
-            await self._context.flushed()
-        await self._context.slot(self.id)
-        self._waits_for_slot = False
-        return [] if self._ending or self.finishing else self._decide(gateway, frames)
-
-    async def _respond_first(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
-        """Respond to the control request at the head of `frames`, then handle the others in order; the client waits
-        that long.
-        """
+    async def _obey(self, gateway: StompGateway, frames: list[Frame]) -> None:
+        """Decide the frames of one read. When the gateway pauses, wait for what it names."""
+        paused = self._decide(gateway, frames)
+        if paused is None:
+            return
         context = self._context
-        request = frames[0]
-        answer: ControlResponse | Refused
-        self._waits_for_slot = True
+        # Peers that ask about the ids of a query get the response when all of it is decided.
+        async with AsyncExitStack() as query:
+            while paused is not None:
+                response: ControlResponse | Refused | None = None
+                self._waits_for_slot = True
+                if paused.reason is PauseReason.TURN:
+                    await trio.lowlevel.checkpoint()
+                    if self._is_costly:
+                        # Selection of fanout messages must not accumulate in front of one commit.
+                        await context.flushed()
+                elif paused.reason is PauseReason.CONTROL:
+                    await query.aclose()
+                    response = await self._response(paused.frames[0])
+                elif paused.keys:
+                    await query.aclose()
+                    elsewhere = await query.enter_async_context(context.dedup_query.of(paused.keys))
+                    gateway.repeats.answered(paused.keys, elsewhere)
+                await context.slot(self.id, asks=response is not None and _only_requests(paused.frames))
+                self._waits_for_slot = False
+                if self._ending or self.finishing:
+                    return
+                left = self._answer(gateway, paused, response)
+                if self._ending:
+                    return
+                paused = self._decide(gateway, left)
+
+    async def _response(self, request: Frame) -> ControlResponse | Refused:
         try:
-            answer = await context.answer(self.user, request.head.headers)
+            return await self._context.answer(self.user, request.head.headers)
         except Refused as refused:
-            answer = refused
-        await context.slot(self.id, asks=_only_requests(frames))
-        self._waits_for_slot = False
-        if self._ending or self.finishing:
-            return []
-        # In an Outcome of its own: within one Outcome receipts precede all other effects.
+            return refused
+
+    def _answer(self, gateway: StompGateway, paused: Paused, response: ControlResponse | Refused | None) -> list[Frame]:
+        """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.
+
+        In an Outcome of their own: within one Outcome receipts precede all other effects.
+        """
+        frames = paused.frames
+        if paused.reason is PauseReason.TURN:
+            return frames
+        now_us = self._context.environment.now_us()
         out = Outcome(self.id)
+        if response is None:
+            frames = gateway.repeats.answer(frames, now_us, out)
+            if out.repeats:
+                self._context.submit(out)
+            return frames
+        request = frames[0]
         try:
-            if isinstance(answer, Refused):
-                raise answer
-            gateway.send_answer(request, answer.headers, answer.body, context.environment.now_us(), out)
+            if isinstance(response, Refused):
+                raise response
+            gateway.send_answer(request, response.headers, response.body, now_us, out)
         except Refused as refused:
             gateway.refuse(refused, request.receipt, out)
         self._submit(gateway, out)
-        return [] if self._ending else self._decide(gateway, frames[1:])
+        return frames[1:]
 
-    async def _query_dedup(self, gateway: StompGateway, keys: list[bytes], frames: list[Frame]) -> list[Frame]:
-        """Ask peers whether they have the retried SENDs of `frames`, then handle all in order; the client waits that
-        long.
-        """
-        context = self._context
-        self._waits_for_slot = True
-        async with context.dedup_query.of(keys) as elsewhere:
-            gateway.repeats.answered(keys, elsewhere)
-            left = frames
-            # Peers that ask about the same ids get the response when all of it is decided.
-            while left and gateway.repeats.unsure(left[:1], context.environment.now_us()) == []:
-                left = await self._respond_to_duplicates(gateway, left)
-            return left
-
-    async def _respond_to_duplicates(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
-        """Respond to the duplicate SENDs at the head of `frames`, then handle the others, up to the next that must wait
-        for another part.
-        """
-        context = self._context
-        self._waits_for_slot = True
-        await context.slot(self.id)
-        self._waits_for_slot = False
-        if self._ending or self.finishing:
-            return []
-        out = Outcome(self.id)
-        left = gateway.repeats.answer(frames, context.environment.now_us(), out)
-        if out.repeats:
-            context.submit(out)
-        left = self._decide(gateway, left)
-        while left and gateway.goes_on:
-            left = await self._continue(gateway, left)
-        return left
-
-    def _decide(self, gateway: StompGateway, frames: list[Frame]) -> list[Frame]:
-        """Handle the frames of one read and submit, with no `await` in between; returns the frames from the first that
-        must wait for another part.
-        """
+    def _decide(self, gateway: StompGateway, frames: list[Frame]) -> Paused | None:
+        """Handle frames and submit, with no `await` in between; returns why frames are left, if any are."""
         out = Outcome(self.id)
         error = self._connection.error
-        left: list[Frame] = []
+        paused: Paused | None = None
         try:
             if frames:
-                left = gateway.handle(frames, self._context.environment.now_us(), out)
-            if left:
+                paused = gateway.handle(frames, self._context.environment.now_us(), out)
+            if paused is not None:
                 error = None  # It comes after the frames that are left.
             if error is not None and not out.ending:
                 log.info("! %s %s: %s", self.id, self.peer_address, error)
@@ -364,7 +348,7 @@ class ClientSession:
             # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
             if frames or error is not None:
                 self._submit(gateway, out)
-        return left
+        return paused
 
     def _submit(self, gateway: StompGateway, out: Outcome) -> None:
         """Submit a decision. If it ends the session, the client's messages are requeued.

@@ -14,7 +14,7 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
 from qmq.errors import Refused
-from qmq.gateways.stomp import encode_error
+from qmq.gateways.error_frames import encode_error
 from qmq.server.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.wire.stomp import Version, encode_frame

@@ -1,0 +1,28 @@
+"""Why a gateway stopped in front of a frame, and the frames that are left."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from qmq.wire.stomp import Frame
+
+
+class PauseReason(Enum):
+    """What must happen before the gateway can continue."""
+
+    TURN = "turn"
+    """The frames need an Outcome of their own, after other tasks have had a turn."""
+    CONTROL = "control"
+    """The first frame is a control request: its response goes to `StompGateway.send_answer`."""
+    DEDUP = "dedup"
+    """The first frame is a SEND or COMMIT whose messages the mesh may have: see `Repeats`."""
+
+
+class Paused:
+    """`frames` are those that are not decided. `keys` are the dedup ids that peers must be asked about first."""
+
+    __slots__ = ("frames", "keys", "reason")
+
+    def __init__(self, reason: PauseReason, frames: list[Frame], keys: Sequence[bytes] = ()) -> None:
+        self.reason = reason
+        self.frames = frames
+        self.keys = keys

@@ -1,0 +1,145 @@
+"""SUBSCRIBE and UNSUBSCRIBE frames: from their headers to a subscription of the broker."""
+
+from collections.abc import Mapping
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Ack, Subscription
+from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern, kind_of
+from qmq.broker.messages.receipt_levels import FSYNC, HEARD
+from qmq.errors import Refused
+from qmq.gateways.buffer_headers import buffer_of
+from qmq.gateways.durable_headers import delete_durable, durable_name, durable_words
+from qmq.gateways.encode import subscription_prefix
+from qmq.gateways.headers import (
+    ack_mode,
+    ack_timeout_us,
+    consumer_asks,
+    fanout_start,
+    is_said,
+    journal_span,
+    prefetch,
+    required,
+    selector,
+)
+from qmq.gateways.permissions import Action, Permissions
+from qmq.gateways.rules import Rules
+from qmq.wire.stomp import Version
+
+BYTES_OF_COST = 5
+"""Of what a subscription costs in memory: reading its selector or pattern takes as long as one unit of selecting, so
+that about 5 ms of it fit into one turn."""
+
+CONFIGURED_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKind.FANOUT)
+"""Kinds whose destinations the operator may have to name before a client uses them."""
+
+
+class SubscribeFrames:
+    """The SUBSCRIBEs and UNSUBSCRIBEs of one session."""
+
+    __slots__ = ("_broker", "_client_id", "_permissions", "_rules", "_session_id", "_version", "_window", "nameless")
+
+    def __init__(
+        self,
+        session_id: int,
+        broker: Broker,
+        rules: Rules,
+        version: Version,
+        permissions: Permissions,
+        *,
+        client_id: str,
+        window: ConnectionPrefetch[Subscription] | None,
+    ) -> None:
+        self._session_id = session_id
+        self._broker = broker
+        self._rules = rules
+        self._version = version
+        self._permissions = permissions
+        self._client_id = client_id
+        self._window = window
+        self.nameless: str | None = None
+        """How the one subscription is known that a client of 1.1 or 1.2 gave no id; None when there is none."""
+
+    def subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
+        """Begin a subscription; returns the level of its receipt."""
+        destination = required(headers, "destination", "SUBSCRIBE")
+        kind = kind_of(destination, self._rules.destination_bytes_max)
+        self._permissions.check(Action.SUBSCRIBE, destination, kind)
+        is_nameless = not headers.get("id") and self._version >= Version.V11
+        subscription_id = self._subscription_id(headers, "SUBSCRIBE")
+        # STOMP 1.1 and 1.2 want a subscription on every MESSAGE.
+        named = subscription_id if is_nameless else headers.get("id")
+        if not is_pattern(destination) and kind in CONFIGURED_KINDS and not self._rules.policy(destination)[0]:
+            raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
+        ack = ack_mode(headers)
+        durable = durable_name(headers, kind, destination, subscription_id, self._client_id)
+        if is_nameless:
+            if durable is not None and not durable.client:
+                raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
+        credit = prefetch(headers, self._rules.prefetch_default, self._rules.prefetch_max)
+        buffer = buffer_of(headers, kind, self._rules.buffer_bytes_max)
+        wanted = selector(headers)
+        if kind is DestinationKind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
+            if not is_pattern(destination) and self._broker.subscriptions.listen(self._session_id, destination, named):
+                if is_nameless:
+                    self.nameless = subscription_id
+                return HEARD
+        needs_no_ack = kind is not DestinationKind.QUEUE and ack is not Ack.AUTO and durable is None
+        prefix = subscription_prefix(self._version, named, needs_no_ack)
+        subscription = Subscription(self._session_id, subscription_id, destination, ack, credit, prefix)
+        subscription.buffer = buffer
+        subscription.selector = wanted
+        if kind is DestinationKind.FANOUT:
+            subscription.start = fanout_start(headers, "first" if durable is None else "next")
+        elif kind is DestinationKind.QUEUE:
+            subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
+            subscription.ack_timeout_us = ack_timeout_us(headers)
+            subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
+            subscription.is_browser = is_said(headers, "browser")
+            if subscription.is_browser and ack is not Ack.AUTO:
+                raise Refused("bad-ack-mode", "A browser is given copies and settles nothing: its ack is auto.")
+            subscription.window = self._window
+            target = None if subscription.asks is None else subscription.asks.dead_letter
+            if target and not self._rules.policy(target)[0]:
+                raise Refused("bad-dead-letter", "The dead letter queue is not configured, and none is made on use.")
+        elif destination == JOURNAL:
+            subscription.start = journal_span(headers)
+            subscription.is_browser = True
+        if durable is None:
+            self._broker.subscriptions.subscribe(subscription, out)
+        else:
+            self._broker.subscriptions.subscribe_durable(subscription, durable, now_us, out)
+        if is_nameless:
+            self.nameless = subscription_id
+        out.selector_cost += subscription.memory_bytes // BYTES_OF_COST
+        return HEARD if kind is DestinationKind.TOPIC else FSYNC
+
+    def unsubscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> None:
+        """End a subscription; with the words that made it durable, forget it too."""
+        named = headers.get("id") or (headers.get("destination") if self._version < Version.V11 else None)
+        words = durable_words(headers, named or "", self._client_id)
+        if words is not None and (words[0] or named):
+            delete_durable(self._broker, headers, words, self._session_id, named, now_us, out)
+        else:
+            wanted = self._subscription_id(headers, "UNSUBSCRIBE")
+            self._broker.subscriptions.unsubscribe(self._session_id, wanted, out)
+            if wanted == self.nameless:
+                self.nameless = None
+
+    def _subscription_id(self, headers: Mapping[str, str], command: str) -> str:
+        """`id`; a 1.0 client may leave it out, and its subscription is then known by its destination (1.0).
+
+        So may others for one subscription at a time, as they do at other brokers.
+        """
+        named = headers.get("id")
+        if named:
+            return named
+        if self._version >= Version.V11:
+            if command == "UNSUBSCRIBE":
+                return self.nameless or required(headers, "id", command)
+            if self.nameless is not None:
+                raise Refused(
+                    "missing-header", "SUBSCRIBE needs the header id: this connection has a subscription without one."
+                )
+        return required(headers, "destination", command)
