@@ -12,11 +12,13 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from ssl import SSLContext, SSLWantReadError
 from types import TracebackType
 from typing import Self
 
 from qmq.errors import LocalProtocolError, NotConnected, Refused
+from qmq.unix_socket import socket_path
 from qmq.wire.stomp import Connection, Frame, Limits, Role, Version, encode_frame
 
 READ_BYTES_MAX = 64 << 10
@@ -33,25 +35,30 @@ class BlockingClient:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: tuple[str, int] | Path,
         *,
         login: str | None = None,
         passcode: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         tls: SSLContext | None = None,
     ) -> None:
-        """Connect and log in. Raises NotConnected without an answer, Refused when the node refuses."""
-        self.host = address[0]
-        self.address = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        """Connect and log in; a Path is that of a Unix socket. Raises NotConnected without an answer, Refused when the
+        node refuses.
+        """
+        if isinstance(address, Path):
+            self.host, self.address = "localhost", str(address)
+        else:
+            self.host = address[0]
+            self.address = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         self.timeout_seconds = timeout_seconds
         self.server = ""
         self._codec = Connection(Role.CLIENT, LIMITS)
         self._waiting: deque[Frame] = deque()
         self._receipts = 0
         try:
-            self._socket = socket.create_connection((address[0], address[1]), timeout_seconds)
+            self._socket = _connected(address, timeout_seconds)
             if tls is not None:
-                self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
+                self._socket = tls.wrap_socket(self._socket, server_hostname=self.host)
         except OSError as error:
             raise self.failure(f"{self.address}: {error.strerror or error}; is a node running there?") from error
         try:
@@ -181,6 +188,20 @@ class BlockingClient:
                         raise self.refusal(frame)
         except OSError:
             return
+
+
+def _connected(address: tuple[str, int] | Path, timeout_seconds: float) -> socket.socket:
+    if not isinstance(address, Path):
+        return socket.create_connection((address[0], address[1]), timeout_seconds)
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(timeout_seconds)
+        with socket_path(address) as short:
+            connected.connect(short)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
 
 
 def error_of(frame: Frame) -> tuple[str, str, str]:

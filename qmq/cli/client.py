@@ -1,11 +1,16 @@
-"""The blocking client of the commands: an error ends the command with one line."""
+"""The blocking client of the commands, and how they reach a node: an error ends the command with one line."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
 
 from ..blocking import TIMEOUT_SECONDS as TIMEOUT_SECONDS
 from ..blocking import BlockingClient, Headers, error_of
+from ..config.address import Address
 from ..wire.stomp import Frame
 from .output import Failed
 
-__all__ = ["TIMEOUT_SECONDS", "CommandClient", "Headers", "ServerError"]
+__all__ = ["TIMEOUT_SECONDS", "CommandClient", "Endpoint", "Headers", "Login", "ServerError"]
 
 
 class ServerError(Failed):
@@ -24,3 +29,32 @@ class CommandClient(BlockingClient):
 
     def refusal(self, frame: Frame) -> Exception:
         return ServerError(self.address, frame)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a command shows to a node; without `tls` it speaks plain STOMP."""
+
+    name: str | None = None
+    passcode: str | None = None
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One node, as the options of a command name it: its address, or the path of its Unix socket."""
+
+    address: Address | Path
+    login: Login
+    patience_seconds: float
+
+    def connect(self) -> CommandClient:
+        """A connection that is logged in. Raises Failed or ServerError."""
+        login = self.login
+        return CommandClient(
+            self.address,
+            login=login.name,
+            passcode=login.passcode,
+            tls=login.tls,
+            timeout_seconds=self.patience_seconds,
+        )

@@ -4,8 +4,7 @@ import json
 
 import click
 
-from ..config.address import Address
-from .client import CommandClient
+from .client import Endpoint
 from .options import client_options, json_option
 from .output import print_json, printable
 
@@ -17,10 +16,7 @@ from .output import print_json, printable
 @json_option
 def delete(
     destination: str,
-    at: Address,
-    login: str | None,
-    passcode: str | None,
-    patience: float,
+    node: Endpoint,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -32,7 +28,7 @@ def delete(
     """
     if not destination.startswith("/"):
         raise click.UsageError(f"a destination begins with its kind: /fanout/{destination}")
-    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with node.connect() as client:
         headers = [("destination", f"/control/delete{destination}")]
         headers += [("dry-run", "true")] if dry_run else []
         answer = client.request("SEND", headers).head.headers

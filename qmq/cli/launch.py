@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..config import Address, PeersFile, load_peers
+from ..unix_socket import SOCKET_NAME
 from .client import CommandClient, ServerError
 from .output import Failed
 
@@ -60,6 +61,7 @@ class NodeProcess:
         self.name = name
         self.address = address
         self.data = data / name
+        self.socket = self.data / SOCKET_NAME
         self.log = data / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -151,7 +153,10 @@ class LocalMesh:
 
     def is_ready(self, name: str, timeout_seconds: float = PROBE_SECONDS) -> bool:
         """Whether the node answers STOMP now. A refused login is an answer, too."""
-        return answers(self.nodes[name].address, timeout_seconds)
+        node = self.nodes[name]
+        if answers(node.address, timeout_seconds):
+            return True
+        return is_taken(node.address) and answers(node.socket, timeout_seconds)  # with TLS, or only for other clients
 
     def wait_until_ready(self, names: Sequence[str] | None = None, timeout_seconds: float = READY_SECONDS) -> None:
         """Return when all (or `names`) answer. Raises NodeDied if one ends before, Failed at the timeout."""
@@ -228,7 +233,7 @@ class LocalMesh:
         return node.process.returncode
 
 
-def answers(address: Address, timeout_seconds: float = PROBE_SECONDS) -> bool:
+def answers(address: Address | Path, timeout_seconds: float = PROBE_SECONDS) -> bool:
     """Whether a STOMP node answers there now. A refused login is an answer, too."""
     try:
         with CommandClient(address, timeout_seconds=timeout_seconds):

@@ -10,9 +10,8 @@ import time
 
 import click
 
-from ..config.address import Address
 from ..wire.stomp import Frame
-from .client import CommandClient
+from .client import Endpoint
 from .options import SECONDS, client_options, header_option, json_option, keep_own_headers
 from .output import Failed, body_text, print_json, printable
 
@@ -43,10 +42,7 @@ def listen(
     ack: str,
     headers: list[tuple[str, str]],
     body_only: bool,
-    at: Address,
-    login: str | None,
-    passcode: str | None,
-    patience: float,
+    node: Endpoint,
     as_json: bool,
 ) -> None:
     """Print the messages of a destination as they arrive.
@@ -68,7 +64,7 @@ def listen(
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     printed = 0
     is_interrupted = False
-    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with node.connect() as client:
         client.write(client.frame("SUBSCRIBE", subscribe))
         try:
             while count is None or printed < count:

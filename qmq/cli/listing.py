@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from ..config.address import Address
-from .client import CommandClient, Headers
+from .client import CommandClient, Endpoint, Headers
 from .options import client_options, json_option, together
 from .output import Failed, byte_size, print_json, printable, table
 
@@ -93,10 +92,7 @@ def _show(
     heads: Sequence[str],
     cells: Callable[[Row], Sequence[object]],
     *,
-    at: Address,
-    login: str | None,
-    passcode: str | None,
-    patience: float,
+    node: Endpoint,
     of_mesh: bool,
     limit: int,
     as_json: bool,
@@ -104,7 +100,7 @@ def _show(
     rows: list[Row] = []
     missing: set[str] = set()
     is_cut = False
-    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with node.connect() as client:
         for page in pages(client, request, of_mesh=of_mesh):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import click
 
 from ..config import PeersFile, is_open_to_others, load_peers
-from .client import CommandClient, ServerError
+from .client import CommandClient, Endpoint, Login, ServerError
 from .launch import PROBE_SECONDS, LocalMesh, NodeProcess, exit_text, recorded, stop_recorded
 from .mesh_members import check, retire
 from .mesh_serving import merge_serving, serving_table
@@ -81,8 +81,7 @@ def up(
     config_file: Path | None,
     log_level: str,
     verbose: bool,
-    login: str | None,
-    passcode: str | None,
+    login: Login,
 ) -> None:
     """Start a process for each node of a peers file; Ctrl-C stops all.
 
@@ -99,7 +98,7 @@ def up(
         logs = [LogTail(node, verbose) for node in fleet.nodes.values()]
         screen = Screen(sys.stdout)
         fleet.start_all()
-        watcher = Watcher(fleet, login, passcode)
+        watcher = Watcher(fleet, login)
         was_ready = False
         while not stopping.is_set():
             states = watcher.poll()
@@ -147,18 +146,19 @@ def down(peers: Path, data: Path | None, nodes: str | None) -> None:
 @data_option
 @login_options
 @json_option
-def status(peers: Path, data: Path | None, login: str | None, passcode: str | None, as_json: bool) -> None:
+def status(peers: Path, data: Path | None, login: Login, as_json: bool) -> None:
     """Show every node of a peers file: whether it answers, its links, and whose queue messages it serves.
 
     Works for nodes on other hosts, too. If users are configured, log in as one with `control` "read" or "admin". Exit
     code 1 if a node does not answer.
     """
     file = load_peers(peers)
-    pids = {one.name: one.pid for one in recorded(data or default_data(file)) if one.is_alive}
+    where = data or default_data(file)
+    pids = {one.name: one.pid for one in recorded(where) if one.is_alive}
     states = []
     reports = {}
     for peer in file.nodes:
-        probe = StatusProbe(NodeProcess(peer.name, peer.client, Path()), file.version, login, passcode)
+        probe = StatusProbe(NodeProcess(peer.name, peer.client, where), file.version, login)
         states.append(probe.poll(pids.get(peer.name), "silent"))
         if probe.takeover is not None:
             reports[peer.name] = probe.takeover
@@ -220,14 +220,11 @@ def stop_signals() -> Iterator[threading.Event]:
 class StatusProbe:
     """Asks one node for its status, over one connection, so that asking twice a second costs little."""
 
-    def __init__(
-        self, node: NodeProcess, version: int = 0, login: str | None = None, passcode: str | None = None
-    ) -> None:
+    def __init__(self, node: NodeProcess, version: int = 0, login: Login | None = None) -> None:
         """`version`: the version of the peers file that the node should use; 0 for any."""
         self.node = node
         self._version = version
-        self._login = login
-        self._passcode = passcode
+        self._login = login or Login()
         self._client: CommandClient | None = None
         self.takeover: Mapping[str, Any] | None = None
         """The last `takeover` of its status; None if it had none."""
@@ -237,9 +234,7 @@ class StatusProbe:
         state, up, links, notes = unanswered, None, None, ""
         try:
             if self._client is None:
-                self._client = CommandClient(
-                    self.node.address, login=self._login, passcode=self._passcode, timeout_seconds=PROBE_SECONDS
-                )
+                self._client = self._connect()
             state = "ready"
             facts = ask(self._client)
             up, links = links_of(facts)
@@ -255,6 +250,13 @@ class StatusProbe:
             self.close()
         return NodeState(self.node.name, str(self.node.address), pid, state, up, links, notes)
 
+    def _connect(self) -> CommandClient:
+        """By its Unix socket if it has one here, which needs no login; else by its address."""
+        if self.node.socket.exists():
+            with suppress(Failed):
+                return Endpoint(self.node.socket, Login(), PROBE_SECONDS).connect()
+        return Endpoint(self.node.address, self._login, PROBE_SECONDS).connect()
+
     def close(self) -> None:
         if self._client is not None:
             self._client.__exit__(None, None, None)
@@ -264,8 +266,8 @@ class StatusProbe:
 class Watcher:
     """The states of all nodes of a mesh on this machine."""
 
-    def __init__(self, fleet: LocalMesh, login: str | None = None, passcode: str | None = None) -> None:
-        self._probes = [StatusProbe(node, 0, login, passcode) for node in fleet.nodes.values()]
+    def __init__(self, fleet: LocalMesh, login: Login | None = None) -> None:
+        self._probes = [StatusProbe(node, 0, login) for node in fleet.nodes.values()]
         self._answered: set[str] = set()
 
     def poll(self) -> list[NodeState]:

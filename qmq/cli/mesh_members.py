@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from ..config import Address, check_change, check_together, load_node, load_peers, peers_difference
+from ..config import check_change, check_together, load_node, load_peers, peers_difference
 from ..errors import ConfigError
-from .client import CommandClient
+from .client import Endpoint
 from .options import FILE, client_options, json_option
 from .output import print_json, printable
 
@@ -54,10 +54,7 @@ def check(peers: Path, was: Path | None) -> None:
 @json_option
 def retire(
     nodes: tuple[str, ...],
-    at: Address,
-    login: str | None,
-    passcode: str | None,
-    patience: float,
+    node: Endpoint,
     force: bool,
     majority_lost: bool,
     as_json: bool,
@@ -72,7 +69,7 @@ def retire(
         raise click.UsageError("--majority-lost is for nodes that no node can reach: --force has no meaning with it")
     if len(nodes) > 1 and not majority_lost:
         raise click.UsageError("retire one node after the other, unless a majority is lost for good (--majority-lost)")
-    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with node.connect() as client:
         headers = [("destination", f"/control/retire/{','.join(nodes)}")]
         headers += [(name, "true") for name, is_set in (("force", force), ("majority-lost", majority_lost)) if is_set]
         said = client.request("SEND", headers).head.headers

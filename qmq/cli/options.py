@@ -1,13 +1,18 @@
 """Options and values that several commands share."""
 
 import math
+import ssl
 from collections.abc import Callable, Collection
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ..config.address import Address, parse_address
+from ..unix_socket import SOCKET_NAME
+from .client import Endpoint, Login
+from .output import Failed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,21 +81,23 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-login_options: Callable[[F], F] = together(
+_login_options: Callable[[F], F] = together(
     click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name; by default from QMQ_LOGIN."),
     click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password; safer in QMQ_PASSCODE."),
+    click.option("--tls", "wants_tls", is_flag=True, help="Use TLS, with the certificate authorities of the system."),
+    click.option("--cafile", type=FILE, help="Use TLS, with the certificate authorities of this file."),
+    click.option("--cert", type=FILE, help="Use TLS, and show this certificate."),
+    click.option("--key", type=FILE, help="The private key of --cert, if it is in another file."),
 )
-
-client_options: Callable[[F], F] = together(
+_node_options: Callable[[F], F] = together(
     click.option(
         "--at",
         metavar="HOST:PORT",
-        callback=read_address,
-        default=DEFAULT_AT,
-        show_default=True,
-        help="Address of the node.",
+        callback=read_optional_address,
+        help=f"Address of the node.  [default: {DEFAULT_AT}]",
     ),
-    login_options,
+    click.option("--data", type=FOLDER, help="Data directory of a node on this machine; needs no login."),
+    _login_options,
     click.option(
         "--patience",
         type=Number(min=0, max=SECONDS_MAX, min_open=True),
@@ -100,6 +107,57 @@ client_options: Callable[[F], F] = together(
         help="Time to wait for each answer of the node.",
     ),
 )
+
+
+def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How a command logs in; it gets a `Login` as `login`."""
+
+    @wraps(command)
+    def with_login(*args: Any, **given: Any) -> Any:
+        return command(*args, login=_take_login(given), **given)
+
+    return _login_options(with_login)
+
+
+def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which node a command talks to, and how; it gets an `Endpoint` as `node`."""
+
+    @wraps(command)
+    def with_node(*args: Any, at: Address | None, data: Path | None, patience: float, **given: Any) -> Any:
+        login = _take_login(given)
+        if data is None:
+            return command(*args, node=Endpoint(at or parse_address(DEFAULT_AT), login, patience), **given)
+        if at is not None or login.tls is not None:
+            raise click.UsageError("--data is the Unix socket of a node: it excludes --at and TLS")
+        return command(*args, node=Endpoint(data / SOCKET_NAME, Login(), patience), **given)
+
+    return _node_options(with_node)
+
+
+def _take_login(given: dict[str, Any]) -> Login:
+    """Take the options of `_login_options` out of `given`."""
+    cafile, cert, key = (given.pop(name) for name in ("cafile", "cert", "key"))
+    if key is not None and cert is None:
+        raise click.UsageError("--key is the key of --cert")
+    tls = None
+    if given.pop("wants_tls") or cafile is not None or cert is not None:
+        tls = tls_context(cafile, cert, key)
+    return Login(given.pop("login"), given.pop("passcode"), tls)
+
+
+def tls_context(cafile: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
+    """TLS that checks the certificate and the name of the node. Raises Failed with the file that cannot be used."""
+    try:
+        tls = ssl.create_default_context(cafile=cafile)
+    except OSError as error:
+        raise Failed(f"{cafile}: {error.strerror or error}") from error
+    try:
+        if cert is not None:
+            tls.load_cert_chain(cert, key)
+    except OSError as error:
+        raise Failed(f"{cert}: {error.strerror or error}") from error
+    return tls
+
 
 header_option: Callable[[F], F] = click.option(
     "--header",

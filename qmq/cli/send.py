@@ -9,8 +9,7 @@ from typing import BinaryIO
 
 import click
 
-from ..config.address import Address
-from .client import CommandClient
+from .client import CommandClient, Endpoint
 from .options import client_options, header_option, json_option, keep_own_headers
 from .output import Failed, print_json
 
@@ -45,10 +44,7 @@ def send(
     count: int,
     lines: BinaryIO | None,
     receipt: bool,
-    at: Address,
-    login: str | None,
-    passcode: str | None,
-    patience: float,
+    node: Endpoint,
     as_json: bool,
 ) -> None:
     """Send messages to a destination.
@@ -66,7 +62,7 @@ def send(
     bodies = _lines(lines) if lines is not None else repeat(_body(body), count)
     window = SendWindow(destination, headers, receipt)
     started = time.monotonic()
-    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with node.connect() as client:
         try:
             for one in bodies:
                 window.send(client, one)

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from ..config.address import Address
-from .client import CommandClient
+from .client import CommandClient, Endpoint
 from .options import client_options, json_option
 from .output import Failed, byte_size, duration, print_json, printable, table
 
@@ -24,13 +23,13 @@ PUBLIC_KEYS = frozenset({"node", "software", "incarnation", "vector", "cut"})
 @click.command
 @client_options
 @json_option
-def status(at: Address, login: str | None, passcode: str | None, patience: float, as_json: bool) -> None:
+def status(node: Endpoint, as_json: bool) -> None:
     """Show the status of a node.
 
     Shows its clients, queues, fanouts, journal, alarms, and links to every peer. Exit code 1 if the node does not
     answer.
     """
-    with CommandClient(at, login=login, passcode=passcode, timeout_seconds=patience) as client:
+    with node.connect() as client:
         facts = ask(client)
     if as_json:
         print_json(facts)

@@ -32,6 +32,7 @@ from .load import load as load
 from .load import load_node as load_node
 from .load import load_peers as load_peers
 from .node import CONTROLS as CONTROLS
+from .node import LOCAL_ADMINISTRATOR as LOCAL_ADMINISTRATOR
 from .node import Control as Control
 from .node import ListenerSettings as ListenerSettings
 from .node import MeshSettings as MeshSettings

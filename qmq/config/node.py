@@ -122,9 +122,16 @@ class StorageSettings(Section):
         return most
 
 
+LOCAL_ADMINISTRATOR = "local-administrator"
+"""The name of clients at the Unix socket in the data directory."""
+RESERVED_NAMES = (LOCAL_ADMINISTRATOR, "anonymous")
+
+
 def _read_user_name(value: object) -> object:
     if not isinstance(value, str) or not 1 <= len(value) <= 128 or not value.isprintable():
         raise ValueError("must be 1 to 128 printable characters")
+    if value in RESERVED_NAMES:
+        raise ValueError("must be another name: QMQ itself uses this one")
     return value
 
 

@@ -27,6 +27,7 @@ from qmq.server.runtime.worker import Worker
 from qmq.storage.format.interfaces import Retention
 from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_store
+from qmq.unix_socket import SOCKET_NAME
 
 SWITCH_SECONDS = 0.0005
 """How long the checkpoint's thread may keep the interpreter from the loop; Python's default would add 5 ms to a
@@ -172,7 +173,15 @@ async def _run(
     until_eof: bool,
     trusts_clock: bool,
 ) -> None:
-    node = Node(with_connections_that_fit(settings), peers, store, environment, trusts_clock=trusts_clock)
+    local_socket = settings.data / SOCKET_NAME
+    node = Node(
+        with_connections_that_fit(settings),
+        peers,
+        store,
+        environment,
+        trusts_clock=trusts_clock,
+        local_socket=local_socket,
+    )
     reloader = Reloader(node, settings, peers, read, with_connections_that_fit) if read is not None else None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:

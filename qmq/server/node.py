@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -36,7 +37,7 @@ from qmq.server.checkpoint.queue_count import QueueCount
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.clients.admission import Admission
 from qmq.server.clients.draining import drain_clients, hand_over
-from qmq.server.clients.listeners import serve_clients
+from qmq.server.clients.listeners import serve_clients, serve_listener
 from qmq.server.clients.login import Logins
 from qmq.server.clients.memory_budget import MemoryBudget, default_bytes_max
 from qmq.server.clients.refusals import Refusals
@@ -73,6 +74,7 @@ from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.restore import restore
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.runtime.local_socket import LocalListener
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.format.interfaces import MissingRange
 from qmq.storage.log.recovery import in_words
@@ -89,7 +91,10 @@ log = logging.getLogger("qmq.node")
 
 
 class Node:
-    """A broker node. `store` is opened by the caller and closed by `run`."""
+    """A broker node. `store` is opened by the caller and closed by `run`.
+
+    `local_socket` is the path of its Unix socket; None for none.
+    """
 
     def __init__(
         self,
@@ -99,9 +104,11 @@ class Node:
         environment: Environment,
         *,
         trusts_clock: bool = False,
+        local_socket: Path | None = None,
     ) -> None:
         limits = settings.limits
         self.settings = settings
+        self._local_socket = local_socket
         self.limits = limits
         self.environment = environment
         self.store = store
@@ -307,7 +314,8 @@ class Node:
                         serving.start_soon(self.start_hold.run)
                         serving.start_soon(self.takeover.run)
                         await self.host.learn_interest(self.mesh, self.settings.mesh.interest_confirm_seconds)
-                    listeners = [await self._listen(serving, listener) for listener in self.settings.stomp]
+                    listeners = await self._listen_locally(serving)
+                    listeners += [await self._listen(serving, listener) for listener in self.settings.stomp]
                     note_if_open(self.settings)
                     task_status.started()
                     await self._stop.wait()
@@ -347,6 +355,18 @@ class Node:
         address, close = await nursery.start(serve_clients, self, listener)
         self.addresses.append(address)
         return close  # type: ignore[no-any-return]  # started() hands the value through untyped
+
+    async def _listen_locally(self, nursery: trio.Nursery) -> list[Callable[[], None]]:
+        """Serve the Unix socket. A file system that cannot have one does not keep the node from its other clients."""
+        if self._local_socket is None:
+            return []
+        try:
+            listener = await self.environment.run_blocking(partial(LocalListener, self._local_socket))
+        except OSError as error:
+            self.alarm("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
+            return []
+        _, close = await nursery.start(serve_listener, self, listener, None)
+        return [close]
 
     async def _drain(self) -> None:
         """Let clients finish and leave, then send peers the records they are missing; until a second call of `stop`."""

@@ -136,6 +136,8 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.logins.change(settings.users, limits)
     known = {user.name for user in settings.users}
     for session in list(node.sessions.values()):
+        if session.listener is None:
+            continue
         if session.user is not None and session.user not in known:
             session.evict(Refused("user-removed", f"The user {session.user} may not log in here any more."))
         elif session.user is None and not node.logins.serves_anonymous(session.listener):

@@ -20,6 +20,9 @@ from qmq.errors import Refused
 
 IPV6_HOST_BITS: Final = 64
 
+LOCAL_CONNECTIONS_MAX: Final = 100
+"""Connections to the Unix socket, above `connections_max`; a node keeps more descriptors than this for itself."""
+
 
 class PendingLogin:
     """One connection. `address` is as it is counted; `is_silent` until the client has sent CONNECT; `is_pending` until
@@ -67,13 +70,22 @@ class Admission:
         if self._closed:
             raise stopping()
 
-    def admit(self, peer_address: str) -> PendingLogin:
+    def admit(self, peer_address: str, *, is_local: bool = False) -> PendingLogin:
         """Count a new connection. May dismiss another login. Raises Refused when there is no room; then nothing is
         counted.
+
+        A connection to the Unix socket (`is_local`) has room of its own, because its client is the operator of a node
+        that may be full.
         """
         self.check_open()
         limits = self._limits
         address = counted_address(peer_address)
+        if is_local:
+            if self._addresses[address] >= LOCAL_CONNECTIONS_MAX:
+                raise Refused(
+                    "too-many-connections", f"The Unix socket serves at most {LOCAL_CONNECTIONS_MAX} connections."
+                )
+            return self._counted(address)
         if self._total >= limits.connections_max:
             raise Refused("too-many-connections", f"The node serves at most {limits.connections_max} connections.")
         if self._addresses[address] >= limits.connections_per_address_max:
@@ -91,6 +103,9 @@ class Admission:
             self._make_room(
                 address, iter(self._pending), f"At most {limits.logins_pending_max} clients may be logging in."
             )
+        return self._counted(address)
+
+    def _counted(self, address: str) -> PendingLogin:
         login = PendingLogin(address)
         self._pending[login] = None
         self._pending_addresses[address] += 1

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import trio
 
 from qmq.config import ListenerSettings
-from qmq.environment import Pipe
+from qmq.environment import Pipe, PipeListener
 from qmq.errors import Refused
 from qmq.gateways.error_frames import encode_error
 from qmq.server.clients.admission import Admission
@@ -29,6 +29,16 @@ async def serve_clients(
     """Listen and serve. Started with (address, function that stops listening); sessions continue after that."""
     tls = context.certificates.for_clients(settings.tls) if settings.tls is not None else None
     listener = await context.environment.network.listen(settings.address.host, settings.address.port, tls)
+    await serve_listener(context, listener, settings, task_status)
+
+
+async def serve_listener(
+    context: SessionContext,
+    listener: PipeListener,
+    settings: ListenerSettings | None,
+    task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the clients that `listener` accepts. Without `settings` it is the node's own Unix socket."""
     async with trio.open_nursery() as nursery:
         accepting = trio.CancelScope()
 
@@ -53,9 +63,9 @@ async def serve_clients(
         listener.close()
 
 
-def _begin(context: SessionContext, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings) -> None:
+def _begin(context: SessionContext, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings | None) -> None:
     try:
-        login = context.admission.admit(pipe.peer_address)
+        login = context.admission.admit(pipe.peer_address, is_local=listener is None)
     except Refused as refused:
         context.refusals.note(pipe.peer_address, refused)
         if context.admission.refusing < TURNED_AWAY_MAX:

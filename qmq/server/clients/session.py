@@ -96,7 +96,9 @@ class SessionContext(Committing, Alarming, Protocol):
 class ClientSession:
     """One connection. `version` is the STOMP version agreed; until login it is 0 and nothing is delivered."""
 
-    def __init__(self, context: SessionContext, pipe: Pipe, listener: ListenerSettings, login: PendingLogin) -> None:
+    def __init__(
+        self, context: SessionContext, pipe: Pipe, listener: ListenerSettings | None, login: PendingLogin
+    ) -> None:
         self.id = context.new_session_id()
         self.version = Version.V10
         self.user: str | None = None
@@ -119,6 +121,7 @@ class ClientSession:
         self._context = context
         self._pipe = pipe
         self.listener = listener
+        """None: the client is at the Unix socket of the node."""
         self._login = login
         login.dismiss = self._dismiss
         self._connection = Connection(Role.SERVER, context.wire_limits, context.caches, gathers=True)

@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 from contextlib import suppress
+from typing import Any
 
 import trio
 
@@ -142,32 +143,38 @@ class TcpListener:
         self.address: tuple[str, int] = (name[0], name[1])
 
     async def accept(self) -> Pipe:
-        while True:
-            try:
-                connected, remote = self._socket.accept()
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._socket)
-                continue
-            except OSError as error:
-                if error.errno in SHORTAGES or self._socket.fileno() < 0:
-                    raise
-                continue
-            host = remote[0]
-            # For clients without heartbeats: a host that is down must not hold its messages for ever.
-            with suppress(OSError):
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            # A flood of connections must not keep the others from their turn.
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            if self._tls is None:
-                return SocketPipe(connected, host)
-            stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
-            secured = trio.SSLStream(stream, self._tls(), server_side=True, https_compatible=True)
-            return TlsPipe(secured, host)
+        connected, remote = await accept(self._socket)
+        host = remote[0]
+        # For clients without heartbeats: a host that is down must not hold its messages for ever.
+        with suppress(OSError):
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._tls is None:
+            return SocketPipe(connected, host)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
+        secured = trio.SSLStream(stream, self._tls(), server_side=True, https_compatible=True)
+        return TlsPipe(secured, host)
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+
+async def accept(listening: socket.socket) -> tuple[socket.socket, Any]:
+    """The next connection, and its address. Raises OSError when a resource of the system is exhausted."""
+    while True:
+        try:
+            accepted = listening.accept()
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(listening)
+            continue
+        except OSError as error:
+            if error.errno in SHORTAGES or listening.fileno() < 0:
+                raise
+            continue
+        # A flood of connections must not keep the others from their turn.
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return accepted
 
 
 class TcpNetwork:

@@ -5,7 +5,7 @@ from trio.testing import MockClock
 
 from qmq.config import LimitSettings
 from qmq.errors import Refused
-from qmq.server.clients.admission import Admission, PendingLogin, counted_address
+from qmq.server.clients.admission import LOCAL_CONNECTIONS_MAX, Admission, PendingLogin, counted_address
 from tests.server.rig import Rig
 
 
@@ -160,3 +160,14 @@ async def test_other_addresses_of_one_network_are_one(autojump_clock: MockClock)
         await rig.connect("2001:db8:0:1::1")
 
         assert error.head.headers["error-code"] == "too-many-connections"
+
+
+def test_the_unix_socket_has_room_of_its_own_on_a_full_node() -> None:
+    door = admission(connections_max=1)
+    door.admit("10.0.0.1")
+
+    for _ in range(LOCAL_CONNECTIONS_MAX):
+        door.decided(door.admit("local", is_local=True))
+
+    with pytest.raises(Refused, match="The Unix socket serves at most 100 connections"):
+        door.admit("local", is_local=True)
