@@ -107,7 +107,7 @@ class BlockingClient:
         try:
             self._socket.sendall(data)
         except TimeoutError as error:
-            raise self.failure(f"{self.address}: takes nothing for {self.timeout_seconds:g} s") from error
+            raise self.failure(f"{self.address}: accepts no data for {self.timeout_seconds:g} s") from error
         except OSError as error:
             self._say_why_it_closed()
             raise self.failure(f"{self.address}: connection lost: {error.strerror or error}") from error

@@ -348,7 +348,9 @@ class Broker:
         Raises Refused when too many deletions are remembered.
         """
         if self.deletions.count >= DELETIONS_MAX:
-            raise Refused("too-many-deletions", f"The node remembers its most of {DELETIONS_MAX} deletions; try later.")
+            raise Refused(
+                "too-many-deletions", f"The node holds its maximum of {DELETIONS_MAX} deletions; try again later."
+            )
         before = {origin: last for origin, last in self.received().items() if last}
         before[self.origin] = self.next_sequence - 1
         deletion = Deletion(destination, Dot(self.origin, self.next_sequence), now_us, before)

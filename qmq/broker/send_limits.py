@@ -46,7 +46,9 @@ class SendLimits:
         if envelope.kind is DestinationKind.QUEUE:
             if not envelope.durable and self._queues.shared.memory_bytes > self.limits.queue_memory_bytes_max:
                 most = self.limits.queue_memory_bytes_max
-                raise Refused("memory-full", f"The node holds its most of {most} bytes of memory-only queue messages.")
+                raise Refused(
+                    "memory-full", f"The node holds its maximum of {most} bytes of memory-only queue messages."
+                )
             queue = self._queues.by_name.get(envelope.destination)
             if queue is None:
                 self.check_room(envelope.destination)
@@ -58,9 +60,9 @@ class SendLimits:
             if rules.overflow != "refuse":
                 return
             if rules.messages_max and depth + messages_ahead >= rules.messages_max:
-                raise Refused("queue-full", f"The queue holds its most of {rules.messages_max} messages.")
+                raise Refused("queue-full", f"The queue holds its maximum of {rules.messages_max} messages.")
             if rules.bytes_max and size + body_bytes_ahead + body_bytes > rules.bytes_max:
-                raise Refused("queue-full", f"The queue holds its most of {rules.bytes_max} bytes.")
+                raise Refused("queue-full", f"The queue holds its maximum of {rules.bytes_max} bytes.")
         elif envelope.copies:
             self.check_copies(envelope, body_bytes, {})
         elif envelope.retain is Retain.SET:
@@ -103,5 +105,5 @@ class SendLimits:
         """Refuse one more destination when there are too many; `queue` may be one of those that are only stored."""
         if self.destinations >= self.limits.destinations_max and queue not in self._queues.stored_names:
             raise Refused(
-                "too-many-destinations", f"The node has its most of {self.limits.destinations_max} destinations."
+                "too-many-destinations", f"The node has its maximum of {self.limits.destinations_max} destinations."
             )

@@ -75,9 +75,11 @@ class Subscriptions:
                 raise Refused("bad-pattern", "Only topics can be subscribed to by a pattern.")
             check_pattern(destination)
         if kind is DestinationKind.CONTROL or kind is DestinationKind.REPLY:
-            raise Refused("bad-destination", "Nobody subscribes to control destinations and reply addresses.")
+            raise Refused("bad-destination", "Control destinations and reply addresses have no subscribers.")
         if kind is DestinationKind.SYSTEM and destination not in SYSTEM_DESTINATIONS:
-            raise Refused("bad-destination", f"The node tells of itself at {', '.join(SYSTEM_DESTINATIONS)}.")
+            raise Refused(
+                "bad-destination", f"The node publishes events and status at {', '.join(SYSTEM_DESTINATIONS)}."
+            )
         if not (
             destination in self._router.topics
             or destination in self._queues.by_name

@@ -107,7 +107,7 @@ class Transactions:
         if letters_bytes > LETTERS_BYTES_MAX:
             raise Refused(
                 "transaction-too-large",
-                f"The messages that a transaction makes dead letters of have at most {LETTERS_BYTES_MAX} bytes.",
+                f"The messages that a transaction dead-letters have at most {LETTERS_BYTES_MAX} bytes.",
             )
         send_limits.retained.check(
             [(h.envelope, len(h.body)) for h in frames if h.envelope is not None and h.envelope.retain is Retain.SET]

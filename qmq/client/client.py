@@ -81,7 +81,7 @@ class Client:
 
         Raises:
             Refused: the node refuses; `code` and `message` are those of its ERROR.
-            NotConnected: the client was left or has given up.
+            NotConnected: the client was closed or has given up.
             ValueError, LocalProtocolError: headers that the client writes itself, or that STOMP cannot carry.
         """
         return await self._request(self.core.new_send(destination, body, headers or {}))

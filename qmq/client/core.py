@@ -241,7 +241,7 @@ class Core:
         """
         self.check_open()
         if any(map(self.is_stale, request.deliveries)):
-            raise Stale("a message of the transaction came over a connection that is gone; nothing was applied")
+            raise Stale("a message of the transaction came over a connection that has ended; nothing was applied")
         self.requests.add(request)
         if self.phase is Phase.ONLINE:
             self._write(request)
@@ -305,7 +305,7 @@ class Core:
         if self.is_stale(delivery):
             delivery.settled = True
             self.stale_settles += 1
-            raise Stale("the connection of this message is gone: it is delivered again")
+            raise Stale("the connection of this message has ended: it is delivered again")
         if not with_receipt:
             self._settle(delivery, is_ack, None)
             return None
@@ -327,7 +327,7 @@ class Core:
         if delivery.settled or not delivery.ack_id:
             return False
         if self.is_stale(delivery):
-            raise Stale("the connection of this message is gone: it is delivered again")
+            raise Stale("the connection of this message has ended: it is delivered again")
         delivery.settled = True
         return True
 
@@ -362,7 +362,7 @@ class Core:
         elif feed.drops_oldest:
             feed.drop_oldest()
         else:
-            self._end_feed(feed, Overrun(f"{feed.destination}: over {feed.buffer_bytes_max} bytes wait to be taken"))
+            self._end_feed(feed, Overrun(f"{feed.destination}: over {feed.buffer_bytes_max} bytes wait to be read"))
 
     def _take_receipt(self, headers: Headers) -> None:
         request = self.requests.get(headers.get("receipt-id", ""))
@@ -549,6 +549,6 @@ class Core:
 
     def _not_connected(self) -> NotConnected:
         reason = self.closed_because
-        error = NotConnected("the client was left" if reason is None else f"the client has given up: {reason}")
+        error = NotConnected("the client was closed" if reason is None else f"the client has given up: {reason}")
         error.__cause__ = reason
         return error

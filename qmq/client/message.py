@@ -91,7 +91,7 @@ class Message:
         Raises:
             Stale: too late, it is delivered again; or the connection ended before the receipt, and it may be.
             Refused: the node refuses.
-            NotConnected: the client was left.
+            NotConnected: the client was closed.
         """
         return await self._client.settle(self.delivery, True)
 

@@ -91,5 +91,5 @@ class PendingReplies:
         failed = [pending for pending in self if pending.request.done]
         for pending in failed:
             self.forget(pending)
-            pending.fail(ReplyLost("the connection ended after the request was taken: its answer cannot arrive"))
+            pending.fail(ReplyLost("the connection ended after the request was accepted: its answer cannot arrive"))
         return failed

@@ -80,7 +80,7 @@ class Subscription:
         Raises:
             Refused: a node refuses to go on with the subscription (after messages that came before that).
             Overrun: a topic's messages were not taken in time, and some are missed (likewise).
-            NotConnected: the client was left or has given up.
+            NotConnected: the client was closed or has given up.
         """
         client, feed = self._client, self._feed
         await trio.lowlevel.checkpoint()

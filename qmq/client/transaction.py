@@ -64,9 +64,9 @@ class Transaction:
 
         Raises:
             Refused: the node refuses all of it.
-            Stale: a message of it came over a connection that is gone. Nothing was applied, or, when the connection
+            Stale: a message of it came over a connection that has ended. Nothing was applied, or, when the connection
                 ended before the receipt, all or nothing: the error says which.
-            NotConnected: the client was left or has given up.
+            NotConnected: the client was closed or has given up.
         """
         if kind is not None:
             self._client.release(self._settles)

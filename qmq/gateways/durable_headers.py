@@ -51,7 +51,7 @@ def durable_name(
         instead = destination.replace("/topic/", "/fanout/", 1)
         raise Refused(
             "bad-durable",
-            f"Topics keep nothing, so nobody can subscribe durably; send and subscribe to {instead} instead.",
+            f"Topics keep no messages, so they have no durable subscriptions; send and subscribe to {instead} instead.",
         )
     return Name(destination, *words)
 

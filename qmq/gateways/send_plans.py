@@ -113,14 +113,14 @@ class SendPlans:
         if is_pattern(destination):
             raise Refused("bad-destination", "A message goes to one destination; * and # are for SUBSCRIBE to topics.")
         if kind is DestinationKind.SYSTEM:
-            raise Refused("bad-destination", "What the node tells of itself, the node alone sends.")
+            raise Refused("bad-destination", "Only the node itself sends to system destinations.")
         if kind is DestinationKind.TEMP or kind is DestinationKind.REPLY:
             # Not remembered: what names a queue of this session means another one in the next.
             envelope = self._replies.envelope_to(destination, kind, headers)
             return SendPlan(envelope, headers.get("transaction"), self._rules.generation)
         exists, durable = self._rules.policy(destination)
         if not exists:
-            raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
+            raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
         if kind is DestinationKind.TOPIC:
             durable = False
         elif kind is DestinationKind.FANOUT:

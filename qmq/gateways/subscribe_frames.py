@@ -71,7 +71,7 @@ class SubscribeFrames:
         # STOMP 1.1 and 1.2 want a subscription on every MESSAGE.
         named = subscription_id if is_nameless else headers.get("id")
         if not is_pattern(destination) and kind in CONFIGURED_KINDS and not self._rules.policy(destination)[0]:
-            raise Refused("unknown-destination", "This destination is not configured, and none is made on use.")
+            raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
         ack = ack_mode(headers)
         durable = durable_name(headers, kind, destination, subscription_id, self._client_id)
         if is_nameless:
@@ -98,11 +98,11 @@ class SubscribeFrames:
             subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
             subscription.is_browser = is_said(headers, "browser")
             if subscription.is_browser and ack is not Ack.AUTO:
-                raise Refused("bad-ack-mode", "A browser is given copies and settles nothing: its ack is auto.")
+                raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
             subscription.window = self._window
             target = None if subscription.asks is None else subscription.asks.dead_letter
             if target and not self._rules.policy(target)[0]:
-                raise Refused("bad-dead-letter", "The dead letter queue is not configured, and none is made on use.")
+                raise Refused("bad-dead-letter", "The dead letter queue is not configured, and none is created on use.")
         elif destination == JOURNAL:
             subscription.start = journal_span(headers)
             subscription.is_browser = True

@@ -100,7 +100,7 @@ class Reloader:
         count = len(reasons)
         more = f" (and {count - 1} more, see the log)" if count > 1 else ""
         self._end_alarm()
-        self._refused = f"nothing of the configuration was taken up: {reasons[0]}{more}"
+        self._refused = f"the configuration was not applied: {reasons[0]}{more}"
         self._node.alarm("reload", self._refused)
         return False
 

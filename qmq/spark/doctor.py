@@ -61,7 +61,7 @@ def _java() -> Check:
         return Check("java", False, f"{program} does not run: {error}; {hint}")
     found = re.search(r'version "(\d+)', said)
     if found is None:
-        return Check("java", False, f"{program} does not tell its version: {said.strip()[:200]}")
+        return Check("java", False, f"{program} does not report its version: {said.strip()[:200]}")
     if int(found[1]) < JAVA_MIN:
         return Check("java", False, f"{program} is version {found[1]}: {hint}")
     return Check("java", True, f"{found[1]} ({program})")
@@ -95,7 +95,7 @@ def _memory() -> Check:
         facts = dict(re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii")))
         free = int(facts["MemAvailable"]) * 1024
     except (OSError, KeyError):
-        return Check("memory", True, "how much there is cannot be told here")
+        return Check("memory", True, "the amount is unknown here")
     said = f"{free >> 20} MiB are available"
     if free < MEMORY_BYTES_MIN:
         return Check("memory", False, f"{said}; Spark on one machine wants {MEMORY_BYTES_MIN >> 20} MiB")

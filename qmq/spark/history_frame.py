@@ -52,7 +52,7 @@ def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
     id = f.concat_ws("-", "origin", "sequence").alias("message_id")
     archived = only(read_archive(spark, table, delta=delta), options)
     archived = archived.select(*(id if name == "message_id" else name for name in columns))
-    # What the table was begun with narrows the tail, and so does what is asked for: options can say one of the two.
+    # What the table was started with narrows the tail, and so does what is asked for: options can say one of the two.
     chosen = begun or {name: said[name] for name in CHOOSING if name in said}
     tail_options = read_options({**{name: text for name, text in said.items() if name not in CHOOSING}, **chosen})
     both = bool(begun) and options.chooses

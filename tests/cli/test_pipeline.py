@@ -95,7 +95,7 @@ def fake_java(folder: Path, says: str) -> None:
         ('openjdk version "17.0.15" 2025-04-15', True, "17"),
         ('openjdk version "25" 2025-09-16', True, "25"),
         ('java version "1.8.0_402"', False, "17 or newer"),
-        ("not java at all", False, "does not tell its version"),
+        ("not java at all", False, "does not report its version"),
     ],
 )
 def test_doctor_knows_which_java_will_do(

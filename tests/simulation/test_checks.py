@@ -54,7 +54,7 @@ def test_a_hole_in_a_log_is_found() -> None:
 
 
 def test_only_what_a_lost_disk_had_may_be_told_as_lost() -> None:
-    told = f"! ALARM lost: the message {Dot(N1, 3)} of {QUEUE} cannot be brought back: it was damaged here"
+    told = f"! ALARM lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
 
     assert alarms.unexplained([told], Excuses(dots={Dot(N1, 3)})) == []
     assert alarms.unexplained([told, "! else"], Excuses(dots={Dot(N1, 4)})) == [told, "! else"]

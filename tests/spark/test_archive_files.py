@@ -135,7 +135,7 @@ def test_a_first_run_with_another_choice_that_was_quicker_is_not_mixed_with_this
     other.chosen = {**other.chosen, "destinations": ["/queue/x"]}
     before_commit(monkeypatch, "create_table_with_add_actions", lambda: other.add({}, {B: 10}))
 
-    with pytest.raises(ArchiveError, match="was begun as"):
+    with pytest.raises(ArchiveError, match="was started as"):
         run.add({}, {A: 40})
 
     assert run.rows() == 10

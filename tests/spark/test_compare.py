@@ -71,7 +71,7 @@ def test_what_only_one_can_have_is_a_difference_when_asked_for(spark: Any, tmp_p
 
 
 def test_an_archive_of_some_is_equal_to_a_node_that_has_more(spark: Any, tmp_path: Path) -> None:
-    """It is compared in what it was begun with: one destination, from a moment on. Others come after its last."""
+    """It is compared in what it was started with: one destination, from a moment on. Others come after its last."""
     mixed = [*messages(1, 9), *messages(10, 20, "/queue/mails"), *messages(21, 30)]
     node(tmp_path, "a").segment([batch(A, 1, mixed)])
     chosen = {"subscribe": "/queue/mails", "startingTimestamp": str(START_US // 1000 + 15)}

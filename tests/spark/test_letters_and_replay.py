@@ -157,7 +157,7 @@ def test_bodies_become_columns_and_what_drifts_is_told_and_no_body_is_lost(spark
     assert [bytes(rows[f"{A}-{n}"].unparsed) for n in (5, 7)] == [b"no json", broken] and rows[
         f"{A}-4"
     ].unparsed is None
-    with pytest.raises(TableError, match="was begun with"):
+    with pytest.raises(TableError, match="was started with"):
         tables(spark, {**given, "subscribe": "/queue/x"}, table)
 
 
@@ -173,7 +173,7 @@ def test_a_table_of_a_time_goes_on_with_what_is_of_that_time(spark: Any, tmp_pat
 
     assert (first.rows, second.rows) == (5, 2)
     assert sorted(row.n for row in read_table(spark, table).collect()) == list(range(5, 12))
-    with pytest.raises(TableError, match="was begun with"):
+    with pytest.raises(TableError, match="was started with"):
         tables(spark, {"path": given["path"]}, table)
 
 

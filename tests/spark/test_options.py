@@ -70,7 +70,7 @@ def test_a_time_may_be_a_day_ms_or_iso(text: str) -> None:
 
 @pytest.mark.parametrize("names", [["/queue/a"], ["/queue/a", "/queue/b"], ["/queue/a,b"], ["/queue/ä ", "/queue/b"]])
 def test_a_name_may_have_commas_and_blanks(names: list[str], tmp_path: Path) -> None:
-    """On the command line, and in what an archive says that it was begun with."""
+    """On the command line, and in what an archive says that it was started with."""
     nobody: Any = dict.fromkeys(("servers", "login", "passcode", "cafile", "pattern", "begin", "end"))
 
     said = read_source(paths=("x",), destinations=tuple(names), more=(), **nobody)

@@ -508,7 +508,7 @@ def test_what_a_node_puts_aside_while_a_stream_reads_it_is_no_damage(tmp_path: P
     start, end = damage_second_batch(path)
     files.available()
     if not sealed:
-        with pytest.raises(DataLoss, match="not put it aside"):
+        with pytest.raises(DataLoss, match="not quarantined it"):
             files.plan({}, {A: 10}, strict=False)
 
     quarantine(tmp_path, start, end)

@@ -98,7 +98,7 @@ class Replies:
         origin, key = _parse(address)
         if origin == self._origin:
             if key not in self._by_key:
-                raise Refused("unknown-destination", "Nobody waits for this reply any more.")
+                raise Refused("unknown-destination", "No client waits for this reply any more.")
         elif origin not in self.peers and origin not in self.relayed:
             raise Refused("unknown-destination", f"Node {origin.node} of this address cannot be reached, or restarted.")
 
@@ -142,5 +142,5 @@ def _parse(address: str) -> tuple[Origin, str]:
         return parse_origin(text), key
     except ValueError:
         raise Refused(
-            "bad-destination", f"A reply goes to the address that came in reply-to: {REPLY_PREFIX}… as it stands."
+            "bad-destination", f"A reply goes to the address of reply-to, {REPLY_PREFIX}…, unchanged."
         ) from None

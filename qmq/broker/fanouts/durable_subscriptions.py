@@ -169,7 +169,7 @@ class DurableSubscriptions:
             self.ended.append((attachment.subscription, why))
         elif move.start is not None and any(move.start.get(origin, 0) < last for origin, last in before.items()):
             # What lies between was passed by. Only a new attachment looks at it.
-            why = Refused("durable-merged", "Another node has made this durable subscription earlier: connect again.")
+            why = Refused("durable-merged", "Another node created this durable subscription earlier; connect again.")
             self.ended.append((attachment.subscription, why))
         elif cursor.holder is not None and cursor.holder > attachment.holder:
             self.ended.append((attachment.subscription, taken_over(move.name, f"node {cursor.holder[1].node}")))

@@ -93,7 +93,7 @@ class Acceptance:
         Raises MeshError if it cannot be that range; nothing was taken then.
         """
         if origin.node not in self.members or origin == self._own:
-            raise MeshError("forged-origin", f"what is left of {origin} cannot come from a peer")
+            raise MeshError("forged-origin", f"the snapshot of {origin} cannot come from a peer")
         if have.get(origin, 0) != after:
             return
         try:
@@ -101,10 +101,10 @@ class Acceptance:
             head = verify_batch(batch)
             records = batch_records(batch)
         except (CorruptLog, ValueError) as error:
-            raise MeshError("bad-batch", f"what is left of {origin}: {error}") from error
+            raise MeshError("bad-batch", f"the snapshot of {origin}: {error}") from error
         for record in records:
             if record.kind not in (RecordKind.PUBLISH, RecordKind.DELETE) and record is not records[-1]:
-                raise MeshError("bad-batch", f"what is left of {origin} has a record of kind {record.kind}")
+                raise MeshError("bad-batch", f"the snapshot of {origin} has a record of kind {record.kind}")
             _check_record(record, head)
         have[origin] = head.last
         self._replay.accept(origin, records, have, out)
@@ -130,7 +130,7 @@ class Acceptance:
         if head.attributes & (SPARSE | MEMORY):
             raise MeshError("bad-batch", f"{head!r} does not come from a journal")
         if head.first > known + 1:
-            raise MeshError(NOT_HERE, f"{head!r} came where {known + 1} was due")
+            raise MeshError(NOT_HERE, f"{head!r} came where {known + 1} was expected")
         if head.first <= known:
             # Not an error: what stores still hold of a range may end inside a batch. The next link reports it as a gap.
             raise MeshError(NOT_HERE, f"{head!r} overlaps with what is known up to {known}")
@@ -178,7 +178,7 @@ def _head_at(body: bytes, offset: int) -> BatchHead:
     except CorruptLog as error:
         raise MeshError("bad-batch", str(error)) from error
     if head is None or offset + head.size > len(body):
-        raise MeshError("bad-batch", "a batch is cut short")
+        raise MeshError("bad-batch", "a batch is truncated")
     return head
 
 

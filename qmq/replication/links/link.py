@@ -133,15 +133,15 @@ class LinkStream:
             patience = max(self._settings.suspicion_seconds, 2 * self._beat_seconds())
             silent = trio.current_time() - self.last_read_at
             if self._reading and silent >= patience:
-                raise MeshError("silent", f"nothing was heard for {patience:g} s")
+                raise MeshError("silent", f"nothing was received for {patience:g} s")
             if self.outbox.overflowed:
-                raise MeshError("not-reading", "the peer does not read what it is told")
+                raise MeshError("not-reading", "the peer does not read what is sent to it")
             await trio.sleep(max(min(patience - silent, self._settings.beat_seconds), 0.001))
 
     async def _hasten_login(self) -> None:
         await trio.sleep(LOGIN_SECONDS)
         if not self.conversation.is_proven:
-            raise MeshError("login-too-slow", f"the other side had not proven itself after {LOGIN_SECONDS:g} s")
+            raise MeshError("login-too-slow", f"the other side had not authenticated after {LOGIN_SECONDS:g} s")
 
 
 def fresh_nonce(environment: Environment) -> str:

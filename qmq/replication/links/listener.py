@@ -228,7 +228,7 @@ class MeshListener:
             serving.feed.now = trio.current_time()
             for frame in frames:
                 if not serving.open:
-                    raise MeshError("replaced", "a newer connection of the same node took over")
+                    raise MeshError("replaced", "a newer connection of the same node replaced this one")
                 if isinstance(frame, Paths):
                     self._registry.routes.take(serving.partner.origin, frame, out)
                     continue
@@ -253,7 +253,7 @@ class MeshListener:
         silent = trio.current_time() - old.line.last_read_at
         if old.serving.partner.origin != partner.origin and silent <= 2 * self._settings.beat_seconds:
             raise MeshError(
-                "duplicate-node", f"two live nodes call themselves {partner.origin.node}; the first one stays"
+                "duplicate-node", f"two running nodes call themselves {partner.origin.node}; the first one stays"
             )
         self._close_serving(old)
         old.pipe.close()

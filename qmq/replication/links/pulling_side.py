@@ -159,7 +159,9 @@ class PullingSide:
     def _check_space(self, left_out: int) -> None:
         """Alarm if more last values were left out than `left_out`."""
         if self._host.broker.retained.left_out > left_out:
-            self._host.alarm("retained-full", "the last values of some topics, set on other nodes, find no room here")
+            self._host.alarm(
+                "retained-full", "there is no room here for the last values of some topics, set on other nodes"
+            )
 
     def has_caught_up(self) -> bool:
         """True once per link: all that the peer had when it began is here."""

@@ -134,7 +134,7 @@ class LinkRegistry:
         if len(self._alarms) >= ALARMS_REMEMBERED_MAX:
             self._alarms.clear()
         self._alarms[key] = now
-        message = f"link with {who or 'a stranger'}: {error.message}"
+        message = f"link with {who or 'an unknown peer'}: {error.message}"
         if error.code.removeprefix(REFUSED) == TAKEOVER_DIFFERS:
             self._differing.setdefault(who, {})[error.code] = message
         self.host.alarm(error.code, message)

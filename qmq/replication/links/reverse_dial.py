@@ -72,7 +72,7 @@ class ReverseDial:
         registry = self._registry
         environment = registry.host.environment
         self.turned += 1
-        log.info("= %s does not follow this node: it is offered a connection to do so", link.peer)
+        log.info("= %s does not subscribe to this node: it is offered a connection", link.peer)
         try:
             with trio.fail_after(LOGIN_SECONDS):
                 address = link.address
@@ -85,6 +85,6 @@ class ReverseDial:
                 raise
             await self._serve(pipe, link.peer)
         except (*LOST, MeshError) as error:
-            log.info("= %s took no such connection: %s", link.peer, error)
+            log.info("= %s did not accept the offered connection: %s", link.peer, error)
         await trio.sleep(TURN_AGAIN_SECONDS)
         self._busy.discard(link.peer)

@@ -283,7 +283,7 @@ class Routes:
                 return
             parts.append(frame.patterns)
             if sum(map(len, parts)) > PATTERNS_MAX:
-                raise MeshError("bad-frame", f"{origin.node} wants more than {PATTERNS_MAX} topics")
+                raise MeshError("bad-frame", f"{origin.node} subscribes to more than {PATTERNS_MAX} topics")
             if not frame.is_last:
                 return
             del neighbour.arriving[origin]
@@ -314,7 +314,7 @@ class Routes:
                     other.publisher.mark(origin, always=True)
         if state.left_out:
             state.left_out = 0
-            self._host.alarm("interest-full", f"{origin.node} wants more than {PATTERNS_MAX} topics")
+            self._host.alarm("interest-full", f"{origin.node} subscribes to more than {PATTERNS_MAX} topics")
 
     def _take_confirmation(self, neighbour: Neighbour, origin: Origin, version: int) -> None:
         own = origin == self._host.origin

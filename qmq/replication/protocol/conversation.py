@@ -130,7 +130,7 @@ class Conversation:
             what = frame.head.headers.get("destination", "")
         following = self._table[self.state].get(what)
         if following is None:
-            raise MeshError("bad-frame", f"{ascii(what[:40])} may not come while a link is {self.state.value}")
+            raise MeshError("bad-frame", f"{ascii(what[:40])} is not allowed while a link is {self.state.value}")
         if command == "ERROR":
             raise refused_by_peer(frame)
         if command in ("SEND", "MESSAGE"):

@@ -232,7 +232,7 @@ def _check_partner(headers: dict[str, str], mine: PeerIdentity) -> Partner:
         raise MeshError("bad-frame", f"{node} gave no incarnation of 16 hex digits")
     beat = headers.get("heart-beat", "").partition(",")[0]
     if not beat.isascii() or not beat.isdigit() or not 1 <= len(beat) <= 9 or int(beat) == 0:
-        raise MeshError("bad-frame", f"{node} does not beat; a link needs heart-beats both ways")
+        raise MeshError("bad-frame", f"{node} sends no heart-beats; a link needs them both ways")
     features = frozenset(headers.get("features", "").split(",")) - {""}
     return Partner(
         origin=Origin(node, int(incarnation, 16)),

@@ -68,7 +68,7 @@ def check_standing(fields: list[object]) -> MembershipFrame:
 def _prints(value: object) -> dict[str, str]:
     prints = {name: text(found) for name, found in mapping(value).items()}
     if len(prints) > PRINTS_MAX or any(len(found) > PRINT_CHARACTERS_MAX for found in prints.values()):
-        raise MeshError("bad-frame", "more about destinations than a node tells")
+        raise MeshError("bad-frame", "more policies than a node sends")
     return {text(name): found for name, found in prints.items()}
 
 

@@ -57,51 +57,51 @@ class Sender:
 
 def number(value: object, low: int = 0, high: int = SEQUENCE_MAX) -> int:
     if type(value) is not int or not low <= value <= high:
-        raise MeshError("bad-frame", f"a number from {low} to {high} was due, not {shown(value)}")
+        raise MeshError("bad-frame", f"a number from {low} to {high} was expected, not {shown(value)}")
     return value
 
 
 def array(value: object, length_min: int = 0) -> list[object]:
     if type(value) is not list or len(value) < length_min:
-        raise MeshError("bad-frame", f"an array of at least {length_min} was due, not {shown(value)}")
+        raise MeshError("bad-frame", f"an array of at least {length_min} was expected, not {shown(value)}")
     return value
 
 
 def pairs(value: object, width: int) -> list[object]:
     found = array(value)
     if len(found) % width:
-        raise MeshError("bad-frame", f"an array of groups of {width} was due, not {len(found)} elements")
+        raise MeshError("bad-frame", f"an array of groups of {width} was expected, not {len(found)} elements")
     return found
 
 
 def truth(value: object) -> bool:
     if type(value) is not bool:
-        raise MeshError("bad-frame", f"true or false was due, not {shown(value)}")
+        raise MeshError("bad-frame", f"true or false was expected, not {shown(value)}")
     return value
 
 
 def octets(value: object) -> bytes:
     if type(value) is not bytes:
-        raise MeshError("bad-frame", f"bytes were due, not {shown(value)}")
+        raise MeshError("bad-frame", f"bytes were expected, not {shown(value)}")
     return value
 
 
 def text(value: object) -> str:
     if type(value) is not str:
-        raise MeshError("bad-frame", f"text was due, not {shown(value)}")
+        raise MeshError("bad-frame", f"text was expected, not {shown(value)}")
     return value
 
 
 def mapping(value: object) -> dict[str, object]:
     if type(value) is not dict:
-        raise MeshError("bad-frame", f"a map was due, not {shown(value)}")
+        raise MeshError("bad-frame", f"a map was expected, not {shown(value)}")
     return value
 
 
 def node_name(value: object) -> str:
     name = text(value)
     if not 1 <= len(name) <= 32 or not _NAME_CHARACTERS.issuperset(name):
-        raise MeshError("bad-frame", f"a node's name was due, not {shown(name)}")
+        raise MeshError("bad-frame", f"a node's name was expected, not {shown(name)}")
     return name
 
 
@@ -113,7 +113,7 @@ def name_of(value: object, kind: DestinationKind) -> str:
     name = text(value)
     try:
         if kind_of(name, DESTINATION_BYTES_MAX) is not kind:
-            raise MeshError("bad-frame", f"a {kind.name.lower()} was due, not {shown(name)}")
+            raise MeshError("bad-frame", f"a {kind.name.lower()} was expected, not {shown(name)}")
         if kind is DestinationKind.REPLY:
             check_address(name)
     except Refused as refused:

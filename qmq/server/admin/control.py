@@ -148,7 +148,7 @@ async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
     except (ValueError, TypeError):
         asked = None
     if asked is None or not _makes_sense(asked):
-        raise Refused("bad-destination", f"questions of peers are {', '.join(QUESTIONS)}")
+        raise Refused("bad-destination", f"requests of peers are {', '.join(QUESTIONS)}")
     return json.dumps(await respond_here(context, asked)).encode()
 
 

@@ -184,7 +184,7 @@ class ClientSession:
             # The next writer to that store stops the node, with the same error text.
             log.error("! %s session failed: %s", self.id, _first(failed))
         except* Exception:
-            log.exception("! %s session failed; its connection is closed, others go on", self.id)
+            log.exception("! %s session failed; its connection is closed, others continue", self.id)
         finally:
             self._pipe.close()
             self._end()

@@ -147,10 +147,11 @@ class Receipts:
         self._freed += self._copies.expire(now)
         short = self._copies.short
         if short and short != was_short:
-            log.warning("! receipts of replicas=%d find too few copies: they are told so, and wait no more", short[0])
+            log.warning("! too few nodes confirm replicas=%d: receipts report that, and do not wait now", short[0])
         if self._copies.short_owners != owners:
             log.warning(
-                "! no majority with the server of messages of %s confirms ACKs: receipts say so, and wait no more",
+                "! no majority that includes the serving node of %s confirms ACKs: "
+                "receipts report that, and do not wait now",
                 ", ".join(self._copies.short_owners),
             )
         self._flush()
@@ -174,11 +175,10 @@ def _refusal(answer: PendingReceipt, copies: int) -> Refused:
     if answer.misses < QUORUM:
         return Refused(
             "too-few-copies",
-            f"It was accepted and stays so, but is on {disks} and not on {1 + answer.level}: too few nodes confirm in "
-            "time.",
+            f"It was accepted, but is on {disks} and not on {1 + answer.level}: too few nodes confirm in time.",
         )
     return Refused(
         "too-few-copies",
-        f"It was accepted and stays so, on {disks}, but the message may be delivered again: no majority that includes "
+        f"It was accepted, on {disks}, but the message may be delivered again: no majority that includes "
         "the node which serves it confirms in time.",
     )

@@ -253,7 +253,7 @@ class FanoutSubscribers:
         comes. Then nothing else would show what this client has got, so that is stored now.
         """
         mark = self._context.store.journal.last_append
-        assert mark[0] == begin, "a group is told that was not appended last"
+        assert mark[0] == begin, "a group is delivered that was not appended last"
         self._read_from(subscription, mark)
 
     def _read_from(self, subscription: Subscription, begin: Mark | None) -> None:

@@ -63,7 +63,7 @@ class JournalReads:
         except LogBroken:
             raise
         except Exception:
-            log.exception("! the journal cannot be told")
+            log.exception("! the journal cannot be read for subscribers")
             session = session_of(self._context.sessions, subscription)
             if session is not None:
                 session.evict(Refused("log-unreadable", "The journal cannot be read now; try again later."))

@@ -139,11 +139,11 @@ class RetainedDelivery:
             try:
                 self._send_page(scan)
             except Exception:
-                log.exception("! the values of %s cannot be told", scan.subscription.destination)
+                log.exception("! the retained values of %s cannot be read", scan.subscription.destination)
                 self.walking.pop(scan.subscription, None)
                 session = self._sessions.get(scan.subscription.session)
                 if session is not None:
-                    session.evict(Refused("values-untold", "The last values cannot be told now; try again later."))
+                    session.evict(Refused("values-untold", "The last values cannot be read now; try again later."))
         self._running = False
 
     def _send_page(self, scan: _RetainedScan) -> None:

@@ -151,8 +151,8 @@ class SelectorEvaluation:
                 try:
                     left -= self._serve(session, self.behind[session], left)
                 except Exception:
-                    log.exception("! %s: its messages cannot be selected", session.id)
-                    session.evict(Refused("not-selected", "The messages for a selector cannot be told now."))
+                    log.exception("! %s: the selectors of its subscribers cannot be evaluated", session.id)
+                    session.evict(Refused("not-selected", "The selector cannot be evaluated now; try again later."))
                 if self.behind[session]:
                     self._ready.append(session)
                 else:

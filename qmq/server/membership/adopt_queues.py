@@ -83,7 +83,7 @@ def respond_holding(context: AdoptionContext, request: bytes) -> bytes:
     try:
         owner = str(json.loads(request)["holds"])
     except (ValueError, TypeError, KeyError) as error:
-        raise Refused("bad-destination", "a question about held messages that means nothing") from error
+        raise Refused("bad-destination", "an invalid request about held messages") from error
     if not context.takeover.has_let_go(owner) or _is_adopter(context, owner):
         return json.dumps({"holds": None}).encode()
     held = _held_here(context, owner)
@@ -261,7 +261,7 @@ def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vecto
         dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]
         return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
     except (ValueError, MeshError, RecursionError) as error:
-        log.error("! %s answers what it holds of %s with nonsense: %s", peer, owner, error)
+        log.error("! %s: invalid list of held messages of %s: %s", peer, owner, error)
         return None
 
 

@@ -176,7 +176,7 @@ class ClockCheck:
         context.deadline_timer.decided()
         context.queue_pager.sweep_at(now_us)
         if self._noted_us or context.store.fanouts():
-            log.info("= the clock is believed: what is too old by it is dropped from now on")
+            log.info("= the clock is confirmed: messages that are too old by it are dropped from now on")
             context.checkpoints.schedule()
         self._note_fact()
 

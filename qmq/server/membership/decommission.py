@@ -55,9 +55,9 @@ def respond_hearing(context: DecommissionContext, request: bytes) -> bytes:
     try:
         name = json.loads(request)["hears"]
     except (ValueError, TypeError, KeyError) as error:
-        raise Refused("bad-destination", "a question about a node's links that means nothing") from error
+        raise Refused("bad-destination", "an invalid request about a node's links") from error
     if type(name) is not str:
-        raise Refused("bad-destination", "a question about a node's links that names none")
+        raise Refused("bad-destination", "a request about a node's links that names no node")
     return json.dumps({"hears": name in linked(context), "agrees_in": context.members.agrees_in(name)}).encode()
 
 
@@ -94,14 +94,15 @@ class Decommission:
         membership = context.membership
         self._check_name(name)
         if len(membership.lists) > 1:
-            raise Refused("change-under-way", "Not all nodes go by the same peers file yet: one change at a time.")
+            raise Refused("change-under-way", "Not all nodes use the same peers file yet: make one change at a time.")
         reached = {context.origin.node} | linked(context) - {name}
         if not majority(reached, [names - {name} for names in membership.lists]):
             away = " ".join(sorted(membership.members - reached))
             raise Refused(
                 "no-majority",
-                f"Only {', '.join(sorted(reached))} can be reached of those who would stay. If all others are gone for "
-                f"good, and only then: `qmq mesh retire {away} --majority-lost` (docs/operations.md).",
+                f"Only {', '.join(sorted(reached))} can be reached of the members that would remain. "
+                f"If all others are lost for good, and only then: "
+                f"`qmq mesh retire {away} --majority-lost` (docs/operations.md).",
             )
         if force:
             context.members.force(name)
@@ -119,7 +120,7 @@ class Decommission:
                 others = ", ".join(sorted(membership.members - agrees_in.keys() - {name}))
                 raise Refused(
                     "not-agreed",
-                    f"{', '.join(sorted(agreeing))} would let {name} go, and that is no majority of those who stay: "
+                    f"{', '.join(sorted(agreeing))} agree to retire {name}, which is no majority of the rest: "
                     f"stop it, or force it at {others} as well, within {AGREED_SECONDS / 60:.0f} minutes.",
                 )
             await trio.sleep(max(agrees_in.values()))
@@ -138,15 +139,15 @@ class Decommission:
         if stay - reached:
             away = " ".join(sorted(membership.members - reached))
             silent = ", ".join(sorted(stay - reached))
-            raise Refused("not-all-named", f"Nor can {silent} be reached: name all who are gone, {away}.")
+            raise Refused("not-all-named", f"{silent} cannot be reached either: name all lost nodes, {away}.")
         for peer in stay - {context.origin.node}:
             standing = membership.standing_of(peer)
             if standing is None or standing.listing.names - membership.retired.keys() != membership.members:
-                raise Refused("change-under-way", f"{peer} goes by another peers file: let it take up this one first.")
+                raise Refused("change-under-way", f"{peer} uses another peers file: reload this one there first.")
         for name in sorted(names):
             hearing, _ = await self._opinions(name)
             if hearing:
-                raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not gone.")
+                raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not lost.")
 
     def _check_name(self, name: str) -> None:
         membership = self._context.membership
@@ -155,7 +156,7 @@ class Decommission:
         if name == self._context.origin.node:
             raise Refused("bad-node", "A node does not retire itself: stop it, and ask another one.")
         if name not in membership.members:
-            raise Refused("bad-node", f"{name} is no member; those are {', '.join(sorted(membership.members))}.")
+            raise Refused("bad-node", f"{name} is no member; the members are {', '.join(sorted(membership.members))}.")
 
     async def _opinions(self, name: str) -> tuple[list[str], dict[str, float]]:
         """Of the remaining members: those with a link to `name`, and for each of the others the seconds until it agrees

@@ -227,8 +227,9 @@ class LiveMembership:
             return
         context.alarm(
             "old-disk",
-            f"{peer} knows more of the life {lost[0]} of this node than its data directory: an old copy was put back, "
-            "or the disk lost what it had synced. It is a learner until it has what a majority of the others has",
+            f"{peer} knows more of incarnation {lost[0]} of this node than its data directory: "
+            "an old copy was restored, or the disk lost what it had synced. "
+            "It is a learner until it has what a majority of the others has",
         )
         self.membership.forgets()
         self.membership.meets(peer)
@@ -275,7 +276,7 @@ class LiveMembership:
         await context.environment.run_blocking(context.store.journal.sync)
         await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {LEARNER: None}))
         self.membership.learnt()
-        log.info("= this node has what a majority of the others had: it counts from now on")
+        log.info("= this node has what a majority of the others had: it counts as a copy from now on")
         self._send_membership()
 
     def _send_membership(self) -> None:
@@ -321,7 +322,7 @@ class LiveMembership:
         before, self._unconfirmed = (
             self._unconfirmed,
             {
-                name: f"{', '.join(sorted(peers))} say that {name} is retired: they are too few, and this node hears it"
+                name: f"{', '.join(sorted(peers))} report {name} as retired, without a majority; this node reaches it"
                 for name, peers in membership.retirements_reported().items()
                 if name in self._linked
             },
@@ -339,7 +340,7 @@ class LiveMembership:
             kept = self.membership.retired[retirement.node]
             if kept.node == self.membership.node:
                 self._leave(f"{kept.adopter} has adopted its messages")
-            log.warning("= %s is retired; %s serves what it left", kept.node, kept.adopter)
+            log.warning("= %s is retired; %s has adopted its messages", kept.node, kept.adopter)
             self.remember(retirement_fact(kept))
             self._check_learning()
             self._context.spawn(self._schedule_obey)

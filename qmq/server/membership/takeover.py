@@ -206,7 +206,9 @@ class Takeover:
         away = now - self._polled_at
         if away > self._after / 2:
             if self.is_active:  # else only events cause a poll
-                log.warning("! this node was away for %.1f s: it hands out nothing before it has asked around", away)
+                log.warning(
+                    "! this node was paused for %.1f s: it delivers nothing until its peers have responded", away
+                )
             rules.was_away(now)
             context.dedup_query.was_away()
         self._polled_at = now
@@ -409,7 +411,7 @@ class Takeover:
         return self._context.has_synced_with_majority() and not self._context.catch_up.is_stale
 
     def _campaign(self, bid: Bid, now: float, released: Released | None, out: Outcome) -> None:
-        log.info("= asks for votes to serve %s in term %d", bid.owner, bid.term)
+        log.info("= requests votes to serve %s in term %d", bid.owner, bid.term)
         is_served = bid.owner in self._context.broker.queues.owned.serves and self.rules.leads(bid.owner, now)
         until = now + PATIENCE * self._after
         campaign = self._campaigns[bid.owner] = Campaign(bid, until, confirms=is_served, released=released)
@@ -447,7 +449,7 @@ class Takeover:
         self.rules.won(bid, now)
         term = self._obeyed[bid.owner] = Term(bid.term, self.name)
         self._write(RecordKind.TERM, bid.owner, term, out)
-        log.info("= a majority lets this node serve %s in term %d", bid.owner, bid.term)
+        log.info("= elected to serve %s in term %d", bid.owner, bid.term)
         if is_served:
             self.served[bid.owner] = bid.term
             self._takeover_sync.renew(bid.owner)
@@ -533,7 +535,7 @@ class Takeover:
         if claim is not None and claim.term > number:
             return
         if self.rules.release(owner, number):
-            log.info("= %s is back: this node serves it no more", owner)
+            log.info("= %s is back: this node has stopped serving its messages", owner)
         handoff = self._context.broker.queues.handoff
         lent = handoff.with_peers(owner)
         self._hand_off(owner, owner)

@@ -183,7 +183,7 @@ def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:
         if not isinstance(node, str) or len(keys) > KEYS_MAX or any(len(key) != KEY_BYTES for key in keys):
             raise ValueError("no keys")
     except (ValueError, TypeError, KeyError) as error:
-        raise Refused("bad-destination", f"a question about dedup ids that means nothing: {error}") from error
+        raise Refused("bad-destination", f"an invalid request about dedup ids: {error}") from error
     return at, node, keys
 
 

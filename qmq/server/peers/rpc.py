@@ -120,11 +120,11 @@ class PeerRpc:
             if self.links is not None:
                 self.links.answer(peer, number, answer)
         except Refused as refused:
-            log.info("! %s asks what this node does not understand: %s", peer.node, refused)
+            log.info("! %s: unknown or invalid request: %s", peer.node, refused)
         except LogBroken:
             raise  # The disk has failed, whichever part found out first: the process must stop.
         except Exception:
-            log.exception("! a question of %s failed; it gets no answer, and the node goes on", peer.node)
+            log.exception("! a request of %s failed; it gets no response, and the node continues", peer.node)
         finally:
             self._answering[peer] -= 1
             if not self._answering[peer]:

@@ -194,7 +194,7 @@ class CatchUp:
     async def _end(self) -> None:
         """All reachable peers were asked: from here on this node knows what its queues hold, also after a crash."""
         context = self._context
-        log.info("= checked what this node held: %d messages were done already", self.settled)
+        log.info("= compared held messages with peers: %d were settled already", self.settled)
         self._has_answer = False
         await context.flushed()
         await context.environment.run_blocking(context.store.journal.sync)
@@ -223,7 +223,9 @@ class CatchUp:
                 # Retention of the fanouts was faster than this node, or no node has it: subscribers are notified.
                 context.note_lost(LostRange(wanted.origin, wanted.after + 1, snapshot.dropped), out)
         except MeshError as error:
-            log.error("! what %s has left of %s cannot be taken: %s", wanted.peer, wanted.origin, error.message)
+            log.error(
+                "! the snapshot that %s sent of %s cannot be applied: %s", wanted.peer, wanted.origin, error.message
+            )
             links.knows_nothing(wanted, wanted.through)
         finally:
             context.submit(out)
@@ -236,7 +238,7 @@ class CatchUp:
         """Deliver nothing of the queues until peers were asked about all messages of this node."""
         context = self._context
         if wanted.peer not in self._unchecked:
-            log.info("= %s has dropped what is missing of %s after %d", wanted.peer, wanted.origin, wanted.after)
+            log.info("= %s no longer has the missing records of %s after %d", wanted.peer, wanted.origin, wanted.after)
             # All of them: the peer with the snapshot may itself hold messages that another peer knows as settled.
             self._unchecked.update(dict.fromkeys([wanted.peer, *links.reachable()]))
             self._has_answer = False
@@ -354,12 +356,12 @@ class CatchUp:
                 after = None if fields[1] is None else Name(*map(str, array(fields[1], 3)[:3]))
                 return msgpack.packb([_pictures(context.broker, after)])  # type: ignore[no-any-return]
         except (ValueError, IndexError, MeshError, msgpack.UnpackException) as error:
-            raise Refused("bad-destination", f"a question about repairs: {error}") from error
+            raise Refused("bad-destination", f"an invalid repair request: {error}") from error
         except CorruptLog as error:
             raise Refused("log-unreadable", str(error)) from error
         finally:
             context.check_damage()
-        raise Refused("bad-destination", "this node knows no such question about repairs")
+        raise Refused("bad-destination", "this node does not know this repair request")
 
     async def _answer_snapshot(self, origin: Origin, after: int, through: int, fanout: str, row: int | None) -> bytes:
         context = self._context
@@ -425,7 +427,7 @@ async def ask_snapshot(
             number(fields[0], 0, wanted.through), number(fields[1]), number(fields[2]), records, attempts
         )
     except MeshError as error:
-        log.error("! %s answers what is left of %s with nonsense: %s", wanted.peer, wanted.origin, error.message)
+        log.error("! %s: invalid snapshot of %s: %s", wanted.peer, wanted.origin, error.message)
         return None
 
 

@@ -70,12 +70,12 @@ class FanoutRepair:
             if not found.is_complete:
                 await self._ask(destination, found)
             if not found.is_complete:
-                log.info("= the log of %s cannot be mended yet: %d stretches are missing", destination, found.missing)
+                log.info("= the log of %s cannot be repaired yet: %d ranges are missing", destination, found.missing)
             elif await context.environment.run_blocking(partial(context.store.finish_repair, destination, found)):
                 self.mended += 1
-                log.info("= the log of %s is whole again", destination)
+                log.info("= the log of %s is repaired", destination)
         except DiskFull as error:
-            log.info("= the log of %s cannot be mended yet: %s", destination, error)
+            log.info("= the log of %s cannot be repaired yet: %s", destination, error)
         finally:
             with trio.CancelScope(shield=True):
                 await context.environment.run_blocking(found.close)
@@ -114,7 +114,7 @@ class FanoutRepair:
                     destination, snapshot_batch(gap.origin, gap.after, snapshot), gap.after, snapshot.through
                 )
             except (CorruptLog, ValueError) as error:
-                log.error("! what %s has left of %s cannot be taken: %s", peer, gap.origin, error)
+                log.error("! the snapshot that %s sent of %s cannot be applied: %s", peer, gap.origin, error)
                 return False
             if snapshot.dropped > gap.after:
                 merge(found.lost, {gap.origin: min(snapshot.dropped, gap.through)})

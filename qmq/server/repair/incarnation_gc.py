@@ -63,7 +63,7 @@ class IncarnationGc:
             self.seals.forget(report.forgotten)
             context.broker.durable_subscriptions.forget_origins(self.seals.forgotten)
             context.broker.deletions.forget_origins(self.seals.forgotten)
-            log.info("= %d dead incarnations are forgotten", len(report.forgotten))
+            log.info("= %d dead incarnations are collected", len(report.forgotten))
         self._record(list(report.released))
         self.wake()
 
@@ -110,7 +110,7 @@ class IncarnationGc:
             try:
                 lines = [] if answer is None else unpack_seals(answer)
             except CorruptLog as error:
-                log.error("! %s answers about dead incarnations with nonsense: %s", peer, error)
+                log.error("! %s: invalid response about dead incarnations: %s", peer, error)
                 continue
             await context.commit_slot()
             have = context.received_vector()

@@ -71,7 +71,7 @@ async def ask_quarantined(context: MeshPeers, after: Vector) -> dict[str, Vector
                 named = zip(after, firsts, strict=False)
                 answers[peer] = {origin: number(first) for origin, first in named if first}
             except (ValueError, TypeError, KeyError, MeshError) as error:
-                log.error("! %s answers what it has put aside with nonsense: %s", peer, error)
+                log.error("! %s: invalid list of quarantined batches: %s", peer, error)
 
     peers = list(context.member_names)
     async with trio.open_nursery() as nursery:
@@ -108,7 +108,7 @@ class QuarantineRestore:
             asked = [array(values, 3) for values in array(json.loads(request)["aside"])]
             after = [(origin_of(values[0], values[1]), number(values[2])) for values in asked]
         except (ValueError, TypeError, KeyError, MeshError) as error:
-            raise Refused("bad-destination", "a question about what is put aside that means nothing") from error
+            raise Refused("bad-destination", "an invalid request about quarantined batches") from error
         await self._is_known.wait()
         # What a link still delivers may be more, too.
         present = set(self.links.present()) if self.links is not None else set()
@@ -245,14 +245,14 @@ class QuarantineRestore:
                 else:
                     links.take_quarantined(part.batches, out)
             except MeshError as error:
-                log.error("! what was put aside of %s cannot be taken back: %s", origin, error.message)
+                log.error("! quarantined batches of %s cannot be restored: %s", origin, error.message)
                 self._refused.add(origin)
                 return True
             finally:
                 context.submit(out)
             known, lost = part.last, None
         await context.flushed()
-        log.info("= %d records of %s that stood behind damage are back", step.records, origin)
+        log.info("= %d records of %s are restored from quarantine", step.records, origin)
         return True
 
 

@@ -95,7 +95,7 @@ class QueueStoreRepair:
                 left = [one for missing in missing_ranges if (one := await self._search(missing)) is not None]
                 open_ = [one for missing in left if (one := await self._repair(missing)) is not None]
             except DiskFull as error:
-                context.alarm("damage", f"no room to put back what the queue store lacks: {error}")
+                context.alarm("damage", f"no room to restore rows of the queue store: {error}")
             self._searched.intersection_update(open_)
             if self._has_changed:
                 self._has_changed = False
@@ -185,7 +185,7 @@ class QueueStoreRepair:
                         snapshot = await self._without_done(links, peer, missing.origin, snapshot)
                     left = await self._take(left, after, snapshot)
                 except (CorruptLog, ValueError) as error:
-                    log.error("! what %s has left of %s cannot be taken: %s", peer, missing.origin, error)
+                    log.error("! the snapshot that %s sent of %s cannot be applied: %s", peer, missing.origin, error)
                     return left, False
             after = snapshot.through
         return left, True
@@ -235,7 +235,7 @@ class QueueStoreRepair:
             what = f"the message {Dot(left.origin, left.sequence)} of {left.queue}"
         else:
             what = f"unsettled messages of {left.origin} after {left.after} up to {left.through}, if there were any,"
-        context.alarm("lost", f"{what} cannot be brought back: it was damaged here, and no member of the mesh has it")
+        context.alarm("lost", f"{what} cannot be restored: it was damaged here, and no member of the mesh has it")
 
     async def _read_anew(self) -> None:
         """Rows have returned that the queues had skipped, or rows were lost that they had counted."""

@@ -111,4 +111,4 @@ def _context(purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
 
 def _no_password(key: Path) -> str:
     """Called by OpenSSL, which else would prompt at the terminal and block the whole node."""
-    raise OSError(f"{key}: is encrypted; a node has nobody who could type a password")
+    raise OSError(f"{key}: is encrypted; a node cannot ask for a password")

@@ -76,7 +76,7 @@ def archive(spark: SparkSession, options: Options, table: str, *, tell: Progress
     The first run makes the table, and with it the choice of destinations; later runs must make the same.
 
     Raises:
-        ArchiveError: the table is another kind of table, or was begun with other destinations.
+        ArchiveError: the table is another kind of table, or was started with other destinations.
         Overtaken: another run has added to it meanwhile.
         DataLoss: the logs do not hold any more what comes right after the table.
         BadOption: `table` is an address, and no path.

@@ -48,7 +48,7 @@ def table_vector(delta: DeltaTable, origins: Iterable[Any]) -> Vector:
 
 
 def archive_choice(delta: DeltaTable, table: str) -> dict[str, str]:
-    """Options of `format("qmq")` that choose what the table was begun with. Raises ArchiveError."""
+    """Options of `format("qmq")` that choose what the table was started with. Raises ArchiveError."""
     was = _described(delta, table)
     said = {
         "subscribe": names_to_text(was["destinations"]) if was["destinations"] is not None else None,
@@ -78,7 +78,7 @@ def require_same(delta: DeltaTable, table: str, chosen: Mapping[str, Any]) -> No
     """Raises ArchiveError when the table is none of ours, or is of something else than `chosen`."""
     was = _described(delta, table)
     if was != chosen:
-        raise ArchiveError(f"{table} was begun as {json.dumps(was)}, and this run is {json.dumps(dict(chosen))}")
+        raise ArchiveError(f"{table} was started as {json.dumps(was)}, and this run is {json.dumps(dict(chosen))}")
 
 
 def _described(delta: DeltaTable, table: str) -> dict[str, Any]:

@@ -439,7 +439,7 @@ def verify_extent(extent: Extent) -> list[Finding]:
             if found.head is None:
                 findings.append(_damaged(extent.node, extent.path, offset, begin + found.end))
             elif not _is_true(found.head, piece[found.start : found.end]):
-                where = f"{extent.path} {offset}: its records are not those that it speaks of"
+                where = f"{extent.path} {offset}: its records are not those that it announces"
                 findings.append(
                     Finding(extent.node, CORRUPT, str(found.head.origin), found.head.first, found.head.last, where)
                 )

@@ -3,7 +3,7 @@
 Only what both can have is compared: a node's journal begins somewhere, and both end somewhere. What one of them has
 beyond that is reported and is no difference, unless requested. If retention drops records meanwhile, the comparison
 begins again with the remaining ones. Two nodes are compared in all their records; with an archive, in their messages,
-of the destinations and times that the archive was begun with.
+of the destinations and times that the archive was started with.
 """
 
 import json
@@ -128,7 +128,7 @@ def compare(
     login = {name: value for name, value in (given or {}).items() if name not in CHOOSING}
     one, other = Side(spark, left, login), Side(spark, right, login)
     asked_for = {name: value for name, value in (given or {}).items() if name in CHOOSING}
-    # One narrows the other: an archive has nothing but what it was begun with, whatever is asked for.
+    # One narrows the other: an archive has nothing but what it was started with, whatever is asked for.
     choices = [choice for choice in (asked_for, one.choice(), other.choice()) if choice]
     messages_only = one.is_archive or other.is_archive
     for left_tries in reversed(range(TRIES)):

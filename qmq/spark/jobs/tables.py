@@ -69,7 +69,7 @@ def tables(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
     """Add to `table` the messages that the log holds beyond it. `given` are options of `format("qmq")`.
 
     Raises:
-        TableError: there is something else in `table`, it was begun with other destinations, or another run is at it.
+        TableError: there is something else in `table`, it was started with other destinations, or another run is at it.
         DataLoss: the log does not hold any more what comes right after the table.
     """
     table = local_path(table)
@@ -229,7 +229,7 @@ def _read_state(table: str, choice: dict[str, str] | None) -> dict[str, Any]:
     if state["version"] > STATE_VERSION:
         raise TableError(f"{table} was written by later software (version {state['version']})")
     if choice is not None and state["choice"] != choice:
-        raise TableError(f"{table} was begun with {state['choice']}, and this run is about {choice}")
+        raise TableError(f"{table} was started with {state['choice']}, and this run is about {choice}")
     return state
 
 

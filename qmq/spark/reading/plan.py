@@ -125,7 +125,7 @@ def _take(
         if listing.damage and options.fail_on_data_loss:
             start, stop = listing.damage[0]
             raise DataLoss(
-                f"{segment.path}: no batch can be read from {start} to {stop} and the node has not put it aside; "
+                f"{segment.path}: no batch can be read from {start} to {stop} and the node has not quarantined it; "
                 f"see qmq log verify"
             )
         entries = chosen(listing)
@@ -187,7 +187,7 @@ def _require_names(directory: DataDirectory, options: Options) -> None:
     """Raises CorruptLog for a fanout log that may be of what is asked for: it does not say, and cannot be read."""
     for log in directory.nameless():
         if may_be_asked(None, log, options):
-            raise CorruptLog(f"{log.directory}: no batch can be read, not even to tell which fanout it is of")
+            raise CorruptLog(f"{log.directory}: no batch can be read, not even to find out its fanout")
 
 
 def may_be_asked(name: str | None, log: Log, options: Options) -> bool:

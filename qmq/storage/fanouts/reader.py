@@ -178,7 +178,7 @@ class FanoutReader:
         dropped: tuple[Dot, ...] = ()
         if extent is not None:
             if 0 < log_position < self._logs.rewritten.get(destination, 0):
-                raise CorruptLog(f"{destination}: its log was written anew since this reader began")
+                raise CorruptLog(f"{destination}: its log was rewritten after this reader began")
             if log_position < extent.start:
                 dropped = extent.dropped
                 log_position = extent.start

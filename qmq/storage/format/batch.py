@@ -214,7 +214,7 @@ def batch_records(data: bytes | memoryview) -> list[Record]:
         end = start + length
         record = unpack_record(view[start:end])
         if record.sequence != expected and (not sparse or record.sequence < expected or record.sequence > head.last):
-            raise CorruptLog(f"record {record.sequence} where {expected} was due")
+            raise CorruptLog(f"record {record.sequence} where {expected} was expected")
         expected = record.sequence + 1
         records.append(record)
         start = end
@@ -239,9 +239,9 @@ def unpack_records(head: BatchHead, data: bytes | memoryview) -> list[Unpacked]:
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not the records of a batch: {error}") from error
     if not whole or unpacker.tell() != head.size - HEAD_BYTES - 4 * head.count:
-        raise CorruptLog(f"not the {head.count} records that the batch speaks of")
+        raise CorruptLog(f"not the {head.count} records that the batch announces")
     if not head.attributes & SPARSE and [found[0][0], found[-1][0]] != [head.first, head.last]:
-        raise CorruptLog(f"records {found[0][0]}–{found[-1][0]} where {head.first}–{head.last} were due")
+        raise CorruptLog(f"records {found[0][0]}–{found[-1][0]} where {head.first}–{head.last} were expected")
     return found
 
 

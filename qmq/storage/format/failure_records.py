@@ -60,11 +60,11 @@ def unpack_dead(body: bytes) -> tuple[str, Dot, bytes]:
 
 def _number(value: object, most: int = (1 << 63) - 1) -> int:
     if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"a number up to {most} was due")
+        raise ValueError(f"a number up to {most} was expected")
     return value
 
 
 def _text(value: object) -> str:
     if type(value) is not str:
-        raise ValueError("text was due")
+        raise ValueError("text was expected")
     return value

@@ -39,7 +39,7 @@ def unpack_lost(body: bytes) -> LostRange:
         node, incarnation, first, last, *_ = msgpack.unpackb(body)
         return LostRange(Origin(str(node), int(incarnation)), int(first), int(last))
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-        raise CorruptLog(f"not a stretch of records: {error}") from error
+        raise CorruptLog(f"not a range of records: {error}") from error
 
 
 def lost_of(facts: Mapping[str, str]) -> LostRanges:

@@ -47,10 +47,10 @@ class Quarantined(NamedTuple):
     last: int
 
     def __str__(self) -> str:
-        where = f"put aside: the journal from {self.start} to {self.end}"
+        where = f"quarantined: the journal from {self.start} to {self.end}"
         if self.origin is None:
             return f"{where} cannot be read"
-        return f"{where}, records {self.first} to {self.last} of {self.origin}, whole but behind such a place"
+        return f"{where}, records {self.first} to {self.last} of {self.origin}, intact but behind such a place"
 
 
 def in_words(entries: Iterable[Quarantined]) -> list[str]:

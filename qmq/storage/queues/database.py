@@ -200,7 +200,7 @@ class DatabaseQueueStore(ABC, Generic[C]):
         for sequence, partition, queue, rank, delayed, number in keys:
             raw = self._one(reader, (partition, sequence))
             if raw is None:
-                raise self._broken(f"row {sequence} of lane {partition} is in one place and not in another")
+                raise self._broken(f"row {sequence} of partition {partition} is in one place and not in another")
             row = self._row(reader, PartitionRow(partition, queue, rank, bool(delayed), number, origin), raw)
             if row is not None:
                 yield row
@@ -231,9 +231,9 @@ class DatabaseQueueStore(ABC, Generic[C]):
         place = (partition.id, raw[1])
         if place not in self._met:
             if self._partition(reader, partition.id).checksum != partition.checksum:
-                raise self._broken(f"the row of lane {partition.id} is damaged")
+                raise self._broken(f"the row of partition {partition.id} is damaged")
             if not is_in_place(partition.checksum, row, checksum):
-                raise self._broken(f"a row of lane {partition.id} is not in its place")
+                raise self._broken(f"a row of partition {partition.id} is not in its place")
             self._met[place] = missing_of_row(row)
             note_damage(self.damage, self._met[place])
         return None

@@ -419,12 +419,12 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     def _partition(self, reader: _Connection, number: int) -> PartitionRow:
         found = reader.execute(sql.PARTITION, (number,)).fetchone()
         if found is None:
-            raise self._broken(f"lane {number} is missing")
+            raise self._broken(f"partition {number} is missing")
         partition, origin, node, incarnation, queue, rank, delayed, _, _, checksum = found
         return PartitionRow(partition, queue, rank, delayed, origin, Origin(node, unsigned(incarnation)), checksum)
 
     def _broken(self, what: str) -> Malformed:
-        return Malformed(f"the queue store {self._where} is damaged: {what}; bring back a backup of that database")
+        return Malformed(f"the queue store {self._where} is damaged: {what}; restore a backup of that database")
 
     def _one(self, connection: _Connection, place: Place) -> Raw | None:
         found = self._rows(connection, sql.ONE, place)

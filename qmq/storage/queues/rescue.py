@@ -42,7 +42,7 @@ def open_sqlite(path: Path) -> SqliteQueueStore:
     mark = path.with_name(path.name + MARK_SUFFIX)
     why = _read(mark)
     if why is not None and why.startswith(_BEGUN):
-        return _begin_anew(path, mark, path.parent / why.removeprefix(_BEGUN), "an earlier start was cut off")
+        return _begin_anew(path, mark, path.parent / why.removeprefix(_BEGUN), "an earlier start was interrupted")
     is_small = not path.exists() or path.stat().st_size <= CHECKED_BYTES_MAX
     store: SqliteQueueStore | None = None
     try:
@@ -75,13 +75,13 @@ def _begin_anew(path: Path, mark: Path, damaged_path: Path, why: str) -> SqliteQ
                 else:
                     found.rename(damaged_path.with_name(damaged_path.name + suffix))
     except OSError as error:
-        raise LogBroken(f"the damaged queue store cannot be put aside: {error}") from error
+        raise LogBroken(f"the damaged queue store cannot be moved away: {error}") from error
     store = SqliteQueueStore(path)
     try:
         store.missing([], NOWHERE)
         count = _rescue(damaged_path, store)
         store.damage.lines.append(
-            f"the queue store is damaged ({why}): it was put aside as {damaged_path.relative_to(path.parent)},"
+            f"the queue store is damaged ({why}): it was moved to {damaged_path.relative_to(path.parent)},"
             f" and a new one begun with {count} sound rows of it"
         )
         mark.unlink()

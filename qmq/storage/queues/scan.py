@@ -78,10 +78,10 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], boo
     said: dict[int, tuple[int, int]] = {}
     for messages, size, *remainder in reader.execute(PARTITIONS_ALL).fetchall():
         if remainder[5] is None:
-            return f"lane {remainder[0]} has no origin"
+            return f"partition {remainder[0]} has no origin"
         partition = partition_of(remainder)
         if not is_partition_sound(partition):
-            return f"the checksum of lane {partition.id} does not fit"
+            return f"the checksum of partition {partition.id} does not fit"
         partitions[partition.id] = PartitionRow(
             partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
         )
@@ -93,7 +93,7 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], boo
         row: Raw = tuple(raw)
         known = partitions.get(row[0])
         if known is None or known.number != origin:
-            return f"row {row[1]} of lane {row[0]} belongs to no lane of its origin"
+            return f"row {row[1]} of partition {row[0]} belongs to no lane of its origin"
         counts[known.id] += 1
         if is_sound(known, row):
             sizes[known.id] += len(row[-1])
@@ -101,7 +101,7 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], boo
             hurt.add(known.id)
     for partition_id, (messages, size) in said.items():
         if messages != counts[partition_id] or (size != sizes[partition_id] and partition_id not in hurt):
-            return f"lane {partition_id} has {counts[partition_id]} messages, and says {messages}"
+            return f"partition {partition_id} has {counts[partition_id]} messages, and says {messages}"
     return None
 
 

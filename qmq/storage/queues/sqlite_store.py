@@ -348,7 +348,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
     def _partition(self, reader: sqlite3.Connection, number: int) -> PartitionRow:
         found = reader.execute(sql.PARTITION, (number,)).fetchone()
         if found is None:
-            raise self._broken(f"there is no lane {number}")
+            raise self._broken(f"there is no partition {number}")
         return partition_of(found)
 
     def _one(self, connection: sqlite3.Connection, place: Place) -> Raw | None:
@@ -400,7 +400,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
     def _malformed(self, error: Exception) -> Malformed:
         with suppress(OSError):
             self._mark.write_text(str(error))
-        return Malformed(f"the queue store is damaged; the next start puts it aside: {error}")
+        return Malformed(f"the queue store is damaged; the next start replaces it: {error}")
 
     def close(self) -> None:
         with self._reading, medium():

@@ -83,7 +83,7 @@ async def test_a_mesh_that_refuses_says_that_the_message_stays(autojump_clock: A
         assert error.head.command == "ERROR"
         assert error.head.headers["error-code"] == "too-few-copies"
         assert error.head.headers["receipt-id"] == "r"
-        assert "stays so" in error.head.headers["message"]
+        assert "was accepted, but" in error.head.headers["message"]
         await client.send(subscribe("/queue/jobs"))
         assert await client.messages(1) == [b"x"]
 

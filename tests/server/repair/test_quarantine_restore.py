@@ -581,4 +581,4 @@ async def test_the_alarm_of_damage_is_still_to_be_seen_when_much_stood_behind_it
         told = [str(alarm["message"]) for alarm in a.alarms.list() if alarm["code"] == "quarantine"]
         assert len(told) == 2
         assert "cannot be read" in told[1]
-        assert f"records 3 to 52 of {origin}, whole but behind such a place" in told[0]
+        assert f"records 3 to 52 of {origin}, intact but behind such a place" in told[0]

@@ -121,7 +121,7 @@ def test_records_that_contradict_their_head_are_refused() -> None:
 
     for data in (dense, beyond):
         verify_batch(data)
-        with pytest.raises(CorruptLog, match="was due"):
+        with pytest.raises(CorruptLog, match="was expected"):
             batch_records(data)
 
 
