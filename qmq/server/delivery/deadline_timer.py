@@ -10,7 +10,8 @@ import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.errors import Refused
-from qmq.server.clients.session import SECOND_POLL_SECONDS, ClientSession
+from qmq.server.clients.client_heartbeats import SECOND_POLL_SECONDS
+from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.server.runtime.waker import Waker
 

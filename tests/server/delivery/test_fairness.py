@@ -11,8 +11,9 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
+from qmq.server.clients.login_exchange import READ_BYTES_MAX
 from qmq.server.clients.outbox import ClientOutbox
-from qmq.server.clients.session import READ_BYTES_MAX, ClientSession
+from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.sockets import SocketPipe
 from tests.server.rig import Rig, eventually
 

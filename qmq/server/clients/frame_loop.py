@@ -1,0 +1,179 @@
+"""Frames of one logged-in client: the gateway decides, the commit path gets the decision, in one loop.
+
+There is no `await` between a decision and its submission. When the gateway pauses, the loop waits for what the pause
+names, answers, and continues with the frames that are left.
+"""
+
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import COST_MAX, Outcome
+from qmq.broker.messages.lifecycle import Back
+from qmq.environment import Environment
+from qmq.errors import Refused
+from qmq.gateways.paused import Paused, PauseReason
+from qmq.gateways.stomp import StompGateway
+from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.dedup_query import DedupQuery
+from qmq.server.runtime.contexts import Committing
+from qmq.wire.stomp import Connection, Frame
+
+CONTROL = "/control/"
+
+log = logging.getLogger("qmq.session")
+
+
+class FrameContext(Committing, Protocol):
+    """What deciding a client's frames needs of the node."""
+
+    broker: Broker
+    environment: Environment
+    dedup_query: DedupQuery
+
+    async def answer(self, user: str | None, headers: Mapping[str, str]) -> ControlResponse:
+        """Respond to a control request to the node, or to the mesh. Raises Refused. May take seconds."""
+
+
+class LoopSession(Protocol):
+    """The session of the frames (`ClientSession`)."""
+
+    id: int
+    user: str | None
+    finishing: bool
+    ending: bool
+    waits_for_slot: bool
+
+    @property
+    def peer_address(self) -> str: ...
+
+
+class FrameLoop:
+    """`obey` is called with the frames of one read after the other."""
+
+    __slots__ = ("_connection", "_context", "_gateway", "_is_costly", "_session")
+
+    def __init__(
+        self, context: FrameContext, session: LoopSession, gateway: StompGateway, connection: Connection
+    ) -> None:
+        self._context = context
+        self._session = session
+        self._gateway = gateway
+        self._connection = connection
+        # Whether the last decision lets other tasks select for many fanout subscribers.
+        self._is_costly = False
+
+    async def obey(self, frames: list[Frame]) -> None:
+        """Decide the frames of one read. When the gateway pauses, wait for what it names."""
+        paused = self._decide(frames)
+        if paused is None:
+            return
+        context, session = self._context, self._session
+        # Peers that ask about the ids of a query get the response when all of it is decided.
+        async with AsyncExitStack() as query:
+            while paused is not None:
+                response: ControlResponse | Refused | None = None
+                session.waits_for_slot = True
+                if paused.reason is PauseReason.TURN:
+                    await trio.lowlevel.checkpoint()
+                    if self._is_costly:
+                        # Selection of fanout messages must not accumulate in front of one commit.
+                        await context.flushed()
+                elif paused.reason is PauseReason.CONTROL:
+                    await query.aclose()
+                    response = await self._response(paused.frames[0])
+                elif paused.keys:
+                    await query.aclose()
+                    elsewhere = await query.enter_async_context(context.dedup_query.of(paused.keys))
+                    self._gateway.repeats.answered(paused.keys, elsewhere)
+                await context.slot(session.id, asks=response is not None and only_requests(paused.frames))
+                session.waits_for_slot = False
+                if session.ending or session.finishing:
+                    return
+                left = self._answer(paused, response)
+                if session.ending:
+                    return
+                paused = self._decide(left)
+
+    async def _response(self, request: Frame) -> ControlResponse | Refused:
+        try:
+            return await self._context.answer(self._session.user, request.head.headers)
+        except Refused as refused:
+            return refused
+
+    def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Frame]:
+        """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.
+
+        In an Outcome of their own: within one Outcome receipts precede all other effects.
+        """
+        frames = paused.frames
+        if paused.reason is PauseReason.TURN:
+            return frames
+        gateway = self._gateway
+        now_us = self._context.environment.now_us()
+        out = Outcome(self._session.id)
+        if response is None:
+            frames = gateway.repeats.answer(frames, now_us, out)
+            if out.repeats:
+                self._context.submit(out)
+            return frames
+        request = frames[0]
+        try:
+            if isinstance(response, Refused):
+                raise response
+            gateway.send_answer(request, response.headers, response.body, now_us, out)
+        except Refused as refused:
+            gateway.refuse(refused, request.receipt, out)
+        self._submit(out)
+        return frames[1:]
+
+    def _decide(self, frames: list[Frame]) -> Paused | None:
+        """Handle frames and submit, with no `await` in between; returns why frames are left, if any are."""
+        session = self._session
+        out = Outcome(session.id)
+        error = self._connection.error
+        paused: Paused | None = None
+        try:
+            if frames:
+                paused = self._gateway.handle(frames, self._context.environment.now_us(), out)
+            if paused is not None:
+                error = None  # It comes after the frames that are left.
+            if error is not None and not out.ending:
+                log.info("! %s %s: %s", session.id, session.peer_address, error)
+                self._gateway.refuse(error, self._connection.error_receipt, out)
+            self._is_costly = out.selector_cost >= COST_MAX and bool(out.fanout_runs)
+        finally:
+            # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
+            if frames or error is not None:
+                self._submit(out)
+        return paused
+
+    def _submit(self, out: Outcome) -> None:
+        """Submit a decision. If it ends the session, the client's messages are requeued.
+
+        The requeue is a decision of its own: its subscriptions still get the effects of what came before.
+        """
+        context, session = self._context, self._session
+        if not out.ending:
+            context.submit(out)
+            return
+        session.ending = True
+        end = Outcome(session.id, context.environment.now_us())
+        end.frames, end.ending = out.frames, True
+        out.frames, out.ending = [], False
+        context.submit(out)
+        context.broker.close_session(session.id, end, Back.LEFT if self._gateway.has_left else Back.RELEASED)
+        context.submit(end)
+
+
+def only_requests(frames: list[Frame]) -> bool:
+    """Whether all of these are control requests; true for none."""
+    for frame in frames:
+        head = frame.head
+        if head.command != "SEND" or not head.headers.get("destination", "").startswith(CONTROL):
+            return False
+    return True

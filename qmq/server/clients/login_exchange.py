@@ -1,0 +1,177 @@
+"""The login of one connection: from CONNECT to CONNECTED, or to the ERROR that refuses it.
+
+A password check may wait for its turn and takes a while. Meanwhile the client is read only to notice that it has
+disconnected.
+"""
+
+from typing import Protocol
+
+import trio
+
+from qmq.broker.broker import Broker
+from qmq.config import LimitSettings, ListenerSettings
+from qmq.environment import Pipe
+from qmq.errors import ProtocolError, Refused, RemoteProtocolError
+from qmq.gateways.error_frames import encode_error
+from qmq.gateways.headers import window
+from qmq.gateways.rules import Rules
+from qmq.gateways.stomp import StompGateway
+from qmq.server.clients.admission import Admission, PendingLogin
+from qmq.server.clients.client_heartbeats import ClientHeartbeats
+from qmq.server.clients.login import Logins
+from qmq.server.clients.outbox import ClientOutbox
+from qmq.server.clients.refusals import Refusals
+from qmq.wire.stomp import Connection, Frame, Version, encode_frame, parse_heartbeat
+
+READ_BYTES_MAX = 65536
+
+
+class LoginContext(Protocol):
+    """What a login needs of the node."""
+
+    broker: Broker
+    rules: Rules
+    limits: LimitSettings
+    admission: Admission
+    logins: Logins
+    refusals: Refusals
+    software: str
+
+    def check_right(self, user: str | None, destination: str) -> None:
+        """Raises Refused when the user may not use this control destination or system topic."""
+
+
+class LoginSession(Protocol):
+    """The session that logs in (`ClientSession`)."""
+
+    id: int
+    user: str | None
+    version: Version
+    listener: ListenerSettings | None
+    outbox: ClientOutbox
+    beats: ClientHeartbeats
+    finishing: bool
+
+    def begin(self, gateway: StompGateway) -> None:
+        """The client is logged in."""
+
+    def finish(self) -> None: ...
+
+
+class LoginExchange:
+    """One login. `ahead` are bytes that arrived during a password check and are still to be read."""
+
+    __slots__ = ("_checking", "_connection", "_context", "_is_done", "_login", "_pipe", "_session", "ahead")
+
+    def __init__(
+        self, context: LoginContext, session: LoginSession, pipe: Pipe, connection: Connection, login: PendingLogin
+    ) -> None:
+        self._context = context
+        self._session = session
+        self._pipe = pipe
+        self._connection = connection
+        self._login = login
+        login.dismiss = self._dismiss
+        self._is_done = False
+        # Covers the response to CONNECT.
+        self._checking = trio.CancelScope()
+        self.ahead = b""
+
+    async def respond(self, connect: Frame) -> bool:
+        """Respond to CONNECT; False when the login is refused (the client has got the ERROR)."""
+        context, session = self._context, self._session
+        headers = connect.head.headers
+        version = self._connection.version
+        self._login.is_silent = False
+        try:
+            client_beats = parse_heartbeat(headers.get("heart-beat", "0,0"))
+            bound = window(headers, context.limits.prefetch_max)
+            context.admission.check_open()
+            with self._checking:
+                session.user = await context.logins.check(
+                    headers, session.listener, self._login.address, self._until_disconnected
+                )
+        except (Refused, RemoteProtocolError) as error:
+            session.version = version
+            if not session.finishing:
+                self.refuse(error, connect.receipt, headers.get("login"))
+            return False
+        if session.finishing:
+            return False
+        offer = session.beats.agree(client_beats, context.limits)
+        session.version = version
+        self._is_done = True
+        session.begin(
+            StompGateway(
+                session.id,
+                context.broker,
+                context.rules,
+                version,
+                headers.get("on-error") == "keep-open",
+                client_id=headers.get("client-id", ""),
+                window=bound,
+                user=session.user,
+                check_right=context.check_right,
+                answers_early=context.logins.answers_early(session.user, session.listener),
+            )
+        )
+        context.admission.decided(self._login)
+        answer = [
+            ("version", version.text),
+            ("server", context.software),
+            ("session", f"{context.broker.origin}-{session.id}"),
+            ("heart-beat", f"{offer[0]},{offer[1]}"),
+        ]
+        if session.user is not None:
+            answer.append(("user-name", session.user))
+        session.outbox.put(encode_frame("CONNECTED", answer, version=version))
+        session.outbox.flush()
+        session.beats.start()
+        return True
+
+    async def _until_disconnected(self) -> None:
+        """Return when the client has ended its half. Bytes that it sends meanwhile are kept, up to the size of one
+        read. More bytes are not read, and the login time ends the connection.
+        """
+        while len(self.ahead) < READ_BYTES_MAX:
+            data = await self._pipe.receive_some(READ_BYTES_MAX - len(self.ahead))
+            if not data:
+                return
+            self.ahead += data
+        await trio.sleep_forever()
+
+    def refuse(self, error: ProtocolError | Refused, receipt: str | None = None, login: str | None = None) -> None:
+        """Send the ERROR; the session finishes next."""
+        context = self._context
+        context.refusals.note(self._pipe.peer_address, error, login, is_user=context.logins.is_user(login))
+        self._session.outbox.put(encode_error(error, receipt, self._connection.version))
+        self._session.outbox.flush()
+
+    def check_time(self, now: float) -> float | None:
+        """The time for the login is over."""
+        if not self._is_done and not self._session.finishing:
+            limit = self._context.limits.login_seconds
+            self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
+            self._session.finish()
+            self._checking.cancel()
+        return None
+
+    def _dismiss(self, why: Refused) -> None:
+        """End this login at once: another one needs its place."""
+        if not self._session.finishing:
+            self._session.finishing = True
+            self._context.refusals.note(self._pipe.peer_address, why)
+            self._pipe.send_now(encode_error(why, None, Version.V12))
+            self._pipe.close()
+            self._checking.cancel()
+
+    def leave(self) -> None:
+        """The connection has ended, and everything that it delivers."""
+        self._context.admission.leave(self._login)
+        self._context.logins.leave(self._session.user)
+        # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
+        del self._login.dismiss
+
+    def decided(self) -> None:
+        """It is pending no more."""
+        self._context.admission.decided(self._login)
