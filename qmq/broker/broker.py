@@ -23,6 +23,7 @@ from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
 from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope, Fact, Gap, Message, Settle
 from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.queues.bulk_settlement import BulkSettlement
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.queues import Queues
 from qmq.broker.queues.state.stored_names import StoredNames
@@ -88,6 +89,7 @@ class Broker:
             lambda: self.next_sequence - 1,
         )
         self.send_limits = self.subscriptions.send_limits
+        self.bulk_settlement = BulkSettlement(self.queues, self.send_limits.check_send)
         self.transactions = Transactions(self.sessions, self.queues, self.dedup, self.send_limits)
         self.limit(limits)
 

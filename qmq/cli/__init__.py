@@ -6,7 +6,7 @@
     lazy      groups of commands that are imported when they run
     launch    nodes as processes on this machine; tests/cluster uses it, too
     mesh_members  `qmq mesh check` and `retire`
-    serve, mesh, send, listen, status, listing, delete, config, log, pipeline, bench     the commands
+    serve, mesh, send, listen, status, listing, admin, config, log, pipeline, bench     the commands
 
 Exit codes of all commands: 0 success, 1 failure, 2 an error in the command line or the configuration.
 """
@@ -29,7 +29,10 @@ COMMANDS: Table = {
     "topics": ("qmq.cli.listing:topics", "List topics and patterns with subscribers."),
     "fanouts": ("qmq.cli.listing:fanouts", "List fanouts with a log or subscribers."),
     "subscribers": ("qmq.cli.listing:subscribers", "List the subscribers of a destination."),
-    "delete": ("qmq.cli.delete:delete", "Delete a fanout, /fanout/NAME, on all nodes of the mesh."),
+    "purge": ("qmq.cli.admin.bulk:purge", "Settle the messages of a queue that wait, on all nodes."),
+    "move": ("qmq.cli.admin.bulk:move", "Move the messages of a queue that wait to another queue."),
+    "redrive": ("qmq.cli.admin.bulk:redrive", "Move dead letters back to the queues they came from."),
+    "delete": ("qmq.cli.admin.delete:delete", "Delete a fanout, /fanout/NAME, on all nodes of the mesh."),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),

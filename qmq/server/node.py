@@ -29,6 +29,7 @@ from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.control import control_response
 from qmq.server.admin.counts import DestinationCounts
+from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.policies import Policies, broker_limits, wire_limits
 from qmq.server.admin.status import Alarms, peers_of
 from qmq.server.admin.system import SystemTopics
@@ -217,6 +218,7 @@ class Node:
         self.quarantine_restore = QuarantineRestore(self)
         self.broker.forgotten = self.incarnation_gc.seals.forgotten
         self.replay.on_seal = self.incarnation_gc.seals_received
+        self.mesh_jobs = MeshJobs(self)
         self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
@@ -402,8 +404,8 @@ class Node:
         queues = self.broker.queues
         return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
 
-    async def answer(self, user: str | None, headers: Mapping[str, str]) -> ControlResponse:
-        return await control_response(self, headers, partial(self.check_right, user), user)
+    async def answer(self, user: str | None, address: str, headers: Mapping[str, str]) -> ControlResponse:
+        return await control_response(self, headers, partial(self.check_right, user), user, address)
 
     def check_right(self, user: str | None, destination: str) -> None:
         check_right(user, self.settings.users, destination)

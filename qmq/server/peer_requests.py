@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from qmq.server.admin.control import ControlContext, respond_to_peer
+from qmq.server.admin.mesh_jobs import is_about_jobs
 from qmq.server.membership.adopt_queues import AdoptionContext, is_about_holding, respond_holding
 from qmq.server.membership.decommission import DecommissionContext, is_about_hearing, respond_hearing
 from qmq.server.peers.dedup_query import is_about_retries
@@ -35,6 +36,7 @@ ROUTES: Sequence[tuple[Callable[[bytes], bool], Respond]] = (
     (is_about_retries, lambda context, request: context.dedup_query.answer(request)),
     (is_about_hearing, _hearing),
     (is_about_holding, _holding),
+    (is_about_jobs, lambda context, request: context.mesh_jobs.answer(request)),
     (lambda request: True, respond_to_peer),
 )
 """The first that knows the request responds."""

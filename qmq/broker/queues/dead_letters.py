@@ -26,6 +26,14 @@ _LEFT_OUT = re.compile(
     re.MULTILINE,
 )
 
+_STAYS_BEHIND = re.compile(
+    rb"^(?:expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY"
+    rb"|dedup-id|qmq-dedup-id|_AMQ_DUPL_ID|dedup-sender|dedup-retry):[^\n]*\n",
+    re.MULTILINE,
+)
+_SOURCE = re.compile(rb"^dead-letter-from:([^\n]*)\n", re.MULTILINE)
+_ESCAPE = re.compile(r"\\[nrc\\]")
+_CHARACTERS = {r"\n": "\n", r"\r": "\r", r"\c": ":", "\\\\": "\\"}
 
 Publish = Callable[[Envelope, bytes, Outcome, str, Dot | None], int]
 """Accepts a message of this node without asking whether it fits; see `Broker._accept_letter`."""
@@ -61,13 +69,43 @@ class DeadLetters:
             max(message.attempts, 0),
             _LEFT_OUT.sub(b"", envelope.headers),
         )
+        return self._accept(message, target, headers, out)
+
+    def move(
+        self, message: Message, target: str, due_us: int, expires_us: int, out: Outcome, *, is_redrive: bool
+    ) -> int:
+        """Put `message` into the queue `target`, with its headers; returns the same as `accept`.
+
+        It is due at `due_us` and expires at `expires_us`, 0: at once and never. A redriven message loses what its dead
+        letter said. The dedup id stays behind: with it the copy could count as an attempt of the SEND that had the id.
+        """
+        headers = _STAYS_BEHIND.sub(b"", message.envelope.headers)
+        if is_redrive:
+            headers = _LEFT_OUT.sub(b"", headers)
+        if due_us > out.now_us:
+            headers = b"delay:%d\n%b" % ((due_us - out.now_us) // 1000 + 1, headers)
+        if expires_us:
+            headers = b"expires:%d\n%b" % (expires_us // 1000, headers)
+        return self._accept(message, target, headers, out)
+
+    def _accept(self, message: Message, target: str, headers: bytes, out: Outcome) -> int:
+        envelope = message.envelope
         for name, value in self._defaults_of(target).items():
-            line = b"\n%b:" % name.encode()
-            if line not in headers:
-                headers += b"%b%b\n" % (line[1:], value.encode())
+            line = b"%b:" % name.encode()
+            if not headers.startswith(line) and b"\n" + line not in headers:
+                headers += b"%b%b\n" % (line, value.encode())
         letter = Envelope(target, DestinationKind.QUEUE, headers, envelope.durable)
         dot = message.dot if message.sequence > 0 else None
         return self._publish(letter, message.body, out, envelope.destination, dot)
+
+
+def source_of(message: Message) -> str:
+    """The queue that a dead letter comes from; "" if `message` is no dead letter of a queue."""
+    found = _SOURCE.search(message.envelope.headers)
+    if found is None:
+        return ""
+    source = _ESCAPE.sub(lambda escape: _CHARACTERS[escape[0]], found[1].decode("utf-8", "replace"))
+    return source if source.startswith("/queue/") else ""
 
 
 def _escaped(text: str) -> bytes:

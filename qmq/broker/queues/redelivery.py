@@ -6,7 +6,7 @@ two letters. So its failure is counted and it stays. Before anything is delivere
 still serves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome, Return
@@ -26,6 +26,9 @@ from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging import backlog
 from qmq.broker.queues.paging.pager import Pager
 from qmq.dots import Dot
+
+Copy = Callable[[Message, Outcome], int]
+"""Accepts a message in another queue; the sequence of the record that settles the message, too, or 0."""
 
 FULL_PAUSE_US: Final = 1_000_000
 """On a full disk, without the right to serve, or beside a transaction: until an expired message is tried again."""
@@ -186,21 +189,40 @@ class Redelivery:
         return letter_bytes_of(message) if state is MessageState.DEAD and target else 0
 
     def _dead_letter(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
-        """An own message that no consumer has is done with; with a `target`, a letter tells of it there."""
-        queue.gone(message)
-        if not message.envelope.durable:
-            if target:
-                self.dead_letters.accept(message, reason, target, out)
-            return
-        self._owned.by_origin[message.origin].pop(message.sequence, None)
-        if self._paging.may_be_stored(message):
-            self._paging.gone.add(queue.name, message.origin, message.sequence, 0)
-        self._settle_dead(queue, message, reason, target, out)
+        """An own message that no consumer has is settled; with a `target`, a dead letter is accepted there."""
+        self._leave_memory(queue, message)
+        self._settle(queue, message, self._copy(reason, target), out)
 
-    def _settle_dead(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
-        """Record that a durable message of `queue` is done with, in one with its letter where there is one."""
+    def _copy(self, reason: str, target: str) -> Copy | None:
+        if not target:
+            return None
+        return lambda message, out: self.dead_letters.accept(message, reason, target, out)
+
+    def remove(self, message: Message, copy: Copy | None, out: Outcome) -> bool:
+        """An own message that waits, in memory or only in the store, is settled; False if it is settled already."""
+        queue = self._registry.get(message.envelope.destination)
+        if message.sequence < 0 or message.sequence in self._owned.by_origin.get(message.origin, {}):
+            self._leave_memory(queue, message)
+        elif self._paging.take_stored(message):
+            backlog.stored_gone(queue, len(message.body))
+        else:
+            return False
+        self._settle(queue, message, copy, out)
+        return True
+
+    def _leave_memory(self, queue: Queue, message: Message) -> None:
+        queue.gone(message)
+        if message.envelope.durable:
+            self._owned.by_origin[message.origin].pop(message.sequence, None)
+            if self._paging.may_be_stored(message):
+                self._paging.gone.add(queue.name, message.origin, message.sequence, 0)
+
+    def _settle(self, queue: Queue, message: Message, copy: Copy | None, out: Outcome) -> None:
+        """Record that a message of `queue` is settled, in one record with its copy if there is one."""
+        record = 0 if copy is None else copy(message, out)
+        if not message.envelope.durable:
+            return
         dot = message.dot
-        record = self.dead_letters.accept(message, reason, target, out) if target else 0
         if record:
             self._paging.gone.recorded(queue.name, [dot], record)
         else:
@@ -222,7 +244,7 @@ class Redelivery:
                 backlog.stored_gone(queue, len(message.body))
                 rules = queue.rules
                 target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
-                self._settle_dead(queue, message, EXPIRED, target, out)
+                self._settle(queue, message, self._copy(EXPIRED, target), out)
                 self._registry.forget_if_idle(queue)
 
     def _expired(self, message: Message, out: Outcome) -> None:

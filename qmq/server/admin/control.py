@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
-from qmq.gateways.headers import is_said
 from qmq.server.admin.counts import (
     CountsContext,
     Page,
@@ -26,9 +25,8 @@ from qmq.server.admin.counts import (
     subscriber_rows,
     subscribers_of,
 )
-from qmq.server.admin.deletion import DELETE, delete_answer
 from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_answer, status_answer
-from qmq.server.membership.decommission import RETIRE, Decommission
+from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, VerbRequest, run_verb, verb_of
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.rpc import PeerRpc
 
@@ -56,8 +54,7 @@ FACTS: Mapping[str, str] = {
 UNDERSTOOD = ", ".join(
     [
         STATUS,
-        f"{RETIRE}NODE",
-        f"{DELETE}fanout/NAME",
+        *(f"{CONTROL}{verb.form}" for verb in VERBS.values()),
         *(f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME" for request, kinds in QUESTIONS.items()),
     ]
 )
@@ -88,17 +85,20 @@ class ControlRequest:
 KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
 
 
-class ControlContext(CountsContext, StatusContext, Protocol):
+class ControlContext(CountsContext, StatusContext, VerbContext, Protocol):
     """What control requests need of the node."""
 
-    decommission: Decommission
     peer_rpc: PeerRpc
 
 
 async def control_response(
-    context: ControlContext, headers: Mapping[str, str], check_right: Callable[[str], None], user: str | None = None
+    context: ControlContext,
+    headers: Mapping[str, str],
+    check_right: Callable[[str], None],
+    user: str | None = None,
+    address: str = "",
 ) -> ControlResponse:
-    """The response of the node to a SEND of `user` with these headers.
+    """The response of the node to a SEND of `user`, from `address`, with these headers.
 
     `check_right` raises Refused when the client may not make this request. A client without the right for the status
     gets only the part needed to follow a fanout: every message-id shows as much. Raises Refused for an unknown request,
@@ -117,16 +117,10 @@ async def control_response(
             status = position_answer(context)
         return ControlResponse({"status": status}, status.encode())
     check_right(destination)
-    if destination.startswith(DELETE):
-        return await delete_answer(context, headers, user)
-    if destination.startswith(RETIRE):
-        name = destination.removeprefix(RETIRE)
-        if is_said(headers, "majority-lost"):
-            done = await context.decommission.retire_lost({one for one in name.split(",") if one})
-        else:
-            done = await context.decommission.retire(name, force=is_said(headers, "force"))
-        lines = {key.replace("_", "-"): fact if type(fact) is str else json.dumps(fact) for key, fact in done.items()}
-        return ControlResponse(lines, json.dumps(done).encode())
+    verb = verb_of(destination)
+    if verb is not None:
+        about = destination.removeprefix(f"{CONTROL}{verb}")
+        return await run_verb(context, VerbRequest(verb, about, headers, user, address))
     request = parse_request(destination, headers)
     facts = await respond_here(context, request)
     if is_mesh:

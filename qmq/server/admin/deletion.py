@@ -5,9 +5,7 @@ deletion covers the messages that this node had at that moment. Messages that it
 later ones. With `dry-run:true` the response is the same, and nothing changes.
 """
 
-import json
 import logging
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,13 +13,9 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.deletions import Deletion
 from qmq.errors import Refused
-from qmq.gateways.headers import is_said
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.system import SystemTopics
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.runtime.contexts import Committing, Engine
-
-DELETE = "/control/delete/"
 
 log = logging.getLogger("qmq.node")
 
@@ -39,9 +33,8 @@ class DeleteContext(Engine, Committing, Protocol):
     """What deleting needs of the node."""
 
 
-async def delete_answer(context: DeleteContext, headers: Mapping[str, str], user: str | None) -> ControlResponse:
-    """Delete the fanout that a SEND with these headers names. Raises Refused; then nothing has changed."""
-    destination = headers["destination"].removeprefix(DELETE.rstrip("/"))
+async def delete_fanout(context: DeleteContext, destination: str, *, is_dry_run: bool) -> dict[str, Any]:
+    """Delete the fanout of this name. Raises Refused; then nothing has changed."""
     _check(destination)
     info = await context.environment.run_blocking(partial(context.store.fanout_info, destination))
     broker = context.broker
@@ -50,24 +43,17 @@ async def delete_answer(context: DeleteContext, headers: Mapping[str, str], user
     durable_subscriptions = sum(1 for one in cursors if one.name.destination == destination and one.created_us)
     if not (info.records or subscribers or durable_subscriptions or destination in broker.send_limits.logged_fanouts):
         raise Refused("unknown-destination", f"This node knows no fanout {destination}.")
-    is_dry_run = is_said(headers, "dry-run")
-    facts = {
-        "destination": destination,
-        "messages": info.records,
-        "subscribers": subscribers,
-        "durable_subscriptions": durable_subscriptions,
-        "dry_run": is_dry_run,
-    }
     if not is_dry_run:
-        log.info("= user %s deletes %s: %d messages", user or "-", destination, info.records)
         await context.slot(asks=True)
         out = Outcome(now_us=context.environment.now_us())
         broker.delete_fanout(destination, out.now_us, out)
         context.submit(out)
         await context.flushed()
-    return ControlResponse(
-        {name.replace("_", "-"): _text(fact) for name, fact in facts.items()}, json.dumps(facts).encode()
-    )
+    return {
+        "messages": info.records,
+        "subscribers": subscribers,
+        "durable_subscriptions": durable_subscriptions,
+    }
 
 
 def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
@@ -85,7 +71,3 @@ def _check(destination: str) -> None:
         raise Refused("not-supported", f"Only fanouts can be deleted yet, not {kind.name.lower()}s: {destination}.")
     if is_pattern(destination):
         raise Refused("bad-pattern", "A fanout is deleted by its name; patterns are not supported.")
-
-
-def _text(fact: Any) -> str:
-    return fact if type(fact) is str else json.dumps(fact)

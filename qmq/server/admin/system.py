@@ -1,16 +1,16 @@
-"""`/system/events` and `/system/peers`: events of this node and its links, for current subscribers.
+"""`/system/events`, `/system/audit` and `/system/peers`: events of this node and its links, for current subscribers.
 
-Events are JSON objects with `event`, `node` and `at_us`. Peers are a JSON array with the state of each. A new
-subscriber gets it at once, and all subscribers get it after each change.
+Events are JSON objects with `event`, `node` and `at_us`. Those of the audit say which user did what. Peers are a JSON
+array with the state of each. A new subscriber gets it at once, and all subscribers get it after each change.
 
-Both are kept in memory, describe this node only, and are not forwarded: subscribe to each node for all of them. An
+All are kept in memory, describe this node only, and are not forwarded: subscribe to each node for all of them. An
 event is noted in the middle of another decision, so it is published in the next pass of a task. Beyond `EVENTS_MAX` the
 oldest events are dropped.
 """
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from qmq.broker.consumers.outcome import Outcome
@@ -22,6 +22,7 @@ from qmq.server.runtime.waker import Waker
 
 EVENTS = "/system/events"
 PEERS = "/system/peers"
+AUDIT = "/system/audit"
 EVENTS_MAX = 1000
 
 JSON_TYPE = b"content-type:application/json\n"
@@ -40,16 +41,22 @@ class SystemTopics:
         self._context = context
         self._node_name = node_name
         self._picture = picture
-        self._waiting: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
         self._states: dict[str, tuple[str, str]] = {}
         self._unanswered: list[Subscription] = []
         self._noted = Waker()
 
     def note(self, event: str, **facts: Any) -> None:
         """Note an event for the subscribers of EVENTS."""
-        self._waiting.append(
-            {"event": event, "node": self._node_name, "at_us": self._context.environment.now_us(), **facts}
-        )
+        self._note(EVENTS, event, facts)
+
+    def audit(self, verb: str, **facts: Any) -> None:
+        """Note for the subscribers of AUDIT that a user changed something."""
+        self._note(AUDIT, verb, facts)
+
+    def _note(self, destination: str, event: str, facts: Mapping[str, Any]) -> None:
+        now_us = self._context.environment.now_us()
+        self._waiting.append((destination, {"event": event, "node": self._node_name, "at_us": now_us, **facts}))
         self._noted.wake()
 
     def answer(self, subscriptions: list[Subscription]) -> None:
@@ -88,7 +95,7 @@ class SystemTopics:
             self._send(PEERS, picture, tuple(one for one in self._unanswered if one in watchers), out)
         self._unanswered = []
         while self._waiting:
-            self._publish(EVENTS, self._waiting.popleft(), out)
+            self._publish(*self._waiting.popleft(), out)
         if out.topic_runs:
             self._context.submit(out)
 

@@ -35,8 +35,8 @@ class FrameContext(Committing, Protocol):
     environment: Environment
     dedup_query: DedupQuery
 
-    async def answer(self, user: str | None, headers: Mapping[str, str]) -> ControlResponse:
-        """Respond to a control request to the node, or to the mesh. Raises Refused. May take seconds."""
+    async def answer(self, user: str | None, address: str, headers: Mapping[str, str]) -> ControlResponse:
+        """Respond to a control request of `user` at `address`. Raises Refused. May take minutes."""
 
 
 class LoopSession(Protocol):
@@ -101,7 +101,8 @@ class FrameLoop:
 
     async def _response(self, request: Frame) -> ControlResponse | Refused:
         try:
-            return await self._context.answer(self._session.user, request.head.headers)
+            session = self._session
+            return await self._context.answer(session.user, session.peer_address, request.head.headers)
         except Refused as refused:
             return refused
 

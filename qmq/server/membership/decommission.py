@@ -30,8 +30,6 @@ from qmq.server.membership.members import AGREED_SECONDS, LiveMembership
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.runtime.contexts import Committing, Engine, MeshPeers
 
-RETIRE = "/control/retire/"
-
 
 class DecommissionContext(Engine, Committing, MeshPeers, Protocol):
     """What a retirement needs of the node."""

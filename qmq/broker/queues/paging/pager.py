@@ -163,10 +163,14 @@ class Pager:
     def take_stored(self, message: Message) -> bool:
         """A message that is only in the store is settled without being loaded; False when it is known otherwise."""
         queue, dot = message.envelope.destination, message.dot
-        if dot.sequence in self._owned.by_origin.get(dot.origin, {}) or self.gone.has(queue, dot):
+        if dot.sequence in self._owned.by_origin.get(dot.origin, {}) or self.is_settled(queue, dot):
             return False
         self.gone.add(queue, dot.origin, dot.sequence, 0)
         return True
+
+    def is_settled(self, queue: str, dot: Dot) -> bool:
+        """Whether the message `dot` is settled and the store may still have it."""
+        return self.gone.has(queue, dot)
 
     # Checkpoints
 
@@ -319,11 +323,10 @@ class Pager:
         `may_be_seen`: they are the first of the store, where that stands which was with consumers when this node or
         its owner went away. Nothing says which of them were.
         """
-        gone = self.gone
         news: list[Message] = []
         for message in messages:
             by_sequence = self._owned.by_origin.setdefault(message.origin, {})
-            if message.sequence not in by_sequence and not gone.has(queue.name, message.dot):
+            if message.sequence not in by_sequence and not self.is_settled(queue.name, message.dot):
                 if self._registry.first_attempts.is_superseded(message):
                     self.settle_outside_memory(message, out)
                     backlog.stored_gone(queue, len(message.body))

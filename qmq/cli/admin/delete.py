@@ -4,9 +4,9 @@ import json
 
 import click
 
-from .client import Endpoint
-from .options import client_options, json_option
-from .output import print_json, printable
+from ..client import Endpoint
+from ..options import client_options, json_option
+from ..output import print_json, printable
 
 
 @click.command

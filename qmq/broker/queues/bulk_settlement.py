@@ -1,0 +1,126 @@
+"""Purge, move and redrive: an operator settles messages of a queue that wait, a page at a time.
+
+The caller brings pages: messages of the queue store, in its order, and those that are in memory only. Messages that are
+with a consumer, here or on a peer, are left to it. A moved message is settled where it is and accepted in its new queue
+by one record, as a dead letter is. So wherever the journal is cut, the message is in exactly one of the two queues.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.queues.dead_letters import source_of
+from qmq.broker.queues.queues import Queues
+from qmq.dots import Dot
+from qmq.errors import Refused
+
+NO_SOURCE: Final = "no-source"
+
+CheckSend = Callable[[Envelope, int], None]
+"""Raises Refused when a message with this envelope and so many bytes is not accepted now."""
+
+
+class BulkSettlement:
+    """See the module's opening. Call only while this node may deliver what it serves (`Queues.held` is not set)."""
+
+    def __init__(self, queues: Queues, check_send: CheckSend) -> None:
+        self._queues = queues
+        self._check_send = check_send
+
+    def waiting(self, queue: str, messages: list[Message]) -> list[Message]:
+        """Those of `messages` that wait in `queue`, in the same order.
+
+        A message of the store that is in memory, too, is returned as it is in memory.
+        """
+        owned, paging = self._queues.owned, self._queues.paging
+        deliveries = self._queues.deliveries.values()
+        consumed: set[Dot] = {one.message.dot for one in deliveries if one.subscription.destination == queue}
+        for lent in owned.lent.values():
+            consumed.update(lent)
+        found: list[Message] = []
+        for message in messages:
+            dot = message.dot
+            known = owned.by_origin.get(dot.origin, {}).get(dot.sequence)
+            if known is None and dot.sequence > 0 and (dot in owned.elsewhere or paging.is_settled(queue, dot)):
+                continue
+            one = message if known is None else known
+            if not one.settled and dot not in consumed:
+                found.append(one)
+        return found
+
+    def in_memory(self, queue: str) -> list[Message]:
+        """The messages of `queue` that wait in memory, the highest priority first."""
+        known = self._queues.by_name.get(queue)
+        return [] if known is None else [message for message in known.waiting() if not message.settled]
+
+    def purge(self, messages: list[Message], out: Outcome) -> int:
+        """Settle these `waiting` messages; returns how many."""
+        return sum([self._queues.redelivery.remove(message, None, out) for message in messages])
+
+    def move(self, messages: list[Message], target: str, out: Outcome) -> tuple[int, Refused | None]:
+        """Move these `waiting` messages of one queue, in order, to the queue `target`; "": to where each came from.
+
+        Returns how many were moved, and why the first of the others was not.
+        """
+        moved = 0
+        refusals: dict[str, Refused] = {}
+        for message in messages:
+            if self._queues.first_attempts.is_superseded(message):
+                # Its retry is a message of its own: two copies would be two messages.
+                self._queues.redelivery.remove(message, None, out)
+                continue
+            queue = target or source_of(message)
+            if queue in refusals:
+                continue
+            try:
+                self._check(message, queue)
+            except Refused as refused:
+                refusals[queue] = refused
+                continue
+            moved += self._move(message, queue, not target, out)
+        return moved, next(iter(refusals.values()), None)
+
+    def finish(self, name: str, out: Outcome) -> None:
+        """The last page is settled: forget what memory still holds of it."""
+        queue = self._queues.by_name.get(name)
+        if queue is None:
+            return
+        for level in queue.levels:
+            level.keep_only(_is_unsettled)
+        if queue.delayed is not None:
+            # What is left of a sorted list is a heap.
+            queue.delayed = sorted([entry for entry in queue.delayed if not entry[2].settled]) or None
+        self._queues.dispatch(queue, out)
+        self._queues.forget_if_idle(queue)
+
+    def _check(self, message: Message, target: str) -> None:
+        if not target:
+            raise Refused(NO_SOURCE, f"{message.message_id} does not say which queue it comes from.")
+        if target == message.envelope.destination:
+            raise Refused("bad-destination", f"{message.message_id} comes from {target} itself.")
+        envelope = Envelope(target, DestinationKind.QUEUE, b"", message.envelope.durable)
+        self._check_send(envelope, len(message.body))
+        queue = self._queues.by_name.get(target)
+        # A queue that drops what does not fit takes it from clients; a message that is kept must not be lost so.
+        if queue is not None and not queue.fits(1, len(message.body)):
+            raise Refused("queue-full", f"{target} has no room for {message.message_id}.")
+
+    def _move(self, message: Message, target: str, is_redrive: bool, out: Outcome) -> bool:
+        terms = message.envelope.terms
+        clocks = self._queues.shared.clocks
+        due_us = expires_us = 0
+        if terms is not None and terms.is_timed:
+            due_us = clocks.due(message)
+            expires_us = 0 if is_redrive else clocks.expiry(message)
+        dead_letters = self._queues.redelivery.dead_letters
+        return self._queues.redelivery.remove(
+            message,
+            lambda one, effects: dead_letters.move(one, target, due_us, expires_us, effects, is_redrive=is_redrive),
+            out,
+        )
+
+
+def _is_unsettled(message: Message) -> bool:
+    return not message.settled

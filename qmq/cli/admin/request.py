@@ -1,0 +1,73 @@
+"""A verb's request and its response, as all administrative commands send and show them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from ..client import Endpoint
+from ..options import together
+from ..output import print_json, printable
+
+JOB_SECONDS = 3600.0
+"""How long a command waits for a job that may settle millions of messages, unless `--patience` says otherwise."""
+
+count_option: Callable[..., Any] = click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", help="At most so many messages, the first ones."
+)
+
+job_options: Callable[..., Any] = together(
+    click.option("--selector", metavar="TEXT", help="Only messages that match, as in SUBSCRIBE (JMS)."),
+    count_option,
+    click.option("--one-node", is_flag=True, help="Only messages of the node that answers, not of the whole mesh."),
+    click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
+)
+
+
+def check_kind(destination: str, kinds: Iterable[str] = ("queue",)) -> None:
+    """Raise UsageError if `destination` does not begin with one of these kinds."""
+    forms = [f"/{kind}/NAME" for kind in kinds]
+    if not any(destination.startswith(form.removesuffix("NAME")) for form in forms):
+        raise click.UsageError(f"{destination!r} must be {' or '.join(forms)}")
+
+
+def run_job(
+    node: Endpoint,
+    verb: str,
+    queue: str,
+    *,
+    as_json: bool,
+    selector: str | None,
+    count: int | None,
+    one_node: bool,
+    dry_run: bool,
+    **more: str,
+) -> None:
+    """Ask for a bulk job and show its result. Exit code 1 if nodes are missing or messages were left for a reason."""
+    headers = [("destination", f"/control/{verb}{queue}"), *more.items()]
+    headers += [("selector", selector)] if selector else []
+    headers += [("count", str(count))] if count else []
+    headers += [("dry-run", "true")] if dry_run else []
+    headers += [] if one_node else [("scope", "mesh")]
+    with node.connect() as client:
+        client.timeout_seconds = max(client.timeout_seconds, JOB_SECONDS)
+        answer = client.request("SEND", headers).head.headers
+    missing = [name for name in answer.get("nodes-missing", "").split(",") if name]
+    messages = int(answer.get("messages", "0"))
+    reason = answer.get("reason", "")
+    if as_json:
+        facts = {"destination": queue, **more, "messages": messages, "dry_run": dry_run}
+        print_json({**facts, "reason": reason, "nodes_missing": missing})
+    else:
+        would = "would be " if dry_run else ""
+        to = f" to {more['to']}" if "to" in more else ""
+        click.echo(printable(f"{queue}: {messages} messages {would}{DONE[verb]}{to}"))
+    if reason:
+        click.echo(f"qmq: not all of them: {printable(reason)}", err=True)
+    if missing:
+        click.echo(f"qmq: these nodes did not do it: {printable(', '.join(missing))}", err=True)
+    if reason or missing:
+        raise SystemExit(1)
+
+
+DONE = {"purge": "purged", "move": "moved", "redrive": "redriven"}

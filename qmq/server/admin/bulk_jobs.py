@@ -1,0 +1,182 @@
+"""Purge, move and redrive on one node: all messages of a queue that wait on it, page by page.
+
+A job begins with a checkpoint, as a browser does: then the queue store has every durable message, in the order of
+delivery. Each page is read, selected and settled under the pager's load lock, so no checkpoint ends in between. Then
+others have a turn, and the page is durable before the next one is read. Messages that are in memory only come last.
+
+A job covers the messages that the node has when the job begins. It touches only messages that the node may deliver now.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.broker.consumers.outcome import TURN_COST, Outcome
+from qmq.broker.messages.message import Message
+from qmq.broker.queues.paging.pager import PAGE_MESSAGES, page_limit
+from qmq.broker.selectors import compile_selector, select_within
+from qmq.dots import Dot
+from qmq.errors import Refused
+from qmq.record_codec import Replay
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.checkpoint.queue_pager import FAR_US, QueuePager
+from qmq.server.runtime.contexts import Alarming, Committing, Engine
+from qmq.storage.format.interfaces import QueueHead
+from qmq.storage.queues.served_rows import ServedRows
+
+CHECKPOINT_MESSAGES: Final = 50_000
+"""Messages that a job settles between two checkpoints: until then their rows and their dots take space."""
+
+NOT_SERVING: Final = "not-serving"
+
+Facts = dict[str, Any]
+
+
+class BulkContext(Engine, Committing, Alarming, Protocol):
+    """What bulk jobs need of the node."""
+
+    checkpoints: Checkpoints
+    queue_pager: QueuePager
+    replay: Replay
+
+    def served_rows(self) -> ServedRows: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkJob:
+    """`target`: the queue to move to; "" for `redrive` and `purge`. `count` 0: all messages. `id` names the job."""
+
+    verb: str
+    queue: str
+    id: str
+    target: str = ""
+    selector: str = ""
+    count: int = 0
+    is_dry_run: bool = False
+
+
+async def run_bulk_job(context: BulkContext, job: BulkJob) -> Facts:
+    """Run `job` on this node.
+
+    Returns how many `messages` it settled, and `reason`: why it stopped early, or left some of them; "" if it did not.
+    """
+    run = _Run(context, job)
+    try:
+        await run.all()
+    except Refused as refused:
+        run.reason = f"{refused.code}: {refused.message}"
+    return {"messages": run.done, "reason": run.reason}
+
+
+class _Run:
+    """One job under way."""
+
+    def __init__(self, context: BulkContext, job: BulkJob) -> None:
+        self._context = context
+        self._job = job
+        self._selector = compile_selector(job.selector) if job.selector else None
+        self._before = dict(context.received_vector())
+        self._memory_before = context.broker.memory_sequence
+        self._uncheckpointed = 0
+        self.done = 0
+        self.reason = ""
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self._job.count) and self.done >= self._job.count
+
+    async def all(self) -> None:
+        """Settle everything that the job covers. Raises Refused when this node may not deliver."""
+        context = self._context
+        self._check_serving()
+        await context.flushed()
+        is_up = await context.checkpoints.bring_up()
+        head = await context.environment.run_blocking(self._head)
+        if head is not None:
+            for priority in head.priorities:
+                await self._level(priority, page_limit(head.messages, head.body_bytes))
+        # On a full disk there is no checkpoint, and memory has durable messages that the store has not.
+        left = context.broker.bulk_settlement.in_memory(self._job.queue)
+        for page in _pages([one for one in left if self._is_covered(one) and (one.sequence < 0 or not is_up)]):
+            if self._is_over:
+                break
+            await self._settle(page)
+            await context.flushed()
+        if not self._job.is_dry_run:
+            out = Outcome(now_us=context.environment.now_us())
+            context.broker.bulk_settlement.finish(self._job.queue, out)
+            context.submit(out)
+
+    def _head(self) -> QueueHead | None:
+        return self._context.served_rows().heads([self._job.queue], FAR_US).get(self._job.queue)
+
+    async def _level(self, priority: int, limit: int) -> None:
+        context, queue = self._context, self._job.queue
+        after: Dot | None = None
+        while not self._is_over:
+            async with context.queue_pager.load_lock:
+                rows = await context.environment.run_blocking(
+                    partial(context.served_rows().page, queue, priority, after, FAR_US, limit)
+                )
+                context.check_damage()
+                messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
+                await self._settle([message for message in messages if self._is_covered(message)])
+            await context.flushed()
+            if self._uncheckpointed >= CHECKPOINT_MESSAGES:
+                self._uncheckpointed = 0
+                await context.checkpoints.bring_up()
+            if len(rows) < limit:
+                return
+            after = rows[-1].dot
+
+    def _is_covered(self, message: Message) -> bool:
+        """Whether the node had the message when the job began."""
+        if message.sequence < 0:
+            return -message.sequence <= self._memory_before
+        return message.sequence <= self._before.get(message.origin, 0)
+
+    async def _settle(self, messages: list[Message]) -> None:
+        context, job = self._context, self._job
+        messages = await self._selected(messages)
+        await context.slot(asks=True)
+        self._check_serving()
+        bulk = context.broker.bulk_settlement
+        waiting = bulk.waiting(job.queue, messages)
+        if job.count:
+            waiting = waiting[: job.count - self.done]
+        if job.is_dry_run or not waiting:
+            self.done += len(waiting)
+            return
+        out = Outcome(now_us=context.environment.now_us())
+        if job.verb == "purge":
+            done = bulk.purge(waiting, out)
+        else:
+            done, why = bulk.move(waiting, job.target, out)
+            if why is not None:
+                self.reason = self.reason or f"{why.code}: {why.message}"
+        self.done += done
+        self._uncheckpointed += done
+        context.submit(out)
+
+    async def _selected(self, messages: list[Message]) -> list[Message]:
+        if self._selector is None:
+            return messages
+        wanted: list[Message] = []
+        at = 0
+        while at < len(messages):
+            at, _ = select_within(self._selector, messages, at, TURN_COST, wanted)
+            await trio.lowlevel.checkpoint()
+        return wanted
+
+    def _check_serving(self) -> None:
+        """Raises Refused while another node may deliver the messages of this one."""
+        if self._context.broker.queues.held:
+            raise Refused(NOT_SERVING, "This node may not deliver its queue messages now; see its status.")
+
+
+def _pages(messages: list[Message]) -> Iterator[list[Message]]:
+    for begin in range(0, len(messages), PAGE_MESSAGES):
+        yield messages[begin : begin + PAGE_MESSAGES]

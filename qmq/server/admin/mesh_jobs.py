@@ -1,0 +1,148 @@
+"""Bulk jobs on all nodes of the mesh: each node settles the messages that it serves.
+
+The node of the client asks the others one after the other, so that `count` bounds the sum. A job may take longer than
+a peer request may wait: then the peer answers that the job runs, and is asked again. A request that a link loses is
+sent again with the same job id, and a job of one id runs once. A node that gives no answer is named in the response.
+What it had done by then stays done.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.errors import LogBroken, Refused
+from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, Facts, run_bulk_job
+from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
+from qmq.server.runtime.contexts import Tasks
+
+JOB: Final = "bulk_job"
+REQUEST_BEGIN: Final = f'{{"{JOB}"'.encode()
+
+REPORT_SECONDS: Final = ANSWER_SECONDS / 4
+"""After so long a node answers that the job still runs: the answer must arrive while it is waited for."""
+
+JOBS_KEPT: Final = 64
+"""Finished jobs of peers whose result is remembered, for a request that is sent again."""
+
+log = logging.getLogger("qmq.admin")
+
+
+class JobsContext(BulkContext, Tasks, Protocol):
+    """What mesh jobs need of the node."""
+
+    peer_rpc: PeerRpc
+
+    @property
+    def peer_names(self) -> list[str]: ...
+
+
+class MeshJobs:
+    """Jobs that this node runs for its clients and for peers, one at a time."""
+
+    def __init__(self, context: JobsContext) -> None:
+        self._context = context
+        self._turn = trio.CapacityLimiter(1)
+        self._of_peers: dict[str, _PeerJob] = {}
+
+    def new_id(self) -> str:
+        """An id for a job that no other job of the mesh has."""
+        return f"{self._context.origin}-{self._context.environment.rng.getrandbits(64):016x}"
+
+    async def here(self, job: BulkJob) -> Facts:
+        """Run `job` on this node only; see `run_bulk_job`."""
+        async with self._turn:
+            return await run_bulk_job(self._context, job)
+
+    async def everywhere(self, job: BulkJob) -> Facts:
+        """Run `job` on all nodes: the sum of `messages`, the first `reason`, and the nodes that are missing."""
+        context = self._context
+        messages = asked = 0
+        reason = ""
+        missing: list[str] = []
+        for name in [context.origin.node, *sorted(context.peer_names)]:
+            if job.count and messages >= job.count:
+                break
+            asked += 1
+            part = replace(job, count=job.count - messages if job.count else 0)
+            facts = await (self.here(part) if name == context.origin.node else self._at(name, part))
+            if facts is None:
+                missing.append(name)
+                continue
+            messages += facts["messages"]
+            reason = reason or facts["reason"]
+            if facts["reason"].startswith("not-serving"):
+                missing.append(name)
+        return {
+            "messages": messages,
+            "reason": reason,
+            "nodes_asked": asked,
+            "nodes_answered": asked - len(missing),
+            "nodes_missing": missing,
+        }
+
+    async def _at(self, peer: str, job: BulkJob) -> Facts | None:
+        """The result of a peer; None when it does not answer."""
+        origin = ""
+        while True:
+            request = json.dumps({JOB: asdict(job), "origin": origin}).encode()
+            answer = await self._context.peer_rpc.ask_one(peer, request, ANSWER_SECONDS)
+            facts = None if answer is None else json.loads(answer)
+            if not isinstance(facts, dict):
+                return None
+            if "messages" in facts and "reason" in facts:
+                return facts
+            # A later incarnation does not know what this one has done, and must not begin again.
+            origin = str(facts.get("origin", ""))
+            log.debug("= %s still works on %s of %s", peer, job.verb, job.queue)
+
+    async def answer(self, request: bytes) -> bytes:
+        """The response to a peer's request for a job: its result, or that it still runs. Raises Refused."""
+        try:
+            asked = json.loads(request)
+            job = BulkJob(**asked[JOB])
+            origin = asked["origin"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refused("bad-destination", "a bulk job of a peer is not one of this version") from error
+        known = self._of_peers.get(job.id)
+        if known is None and origin:
+            raise Refused("bad-destination", f"the job {job.id} was begun by {origin}")
+        if known is None:
+            known = self._of_peers[job.id] = _PeerJob(str(self._context.origin))
+            self._forget_old()
+            self._context.spawn(partial(self._run, job, known))
+        with trio.move_on_after(REPORT_SECONDS):
+            await known.done.wait()
+        return json.dumps(known.facts).encode()
+
+    async def _run(self, job: BulkJob, known: "_PeerJob") -> None:
+        try:
+            known.facts = await self.here(job)
+        except LogBroken:
+            raise
+        except Exception:
+            log.exception("! %s of %s failed", job.verb, job.queue)
+            known.facts = {"messages": 0, "reason": "internal-error: the log of the node says more"}
+        known.done.set()
+
+    def _forget_old(self) -> None:
+        finished = [id for id, one in self._of_peers.items() if one.done.is_set()]
+        for id in finished[: max(0, len(self._of_peers) - JOBS_KEPT)]:
+            del self._of_peers[id]
+
+
+class _PeerJob:
+    """One job that a peer has asked for."""
+
+    def __init__(self, origin: str) -> None:
+        self.done = trio.Event()
+        self.facts: Mapping[str, Any] = {"running": True, "origin": origin}
+
+
+def is_about_jobs(request: bytes) -> bool:
+    """Whether a peer asks this node to run a bulk job."""
+    return request.startswith(REQUEST_BEGIN)
