@@ -32,7 +32,7 @@ COMMANDS: Table = {
     "purge": ("qmq.cli.admin.bulk:purge", "Settle the messages of a queue that wait, on all nodes."),
     "move": ("qmq.cli.admin.bulk:move", "Move the messages of a queue that wait to another queue."),
     "redrive": ("qmq.cli.admin.bulk:redrive", "Move dead letters back to the queues they came from."),
-    "delete": ("qmq.cli.admin.delete:delete", "Delete a fanout, /fanout/NAME, on all nodes of the mesh."),
+    "delete": ("qmq.cli.admin.delete:delete", "Delete a queue, a fanout, or the last value of a topic, on all nodes."),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),

@@ -50,6 +50,20 @@ def test_json_has_the_same_facts(run: Run) -> None:
     }
 
 
+def test_a_queue_is_deleted_by_force_and_missing_nodes_end_it_with_exit_code_1(run: Run) -> None:
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        if got.head.command != "SEND":
+            return polite(node, got)
+        return receipt_of(got, ("messages", "7"), ("reason", ""), ("nodes-missing", "c"))
+
+    with StubNode(answer) as node:
+        result = run("delete", "/queue/q", "--force", "--at", node.at)
+
+    assert (result.exit_code, result.stdout) == (1, "/queue/q is deleted: 7 messages\n")
+    assert "c" in result.stderr
+    assert sent(node)["force"] == "true"
+
+
 def test_a_refusal_ends_it_with_exit_code_1_and_the_code(run: Run) -> None:
     def refuse(node: StubNode, got: Frame) -> bytes | None:
         if got.head.command != "SEND":
@@ -69,4 +83,4 @@ def test_a_destination_without_its_kind_is_a_mistake_of_the_command_line(run: Ru
     result = run("delete", "f")
 
     assert result.exit_code == 2
-    assert "/fanout/f" in result.stderr
+    assert "/fanout/NAME" in result.stderr

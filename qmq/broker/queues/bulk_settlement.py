@@ -12,6 +12,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.queues.dead_letters import source_of
+from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.queues import Queues
 from qmq.dots import Dot
 from qmq.errors import Refused
@@ -82,11 +83,15 @@ class BulkSettlement:
             moved += self._move(message, queue, not target, out)
         return moved, next(iter(refusals.values()), None)
 
-    def finish(self, name: str, out: Outcome) -> None:
-        """The last page is settled: forget what memory still holds of it."""
+    def finish(self, name: str, out: Outcome, *, is_deleted: bool = False) -> None:
+        """The last page is settled: forget what memory still holds of it; with `is_deleted`, also the name."""
         queue = self._queues.by_name.get(name)
-        if queue is None:
-            return
+        if queue is not None:
+            self._clear(queue, out)
+        if is_deleted and name not in self._queues.by_name:
+            self._queues.stored_names.discard(name)
+
+    def _clear(self, queue: Queue, out: Outcome) -> None:
         for level in queue.levels:
             level.keep_only(_is_unsettled)
         if queue.delayed is not None:

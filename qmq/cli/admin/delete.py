@@ -1,4 +1,4 @@
-"""`qmq delete`: delete a destination on all nodes. The rules are the node's (`qmq.server.admin.deletion`)."""
+"""`qmq delete`: delete a destination on all nodes. The rules are the node's (`qmq.server.admin.verbs`)."""
 
 import json
 
@@ -7,40 +7,43 @@ import click
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import print_json, printable
+from .request import JOB_SECONDS, check_kind, show_missing
+
+COUNTS = ("messages", "subscribers", "durable-subscriptions")
 
 
 @click.command
 @click.argument("destination")
 @client_options
+@click.option("--force", is_flag=True, help="Delete a queue although it has consumers; they stay subscribed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
 @json_option
-def delete(
-    destination: str,
-    node: Endpoint,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Delete a fanout, /fanout/NAME, on all nodes of the mesh.
+def delete(destination: str, node: Endpoint, force: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete a queue, a fanout, or the last value of a topic, on all nodes.
 
-    Its messages and its durable subscriptions are deleted, and its subscribers are disconnected. What the node that
-    --at names has not received yet stays. A message that is sent later begins a new fanout of the same name. Exit
-    code 1 if it is refused: there is no such fanout, or the user may not delete.
+    Of a queue, the messages that wait are settled, and its name is forgotten. Of a fanout, its messages and its durable
+    subscriptions are deleted, and its subscribers are disconnected; what the node that --at names has not received yet
+    stays. Of a topic, the retained message is deleted. A message that is sent later begins a new destination of the
+    same name. Exit code 1 if it is refused: a queue has consumers, there is no such destination, or the user may not
+    delete; or if a node is missing.
     """
-    if not destination.startswith("/"):
-        raise click.UsageError(f"a destination begins with its kind: /fanout/{destination}")
+    check_kind(destination, ("queue", "topic", "fanout"))
     with node.connect() as client:
+        client.timeout_seconds = max(client.timeout_seconds, JOB_SECONDS)
         headers = [("destination", f"/control/delete{destination}")]
+        headers += [("force", "true")] if force else []
         headers += [("dry-run", "true")] if dry_run else []
         answer = client.request("SEND", headers).head.headers
-    counts = {name: json.loads(answer.get(name, "0")) for name in ("messages", "subscribers", "durable-subscriptions")}
+    counts = {name: json.loads(answer[name]) for name in COUNTS if name in answer}
     if as_json:
         facts = {name.replace("-", "_"): count for name, count in counts.items()}
+        facts |= {"nodes_missing": answer["nodes-missing"].split(",")} if answer.get("nodes-missing") else {}
         print_json({"destination": destination, **facts, "dry_run": dry_run})
-        return
-    done = "would be deleted" if dry_run else "is deleted"
-    click.echo(
-        printable(
-            f"{destination} {done}: {counts['messages']} messages, {counts['durable-subscriptions']} durable"
-            f" subscriptions; {counts['subscribers']} subscribers of this node"
-        )
-    )
+    else:
+        done = "would be deleted" if dry_run else "is deleted"
+        more = ""
+        if "subscribers" in counts:
+            more = f", {counts['durable-subscriptions']} durable subscriptions"
+            more += f"; {counts['subscribers']} subscribers of this node"
+        click.echo(printable(f"{destination} {done}: {counts.get('messages', 0)} messages{more}"))
+    show_missing(answer)

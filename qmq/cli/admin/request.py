@@ -1,6 +1,6 @@
 """A verb's request and its response, as all administrative commands send and show them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -62,10 +62,16 @@ def run_job(
         would = "would be " if dry_run else ""
         to = f" to {more['to']}" if "to" in more else ""
         click.echo(printable(f"{queue}: {messages} messages {would}{DONE[verb]}{to}"))
+    show_missing(answer)
+
+
+def show_missing(answer: Mapping[str, str]) -> None:
+    """Say why messages were left, and which nodes are missing. Raises SystemExit 1 if there is either."""
+    reason, missing = answer.get("reason", ""), answer.get("nodes-missing", "")
     if reason:
         click.echo(f"qmq: not all of them: {printable(reason)}", err=True)
     if missing:
-        click.echo(f"qmq: these nodes did not do it: {printable(', '.join(missing))}", err=True)
+        click.echo(f"qmq: these nodes did not do it: {printable(missing.replace(',', ', '))}", err=True)
     if reason or missing:
         raise SystemExit(1)
 

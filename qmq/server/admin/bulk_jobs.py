@@ -1,4 +1,4 @@
-"""Purge, move and redrive on one node: all messages of a queue that wait on it, page by page.
+"""Purge, move, redrive and delete on one node: all messages of a queue that wait on it, page by page.
 
 A job begins with a checkpoint, as a browser does: then the queue store has every durable message, in the order of
 delivery. Each page is read, selected and settled under the pager's load lock, so no checkpoint ends in between. Then
@@ -21,6 +21,7 @@ from qmq.broker.selectors import compile_selector, select_within
 from qmq.dots import Dot
 from qmq.errors import Refused
 from qmq.record_codec import Replay
+from qmq.server.admin.counts import DestinationCounts
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import FAR_US, QueuePager
 from qmq.server.runtime.contexts import Alarming, Committing, Engine
@@ -31,6 +32,7 @@ CHECKPOINT_MESSAGES: Final = 50_000
 """Messages that a job settles between two checkpoints: until then their rows and their dots take space."""
 
 NOT_SERVING: Final = "not-serving"
+HAS_CONSUMERS: Final = "has-consumers"
 
 Facts = dict[str, Any]
 
@@ -39,6 +41,7 @@ class BulkContext(Engine, Committing, Alarming, Protocol):
     """What bulk jobs need of the node."""
 
     checkpoints: Checkpoints
+    counts: DestinationCounts
     queue_pager: QueuePager
     replay: Replay
 
@@ -56,6 +59,8 @@ class BulkJob:
     selector: str = ""
     count: int = 0
     is_dry_run: bool = False
+    is_forced: bool = False
+    """A deletion settles messages although the queue has consumers."""
 
 
 async def run_bulk_job(context: BulkContext, job: BulkJob) -> Facts:
@@ -90,8 +95,11 @@ class _Run:
 
     async def all(self) -> None:
         """Settle everything that the job covers. Raises Refused when this node may not deliver."""
-        context = self._context
+        context, job = self._context, self._job
+        is_deletion = job.verb == "delete"
         self._check_serving()
+        if is_deletion and not job.is_forced:
+            self._check_consumers()
         await context.flushed()
         is_up = await context.checkpoints.bring_up()
         head = await context.environment.run_blocking(self._head)
@@ -99,15 +107,17 @@ class _Run:
             for priority in head.priorities:
                 await self._level(priority, page_limit(head.messages, head.body_bytes))
         # On a full disk there is no checkpoint, and memory has durable messages that the store has not.
-        left = context.broker.bulk_settlement.in_memory(self._job.queue)
+        left = context.broker.bulk_settlement.in_memory(job.queue)
         for page in _pages([one for one in left if self._is_covered(one) and (one.sequence < 0 or not is_up)]):
             if self._is_over:
                 break
             await self._settle(page)
             await context.flushed()
-        if not self._job.is_dry_run:
+        if not job.is_dry_run:
+            if is_deletion:
+                context.counts.queues.pop(job.queue, None)
             out = Outcome(now_us=context.environment.now_us())
-            context.broker.bulk_settlement.finish(self._job.queue, out)
+            context.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)
             context.submit(out)
 
     def _head(self) -> QueueHead | None:
@@ -151,12 +161,12 @@ class _Run:
             self.done += len(waiting)
             return
         out = Outcome(now_us=context.environment.now_us())
-        if job.verb == "purge":
-            done = bulk.purge(waiting, out)
-        else:
+        if job.verb in ("move", "redrive"):
             done, why = bulk.move(waiting, job.target, out)
             if why is not None:
                 self.reason = self.reason or f"{why.code}: {why.message}"
+        else:
+            done = bulk.purge(waiting, out)
         self.done += done
         self._uncheckpointed += done
         context.submit(out)
@@ -170,6 +180,12 @@ class _Run:
             at, _ = select_within(self._selector, messages, at, TURN_COST, wanted)
             await trio.lowlevel.checkpoint()
         return wanted
+
+    def _check_consumers(self) -> None:
+        """Raises Refused while clients of this node consume the queue."""
+        queue = self._context.broker.queues.by_name.get(self._job.queue)
+        if queue is not None and queue.subscriptions:
+            raise Refused(HAS_CONSUMERS, f"{queue.name} has {len(queue.subscriptions)} consumers; see force:true.")
 
     def _check_serving(self) -> None:
         """Raises Refused while another node may deliver the messages of this one."""

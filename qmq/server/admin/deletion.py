@@ -1,4 +1,4 @@
-"""`/control/delete/fanout/NAME`: an operator deletes a fanout on all nodes.
+"""Deleting a fanout, or the retained message of a topic, on all nodes. Queues: `qmq.server.admin.bulk_jobs`.
 
 The response is sent when the deletion is durable on this node; like every record it then goes to the peers. The
 deletion covers the messages that this node had at that moment. Messages that it had not received yet stay, and so do
@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.message import Envelope, Retain
 from qmq.deletions import Deletion
 from qmq.errors import Refused
 from qmq.server.admin.counts import DestinationCounts
@@ -35,7 +36,6 @@ class DeleteContext(Engine, Committing, Protocol):
 
 async def delete_fanout(context: DeleteContext, destination: str, *, is_dry_run: bool) -> dict[str, Any]:
     """Delete the fanout of this name. Raises Refused; then nothing has changed."""
-    _check(destination)
     info = await context.environment.run_blocking(partial(context.store.fanout_info, destination))
     broker = context.broker
     subscribers = len(broker.subscriptions.fanouts.get(destination, ()))
@@ -56,6 +56,24 @@ async def delete_fanout(context: DeleteContext, destination: str, *, is_dry_run:
     }
 
 
+async def delete_retained(context: DeleteContext, destination: str, *, is_dry_run: bool) -> dict[str, Any]:
+    """Delete the retained message of a topic, on all nodes, as a SEND with `retain:remove` does.
+
+    Subscribers get a message without a body. Raises Refused if this node knows no retained message.
+    """
+    broker = context.broker
+    if broker.retained.older(destination, broker.retained.change) is None:
+        raise Refused("unknown-destination", f"This node knows no retained message of {destination}.")
+    if not is_dry_run:
+        await context.slot(asks=True)
+        out = Outcome(now_us=context.environment.now_us())
+        envelope = Envelope(destination, DestinationKind.TOPIC, b"", False)
+        envelope.retain = Retain.REMOVE
+        broker.send(envelope, b"", out.now_us, out)
+        context.submit(out)
+    return {"messages": 1}
+
+
 def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
     """Report that these fanouts were deleted, here or on another node, and let the stores delete their logs."""
     for one in deletions:
@@ -63,11 +81,3 @@ def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
         log.info("= %s was deleted on node %s", one.destination, one.dot.origin.node)
         context.system.note("fanout-deleted", destination=one.destination, by=one.dot.origin.node)
     context.schedule_checkpoint()
-
-
-def _check(destination: str) -> None:
-    kind = kind_of(destination)
-    if kind is not DestinationKind.FANOUT:
-        raise Refused("not-supported", f"Only fanouts can be deleted yet, not {kind.name.lower()}s: {destination}.")
-    if is_pattern(destination):
-        raise Refused("bad-pattern", "A fanout is deleted by its name; patterns are not supported.")

@@ -7,14 +7,15 @@ one that changes something is an event of `/system/audit`, a dry run included.
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
-from qmq.server.admin.bulk_jobs import NOT_SERVING, BulkJob, Facts
-from qmq.server.admin.deletion import DeleteContext, delete_fanout
+from qmq.server.admin.bulk_jobs import HAS_CONSUMERS, NOT_SERVING, BulkJob, Facts
+from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.system import SystemTopics
 from qmq.server.membership.decommission import Decommission
@@ -110,7 +111,39 @@ def _count(headers: Mapping[str, str]) -> int:
 
 
 async def _delete(context: VerbContext, asked: VerbRequest) -> Facts:
+    if is_pattern(asked.about):
+        raise Refused("bad-pattern", "A destination is deleted by its name; patterns are not supported.")
+    delete = DELETIONS.get(kind_of(asked.about))
+    if delete is None:
+        raise Refused("not-supported", f"Only queues, topics and fanouts can be deleted, not {asked.about}.")
+    return await delete(context, asked)
+
+
+async def _delete_fanout(context: VerbContext, asked: VerbRequest) -> Facts:
     return await delete_fanout(context, asked.about, is_dry_run=asked.is_dry_run)
+
+
+async def _delete_topic(context: VerbContext, asked: VerbRequest) -> Facts:
+    return await delete_retained(context, asked.about, is_dry_run=asked.is_dry_run)
+
+
+async def _delete_queue(context: VerbContext, asked: VerbRequest) -> Facts:
+    """On all nodes. Raises Refused if the queue has consumers on one of them, unless the request is forced."""
+    jobs = context.mesh_jobs
+    is_forced = is_said(asked.headers, "force")
+    job = BulkJob(verb="delete", queue=asked.about, id=jobs.new_id(), is_dry_run=True, is_forced=is_forced)
+    facts = await jobs.everywhere(job)
+    code, _, message = facts["reason"].partition(": ")
+    if code == HAS_CONSUMERS:
+        raise Refused(HAS_CONSUMERS, message)
+    return facts if asked.is_dry_run else await jobs.everywhere(replace(job, id=jobs.new_id(), is_dry_run=False))
+
+
+DELETIONS: Final[Mapping[DestinationKind, Callable[[VerbContext, VerbRequest], Awaitable[Facts]]]] = {
+    DestinationKind.FANOUT: _delete_fanout,
+    DestinationKind.TOPIC: _delete_topic,
+    DestinationKind.QUEUE: _delete_queue,
+}
 
 
 async def _retire(context: VerbContext, asked: VerbRequest) -> Facts:
@@ -131,7 +164,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "purge": Verb("purge/queue/NAME", _purge),
     "move": Verb("move/queue/NAME", _move),
     "redrive": Verb("redrive/queue/NAME", _redrive),
-    "delete": Verb("delete/fanout/NAME", _delete),
+    "delete": Verb("delete/queue|topic|fanout/NAME", _delete),
     "retire": Verb("retire/NODE", _retire),
 }
 

@@ -226,8 +226,9 @@ async def test_the_event_says_which_node_has_deleted(autojump_clock: MockClock) 
     ("destination", "code"),
     [
         ("/control/delete/fanout/unknown", "unknown-destination"),
-        ("/control/delete/queue/q", "not-supported"),
-        ("/control/delete/topic/t", "not-supported"),
+        ("/control/delete/temp-queue/q", "not-supported"),
+        ("/control/delete/queue/q.*", "bad-pattern"),
+        ("/control/delete/topic/t", "unknown-destination"),
         ("/control/delete/nonsense", "bad-destination"),
     ],
 )
