@@ -110,7 +110,7 @@ class Client:
         node.broker.open_session(session)
         self.codec = Connection(Role.SERVER, LIMITS, node.caches)
         self.codec.receive(encode_frame("CONNECT", [("accept-version", "1.2"), ("host", "here")]))
-        self.gateway = StompGateway(session, node.broker, node.rules, Version.V12, False)
+        self.gateway = StompGateway(session, node.broker, node.rules, Version.V12, False, rights=node.rights_of(None))
 
     def say(self, data: bytes) -> None:
         """What one read brings, and all that follows from it."""

@@ -5,6 +5,7 @@
     limits       every bound of a node
     destinations policies of destinations, and which one applies to a name
     node         NodeSettings, the node file
+    users        users and permissions
     peers        PeersFile
     toml_lines   the line of a key
     diagnostics  errors in words, with file and line
@@ -31,18 +32,17 @@ from .load import check_together as check_together
 from .load import load as load
 from .load import load_node as load_node
 from .load import load_peers as load_peers
-from .node import CONTROLS as CONTROLS
-from .node import LOCAL_ADMINISTRATOR as LOCAL_ADMINISTRATOR
-from .node import Control as Control
 from .node import ListenerSettings as ListenerSettings
 from .node import MeshSettings as MeshSettings
 from .node import NodeSettings as NodeSettings
 from .node import StorageSettings as StorageSettings
 from .node import TlsSettings as TlsSettings
-from .node import User as User
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers_change import check_change as check_change
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective
+from .users import LOCAL_ADMINISTRATOR as LOCAL_ADMINISTRATOR
+from .users import PermissionSettings as PermissionSettings
+from .users import User as User

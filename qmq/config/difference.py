@@ -20,6 +20,7 @@ ABSENT = "(absent)"
 CHANGES_LIVE = (
     "destinations.",
     "users",
+    "permissions",
     "limits.login_seconds",
     "limits.login_bytes_max",
     "limits.logins_pending_max",
@@ -122,7 +123,9 @@ def _compare_lists(old: dict[str, Section], new: dict[str, Section], path: str, 
 
 
 def _note(name: str, old: str, new: str, changes: list[Change]) -> None:
-    live = any(name.startswith(key) if key.endswith((".", "users")) else name == key for key in CHANGES_LIVE)
+    live = any(
+        name.startswith(key) if key.endswith((".", "users", "permissions")) else name == key for key in CHANGES_LIVE
+    )
     changes.append(Change(name, old, new, not live))
 
 

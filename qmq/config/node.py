@@ -6,7 +6,7 @@ file are in `load`, because either file can be read alone.
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
@@ -16,6 +16,7 @@ from .address import Address
 from .destinations import DestinationSettings
 from .limits import LimitSettings
 from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
+from .users import PermissionSettings, User, subject_mistake
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 SYNC_INTERVAL_MS_MAX = 60_000
@@ -44,12 +45,23 @@ class ListenerSettings(Section):
     tls: TlsSettings | None = None
     anonymous: bool | None = None
     """Whether CONNECT without login is accepted. None: on loopback, while no user is configured."""
+    insecure: bool = False
+    """Whether passwords may arrive without TLS from other machines. It must be written down."""
     receipts_before_commit: bool = False
     """Whether the receipts of a transaction's frames come at once, for clients that wait for them before COMMIT."""
 
     def serves_anonymous(self, *, has_users: bool) -> bool:
         """Whether CONNECT without login is accepted here; `has_users` says whether the node has any user."""
         return self.address.is_loopback and not has_users if self.anonymous is None else self.anonymous
+
+    @field_validator("insecure")
+    @classmethod
+    def _passwords_are_encrypted(cls, insecure: bool, info: ValidationInfo) -> bool:
+        address = info.data.get("address")
+        if address is not None and not address.is_loopback and "tls" in info.data and info.data["tls"] is None:
+            if not insecure:
+                raise ValueError(f"must be true, unless tls is set: passwords would cross the network to {address} in clear")
+        return insecure
 
     @field_validator("anonymous")
     @classmethod
@@ -120,53 +132,6 @@ class StorageSettings(Section):
         if most < keep:
             raise ValueError(f"must be at least journal_keep_bytes, {keep}")
         return most
-
-
-LOCAL_ADMINISTRATOR = "local-administrator"
-"""The name of clients at the Unix socket in the data directory."""
-RESERVED_NAMES = (LOCAL_ADMINISTRATOR, "anonymous")
-
-
-def _read_user_name(value: object) -> object:
-    if not isinstance(value, str) or not 1 <= len(value) <= 128 or not value.isprintable():
-        raise ValueError("must be 1 to 128 printable characters")
-    if value in RESERVED_NAMES:
-        raise ValueError("must be another name: QMQ itself uses this one")
-    return value
-
-
-def _read_password_hash(value: object) -> object:
-    if not isinstance(value, str) or re.fullmatch(r"\$argon2(id|i|d)\$[!-~]{20,400}", value) is None:
-        raise ValueError("must be an argon2 hash, which `qmq config hash` prints; never the password itself")
-    return value
-
-
-Control = Literal["none", "read", "admin"]
-"""Rights of a user beyond messages; docs/configuration.md has the table."""
-CONTROLS: tuple[Control, ...] = get_args(Control)
-"""Each includes the rights of those before it."""
-
-
-def _read_control(value: object) -> object:
-    if isinstance(value, bool):
-        instead = '"admin", or "read" for reading only' if value else '"none"'
-        raise ValueError(f'must be "none", "read" or "admin": use {instead}')
-    if value not in CONTROLS:
-        raise ValueError('must be "none", "read" or "admin"')
-    return value
-
-
-class User(Section):
-    """One `[[users]]`: a login and its rights."""
-
-    name: Annotated[str, BeforeValidator(_read_user_name)]
-    password_hash: Annotated[str, BeforeValidator(_read_password_hash), Field(repr=False)]
-    """As `qmq config hash` prints it."""
-    control: Annotated[Control, BeforeValidator(_read_control)] = "none"
-    """`read`: lists, counts and the status. `admin`: also the journal, which has every body, and changes of the mesh
-    (`/control/…`, `/system/…`)."""
-    receipts_before_commit: bool | None = None
-    """As in `[[stomp]]`, for this user at any listener. None: as the listener says."""
 
 
 class MeshSettings(Section):
@@ -243,6 +208,7 @@ class NodeSettings(Section):
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     users: tuple[User, ...] = ()
+    permissions: tuple[PermissionSettings, ...] = ()
     destinations: DestinationSettings = DestinationSettings()
     mesh: MeshSettings = MeshSettings()
 
@@ -293,3 +259,24 @@ class NodeSettings(Section):
         if closed:
             raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")
         return users
+
+    @field_validator("permissions")
+    @classmethod
+    def _permissions_are_about_users(
+        cls, permissions: tuple[PermissionSettings, ...], info: ValidationInfo
+    ) -> tuple[PermissionSettings, ...]:
+        users = info.data.get("users")
+        if users is None:
+            return permissions
+        errors = []
+        for number, row in enumerate(permissions):
+            mistake = subject_mistake(row, users)
+            if mistake is not None:
+                key, why = mistake
+                context = {"error": ValueError(why)}
+                errors.append(
+                    InitErrorDetails(type="value_error", loc=(number, key), input=getattr(row, key), ctx=context)
+                )
+        if errors:
+            raise ValidationError.from_exception_data("permissions", errors)
+        return permissions

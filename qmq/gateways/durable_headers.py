@@ -6,6 +6,8 @@ Topics keep nothing, so there a wish is refused with what to use; queues keep ev
 
 from collections.abc import Mapping
 
+from qmq.access.rights import Rights
+from qmq.access.rules import Action
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
@@ -58,6 +60,7 @@ def durable_name(
 
 def delete_durable(
     broker: Broker,
+    rights: Rights,
     headers: Mapping[str, str],
     words: tuple[str, str],
     session_id: int,
@@ -85,6 +88,7 @@ def delete_durable(
     if not names:
         raise Refused("unknown-subscription", "There is no durable subscription with that name.")
     for name in names:
+        rights.check(Action.SUBSCRIBE, name.destination)
         attachment = durable_subscriptions.attached.get(name)
         if attachment is not None and attachment.subscription is not live:
             raise Refused("durable-in-use", f"The durable subscription {name.text} is in use by another connection.")

@@ -6,6 +6,7 @@ session (temporary queues, reply addresses) is worked out each time.
 
 from collections.abc import Mapping
 
+from qmq.access.rights import Rights
 from qmq.broker.broker import Broker
 from qmq.broker.messages.dedup import DEDUP_HEADERS, RETRIED, SENDER, sender_of
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
@@ -79,12 +80,13 @@ class SendPlan:
 class SendPlans:
     """Those of one session, with its `replies` and its `user`."""
 
-    __slots__ = ("_broker", "_replies", "_rules", "_sender")
+    __slots__ = ("_broker", "_replies", "_rights", "_rules", "_sender")
 
-    def __init__(self, broker: Broker, rules: Rules, replies: ReplyTo, user: str | None = None) -> None:
+    def __init__(self, broker: Broker, rules: Rules, replies: ReplyTo, rights: Rights, user: str | None = None) -> None:
         self._broker = broker
         self._rules = rules
         self._replies = replies
+        self._rights = rights
         self._sender = () if user is None else ((SENDER, sender_of(user)),)
 
     def of(self, head: Head) -> SendPlan | None:
@@ -94,6 +96,7 @@ class SendPlans:
         """
         plan = head.memo
         if isinstance(plan, SendPlan) and plan.generation == self._rules.generation:
+            self._rights.check_send(plan.envelope.destination)
             return plan
         return self._work_out(head)
 
@@ -103,6 +106,7 @@ class SendPlans:
         kind = kind_of(destination, self._rules.destination_bytes_max)
         if kind is DestinationKind.CONTROL:
             return None
+        self._rights.check_send(destination)
         form = head.form
         if form is not None and isinstance(form.memo, SendPlan) and not is_pattern(destination):
             like = form.memo

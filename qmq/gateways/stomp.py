@@ -9,8 +9,9 @@ before it in the same read stand. A client that sent `on-error:keep-open` with C
 destination was the reason (design section 7).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from qmq.access.rights import Rights
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
@@ -23,7 +24,6 @@ from qmq.gateways.ack_frames import AckFrames, is_held
 from qmq.gateways.error_frames import KEEP_OPEN_CODES, encode_error
 from qmq.gateways.headers import required
 from qmq.gateways.paused import Paused, PauseReason
-from qmq.gateways.permissions import Action, Permissions
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.retries import Repeats
 from qmq.gateways.rules import Rules
@@ -33,9 +33,7 @@ from qmq.wire.stomp import Acks, Frame, Version, encode_frame
 
 
 class StompGateway:
-    """The dialogue with one logged-in client. `check_right` raises Refused when its `user` may not subscribe to this
-    system topic.
-    """
+    """The dialogue with one logged-in client, which may do what its `rights` allow."""
 
     def __init__(
         self,
@@ -45,9 +43,9 @@ class StompGateway:
         version: Version,
         keep_open: bool,
         *,
+        rights: Rights,
         client_id: str = "",
         user: str | None = None,
-        check_right: Callable[[str | None, str], None] = lambda user, destination: None,
         window: ConnectionPrefetch[Subscription] | None = None,
         answers_early: bool = False,
     ) -> None:
@@ -58,10 +56,10 @@ class StompGateway:
         self.keep_open = keep_open
         self._answers_early = answers_early
         self._replies = ReplyTo(session_id, broker, version)
-        self._plans = SendPlans(broker, rules, self._replies, user)
-        self._permissions = Permissions(user, check_right)
+        self._rights = rights
+        self._plans = SendPlans(broker, rules, self._replies, rights, user)
         self._subscribing = SubscribeFrames(
-            session_id, broker, rules, version, self._permissions, client_id=client_id, window=window
+            session_id, broker, rules, version, rights, client_id=client_id, window=window
         )
         self._acks = AckFrames(session_id, broker, rules, version, self._subscribing, answers_early=answers_early)
         self.repeats = Repeats(session_id, broker, self._plans)
@@ -82,6 +80,7 @@ class StompGateway:
         """
         out.now_us = now_us
         generation = self._rules.generation
+        sends = self._rights.sends
         acks = self._acks
         count = len(frames)
         at = 0
@@ -108,7 +107,8 @@ class StompGateway:
                         assert plan is not None, "no destination becomes a control destination"
                     if acks.pending:
                         acks.settle(out)
-                    self._permissions.check(Action.SEND, plan.envelope.destination, plan.envelope.kind)
+                    if sends is not None and plan.envelope.destination not in sends:
+                        self._rights.check_send(plan.envelope.destination)
                     if plan.may_run and may_run and at + 1 < count and frames[at + 1].head is head:
                         taken = self._send_run(plan, frames, at, out)
                         if taken:
@@ -231,6 +231,7 @@ class StompGateway:
             level = None if asked is None else asked_level(asked, self._rules.replicas_max)
             word = headers.get("ack-level")
             name = required(headers, "transaction", command)
+            self._check_held(name)
             return broker.commit(
                 self.session_id,
                 name,
@@ -247,3 +248,9 @@ class StompGateway:
             out.ending = True
             self.has_left = True
         return FSYNC
+
+    def _check_held(self, transaction: str) -> None:
+        """Raises Refused when a message of the transaction may not be sent any more."""
+        for held in self._broker.sessions[self.session_id].transactions.get(transaction, ()):
+            if held.envelope is not None:
+                self._rights.check_send(held.envelope.destination)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from qmq.access.rights import Rights
+from qmq.access.rules import Action
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
@@ -23,7 +25,6 @@ from qmq.gateways.headers import (
     required,
     selector,
 )
-from qmq.gateways.permissions import Action, Permissions
 from qmq.gateways.rules import Rules
 from qmq.wire.stomp import Version
 
@@ -38,7 +39,7 @@ CONFIGURED_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKin
 class SubscribeFrames:
     """The SUBSCRIBEs and UNSUBSCRIBEs of one session."""
 
-    __slots__ = ("_broker", "_client_id", "_permissions", "_rules", "_session_id", "_version", "_window", "nameless")
+    __slots__ = ("_broker", "_client_id", "_rights", "_rules", "_session_id", "_version", "_window", "nameless")
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class SubscribeFrames:
         broker: Broker,
         rules: Rules,
         version: Version,
-        permissions: Permissions,
+        rights: Rights,
         *,
         client_id: str,
         window: ConnectionPrefetch[Subscription] | None,
@@ -55,7 +56,7 @@ class SubscribeFrames:
         self._broker = broker
         self._rules = rules
         self._version = version
-        self._permissions = permissions
+        self._rights = rights
         self._client_id = client_id
         self._window = window
         self.nameless: str | None = None
@@ -65,7 +66,7 @@ class SubscribeFrames:
         """Begin a subscription; returns the level of its receipt."""
         destination = required(headers, "destination", "SUBSCRIBE")
         kind = kind_of(destination, self._rules.destination_bytes_max)
-        self._permissions.check(Action.SUBSCRIBE, destination, kind)
+        self._rights.check_subscribe(destination)
         is_nameless = not headers.get("id") and self._version >= Version.V11
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")
         # STOMP 1.1 and 1.2 want a subscription on every MESSAGE.
@@ -101,6 +102,8 @@ class SubscribeFrames:
                 raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
             subscription.window = self._window
             target = None if subscription.asks is None else subscription.asks.dead_letter
+            if target:
+                self._rights.check(Action.SEND, target)
             if target and not self._rules.policy(target)[0]:
                 raise Refused("bad-dead-letter", "The dead letter queue is not configured, and none is created on use.")
         elif destination == JOURNAL:
@@ -120,7 +123,7 @@ class SubscribeFrames:
         named = headers.get("id") or (headers.get("destination") if self._version < Version.V11 else None)
         words = durable_words(headers, named or "", self._client_id)
         if words is not None and (words[0] or named):
-            delete_durable(self._broker, headers, words, self._session_id, named, now_us, out)
+            delete_durable(self._broker, self._rights, headers, words, self._session_id, named, now_us, out)
         else:
             wanted = self._subscription_id(headers, "UNSUBSCRIBE")
             self._broker.subscriptions.unsubscribe(self._session_id, wanted, out)

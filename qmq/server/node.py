@@ -36,13 +36,13 @@ from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_count import QueueCount
 from qmq.server.checkpoint.queue_pager import QueuePager
+from qmq.server.clients.access import Access, note_if_open
 from qmq.server.clients.admission import Admission
 from qmq.server.clients.draining import drain_clients, hand_over
 from qmq.server.clients.listeners import serve_clients, serve_listener
 from qmq.server.clients.login import Logins
 from qmq.server.clients.memory_budget import MemoryBudget, default_bytes_max
 from qmq.server.clients.refusals import Refusals
-from qmq.server.clients.rights import check_right, note_if_open
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.commit.commits import Commits
@@ -150,6 +150,8 @@ class Node:
         self.rules = self.policies.gateway_rules()
         self.admission = Admission(limits)
         self.logins = Logins(settings.users, limits, environment)
+        self.access = Access(self, settings)
+        self.rights_of = self.access.rights_of
         self.beats = Heartbeats()
         self.refusals = Refusals(self.beats)
         self.alarms = Alarms()
@@ -408,7 +410,7 @@ class Node:
         return await control_response(self, headers, partial(self.check_right, user), user, address)
 
     def check_right(self, user: str | None, destination: str) -> None:
-        check_right(user, self.settings.users, destination)
+        self.rights_of(user).check_control(destination)
 
     def alarm(self, code: str, message: str) -> None:
         if self.alarms.raise_alarm(code, message, self.environment.now_us()):

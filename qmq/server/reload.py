@@ -11,9 +11,9 @@ the next moments, because there may be a hundred thousand of them:
 - Nodes that the peers file adds are dialled, changed addresses are dialled again, links with nodes that it omits end.
   `qmq.config.peers_change` says which changes it may make.
 - Certificates renewed in their files are used from then on; a change of the file names needs a restart.
-- A user who was removed is disconnected with an ERROR. So is a client without login when there are users now, and a
-  subscriber of a system topic whose `control` is too low now. A user whose password has changed stays until the
-  connection ends.
+- A user who was removed is disconnected with an ERROR. So is a client without login when there are users now. A
+  subscription that is not allowed any more ends (`qmq.server.clients.access`). A user whose password has changed stays
+  until the connection ends.
 
 `qmq.config.difference.CHANGES_LIVE` lists what is reloadable, and `take_up` applies it.
 """
@@ -27,8 +27,7 @@ import trio
 from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_difference
 from qmq.errors import ConfigError, Refused
 from qmq.server.admin.policies import bound_clients, broker_limits, wire_limits
-from qmq.server.clients.rights import note_if_open
-from qmq.server.clients.session import ClientSession
+from qmq.server.clients.access import note_if_open, permissions_of
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -142,20 +141,7 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
             session.evict(Refused("user-removed", f"The user {session.user} may not log in here any more."))
         elif session.user is None and not node.logins.serves_anonymous(session.listener):
             session.evict(Refused("login-required", "From now on this listener serves only users that log in."))
-        else:
-            _end_what_is_not_allowed(node, session)
-
-
-def _end_what_is_not_allowed(node: "Node", session: ClientSession) -> None:
-    """Close the connection when it is subscribed to a system topic that its client may not read any more."""
-    known = node.broker.sessions.get(session.id)
-    for subscription in () if known is None else known.subscriptions.values():
-        if subscription.destination.startswith("/system/"):
-            try:
-                node.check_right(session.user, subscription.destination)
-            except Refused as refused:
-                session.evict(refused, subscription.id)
-                return
+    node.access.change(settings.users, permissions_of(settings))
 
 
 async def follow(node: "Node") -> None:

@@ -657,7 +657,7 @@ async def test_a_client_that_was_left_does_nothing_any_more(autojump_clock: Mock
 
 
 async def test_a_wrong_passcode_is_refused_and_not_tried_for_ever(autojump_clock: MockClock) -> None:
-    users = (User(name="ann", password_hash=argon2.PasswordHasher(1, 8, 1).hash("right")),)
+    users = (User(name="ann", password_hash=argon2.PasswordHasher(1, 8, 1).hash("right"), groups=("client",)),)
     async with running(users=users) as mesh:
         with pytest.raises(Refused) as refused:
             async with mesh.client(login="ann", passcode="wrong"):

@@ -54,7 +54,7 @@ tls.key = "{authority.with_name("node.key")}"
 [[users]]
 name = "ann"
 password_hash = '{hashed}'
-control = "read"
+groups = ["client", "observer"]
 """
         made.logins["a"] = ("ann", PASSWORD)
         yield made

@@ -230,37 +230,96 @@ def test_loopback_listeners_take_anonymous_clients_until_there_is_a_user(
         '[[stomp]]\naddress = "127.0.0.1:3"\nanonymous = true\n'
     )
     if has_users:
-        text += f'[[stomp]]\naddress = "10.0.0.1:4"\n[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+        text += (
+            f'[[stomp]]\naddress = "10.0.0.1:4"\ninsecure = true\n[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+        )
 
     settings = load_node(write(text))
 
     assert [listener.serves_anonymous(has_users=has_users) for listener in settings.stomp] == served
 
 
-@pytest.mark.parametrize(("value", "instead"), [("true", '"admin", or "read" for reading only'), ("false", '"none"')])
-def test_a_right_that_is_true_or_false_is_refused_with_the_right_word(write: Write, value: str, instead: str) -> None:
-    (diagnostic,) = diagnostics_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = {value}\n'))
+def test_a_listener_off_loopback_without_tls_must_say_that_it_is_insecure(write: Write) -> None:
+    users = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+    listener = '[[stomp]]\naddress = "0.0.0.0:61613"\n'
 
-    assert diagnostic == (f'FILE:4: users[0].control = {value}: must be "none", "read" or "admin": use {instead}')
+    assert diagnostics_of(write(f"{listener}{users}")) == [
+        "FILE:1: stomp[0].insecure = false: must be true, unless tls is set: "
+        "passwords would cross the network to 0.0.0.0:61613 in clear"
+    ]
+    assert load_node(write(f"{listener}insecure = true\n{users}")).stomp[0].insecure
+    tls = 'tls = { certificate = "c", key = "k" }\n'
+    assert not load_node(write(f"{listener}{tls}{users}")).stomp[0].insecure
 
 
-def test_a_right_that_does_not_exist_is_refused(write: Write) -> None:
-    (diagnostic,) = diagnostics_of(write(f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ncontrol = "all"\n'))
+PERMISSION_MISTAKES = [
+    ('user = "bob"\nallow = ["send"]', "permissions[0].user = 'bob': must be a user of [[users]], or anonymous"),
+    ('group = "bills"\nallow = ["send"]', "permissions[0].group = 'bills': must be a group of at least one user"),
+    (
+        'group = "administrator"\ndeny = ["send"]',
+        "permissions[0].group = 'administrator': must be another group: an administrator may always do everything",
+    ),
+    ('allow = ["send"]', "permissions[0]: must have either user or group"),
+    ('user = "ann"\ngroup = "billing"\nallow = ["send"]', "permissions[0]: must have either user or group"),
+    ('user = "ann"', "permissions[0]: must have either allow or deny, with at least one action"),
+    (
+        'user = "ann"\nallow = ["send"]\ndeny = ["subscribe"]',
+        "permissions[0]: must have either allow or deny, with at least one action",
+    ),
+    (
+        'user = "ann"\nallow = ["read"]',
+        "permissions[0].allow[0] = 'read': must be one of send, subscribe, declare, administer, observe",
+    ),
+]
 
-    assert diagnostic == 'FILE:4: users[0].control = \'all\': must be "none", "read" or "admin"'
+
+@pytest.mark.parametrize(("lines", "mistake"), PERMISSION_MISTAKES)
+def test_a_permission_that_says_nothing_clear_is_refused(write: Write, lines: str, mistake: str) -> None:
+    users = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\ngroups = ["billing"]\n'
+    row = f'[[permissions]]\ndestinations = ["/queue/a"]\n{lines}\n'
+
+    (diagnostic,) = diagnostics_of(write(f"{users}{row}"))
+
+    assert diagnostic.partition(": ")[2] == mistake
+
+
+@pytest.mark.parametrize("pattern", ["queue/a", "/queues/a", "/queue/", "/queue/*a", "/topic/a.#", "*"])
+def test_a_permission_has_the_patterns_of_policies(write: Write, pattern: str) -> None:
+    users = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+    row = f'[[permissions]]\nuser = "ann"\nallow = ["send"]\ndestinations = ["/queue/a", "{pattern}"]\n'
+
+    (diagnostic,) = diagnostics_of(write(f"{users}{row}"))
+
+    assert f"permissions[0].destinations[1] = {pattern!r}: must " in diagnostic
+
+
+def test_permissions_without_users_are_refused_because_they_would_change_nothing(write: Write) -> None:
+    row = '[[permissions]]\nuser = "anonymous"\nallow = ["send"]\ndestinations = ["/*"]\n'
+
+    (diagnostic,) = diagnostics_of(write(row))
+
+    assert "permissions[0].user = 'anonymous': must be left out without [[users]]" in diagnostic
+
+
+@pytest.mark.parametrize("name", ["anonymous", "local-administrator"])
+def test_a_user_has_no_name_that_qmq_itself_uses(write: Write, name: str) -> None:
+    (diagnostic,) = diagnostics_of(write(f'[[users]]\nname = "{name}"\npassword_hash = "{HASH}"\n'))
+
+    assert "must be another name" in diagnostic
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:61613", "[::]:61613", "10.1.2.3:61613", "broker.example:61613"])
 def test_an_anonymous_listener_off_loopback_is_refused(write: Write, address: str) -> None:
-    text = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n[[stomp]]\naddress = "{address}"\nanonymous = true\n'
+    listener = f'[[stomp]]\naddress = "{address}"\ninsecure = true\nanonymous = true\n'
+    text = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n{listener}'
 
     (diagnostic,) = diagnostics_of(write(text))
 
-    assert diagnostic.startswith("FILE:6: stomp[0].anonymous = true: must be false: ")
+    assert diagnostic.startswith("FILE:7: stomp[0].anonymous = true: must be false: ")
 
 
 def test_a_listener_without_possible_login_is_refused(write: Write) -> None:
-    assert diagnostics_of(write('[[stomp]]\naddress = "0.0.0.0:61613"\n')) == [
+    assert diagnostics_of(write('[[stomp]]\naddress = "0.0.0.0:61613"\ninsecure = true\n')) == [
         "FILE: users: must name at least one user: no client could log in at 0.0.0.0:61613"
     ]
 

@@ -136,5 +136,5 @@ def test_a_mesh_of_one_node_needs_neither(tmp_path: Path) -> None:
 
 
 def test_a_client_address_off_loopback_needs_a_login(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no client could log in at 10.0.0.9:1003"):
+    with pytest.raises(ConfigError, match="passwords would cross the network to 10.0.0.9:1003 in clear"):
         load_both(tmp_path, peers_text(A, FAR, secret=None), TLS, "far")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from qmq.access.rights import AccessTable
+from qmq.access.rules import ANONYMOUS
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.messages.limits import BrokerLimits
@@ -45,7 +47,9 @@ class Client:
             prefetch_max=1000,
             destination_bytes_max=255,
         )
-        self.gateway = StompGateway(session, self.broker, rules, self.connection.version, keep_open)
+        self.gateway = StompGateway(
+            session, self.broker, rules, self.connection.version, keep_open, rights=AccessTable().rights_of(ANONYMOUS)
+        )
 
     def say(self, *frames: str) -> Outcome:
         (out,) = self.outcomes(*frames)

@@ -61,7 +61,10 @@ async def test_the_time_for_a_login_holds_while_its_password_check_waits(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasher = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
-    rig = Rig(users=(User(name="ann", password_hash=hasher.hash("secret")),), limits={"login_seconds": 1.0})
+    rig = Rig(
+        users=(User(name="ann", password_hash=hasher.hash("secret"), groups=("client",)),),
+        limits={"login_seconds": 1.0},
+    )
 
     async def for_ever(*about: object) -> bool:
         await trio.sleep_forever()

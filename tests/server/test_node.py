@@ -307,7 +307,7 @@ async def test_a_silent_connection_is_closed_after_the_login_time(autojump_clock
 
 async def test_users_log_in_with_their_passcode_and_nobody_else_does(autojump_clock: MockClock) -> None:
     hasher = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
-    rig = Rig(users=(User(name="ann", password_hash=hasher.hash("secret")),), anonymous=False)
+    rig = Rig(users=(User(name="ann", password_hash=hasher.hash("secret"), groups=("client",)),), anonymous=False)
     async with rig.run():
         answer = await (await rig.dial()).log_in(login="ann", passcode="secret")
         refused = []

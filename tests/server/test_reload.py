@@ -27,6 +27,7 @@ from tests.server.rig import Rig, eventually, send, subscribe
 ANN = User(
     name="ann",
     password_hash="$argon2id$v=19$m=8,t=1,p=1$v8umVTv/w1PdCilmZO4cww$ekPflGkocKjlthYotI73oOy3diUSJKwUKqr0bCyE9/o",
+    groups=("client",),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import trio
 
+from qmq.access.rights import Rights
 from qmq.broker.broker import Broker
 from qmq.config import LimitSettings, ListenerSettings
 from qmq.environment import Pipe
@@ -37,8 +38,8 @@ class LoginContext(Protocol):
     refusals: Refusals
     software: str
 
-    def check_right(self, user: str | None, destination: str) -> None:
-        """Raises Refused when the user may not use this control destination or system topic."""
+    def rights_of(self, user: str | None) -> Rights:
+        """What a user may do; None for a client without login."""
 
 
 class LoginSession(Protocol):
@@ -111,7 +112,7 @@ class LoginExchange:
                 client_id=headers.get("client-id", ""),
                 window=bound,
                 user=session.user,
-                check_right=context.check_right,
+                rights=context.rights_of(session.user),
                 answers_early=context.logins.answers_early(session.user, session.listener),
             )
         )

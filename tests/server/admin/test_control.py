@@ -86,8 +86,8 @@ async def test_a_question_that_nobody_understands_is_refused_with_those_that_are
 async def test_a_user_who_may_not_ask_learns_only_how_far_the_node_is(autojump_clock: MockClock) -> None:
     password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
     users = (
-        User(name="ann", password_hash=password_hash, control="read"),
-        User(name="bob", password_hash=password_hash),
+        User(name="ann", password_hash=password_hash, groups=("observer", "client")),
+        User(name="bob", password_hash=password_hash, groups=("client",)),
     )
     async with Rig(users=users).run() as rig:
         ann = await rig.connect(login="ann", passcode="secret")

@@ -6,7 +6,7 @@ import argon2
 import pytest
 from trio.testing import MockClock
 
-from qmq.config import Control, User
+from qmq.config import User
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.repair.test_catch_up import F, followed, forget_the_past, publish, short_lived
 from tests.server.rig import Client, Rig, eventually, send, subscribe
@@ -242,12 +242,12 @@ async def test_what_cannot_be_deleted_is_refused(autojump_clock: MockClock, dest
         assert (error.head.command, error.head.headers["error-code"]) == ("ERROR", code)
 
 
-@pytest.mark.parametrize(("control", "command"), [("read", "ERROR"), ("admin", "RECEIPT")])
+@pytest.mark.parametrize(("group", "command"), [("observer", "ERROR"), ("operator", "RECEIPT")])
 async def test_deleting_needs_the_right_of_an_administrator(
-    autojump_clock: MockClock, control: Control, command: str
+    autojump_clock: MockClock, group: str, command: str
 ) -> None:
     password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
-    user = User(name="ann", password_hash=password_hash, control=control)
+    user = User(name="ann", password_hash=password_hash, groups=(group, "client"))
     async with Rig(users=(user,)).run() as rig:
         client = await rig.connect(login="ann", passcode="secret")
         await client.send(send(F, "1", "r"))

@@ -15,7 +15,7 @@ from qmq.server.clients.password_checks import AT_ONCE, PasswordChecks
 from tests.server.rig import Client, Rig, eventually, send
 
 PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
-USERS = tuple(User(name=name, password_hash=PASSWORD_HASH) for name in ("ann", "bob"))
+USERS = tuple(User(name=name, password_hash=PASSWORD_HASH, groups=("client",)) for name in ("ann", "bob"))
 CHECK_SECONDS = 0.2
 
 

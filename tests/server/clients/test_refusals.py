@@ -96,7 +96,7 @@ async def test_a_wrong_login_is_logged_with_its_user_and_without_its_passcode(
     autojump_clock: MockClock, lines: list[str]
 ) -> None:
     password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
-    async with Rig(users=(User(name="ann", password_hash=password_hash),)).run() as rig:
+    async with Rig(users=(User(name="ann", password_hash=password_hash, groups=("client",)),)).run() as rig:
         client = await rig.dial("10.0.0.7")
         await client.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:hunter2\n\n")
         await client.until_closed()

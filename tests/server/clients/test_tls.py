@@ -140,7 +140,7 @@ async def test_a_certificate_that_a_client_must_show_is_no_login(
     papers: Papers, has_users: bool, written_down: bool | None, login: str, said: str
 ) -> None:
     password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
-    rig = Rig(users=(User(name="ann", password_hash=password_hash),) if has_users else ())
+    rig = Rig(users=(User(name="ann", password_hash=password_hash, groups=("client",)),) if has_users else ())
     async with rig.run():
         node = rig.alive
         listener = ListenerSettings(address=Address(HOST, 0), tls=papers.of("node"), anonymous=written_down)

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from qmq.broker.messages.dedup import sender_of
 from qmq.broker.queues.state.first_attempts import FirstAttempts
-from qmq.config import DestinationPolicy, DestinationSettings, User
+from qmq.config import DestinationPolicy, DestinationSettings, PermissionSettings, User
 from qmq.errors import Refused
 from qmq.server.peers.dedup_query import WAKING_SECONDS
 from qmq.server.peers.rpc import ANSWER_SECONDS
@@ -81,12 +81,13 @@ async def test_the_words_of_others_name_the_same_id(word: str, autojump_clock: A
 
 
 PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
-USERS = tuple(User(name=name, password_hash=PASSWORD_HASH) for name in ("ann", "bob"))
+USERS = tuple(User(name=name, password_hash=PASSWORD_HASH, groups=("client",)) for name in ("ann", "bob"))
 
 
 @pytest.mark.parametrize("destination", [Q, F])
 async def test_a_user_cannot_suppress_a_message_of_another_by_its_id(destination: str, autojump_clock: Any) -> None:
-    async with Rig(users=USERS, anonymous=True).run() as rig:
+    guests = PermissionSettings(user="anonymous", allow=("send", "subscribe"), destinations=("/*",))
+    async with Rig(users=USERS, permissions=(guests,), anonymous=True).run() as rig:
         ann = await rig.connect(login="ann", passcode="secret")
         bob = await rig.connect(login="bob", passcode="secret")
         guest = await rig.connect()

@@ -1,0 +1,47 @@
+"""What a control request or a system topic needs: an action, and the destination that it is about.
+
+`/control/VERB/queue/NAME` is about `/queue/NAME`. A request about no destination, such as `/control/status`, is about
+itself, and so is a system topic. A verb that is not in VERBS needs `administer`: what is added later is closed until
+it is listed here.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from qmq.access.rules import Action
+
+CONTROL: Final = "/control/"
+SYSTEM: Final = "/system/"
+KINDS: Final = ("/queue/", "/topic/", "/fanout/")
+
+VERBS: Final[Mapping[str, Action]] = {
+    "status": Action.OBSERVE,
+    "count-msgs": Action.OBSERVE,
+    "count-subscribers": Action.OBSERVE,
+    "list": Action.OBSERVE,
+    "list-subscribers": Action.OBSERVE,
+}
+
+SYSTEM_TOPICS: Final[Mapping[str, Action]] = {
+    "/system/events": Action.OBSERVE,
+    "/system/peers": Action.OBSERVE,
+    "/system/journal": Action.SUBSCRIBE,
+}
+"""The journal has the bodies of all destinations."""
+
+
+def of_control(destination: str) -> tuple[Action, str]:
+    """What a SEND to a control destination needs."""
+    verb, _, name = destination.removeprefix(CONTROL).partition("/")
+    action = VERBS.get(verb, Action.ADMINISTER)
+    about = f"/{name}"
+    if verb == "list":
+        # The prefix of a list counts as a pattern; without one it is a list of the whole kind.
+        about = about if "/" in name else f"{about}/"
+        about = about if about.endswith("*") else f"{about}*"
+    return action, about if about.startswith(KINDS) else destination
+
+
+def of_system(destination: str) -> tuple[Action, str]:
+    """What a SUBSCRIBE to a system topic needs."""
+    return SYSTEM_TOPICS.get(destination, Action.ADMINISTER), destination

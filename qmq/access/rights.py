@@ -1,0 +1,126 @@
+"""The rights of principals: one decision function, and what it decided kept for the busy senders.
+
+`AccessTable` has the users and permissions of a node. `Rights` are those of one principal; its sessions hold them, and
+a change of the table changes them in place. `Rights.sends` makes the hot path cheap: a destination in it was decided
+before, and None allows all of them, on a node without users. So a SEND costs one look-up in a set, or none.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+from weakref import WeakValueDictionary
+
+from qmq.access.requests import CONTROL, KINDS, of_control, of_system
+from qmq.access.rules import ANONYMOUS, ROLES, Action, Patterns, Permission, Principal
+from qmq.errors import Refused
+
+REMEMBERED_MAX: Final = 10_000
+"""Destinations to which a principal has sent; at the bound they are forgotten and decided again."""
+
+SYSTEM: Final = "/system/"
+
+
+class Rights:
+    """What `principal` may do now."""
+
+    __slots__ = ("__weakref__", "_allowed", "_denied", "_is_unlimited", "principal", "sends")
+
+    def __init__(self, principal: Principal) -> None:
+        self.principal = principal
+        self.sends: set[str] | None = set()
+        """Destinations to which it may send, as decided before; None for all."""
+        self._is_unlimited = False
+        self._allowed: dict[Action, Patterns] = {}
+        self._denied: dict[Action, Patterns] = {}
+
+    def lift(self) -> None:
+        """Allow everything."""
+        self._is_unlimited = True
+        self.sends = None
+
+    def take(self, permissions: Iterable[Permission]) -> None:
+        """Allow from now on what `permissions`, all about this principal, allow."""
+        allowed: dict[Action, list[str]] = {}
+        denied: dict[Action, list[str]] = {}
+        for one in permissions:
+            for action in one.actions:
+                (allowed if one.is_allowed else denied).setdefault(action, []).extend(one.patterns)
+        self._allowed = {action: Patterns(tuple(patterns)) for action, patterns in allowed.items()}
+        self._denied = {action: Patterns(tuple(patterns)) for action, patterns in denied.items()}
+        self._is_unlimited = False
+        self.sends = set()
+
+    def allows(self, action: Action, destination: str) -> bool:
+        """The decision. `destination` may be a pattern of topics, or of a list."""
+        if self._is_unlimited:
+            return True
+        is_pattern = "*" in destination or "#" in destination
+        denied = self._denied.get(action)
+        if denied is not None and denied.touch(destination, is_pattern=is_pattern):
+            return False
+        allowed = self._allowed.get(action)
+        return allowed is not None and allowed.cover(destination, is_pattern=is_pattern)
+
+    def check(self, action: Action, destination: str) -> None:
+        """Raises Refused when the principal may not do this."""
+        if not self.allows(action, destination):
+            is_anonymous = self.principal.name == ANONYMOUS.name
+            client = "A client without login" if is_anonymous else f"The user {self.principal.name}"
+            raise Refused("not-allowed", f"{client} may not {action.value} {_preposition(action)}{destination}.")
+
+    def check_send(self, destination: str) -> None:
+        """`check` for a SEND, remembered. Temporary queues and reply addresses are always allowed."""
+        sends = self.sends
+        if sends is None or destination in sends or not destination.startswith(KINDS):
+            return
+        self.check(Action.SEND, destination)
+        if len(sends) >= REMEMBERED_MAX:
+            sends.clear()
+        sends.add(destination)
+
+    def check_subscribe(self, destination: str) -> None:
+        """`check` for a SUBSCRIBE. A temporary queue of one's own is always allowed."""
+        if destination.startswith(SYSTEM):
+            self.check(*of_system(destination))
+        elif destination.startswith(KINDS):
+            self.check(Action.SUBSCRIBE, destination)
+
+    def check_control(self, destination: str) -> None:
+        """`check` for a request to a control destination."""
+        assert destination.startswith(CONTROL), destination
+        self.check(*of_control(destination))
+
+
+def _preposition(action: Action) -> str:
+    return "to " if action in (Action.SEND, Action.SUBSCRIBE) else ""
+
+
+class AccessTable:
+    """The users and permissions that count now. Without users it is open: everything is allowed."""
+
+    def __init__(self) -> None:
+        self._groups: Mapping[str, frozenset[str]] = {}
+        self._permissions: tuple[Permission, ...] = ()
+        self._rights: WeakValueDictionary[Principal, Rights] = WeakValueDictionary()
+
+    def change(self, groups: Mapping[str, frozenset[str]], permissions: Iterable[Permission]) -> None:
+        """Let these count from now on: user → its groups, and the permissions besides those of ROLES."""
+        self._groups = dict(groups)
+        self._permissions = (*(one for rows in ROLES.values() for one in rows), *permissions)
+        for rights in list(self._rights.values()):
+            self._decide(rights)
+
+    def rights_of(self, principal: Principal) -> Rights:
+        """The rights of `principal`; the same object for all its sessions. Its groups here are added to its own."""
+        rights = self._rights.get(principal)
+        if rights is None:
+            rights = self._rights[principal] = Rights(principal)
+            self._decide(rights)
+        return rights
+
+    def _decide(self, rights: Rights) -> None:
+        if not self._groups:
+            rights.lift()
+            return
+        principal = rights.principal
+        full = Principal(principal.name, principal.groups | self._groups.get(principal.name, frozenset()))
+        rights.take([one for one in self._permissions if one.is_about(full)])

@@ -1,0 +1,110 @@
+"""`[[users]]` and `[[permissions]]`: who may log in, and what each may do (docs/permissions.md)."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from qmq.access.rules import ACTIONS, ADMINISTRATOR, ANONYMOUS, ROLES, Action, Permission
+
+from .model import Section
+
+LOCAL_ADMINISTRATOR = "local-administrator"
+"""The name of clients at the Unix socket in the data directory."""
+RESERVED_NAMES = (LOCAL_ADMINISTRATOR, ANONYMOUS.name)
+DESTINATION_KINDS = ("/queue/", "/topic/", "/fanout/", "/control/", "/system/")
+
+
+def _read_name(value: object) -> object:
+    if not isinstance(value, str) or not 1 <= len(value) <= 128 or not value.isprintable():
+        raise ValueError("must be 1 to 128 printable characters")
+    return value
+
+
+def _read_user_name(value: object) -> object:
+    if value in RESERVED_NAMES:
+        raise ValueError("must be another name: QMQ itself uses this one")
+    return _read_name(value)
+
+
+def _read_password_hash(value: object) -> object:
+    if not isinstance(value, str) or re.fullmatch(r"\$argon2(id|i|d)\$[!-~]{20,400}", value) is None:
+        raise ValueError("must be an argon2 hash, which `qmq config hash` prints; never the password itself")
+    return value
+
+
+def _read_action(value: object) -> object:
+    if value not in [action.value for action in ACTIONS]:
+        raise ValueError(f"must be one of {', '.join(action.value for action in ACTIONS)}")
+    return value
+
+
+def _read_pattern(value: object) -> object:
+    if not isinstance(value, str) or not (value == "/*" or value.startswith(DESTINATION_KINDS)) or value.endswith("/"):
+        kinds = ", ".join(DESTINATION_KINDS)
+        raise ValueError(f"must be a destination under {kinds}, or /* for all; a * at the end matches any rest")
+    if "*" in value[:-1] or "#" in value:
+        raise ValueError("must have * only as its last character, and no #")
+    return value
+
+
+Name = Annotated[str, BeforeValidator(_read_name)]
+ActionName = Annotated[str, BeforeValidator(_read_action)]
+Pattern = Annotated[str, BeforeValidator(_read_pattern)]
+
+
+class User(Section):
+    """One `[[users]]`: a login and its groups."""
+
+    name: Annotated[str, BeforeValidator(_read_user_name)]
+    password_hash: Annotated[str, BeforeValidator(_read_password_hash), Field(repr=False)]
+    """As `qmq config hash` prints it."""
+    groups: tuple[Name, ...] = ()
+    """`administrator`, `operator`, `observer` and `client` are predefined. A user without group or permission may log
+    in, and do nothing."""
+    receipts_before_commit: bool | None = None
+    """As in `[[stomp]]`, for this user at any listener. None: as the listener says."""
+
+
+class PermissionSettings(Section):
+    """One `[[permissions]]`: what one user or one group may do, or may not."""
+
+    user: Name | None = None
+    """A user of `[[users]]`, or `anonymous` for clients without login."""
+    group: Name | None = None
+    allow: tuple[ActionName, ...] = ()
+    deny: tuple[ActionName, ...] = ()
+    """What is denied is denied, whatever else is allowed."""
+    destinations: tuple[Pattern, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_one_thing(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        if (values.get("user") is None) == (values.get("group") is None):
+            raise ValueError("must have either user or group")
+        if bool(values.get("allow")) == bool(values.get("deny")):
+            raise ValueError("must have either allow or deny, with at least one action")
+        if not values.get("destinations", True):
+            raise ValueError("must have at least one of destinations")
+        return values
+
+    @property
+    def permission(self) -> Permission:
+        """The same for `qmq.access`."""
+        actions = frozenset(Action(name) for name in self.allow or self.deny)
+        return Permission(self.user, self.group, bool(self.allow), actions, self.destinations)
+
+
+def subject_mistake(row: PermissionSettings, users: tuple[User, ...]) -> tuple[str, str] | None:
+    """(key, why) if `row` is about no user or group that there is; None if it is right."""
+    if not users:
+        return ("user" if row.group is None else "group"), "must be left out without [[users]]: everything is allowed"
+    if row.group is None:
+        names = [*(user.name for user in users), ANONYMOUS.name]
+        return None if row.user in names else ("user", f"must be a user of [[users]], or {ANONYMOUS.name}")
+    if row.group == ADMINISTRATOR:
+        return "group", "must be another group: an administrator may always do everything"
+    known = {*ROLES, *(group for user in users for group in user.groups)}
+    return None if row.group in known else ("group", "must be a group of at least one user")

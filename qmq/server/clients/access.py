@@ -1,0 +1,92 @@
+"""Who may do what on this node: the table of `qmq.access`, filled from the settings, and its effect on live sessions.
+
+`Access.change` is the one way to new users, groups and permissions. It re-checks every session: a subscription that is
+not allowed any more ends with ERROR `not-allowed`, and what it had in flight is requeued.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from qmq.access.rights import AccessTable, Rights
+from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Permission, Principal
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.config import LOCAL_ADMINISTRATOR, NodeSettings, User
+from qmq.environment import Environment
+from qmq.errors import Refused
+from qmq.gateways.error_frames import encode_error
+from qmq.server.clients.session import ClientSession
+from qmq.server.runtime.contexts import Committing
+
+LOCAL: Final = Principal(LOCAL_ADMINISTRATOR, frozenset({ADMINISTRATOR}))
+"""A client at the Unix socket."""
+
+log = logging.getLogger("qmq.node")
+
+
+class AccessContext(Committing, Protocol):
+    """What the re-check needs of the node."""
+
+    broker: Broker
+    environment: Environment
+    sessions: dict[int, ClientSession]
+
+
+class Access:
+    """The users, groups and permissions of one node."""
+
+    def __init__(self, context: AccessContext, settings: NodeSettings) -> None:
+        self._context = context
+        self._table = AccessTable()
+        self._take(settings.users, permissions_of(settings))
+
+    def _take(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
+        self._table.change({user.name: frozenset(user.groups) for user in users}, permissions)
+
+    def rights_of(self, user: str | None) -> Rights:
+        """The rights of `user`; None for a client without login."""
+        if user is None:
+            return self._table.rights_of(ANONYMOUS)
+        return self._table.rights_of(LOCAL if user == LOCAL_ADMINISTRATOR else Principal(user))
+
+    def change(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
+        """Let these count from now on, also for the subscriptions that there are. Never waits."""
+        self._take(users, permissions)
+        for session in list(self._context.sessions.values()):
+            self._recheck(session)
+
+    def _recheck(self, session: ClientSession) -> None:
+        """End what the client of `session` is subscribed to and may not be any more."""
+        known = self._context.broker.sessions.get(session.id)
+        if known is None or session.finishing:
+            return
+        rights = self.rights_of(session.user)
+        light = {} if known.listener is None else known.listener.topics
+        subscribed = {id: one.destination for id, one in known.subscriptions.items()}
+        for id, destination in [*subscribed.items(), *light.items()]:
+            try:
+                rights.check_subscribe(destination)
+            except Refused as refused:
+                if not session.keep_open:
+                    session.evict(refused, id)
+                    return
+                self._end(session, id, refused)
+
+    def _end(self, session: ClientSession, subscription: str, why: Refused) -> None:
+        """End one subscription of a client that asked to stay connected."""
+        out = Outcome(session.id, self._context.environment.now_us())
+        self._context.broker.subscriptions.unsubscribe(session.id, subscription, out)
+        out.frames.append(encode_error(why, None, session.version, subscription))
+        self._context.submit(out)
+
+
+def permissions_of(settings: NodeSettings) -> list[Permission]:
+    """The `[[permissions]]` of the node file."""
+    return [row.permission for row in settings.permissions]
+
+
+def note_if_open(settings: NodeSettings) -> None:
+    """Log that the node has no users, and what that means. Its listeners are all on loopback then."""
+    if not settings.users:
+        log.info("= no users are configured: every client on this machine may do everything, administration included")

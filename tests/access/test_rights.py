@@ -1,0 +1,268 @@
+"""The decision of qmq.access: principal × action × destination, and what patterns of subscriptions reach."""
+
+import gc
+
+import pytest
+
+from qmq.access.requests import of_control, of_system
+from qmq.access.rights import REMEMBERED_MAX, AccessTable, Rights
+from qmq.access.rules import ACTIONS, ANONYMOUS, Action, Permission, Principal, beginning
+from qmq.errors import Refused
+
+SEND, SUBSCRIBE, DECLARE, ADMINISTER, OBSERVE = ACTIONS
+
+
+def row(subject: str, word: str, actions: str, *patterns: str) -> Permission:
+    """`row("@billing", "allow", "send", …)` is about the group billing."""
+    group = subject.removeprefix("@") if subject.startswith("@") else None
+    named = frozenset(Action(action) for action in actions.split(","))
+    return Permission(None if group else subject, group, word == "allow", named, patterns)
+
+
+GROUPS = {
+    "root": frozenset({"administrator"}),
+    "night": frozenset({"operator"}),
+    "grafana": frozenset({"observer"}),
+    "app": frozenset({"client"}),
+    "bill": frozenset({"billing"}),
+    "ann": frozenset({"client", "billing"}),
+    "new": frozenset[str](),
+}
+ROWS = [
+    row("@billing", "allow", "send,subscribe", "/queue/billing.*"),
+    row("ann", "deny", "subscribe", "/queue/billing.secret", "/topic/secret.*"),
+    row("anonymous", "allow", "subscribe", "/topic/public.*"),
+    row("new", "allow", "send", "/queue/one"),
+]
+
+# Destination → action → the users that may. All others may not.
+MAY: dict[str, dict[Action, set[str]]] = {
+    "/queue/jobs": {
+        SEND: {"root", "app", "ann"},
+        SUBSCRIBE: {"root", "app", "ann"},
+        DECLARE: {"root", "night", "app", "ann"},
+        ADMINISTER: {"root", "night"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+    "/queue/one": {
+        SEND: {"root", "app", "ann", "new"},
+        SUBSCRIBE: {"root", "app", "ann"},
+        DECLARE: {"root", "night", "app", "ann"},
+        ADMINISTER: {"root", "night"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+    "/queue/billing.in": {
+        SEND: {"root", "app", "ann", "bill"},
+        SUBSCRIBE: {"root", "app", "ann", "bill"},
+        DECLARE: {"root", "night", "app", "ann"},
+        ADMINISTER: {"root", "night"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+    "/queue/billing.secret": {
+        SEND: {"root", "app", "ann", "bill"},
+        SUBSCRIBE: {"root", "app", "bill"},
+        DECLARE: {"root", "night", "app", "ann"},
+        ADMINISTER: {"root", "night"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+    "/topic/public.news": {
+        SEND: {"root", "app", "ann"},
+        SUBSCRIBE: {"root", "app", "ann", "anonymous"},
+        DECLARE: {"root", "night", "app", "ann"},
+        ADMINISTER: {"root", "night"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+    "/topic/#": {
+        SEND: {"root", "app", "ann"},
+        SUBSCRIBE: {"root", "app"},
+        DECLARE: {"root", "night", "app", "ann"},
+        ADMINISTER: {"root", "night"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+    "/topic/public.*": {
+        SEND: {"root", "app", "ann"},
+        SUBSCRIBE: {"root", "app", "ann", "anonymous"},
+        DECLARE: {"root", "night", "app", "ann"},
+        ADMINISTER: {"root", "night"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+    "/control/status": {
+        SEND: {"root"},
+        SUBSCRIBE: {"root"},
+        DECLARE: {"root"},
+        ADMINISTER: {"root"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+    "/system/journal": {
+        SEND: {"root"},
+        SUBSCRIBE: {"root"},
+        DECLARE: {"root"},
+        ADMINISTER: {"root"},
+        OBSERVE: {"root", "night", "grafana"},
+    },
+}
+
+
+def table(*rows: Permission) -> AccessTable:
+    made = AccessTable()
+    made.change(GROUPS, rows)
+    return made
+
+
+@pytest.mark.parametrize("destination", MAY)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_principal_may_exactly_what_the_table_says(destination: str, action: Action) -> None:
+    access = table(*ROWS)
+
+    may = {name for name in (*GROUPS, "anonymous") if access.rights_of(Principal(name)).allows(action, destination)}
+
+    assert may == MAY[destination][action]
+
+
+@pytest.mark.parametrize(
+    ("rows", "subscription", "is_allowed"),
+    [
+        ([row("new", "allow", "subscribe", "/topic/a.*")], "/topic/a.b", True),
+        ([row("new", "allow", "subscribe", "/topic/a.*")], "/topic/a.*", True),
+        ([row("new", "allow", "subscribe", "/topic/a.*")], "/topic/a.*.c", True),
+        ([row("new", "allow", "subscribe", "/topic/a.*")], "/topic/a.#", False),  # that is also /topic/a
+        ([row("new", "allow", "subscribe", "/topic/a*")], "/topic/a.#", True),
+        ([row("new", "allow", "subscribe", "/topic/a.*")], "/topic/*", False),
+        ([row("new", "allow", "subscribe", "/topic/a.*")], "/topic/#.b", False),
+        ([row("new", "allow", "subscribe", "/topic/a")], "/topic/a*", False),
+        (
+            [row("new", "allow", "subscribe", "/topic/*"), row("new", "deny", "subscribe", "/topic/s")],
+            "/topic/*",
+            False,
+        ),
+        (
+            [row("new", "allow", "subscribe", "/topic/*"), row("new", "deny", "subscribe", "/topic/s.*")],
+            "/topic/#",
+            False,
+        ),
+        (
+            [row("new", "allow", "subscribe", "/topic/*"), row("new", "deny", "subscribe", "/topic/s*")],
+            "/topic/s.*",
+            False,
+        ),
+        (
+            [row("new", "allow", "subscribe", "/topic/*"), row("new", "deny", "subscribe", "/topic/s")],
+            "/topic/s.#",
+            False,
+        ),
+        (
+            [row("new", "allow", "subscribe", "/topic/*"), row("new", "deny", "subscribe", "/topic/s")],
+            "/topic/t.#",
+            True,
+        ),
+    ],
+)
+def test_a_wildcard_reaches_no_more_than_names_do(rows: list[Permission], subscription: str, is_allowed: bool) -> None:
+    assert table(*rows).rights_of(Principal("new")).allows(SUBSCRIBE, subscription) is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("destination", "needs"),
+    [
+        ("/control/status", (OBSERVE, "/control/status")),
+        ("/control/count-msgs/queue/a", (OBSERVE, "/queue/a")),
+        ("/control/count-subscribers/topic/a", (OBSERVE, "/topic/a")),
+        ("/control/list/queue", (OBSERVE, "/queue/*")),
+        ("/control/list/queue/a", (OBSERVE, "/queue/a*")),
+        ("/control/list/queue/a*", (OBSERVE, "/queue/a*")),
+        ("/control/list-subscribers/fanout/a", (OBSERVE, "/fanout/a")),
+        ("/control/delete/fanout/a", (ADMINISTER, "/fanout/a")),
+        ("/control/retire/c", (ADMINISTER, "/control/retire/c")),
+        ("/control/added-later/queue/a", (ADMINISTER, "/queue/a")),
+        ("/control/count-msgs", (OBSERVE, "/control/count-msgs")),
+        ("/control/list/nonsense", (OBSERVE, "/control/list/nonsense")),
+    ],
+)
+def test_a_control_request_needs_an_action_on_what_it_is_about(destination: str, needs: tuple[Action, str]) -> None:
+    assert of_control(destination) == needs
+
+
+def test_a_system_topic_that_is_added_later_is_for_administrators() -> None:
+    assert of_system("/system/events") == (OBSERVE, "/system/events")
+    assert of_system("/system/journal") == (SUBSCRIBE, "/system/journal")
+    assert of_system("/system/later") == (ADMINISTER, "/system/later")
+
+
+def test_without_users_everything_is_allowed_and_a_send_needs_no_look_up() -> None:
+    rights = AccessTable().rights_of(ANONYMOUS)
+
+    assert rights.sends is None
+    rights.check_send("/queue/a")
+    rights.check_subscribe("/system/journal")
+    rights.check_control("/control/retire/c")
+
+
+def test_a_refusal_names_the_user_the_action_and_the_destination() -> None:
+    access = table()
+
+    with pytest.raises(Refused) as refused:
+        access.rights_of(Principal("new")).check_send("/queue/a")
+    with pytest.raises(Refused) as anonymous:
+        access.rights_of(ANONYMOUS).check_control("/control/delete/fanout/a")
+
+    assert (refused.value.code, refused.value.message) == ("not-allowed", "The user new may not send to /queue/a.")
+    assert anonymous.value.message == "A client without login may not administer /fanout/a."
+
+
+def test_temporary_queues_and_reply_addresses_are_implied() -> None:
+    rights = table().rights_of(Principal("new"))
+
+    rights.check_send("/reply-queue/0123")
+    rights.check_send("/temp-queue/a")
+    rights.check_subscribe("/temp-queue/a")
+
+
+def test_a_change_counts_for_the_rights_that_sessions_hold() -> None:
+    access = table(*ROWS)
+    rights = access.rights_of(Principal("bill"))
+    rights.check_send("/queue/billing.in")
+    assert rights.sends == {"/queue/billing.in"}
+
+    access.change(GROUPS, [])
+
+    assert rights.sends == set()
+    with pytest.raises(Refused):
+        rights.check_send("/queue/billing.in")
+    access.change({}, [])
+    assert rights.sends is None
+
+
+def test_sessions_of_one_principal_share_their_rights_and_the_last_one_frees_them() -> None:
+    access = table()
+    first: Rights | None = access.rights_of(Principal("app"))
+    assert access.rights_of(Principal("app")) is first
+
+    del first
+    gc.collect()
+
+    assert not access._rights
+
+
+def test_groups_of_the_login_are_added_to_those_of_the_table() -> None:
+    assert table().rights_of(Principal("new", frozenset({"observer"}))).allows(OBSERVE, "/queue/a")
+
+
+def test_a_principal_that_sends_everywhere_takes_bounded_memory() -> None:
+    rights = table().rights_of(Principal("app"))
+
+    for number in range(REMEMBERED_MAX + 1):
+        rights.check_send(f"/queue/{number}")
+
+    assert rights.sends == {f"/queue/{REMEMBERED_MAX}"}
+
+
+def test_rights_that_were_not_decided_allow_nothing() -> None:
+    assert not Rights(Principal("new")).allows(SEND, "/queue/a")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fixed"),
+    [("/topic/a", "/topic/a"), ("/topic/a.*", "/topic/a."), ("/topic/a.#.b", "/topic/a"), ("/topic/#", "/topic/")],
+)
+def test_all_names_of_a_pattern_begin_alike(pattern: str, fixed: str) -> None:
+    assert beginning(pattern) == fixed
