@@ -17,6 +17,7 @@ from qmq.config import (
     NodeSettings,
     Peer,
     PeersFile,
+    PermissionSettings,
     StorageSettings,
     TlsSettings,
     User,
@@ -37,6 +38,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`[stomp.tls]`": TlsSettings,
     "`[storage]`": StorageSettings,
     "`[[users]]`": User,
+    "`[[permissions]]`": PermissionSettings,
     "`[destinations]`": DestinationSettings,
     "`[[destinations.policies]]`": DestinationPolicy,
     "`[mesh]`": MeshSettings,
@@ -132,16 +134,23 @@ async def test_users_that_are_copied_log_in_with_the_rights_that_their_comments_
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     (text,) = [text for text in EXAMPLES if TO_REPLACE in text]
-    for name in ("app", "monitoring", "operator"):
+    for name in ("app", "monitoring", "root"):
         text = text.replace(TO_REPLACE, printed_hash(f"password of {name}"), 1)
     users = load_node(written(text, tmp_path)).users
 
     async with Rig(users=users).run() as rig:
         for user in users:
-            client = await rig.connect(login=user.name, passcode=f"password of {user.name}")
-            await client.send(send("/queue/q", "", "sent"))
-            assert await client.receipt() == "sent"
-    assert {user.name: user.control for user in users} == {"app": "none", "monitoring": "read", "operator": "admin"}
+            sends = "ERROR" if user.name == "monitoring" else "RECEIPT"
+            observes = "ERROR" if user.name == "app" else "RECEIPT"
+            for destination, answer in (("/queue/q", sends), ("/control/list/queue", observes)):
+                client = await rig.connect(login=user.name, passcode=f"password of {user.name}")
+                await client.send(send(destination, "", "sent"))
+                assert (await client.any()).head.command == answer, (user.name, destination)
+    assert {user.name: user.groups for user in users} == {
+        "app": ("client",),
+        "monitoring": ("observer",),
+        "root": ("administrator",),
+    }
 
 
 def test_the_limits_that_need_no_restart_are_those_of_the_page() -> None:

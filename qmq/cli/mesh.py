@@ -149,8 +149,8 @@ def down(peers: Path, data: Path | None, nodes: str | None) -> None:
 def status(peers: Path, data: Path | None, login: Login, as_json: bool) -> None:
     """Show every node of a peers file: whether it answers, its links, and whose queue messages it serves.
 
-    Works for nodes on other hosts, too. If users are configured, log in as one of the group `observer`. Exit code 1 if a
-    node does not answer.
+    Works for nodes on other hosts, too. If users are configured, log in as one of the group `observer`. Exit code 1
+    if a node does not answer.
     """
     file = load_peers(peers)
     where = data or default_data(file)

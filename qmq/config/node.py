@@ -60,7 +60,8 @@ class ListenerSettings(Section):
         address = info.data.get("address")
         if address is not None and not address.is_loopback and "tls" in info.data and info.data["tls"] is None:
             if not insecure:
-                raise ValueError(f"must be true, unless tls is set: passwords would cross the network to {address} in clear")
+                why = f"passwords would cross the network to {address} in clear"
+                raise ValueError(f"must be true, unless tls is set: {why}")
         return insecure
 
     @field_validator("anonymous")

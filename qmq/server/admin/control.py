@@ -31,6 +31,7 @@ from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.rpc import PeerRpc
 
 STATUS = "/control/status"
+MOVE = "/control/move"
 COUNT_MESSAGES = "/control/count-msgs"
 COUNT_SUBSCRIBERS = "/control/count-subscribers"
 LIST = "/control/list"
@@ -117,6 +118,8 @@ async def control_response(
             status = position_answer(context)
         return ControlResponse({"status": status}, status.encode())
     check_right(destination)
+    if "to" in headers and destination.startswith(MOVE):
+        check_right(f"{MOVE}{headers['to']}")
     verb = verb_of(destination)
     if verb is not None:
         about = destination.removeprefix(f"{CONTROL}{verb}")

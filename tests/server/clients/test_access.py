@@ -184,6 +184,17 @@ async def test_a_transaction_is_not_committed_when_its_messages_may_not_be_sent_
         assert rig.alive.broker.queues.by_name == {}
 
 
+async def test_a_move_needs_the_right_to_administer_both_queues(autojump_clock: MockClock) -> None:
+    rows = (may("none", "administer", "/queue/a", "/queue/b"),)
+    async with Rig(users=users("none"), permissions=rows).run() as rig:
+        frames = (
+            send("/control/move/queue/a", "", "r", to="/queue/b"),
+            send("/control/move/queue/a", "", "r", to="/queue/c"),
+            send("/control/move/queue/c", "", "r", to="/queue/a"),
+        )
+        assert await answers(rig, "none", frames) == ["done", "not-allowed", "not-allowed"]
+
+
 async def test_a_denied_queue_is_denied_to_a_client_as_well(autojump_clock: MockClock) -> None:
     rows = (may_not("client", "send", "/queue/q"),)
     async with Rig(users=users("client"), permissions=rows).run() as rig:
