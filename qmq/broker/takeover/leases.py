@@ -27,7 +27,6 @@ promised before anybody hears of a vote; and moves the messages (`qmq.broker.que
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 LEASE: Final = 2 / 3
@@ -351,53 +350,3 @@ class Ownership:
         """A majority has voted for the bid of this node: it claims from now on."""
         self.terms[bid.owner] = Term(bid.term, self.node)
         self.claims[bid.owner] = Claim(bid.term, self._stamp_us, now)
-
-
-class OwnerState(StrEnum):
-    """Where the messages of one owner stand, as one node sees it."""
-
-    OTHERS = "another serves"
-    """Or nobody: this node hands out none of them."""
-    BIDDING = "bidding"
-    """This node asks for votes."""
-    ARRIVING = "arriving"
-    """A majority has voted: what the voters have is fetched, and who holds what is asked."""
-    SERVING = "serving"
-    """This node hands them out."""
-    WAITING = "waiting"
-    """It would, but has no lease."""
-
-
-TRANSITIONS: Final[tuple[tuple[OwnerState, str, OwnerState], ...]] = (
-    (OwnerState.OTHERS, "silent for takeover_after_seconds, and this node's turn", OwnerState.BIDDING),
-    (OwnerState.OTHERS, "own messages, and released or silent", OwnerState.BIDDING),
-    (OwnerState.BIDDING, "votes of a majority", OwnerState.ARRIVING),
-    (OwnerState.BIDDING, "too few votes in time", OwnerState.OTHERS),
-    (OwnerState.ARRIVING, "all is here, lease", OwnerState.SERVING),
-    (OwnerState.ARRIVING, "a later term, or too late", OwnerState.OTHERS),
-    (OwnerState.SERVING, "no majority echoes, or away", OwnerState.WAITING),
-    (OwnerState.WAITING, "lease", OwnerState.SERVING),
-    (OwnerState.SERVING, "a later term, or the owner asks", OwnerState.OTHERS),
-    (OwnerState.WAITING, "a later term, or not its own", OwnerState.OTHERS),
-)
-"""What can happen; `server.membership.takeover` makes it so."""
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
-    lines += [
-        f'    state "{place.value}" as {place.name.lower()}'
-        for place in OwnerState
-        if place.value != place.name.lower()
-    ]
-    lines += [
-        f"    [*] --> {OwnerState.WAITING.name.lower()}: its own, at a start",
-        f"    [*] --> {OwnerState.OTHERS.name.lower()}",
-    ]
-    lines += [f"    {here.name.lower()} --> {there.name.lower()}: {event}" for here, event, there in TRANSITIONS]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(diagram())

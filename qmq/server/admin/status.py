@@ -3,6 +3,7 @@
 import json
 import logging
 from collections import deque
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Protocol
 
@@ -123,7 +124,7 @@ def status_of(context: StatusContext) -> dict[str, Any]:
         ],
         "slow": slow_of(context),
         "membership": membership_of(context),
-        "takeover": context.takeover.picture(),
+        "takeover": asdict(context.takeover.statistics()),
         "retained": {
             "topics": broker.retained.topics,
             "bytes": broker.retained.bytes,

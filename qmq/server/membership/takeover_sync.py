@@ -78,7 +78,7 @@ class TakeoverSync:
         self._after = takeover_after_seconds
         self._syncs: dict[str, OwnerSync] = {}
 
-    def __contains__(self, owner: str) -> bool:
+    def __contains__(self, owner: object) -> bool:
         return owner in self._syncs
 
     def begin(self, owner: str, number: int, needs: Vector, lent: Mapping[str, list[Dot]]) -> None:

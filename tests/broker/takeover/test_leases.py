@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.broker.takeover.leases import LEASE, Beat, Bid, Ownership, Term, diagram
+from qmq.broker.takeover.leases import LEASE, Beat, Bid, Ownership, Term
+from qmq.broker.takeover.owner_states import diagram
 from qmq.broker.takeover.quorum_acks import settled_through
 from tests.broker import ownership_model as model
 

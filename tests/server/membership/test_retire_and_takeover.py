@@ -92,7 +92,7 @@ async def test_a_node_that_is_retired_in_the_midst_of_a_takeover_is_not_taken_ov
 
         b.checkpoints.checkpoint = slow  # type: ignore[method-assign]
         await rig.stop("a")
-        await eventually(lambda: b.takeover.picture()["owners"][0]["place"] == "arriving")
+        await eventually(lambda: next(iter(b.takeover.statistics().owners)).place == "arriving")
 
         await retire(await rig.connect("c"), "a")
         await eventually(lambda: knows_retired(b, "a", "c"))

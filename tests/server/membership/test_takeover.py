@@ -12,13 +12,13 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS
+from qmq.broker.takeover.campaigns import Campaign
 from qmq.broker.takeover.leases import Bid, Term
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
 from qmq.replication.links.outbox import LinkOutbox, encode_send
 from qmq.replication.protocol.takeover_frames import Holds, Release, Vote
-from qmq.server.membership.takeover import Campaign
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import UNCHECKED
 from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin
@@ -376,7 +376,7 @@ async def test_what_is_released_in_the_midst_of_a_campaign_is_not_handed_out_aga
         a, b, c = (rig.nodes[name] for name in "abc")
         lent = Dot(a.origin, 1)
         begun = Campaign(Bid("a", 7, "a"), trio.current_time() + AFTER, confirms=False, released=None)
-        a.takeover._campaigns["a"] = begun
+        a.takeover.elections.campaigns.by_owner["a"] = begun
 
         out = Outcome(now_us=a.environment.now_us())
         way = LinkOutbox(encode_send, bool)
@@ -654,7 +654,7 @@ async def test_a_takeover_that_hangs_keeps_no_other_owner_from_being_served(auto
         for name in "cde":
             hanging = Campaign(Bid("a", 1, name), math.inf, confirms=False, released=None)
             hanging.asked_at = math.inf
-            rig.nodes[name].takeover._campaigns["a"] = hanging
+            rig.nodes[name].takeover.elections.campaigns.by_owner["a"] = hanging
         for name in "ab":
             await rig.kill(name)
 

@@ -1,0 +1,109 @@
+"""The states of an owner's messages, as one node sees them: for the status, and for the diagram of docs/takeover.md."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from qmq.broker.takeover.campaigns import NodeView
+from qmq.broker.takeover.elections import Elections
+
+
+class OwnerState(StrEnum):
+    """Where the messages of one owner stand, as one node sees it."""
+
+    OTHERS = "another serves"
+    """Or nobody: this node hands out none of them."""
+    BIDDING = "bidding"
+    """This node asks for votes."""
+    ARRIVING = "arriving"
+    """A majority has voted: what the voters have is fetched, and who holds what is asked."""
+    SERVING = "serving"
+    """This node hands them out."""
+    WAITING = "waiting"
+    """It would, but has no lease."""
+
+
+TRANSITIONS: Final[tuple[tuple[OwnerState, str, OwnerState], ...]] = (
+    (OwnerState.OTHERS, "silent for takeover_after_seconds, and this node's turn", OwnerState.BIDDING),
+    (OwnerState.OTHERS, "own messages, and released or silent", OwnerState.BIDDING),
+    (OwnerState.BIDDING, "votes of a majority", OwnerState.ARRIVING),
+    (OwnerState.BIDDING, "too few votes in time", OwnerState.OTHERS),
+    (OwnerState.ARRIVING, "all is here, lease", OwnerState.SERVING),
+    (OwnerState.ARRIVING, "a later term, or too late", OwnerState.OTHERS),
+    (OwnerState.SERVING, "no majority echoes, or away", OwnerState.WAITING),
+    (OwnerState.WAITING, "lease", OwnerState.SERVING),
+    (OwnerState.SERVING, "a later term, or the owner asks", OwnerState.OTHERS),
+    (OwnerState.WAITING, "a later term, or not its own", OwnerState.OTHERS),
+)
+"""What can happen; `elections` and `qmq.server.membership.takeover_sync` make it so."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerStatistics:
+    """One owner."""
+
+    owner: str
+    server: str
+    term: int
+    place: str
+    """The name of its state, in lower case."""
+    seconds: float | None
+    """For which this node has claimed it without a break."""
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverStatistics:
+    """Which node serves which owner, as far as one node knows."""
+
+    active: bool
+    may_hand_out: bool
+    serves: Collection[str]
+    owners: Collection[OwnerStatistics]
+
+
+def takeover_statistics(elections: Elections, now: float, view: NodeView, *, is_held: bool) -> TakeoverStatistics:
+    """A snapshot. `is_held`: the node delivers no queue messages."""
+    rules = elections.rules
+
+    def state_of(owner: str) -> OwnerState:
+        if owner in view.syncs:
+            return OwnerState.ARRIVING
+        if owner in view.serves:
+            return OwnerState.SERVING if rules.leads(owner, now) and not is_held else OwnerState.WAITING
+        return OwnerState.BIDDING if owner in elections.campaigns.by_owner else OwnerState.OTHERS
+
+    def statistics_of(owner: str) -> OwnerStatistics:
+        term, claim = rules.term_of(owner), rules.claims.get(owner)
+        return OwnerStatistics(
+            owner,
+            term.server,
+            term.number,
+            state_of(owner).name.lower(),
+            None if claim is None else round(now - claim.since, 1),
+            round(max(0.0, min(rules.lease_until(owner, now) - now, rules.after)), 1),
+        )
+
+    owners = [statistics_of(owner) for owner in rules.members]
+    return TakeoverStatistics(elections.is_active, not is_held, sorted(view.serves), owners)
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    lines += [
+        f'    state "{place.value}" as {place.name.lower()}'
+        for place in OwnerState
+        if place.value != place.name.lower()
+    ]
+    lines += [
+        f"    [*] --> {OwnerState.WAITING.name.lower()}: its own, at a start",
+        f"    [*] --> {OwnerState.OTHERS.name.lower()}",
+    ]
+    lines += [f"    {here.name.lower()} --> {there.name.lower()}: {event}" for here, event, there in TRANSITIONS]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(diagram())
