@@ -3,8 +3,9 @@
 The journal is the truth until a checkpoint has copied a fanout's records here; then the catalog's extent says how much
 of this log counts. What a crashed checkpoint wrote beyond that is cut when the log is opened, and written again.
 
-Retention goes by when records came to this node, as far as checkpoints tell (`RangeArrival`), and by their own times
-only within that: the clock of an origin may be anywhere. The records themselves keep the times they came with.
+Retention uses the times at which records arrived at this node, as far as checkpoints know them (`RangeArrival`). The
+records' own times count only within these bounds, because the clock of an origin may be wrong. The records themselves
+keep their times.
 
 Surprising: logs are opened when they are first used and only so many stay open, so a node can have many fanouts.
 """
@@ -70,11 +71,11 @@ class FanoutLog:
         directory = f"{FANOUT_DIRECTORY}/{extent.name}"
         self.chain, unreadable = open_chain(disk, directory, FANOUT, node, is_synced=False)
         for path in unreadable:
-            # Nothing of it can be served in order; it stays beside the log, under a name that no reader takes.
+            # Its records cannot be served in order; it stays in the directory under a name that no reader opens.
             disk.rename(path, path + ".bad")
         _cut_to(self.chain, extent)
         self.missing = _holes_between(self.chain, extent)
-        """Stretches of what counts for which there is no file: it went missing, or its head or its end did."""
+        """Ranges of the extent for which there is no file: the file, its head or its end is missing."""
         if self.chain.end < extent.end and (self.chain.segments or extent.start < extent.end):
             # What follows goes on after what is lost: positions are never used twice.
             self.chain.add_segment(extent.end, extent.last_us, {})

@@ -37,9 +37,9 @@ class FanoutLogs:
         self.extents = extents
         """Destination → what counts, as committed."""
         self.damaged: dict[str, str] = {}
-        """Logs that were found damaged since the start and are not mended, and what is wrong with them."""
+        """Logs that were found damaged since the start and are not repaired, and what is wrong with them."""
         self.rewritten: dict[str, int] = {}
-        """Destination → where a log begins that was written anew since the start."""
+        """Destination → where a log begins that was rewritten since the start."""
         self.deletions = Deletions()
         """Deletions of fanouts that checkpoints have taken into account. The checkpointer adds to it."""
         self._floor = 0
@@ -61,7 +61,7 @@ class FanoutLogs:
         """
         log = self._open.pop(destination, None)
         if log is None:
-            # What waits for its commit must not be cut off by a reader who opens the log in between.
+            # A reader that opens the log must not cut off what is written and not committed yet.
             extent = self._written.get(destination) or self.extents.get(destination)
             extent = extent or FanoutExtent(directory_name(destination), self._floor, self._floor, 0, 0, 0)
             self._close_idle()
@@ -127,7 +127,7 @@ class FanoutLogs:
         self._disk.remove_directory(directory)
 
     def remove_left_over(self, destinations: Iterable[str]) -> None:
-        """Remove what a crash left of the files of these deleted fanouts. For an opening. Raises LogBroken."""
+        """Remove files of these deleted fanouts that a crash left. Called by recovery. Raises LogBroken."""
         try:
             for destination in destinations:
                 if destination not in self.extents:
@@ -136,7 +136,7 @@ class FanoutLogs:
             raise LogBroken(f"cannot remove the log of a deleted fanout: {error}") from error
 
     def replaced(self, destination: str) -> None:
-        """The committed extent is a log that was written anew: no position of the former one means anything in it."""
+        """Note that the committed extent is a rewritten log: positions of the former log are not valid in it."""
         with self._swap:
             extent = self.extents[destination]
             self._boundaries[destination] = [(self.state.position, extent.end)]
@@ -144,7 +144,7 @@ class FanoutLogs:
             self._open[destination].missing = []
 
     def refuse(self, destination: str, what: str) -> NoReturn:
-        """Unknown is not the same as nothing: a reader that went on would never miss what it was not given."""
+        """Note the damage and raise CorruptLog: a reader that continued would silently skip the damaged records."""
         self.damaged[destination] = what
         raise CorruptLog(f"{destination}: {what}")
 

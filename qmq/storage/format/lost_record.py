@@ -1,9 +1,9 @@
-"""GONE records: a stretch of one origin is nowhere any more, neither in the mesh nor with who is put aside.
+"""GONE records: a range of one origin is lost; no member has it, neither in its stores nor in quarantine.
 
-A GAP says what its node has given up and knows nothing about; a GONE says that there is nothing to be known: its node
-has something else in its journal for the stretch (`batch.REST`), and only readers of fanouts have to be told. It
-counts for the node that wrote it. Readers can come long after the record has left the journal, so the catalog remembers
-it (`facts`).
+A GAP names a range that its node has given up and knows nothing about. A GONE names a range that no member has: the
+journal of its node holds a range snapshot instead (`batch.REST`), and readers of fanouts get a gap notice. It counts
+for the node that wrote it. Readers can come long after the record has left the journal, so the catalog keeps it
+(`facts`).
 """
 
 import json

@@ -1,10 +1,10 @@
-"""A queue store on a database: what is the same in every one, so that SQLite and PostgreSQL cannot disagree.
+"""A queue store on a database: the part that SQLite and PostgreSQL share, so that they cannot disagree.
 
-The order of a change, damaged rows that readers meet and what becomes of them, and which rows stand of an origin. How
-a database does each step is its own (`queue_store`, `postgres`).
+It has the order of a change, the handling of damaged rows that reads find, and the unsettled rows of an origin. Each
+database implements the single steps (`sqlite_store`, `postgres_store`).
 
-Surprising: a damaged row is remembered, not marked: what stands there is looked at again before anything is done with
-it, since a row that a reader of an older moment has met may have been settled or mended by now.
+Surprising: a damaged row is remembered in memory, not marked in the database. It is read again before it is changed,
+because a row that an older snapshot showed as damaged may have been settled or repaired meanwhile.
 """
 
 from abc import ABC, abstractmethod
@@ -45,7 +45,7 @@ UnsettledRow = tuple[int, int, str, int, bool, int]
 
 
 class DatabaseQueueStore(ABC, Generic[C]):
-    """See the module's opening, and `ports.QueueStore`."""
+    """See the module's opening, and `interfaces.QueueStore`."""
 
     kind: str
 

@@ -1,10 +1,10 @@
-"""What a change of the queue store comes to, before any SQL: rows by lane, settles by queue and origin.
+"""Plans a change of the queue store before any SQL: rows by partition, settles by queue and origin.
 
-A **lane** holds the rows of one queue, priority and origin, those with a due time apart from the others: so what is
-ready can be read in order without passing over what is not, and a database needs one small row per lane to know how
-much there is. Shared by the stores (`queue_store`, `postgres`, the twin in `memory_stores`).
+A **partition** holds the rows of one queue, priority and origin; rows with a due time are in a partition of their own.
+So ready rows can be read in order without skipping delayed ones, and one small row per partition holds its counts.
+Shared by the stores (`sqlite_store`, `postgres_store`, `memory_store`).
 
-Surprising: settles name the queue but not the priority, so a settle is looked for in every lane of its queue and
+Surprising: settles name the queue but not the priority, so a settle is searched for in every partition of its queue and
 origin; there is seldom more than one.
 """
 
@@ -18,7 +18,7 @@ from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 RUN_MIN: Final = 32
-"""Sequences without a hole that are worth a statement of their own."""
+"""The smallest run of sequences without a hole that gets a statement of its own."""
 
 
 Key = TypeVar("Key")
@@ -57,7 +57,7 @@ class PartitionRow:
 
 
 def missing_of_row(row: QueueRow) -> MissingRange:
-    """The message that a damaged row was."""
+    """The missing range of a damaged row: one message."""
     origin, sequence = row.dot
     return MissingRange(origin, sequence - 1, sequence, sequence, row.queue)
 
@@ -78,11 +78,11 @@ def missing_of(node: str, incarnation: int, after: int, through: int, sequence: 
 
 
 DAMAGE_REPORTED_MAX: Final = 20
-"""Damaged rows that are told one by one: fewer than there are alarms to be seen."""
+"""Damaged rows that are reported one by one: fewer than the alarms that are shown."""
 
 
 def note_damage(damage: RowDamage, missing: MissingRange) -> None:
-    """Count a damaged row, and add it to what an operator is told."""
+    """Count a damaged row, and add it to the text for the operator."""
     damage.met += 1
     if len(damage.lines) < DAMAGE_REPORTED_MAX:
         damage.lines.append(
@@ -144,7 +144,7 @@ def settles_by_origin(deletes: Mapping[str, Sequence[Dot]]) -> dict[tuple[str, O
 
 
 def settled_missing(missing_ranges: Iterable[MissingRange], deletes: Mapping[str, Sequence[Dot]]) -> list[MissingRange]:
-    """The lacks of single messages that are among those settled: nothing is missing of these any more."""
+    """The missing ranges of single messages that are among those settled: they are no longer missing."""
     single = {Dot(missing.origin, missing.sequence): missing for missing in missing_ranges if missing.is_of_one}
     if not single:
         return []
@@ -152,7 +152,7 @@ def settled_missing(missing_ranges: Iterable[MissingRange], deletes: Mapping[str
 
 
 def settled_met(met: Mapping[Key, MissingRange], deletes: Mapping[str, Sequence[Dot]]) -> list[Key]:
-    """The damaged rows met by readers whose messages are among those settled: they are missing no more."""
+    """The damaged rows found by reads whose messages are among those settled: they are no longer missing."""
     if not met:
         return []
     settled = set(settled_missing(list(met.values()), deletes))
@@ -160,7 +160,7 @@ def settled_met(met: Mapping[Key, MissingRange], deletes: Mapping[str, Sequence[
 
 
 def missing_among(dots: Iterable[Dot], missing_ranges: Iterable[MissingRange]) -> set[Dot]:
-    """Those of `dots` that may be what is missing."""
+    """Those of `dots` that lie in a missing range."""
     stretches: dict[Origin, set[tuple[int, int]]] = {}
     for missing in missing_ranges:
         stretches.setdefault(missing.origin, set()).add((missing.after, missing.through))

@@ -1,11 +1,11 @@
-"""The queue store on PostgreSQL, for those whose backlog shall live in a database they run anyway.
+"""The queue store on PostgreSQL, for operators that run such a database anyway.
 
-Same lanes, rows and promises as `queue_store` (`database_queues`); the tables are `qmq_…` in the first schema of the
-connection's search_path, so every node needs a database or schema of its own. An advisory lock keeps a second node
-out. Needs the extra `postgres` (psycopg).
+It has the same partitions, rows and promises as `sqlite_store` (see `database`). The tables are `qmq_…` in the first
+schema of the connection's search_path, so every node needs a database or schema of its own. An advisory lock keeps out
+a second node. Needs the extra `postgres` (psycopg).
 
-Surprising: joins that read a whole table are switched off for these connections. Each statement here touches few of
-many rows by their key, and the planner, whose statistics are from when the queue was short, does not always see that.
+Surprising: joins that read a whole table are switched off for these connections. Each statement touches few of many
+rows by their key. The planner does not always see that, because its statistics may be from when the queue was short.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,9 +1,9 @@
-"""Bounds what a database may do to its node: a call that hangs is cut, one whose connection is lost is made again.
+"""Bounds the calls to a database: a call that hangs is cut; a call whose connection is lost is repeated.
 
-libpq waits for a server as long as its host answers, and a server that hangs is asked in vain to look at the time
-(`statement_timeout`). So a thread looks at the calls under way, while there are any, and shuts the sockets of one that
-takes too long; the call then fails as if the connection were lost. A call may be made again although its connection was
-lost in the midst of it: each is one transaction that comes to the same when it is repeated (`ports.QueueStore`).
+libpq waits for a server as long as its host answers, and a server that hangs does not obey `statement_timeout`. So a
+thread checks the running calls, while there are any, and shuts the sockets of one that takes too long. The call then
+fails as if the connection were lost. A call may be repeated after a lost connection, because each is one transaction
+with the same result when it is repeated (`interfaces.QueueStore`).
 """
 
 import os

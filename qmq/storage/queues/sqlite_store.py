@@ -1,13 +1,13 @@
-"""The queue store on SQLite: what waits in queues and was not settled before a checkpoint passed it.
+"""The queue store on SQLite: queue messages that were not settled when a checkpoint passed them.
 
-Written by checkpoints, one transaction each, over one connection; read over another, so that no reader waits for a
-checkpoint. Messages lie in one b-tree by lane (`queue_plan`) and sequence: publishing and draining in order touch
-neighbouring pages only. Each lane's row counts its messages and bytes in the same transaction, and goes with the last
-of them. What is the same on PostgreSQL (`postgres`), which can take this module's place, is in `database_queues`.
+Checkpoints write it over one connection, in one transaction each. Reads use another connection, so that no reader waits
+for a checkpoint. Messages lie in one b-tree by partition (`plan`) and sequence: publishing and draining in order touch
+neighbouring pages only. The row of each partition counts its messages and bytes in the same transaction, and is deleted
+with the last of them. `database` has the part that is shared with PostgreSQL (`postgres_store`).
 
 Surprising: statements carry hundreds of rows each, and results come back as one row (JSON, and the bytes in a single
-blob). Every step of a statement lets go of the interpreter's lock, and under load it takes a busy main thread to get
-it back: a page of 500 rows took 145 ms row by row, and 5 ms in one piece.
+blob). Every step of a statement releases the interpreter's lock, and under load a busy main thread delays getting it
+back: a page of 500 rows took 145 ms row by row, and 5 ms in one piece.
 """
 
 import json
@@ -144,7 +144,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         self._run(sql.FAIL, 3, flat)
 
     def _partitions_wanted(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[Value]:
-        """What LANES_OF asks for; origins that are not here have none."""
+        """The arguments of PARTITIONS_OF; unknown origins have none."""
         wanted: list[Value] = []
         for index, (queue, origin) in enumerate(keys):
             number = self._known_number(origin, added)
