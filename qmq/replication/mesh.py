@@ -22,7 +22,7 @@ from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.messages.message import Message
 from qmq.dots import Dot, Origin
 from qmq.environment import Pipe, Tls
-from qmq.replication.anti_entropy.gaps import GiveUp, JournalReach, WantedRange
+from qmq.replication.anti_entropy.gaps import JournalReach, NextRepair
 from qmq.replication.links.host import Host, Peers, Settings
 from qmq.replication.links.link import Link
 from qmq.replication.links.listener import MeshListener
@@ -41,6 +41,7 @@ from qmq.replication.protocol.frames import (
 )
 from qmq.replication.protocol.handshake import PeerIdentity
 from qmq.replication.protocol.takeover_frames import HeartbeatFrame, Holds, Terms
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 OFFERS_PER_FRAME = 4096
@@ -265,7 +266,7 @@ class Mesh:
         """The origins of which something is missing that a peer cannot send from its journal."""
         return self._registry.gaps.origins
 
-    def next_repair(self) -> WantedRange | GiveUp | None:
+    def next_repair(self) -> NextRepair | None:
         """What to do about it now; None when there is nothing to do, or nothing yet."""
         followed = self._registry.followings.items()
         reach = {peer: JournalReach(link.partner.origin, link.had) for peer, link in followed if link.welcomed}
@@ -273,11 +274,11 @@ class Mesh:
             self._registry.host.received_vector(), reach, self._registry.acceptance.forgotten
         )
 
-    def take_snapshot(self, wanted: WantedRange, snapshot: RangeSnapshot, out: Outcome) -> None:
+    def take_snapshot(self, missing: MissingRange, snapshot: RangeSnapshot, out: Outcome) -> None:
         """Take what a peer had left of what was wanted. Raises MeshError when it cannot be that."""
         registry = self._registry
         have = registry.host.received_vector()
-        registry.acceptance.take_snapshot(wanted.origin, wanted.after, snapshot, have, out)
+        registry.acceptance.take_snapshot(missing.origin, missing.after, snapshot, have, out)
         self._have_grown(out)
 
     def take_quarantined(self, batches: bytes, out: Outcome) -> None:
@@ -305,13 +306,13 @@ class Mesh:
         followings = self._registry.followings.values()
         return not all(link.caught_up for link in followings) if followings else True
 
-    def knows_nothing(self, wanted: WantedRange, through: int) -> None:
-        """The peer that was asked has nothing up to `through`."""
-        self._registry.gaps.lost(wanted.peer, wanted.origin, through)
+    def knows_nothing(self, peer: str, origin: Origin, through: int) -> None:
+        """`peer` was asked, and has nothing up to `through`."""
+        self._registry.gaps.lost(peer, origin, through)
 
-    def postpone(self, want: WantedRange) -> None:
+    def postpone(self, origin: Origin) -> None:
         """Nothing came of it now: gaps of other origins come first."""
-        self._registry.gaps.postpone(want.origin)
+        self._registry.gaps.postpone(origin)
 
     def send_terms(self, peer: str, frame: Terms) -> bool:
         """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none.

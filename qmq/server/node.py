@@ -77,7 +77,7 @@ from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.runtime.local_socket import LocalListener
 from qmq.storage.catalog.facts import UNSEEN
-from qmq.storage.format.interfaces import MissingRange
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.log.recovery import in_words
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store

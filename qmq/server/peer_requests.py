@@ -8,8 +8,9 @@ from qmq.server.admin.mesh_jobs import is_about_jobs
 from qmq.server.membership.adopt_queues import AdoptionContext, is_about_holding, respond_holding
 from qmq.server.membership.decommission import DecommissionContext, is_about_hearing, respond_hearing
 from qmq.server.peers.dedup_query import is_about_retries
-from qmq.server.repair.catch_up import CatchUp, is_about_repairs
+from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.quarantine_restore import QuarantineRestore, is_about_quarantine
+from qmq.server.repair.responses import is_about_repairs
 
 
 class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Protocol):

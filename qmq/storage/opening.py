@@ -27,15 +27,8 @@ from qmq.storage.disk.disk import new_uuid
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import BATCH_VERSION
 from qmq.storage.format.delete_record import deletions_of
-from qmq.storage.format.interfaces import (
-    Catalog,
-    CheckpointState,
-    DirectoryIdentity,
-    Disk,
-    MissingRange,
-    QueueStore,
-    StoreSettings,
-)
+from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, Disk, QueueStore, StoreSettings
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import Record, RecordKind
 from qmq.storage.format.term_record import TermNote
 from qmq.storage.log.journal import Journal

@@ -24,7 +24,6 @@ from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.environment import Environment, Tls
 from qmq.members import Listing, Membership, Standing
 from qmq.record_codec import Replay, encode_group
-from qmq.replication.anti_entropy.gaps import GiveUp
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.takeover_frames import Terms
@@ -432,10 +431,11 @@ class Node:
     def schedule_repair(self) -> None:
         """Nobody here has stores, so nobody knows what is left of a gap."""
         while (todo := self.mesh.next_repair()) is not None:
-            if isinstance(todo, GiveUp):
-                self.accept_gap(todo.origin, todo.through)
-            else:
-                self.mesh.knows_nothing(todo, todo.through)
+            missing = todo.missing
+            for peer in todo.peers:
+                self.mesh.knows_nothing(peer, missing.origin, missing.through)
+            if not todo.peers:
+                self.accept_gap(missing.origin, missing.through)
 
     def link_caught_up(self, peer: str) -> None:
         self.caught_up.append(peer)

@@ -2,17 +2,18 @@
 
 A gap that the origin's own node reports counts at once. A gap from another node counts only if no other reachable peer
 may still have the records: peers that have more of the origin and reported no gap come first. Then the peer that
-reported the gap is asked for what its stores still hold (`WantedRange`). Only what every such peer does not have is
-given up (`GiveUp`), exactly up to that sequence.
+reported the gap is asked for what its stores still hold (`NextRepair`). Only what every such peer does not have is
+given up, exactly up to that sequence.
 
 A hole is damage. A damaged node may have the records in its stores, so it is asked too, after the other peers. If it
 does not have them, nothing is given up: the range stays unknown until another node sends it. Pure.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from qmq.dots import Origin, Vector
+from qmq.storage.format.missing_range import MissingRange
 
 
 class JournalReach(NamedTuple):
@@ -22,20 +23,11 @@ class JournalReach(NamedTuple):
     had: Vector
 
 
-class WantedRange(NamedTuple):
-    """Ask `peer` for what it still holds of `origin` after `after`, up to `through`."""
+class NextRepair(NamedTuple):
+    """Ask `peers` for what they still hold of `missing`; without any, no reachable node holds its records."""
 
-    peer: str
-    origin: Origin
-    after: int
-    through: int
-
-
-class GiveUp(NamedTuple):
-    """No reachable node holds the records of `origin` up to `through`."""
-
-    origin: Origin
-    through: int
+    missing: MissingRange
+    peers: Sequence[str]
 
 
 class _Notice(NamedTuple):
@@ -79,10 +71,10 @@ class Gaps:
 
     def next(
         self, have: Vector, reach: Mapping[str, JournalReach], forgotten: Collection[Origin] = ()
-    ) -> WantedRange | GiveUp | None:
+    ) -> NextRepair | None:
         """The next action; None: nothing to do before something changes. Forgets ranges that are filled, and origins
         that the mesh has `forgotten` since the notice: no node has records of them."""
-        found: WantedRange | GiveUp | None = None
+        found: NextRepair | None = None
         for origin in list(self._notices):
             known = have.get(origin, 0)
             notices = {
@@ -100,7 +92,7 @@ class Gaps:
 
     def _next_of(
         self, origin: Origin, known: int, notices: dict[str, _Notice], reach: Mapping[str, JournalReach]
-    ) -> WantedRange | GiveUp | None:
+    ) -> NextRepair | None:
         own = any(reach[peer].origin == origin and not notice.is_hole for peer, notice in notices.items())
         others = any(
             peer not in notices and peer_reach.had.get(origin, 0) > known for peer, peer_reach in reach.items()
@@ -113,7 +105,8 @@ class Gaps:
             best = max(
                 able, key=lambda peer: (not notices[peer].is_hole, reach[peer].origin == origin, notices[peer].through)
             )
-            return WantedRange(best, origin, known, notices[best].through)
+            return NextRepair(MissingRange(origin, known, notices[best].through), [best])
         if any(notice.is_hole for notice in notices.values()):
             return None
-        return GiveUp(origin, min(min(notice.through, self._lost[origin, peer]) for peer, notice in notices.items()))
+        through = min(min(notice.through, self._lost[origin, peer]) for peer, notice in notices.items())
+        return NextRepair(MissingRange(origin, known, through), [])

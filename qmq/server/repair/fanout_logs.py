@@ -1,10 +1,9 @@
 """Repairs a damaged fanout log: from the own journal, and for what that does not have, from peers.
 
-`storage.repair.fanout_logs` knows what the log is missing and rewrites it. This decides which peers are asked, and when
-a range is lost. Peers are asked one after the other, for each range until one accounts for all of it. A range that
-every other node has dropped by retention, or that no node knows, is given up only after every member has responded.
-Then subscribers are notified exactly what is missing, as for any retention. A node without peers uses its journal alone
-and gives up nothing.
+`storage.repair.fanout_logs` knows what the log is missing, searches the journal, and rewrites the log. The engine asks
+peers for the remainder (`engine`). A peer whose retention has dropped a part of a range accounts for it only after
+every member has answered, and so does a range that no node knows: it is given up. Then subscribers are notified exactly
+what is missing, as for any retention. A node without peers uses its journal alone and gives up nothing.
 
 Until a log is repaired, its readers are refused where it is damaged. A node checks when a reader has found damage or a
 peer has come back. It checks again after `RETRY_SECONDS` while something is left to do.
@@ -13,17 +12,17 @@ peer has come back. It checks again after `RETRY_SECONDS` while something is lef
 import logging
 from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from qmq.dots import merge
-from qmq.errors import CorruptLog, DiskFull
-from qmq.replication.anti_entropy.gaps import WantedRange
-from qmq.server.repair.catch_up import ask_snapshot
-from qmq.server.runtime.contexts import Engine, Links, MeshPeers
+from qmq.errors import DiskFull
+from qmq.server.repair.engine import RepairContext, RepairTask, Sink, Taken, repair
+from qmq.server.runtime.contexts import Links
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.fanout_logs import FoundRange, records_of
-from qmq.storage.repair.range_snapshot import snapshot_batch
+from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 
 RETRY_SECONDS: Final = 60.0
 """Until peers that could not help, or be reached, are asked again."""
@@ -31,34 +30,19 @@ RETRY_SECONDS: Final = 60.0
 log = logging.getLogger("qmq.fanout_repair")
 
 
-class FanoutRepairContext(Engine, MeshPeers, Protocol):
-    """What repairing fanout logs needs of the node."""
+class FanoutRepair(RepairTask):
+    """See the module's opening."""
 
-
-class FanoutRepair:
-    """See the module's opening. `links` is None on a node without peers."""
-
-    def __init__(self, context: FanoutRepairContext) -> None:
-        self.links: Links | None = None
+    def __init__(self, context: RepairContext) -> None:
+        super().__init__()
         self.mended = 0
         """Repaired logs, since the start."""
         self._context = context
-        self._wake = trio.Event()
 
-    def schedule(self) -> None:
-        """A reader has found damage, or there is another peer to ask."""
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Repair what is damaged, until cancelled."""
-        while True:
-            damaged = self._context.store.damaged_fanouts()
-            for destination in damaged:
-                await self._repair(destination)
-            left = self._context.store.damaged_fanouts()
-            with trio.move_on_after(RETRY_SECONDS if left else inf):
-                await self._wake.wait()
-                self._wake = trio.Event()
+    async def _round(self) -> float:
+        for destination in self._context.store.damaged_fanouts():
+            await self._repair(destination)
+        return RETRY_SECONDS if self._context.store.damaged_fanouts() else inf
 
     async def _repair(self, destination: str) -> None:
         context = self._context
@@ -67,8 +51,10 @@ class FanoutRepair:
         if found is None:
             return
         try:
-            if not found.is_complete:
-                await self._ask(destination, found)
+            if self.links is not None:
+                for index, missing in enumerate(found.left):
+                    sink = _LogRange(context, self.links, destination, found, index)
+                    await repair(context, self.links, sink, [missing])
             if not found.is_complete:
                 log.info("= the log of %s cannot be repaired yet: %d ranges are missing", destination, found.missing)
             elif await context.environment.run_blocking(partial(context.store.finish_repair, destination, found)):
@@ -80,43 +66,41 @@ class FanoutRepair:
             with trio.CancelScope(shield=True):
                 await context.environment.run_blocking(found.close)
 
-    async def _ask(self, destination: str, found: FoundRange) -> None:
-        if self.links is None:
-            return
-        peers = self.links.reachable()
-        silent = set(self._context.member_names) - set(peers)
-        for index in range(len(found.left)):
-            for peer in peers:
-                if not await self._ask_peer(peer, destination, found, index, is_last=False):
-                    silent.add(peer)
-            if silent:
-                continue  # A member that could not be asked may have it.
-            for peer in peers:
-                await self._ask_peer(peer, destination, found, index, is_last=True)
-            gap = found.left[index]
-            if gap.after < gap.through:
-                found.give_up(index)
 
-    async def _ask_peer(self, peer: str, destination: str, found: FoundRange, index: int, *, is_last: bool) -> bool:
-        """Take what `peer` has of one range, if that is all that there was of it; with `is_last` also where its
-        retention had dropped some. False: no response.
-        """
-        while (gap := found.left[index]).after < gap.through:
-            snapshot = await ask_snapshot(
-                self._context, WantedRange(peer, gap.origin, gap.after, gap.through), destination
-            )
-            if snapshot is None:
-                return False
-            if snapshot.lost or snapshot.through <= gap.after or (snapshot.dropped > gap.after and not is_last):
-                return True
-            try:
-                records = records_of(
-                    destination, snapshot_batch(gap.origin, gap.after, snapshot), gap.after, snapshot.through
-                )
-            except (CorruptLog, ValueError) as error:
-                log.error("! the snapshot that %s sent of %s cannot be applied: %s", peer, gap.origin, error)
-                return False
-            if snapshot.dropped > gap.after:
-                merge(found.lost, {gap.origin: min(snapshot.dropped, gap.through)})
-            await self._context.environment.run_blocking(partial(found.add, index, snapshot.through, records))
+class _LogRange(Sink):
+    """One missing range of a log."""
+
+    def __init__(self, context: RepairContext, links: Links, destination: str, found: FoundRange, index: int) -> None:
+        self.fanout = destination
+        self._context = context
+        self._links = links
+        self._found = found
+        self._index = index
+        # Whether every member has answered: then what the retention of a peer has left is taken.
+        self._is_last = False
+
+    async def search(self, missing: MissingRange) -> MissingRange | None:
+        """`begin_repair` has searched the journal."""
+        left = self._found.left[self._index]
+        return left if left.after < left.through else None
+
+    async def take(self, peer: str, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> Taken:
+        """Take what `peer` has, if that is all that there was of it; in the end also a part."""
+        origin, _, through = missing[:3]
+        if snapshot.lost or (snapshot.dropped > after and not self._is_last):
+            return missing, through
+        records = records_of(self.fanout, snapshot_batch(origin, after, snapshot), after, snapshot.through)
+        if snapshot.dropped > after:
+            merge(self._found.lost, {origin: min(snapshot.dropped, through)})
+        await self._context.environment.run_blocking(partial(self._found.add, self._index, snapshot.through, records))
+        return await self.search(missing), snapshot.through
+
+    def has_answered(self, peer: str, missing: MissingRange, after: int) -> bool:
         return True
+
+    async def give_up(self, missing: MissingRange) -> MissingRange | None:
+        if not self._is_last:
+            self._is_last = True
+            return next(iter(await repair(self._context, self._links, self, [missing])), None)
+        self._found.give_up(self._index)
+        return None

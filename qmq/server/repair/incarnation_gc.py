@@ -18,7 +18,7 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
-from qmq.server.repair.catch_up import request_about
+from qmq.server.repair.requests import request_about
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.checkpoints.checkpoint import CheckpointReport

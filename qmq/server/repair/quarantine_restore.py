@@ -26,12 +26,12 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.errors import MeshError, Refused
-from qmq.replication.anti_entropy.gaps import WantedRange
 from qmq.replication.protocol.values import array, number, origin_of
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.quarantine_restore import QuarantinedRange, quarantined_ranges, valid_quarantined
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, snapshot_of
 
@@ -235,13 +235,13 @@ class QuarantineRestore:
             out = Outcome(now_us=context.environment.now_us())
             try:
                 if lost is not None:
-                    links.take_snapshot(WantedRange("", origin, known, lost[1]), nothing_left(lost[1]), out)
+                    links.take_snapshot(MissingRange(origin, known, lost[1]), nothing_left(lost[1]), out)
                     context.note_lost(LostRange(origin, *lost), out)
                     # Apart from later records, so that readers are notified in this order.
                     context.submit(out)
                     out = Outcome(now_us=out.now_us)
                 if part.snapshot is not None:
-                    links.take_snapshot(WantedRange("", origin, part.first - 1, part.last), part.snapshot, out)
+                    links.take_snapshot(MissingRange(origin, part.first - 1, part.last), part.snapshot, out)
                 else:
                     links.take_quarantined(part.batches, out)
             except MeshError as error:

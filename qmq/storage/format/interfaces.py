@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from qmq.cursors import Cursor, Name
 from qmq.dots import Dot, Origin, Vector
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.term_record import TermNote
 
 Sync = Literal["always", "interval", "never"]
@@ -164,23 +165,6 @@ class QueueRow(NamedTuple):
 
 
 NO_ATTEMPTS: Final[Mapping[str, Mapping[Dot, int]]] = {}
-
-
-class MissingRange(NamedTuple):
-    """A queue store was damaged: unsettled messages of `origin` after `after`, up to `through`, may be missing."""
-
-    origin: Origin
-    after: int
-    through: int
-    sequence: int = 0
-    """The sequence of the damaged row, as far as it is credible; 0: more than one row is missing."""
-    queue: str = ""
-    """The queue of the damaged row."""
-
-    @property
-    def is_of_one(self) -> bool:
-        """Whether only the message is missing that the damaged row names."""
-        return self.after + 1 == self.through == self.sequence
 
 
 class QueueHead(NamedTuple):

@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager
 from typing import Final, Generic, TypeVar
 
 from qmq.dots import Dot, Origin
-from qmq.storage.format.interfaces import NO_ATTEMPTS, MissingRange, QueueRow, RowDamage
+from qmq.storage.format.interfaces import NO_ATTEMPTS, QueueRow, RowDamage
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.row_checksum import is_in_place, is_sound
 from qmq.storage.queues.plan import (
     UNSETTLED_ROWS,

@@ -10,13 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from qmq.dots import Dot, Origin
 from qmq.storage.disk.memory import MemoryDisk, commit_tables
-from qmq.storage.format.interfaces import (
-    NO_ATTEMPTS,
-    MissingRange,
-    QueueHead,
-    QueueRow,
-    RowDamage,
-)
+from qmq.storage.format.interfaces import NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.plan import (
     PartitionKey,
     by_partition,

@@ -19,7 +19,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
-from qmq.storage.format.interfaces import MissingRange, QueueHead, QueueRow
+from qmq.storage.format.interfaces import QueueHead, QueueRow
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.row_checksum import checksum_of, number_checksum, partition_checksum
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Place, UnsettledRow, by_due_time, by_sequence

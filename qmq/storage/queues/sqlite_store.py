@@ -22,7 +22,8 @@ from typing import Final
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken, Malformed
 from qmq.storage.disk.sqlite import is_damage, medium, open_migrated, open_reader
-from qmq.storage.format.interfaces import MissingRange, QueueHead, QueueRow
+from qmq.storage.format.interfaces import QueueHead, QueueRow
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
 from qmq.storage.queues import vacuum

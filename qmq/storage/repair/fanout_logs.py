@@ -21,6 +21,7 @@ from qmq.storage.fanouts.log import DROPPED_ORIGINS_MAX
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import SPARSE, BatchHead, batch_records, encode_batch, record_slices
 from qmq.storage.format.interfaces import NO_SPACE, Disk, FanoutExtent
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import KIND_OFFSET, RecordKind, unpack_record
 from qmq.storage.log.chain import Chain, Damage
 from qmq.storage.log.journal import Journal
@@ -31,23 +32,14 @@ SPOOL: Final = "mending.tmp"
 _READ_BYTES: Final = 1024 * 1024
 
 
-class FanoutGap(NamedTuple):
-    """Records of `origin` after `after`, up to `through`, that are unreadable here, if there are any. `place` is the
-    position of the hole to which they belong."""
-
-    place: int
-    origin: Origin
-    after: int
-    through: int
-
-
 class Survey(NamedTuple):
-    """The state of a log when all of it was read. `missing_ranges` are in the order of their places."""
+    """The state of a log when all of it was read."""
 
     extent: FanoutExtent
     holes: frozenset[int]
     """Where they begin."""
-    missing_ranges: list[FanoutGap]
+    missing_ranges: list[tuple[int, MissingRange]]
+    """What is unreadable here, if there is any such record, after the position of the hole to which it belongs."""
 
 
 class _Good(NamedTuple):
@@ -69,7 +61,7 @@ def survey(chain: Chain, extent: FanoutExtent, holes: list[Damage], vector: Vect
         bad += [hole for hole in found if extent.start < hole[1] and hole[0] < extent.end]
     before: Vector = dict(extent.dropped)
     merge(before, given_up)
-    missing_ranges: list[FanoutGap] = []
+    missing_ranges: list[tuple[int, MissingRange]] = []
     begin = 0
     for place in sorted(start for start, _ in bad):
         while begin < len(good) and good[begin].place < place:
@@ -81,7 +73,7 @@ def survey(chain: Chain, extent: FanoutExtent, holes: list[Damage], vector: Vect
         for origin, through in sorted(following.items()):
             after = before.get(origin, 0)
             if through > after:
-                missing_ranges.append(FanoutGap(place, origin, after, through))
+                missing_ranges.append((place, MissingRange(origin, after, through)))
                 before[origin] = through
     return Survey(extent, frozenset(start for start, _ in bad), missing_ranges)
 
@@ -91,7 +83,7 @@ class FoundRange:
 
     def __init__(self, disk: Disk, of: Survey) -> None:
         self.survey = of
-        self.left = list(of.missing_ranges)
+        self.left = [missing for _, missing in of.missing_ranges]
         """What is still missing of each gap."""
         self.lost: Vector = {}
         """Per origin, up to where the retention of a peer had dropped records that no other member has."""
@@ -120,7 +112,7 @@ class FoundRange:
                 if error.errno in NO_SPACE:
                     raise DiskFull(f"no room for what was found of a fanout: {error}") from error
                 raise LogBroken(f"cannot keep what was found of a fanout: {error}") from error
-            self._at.setdefault(gap.place, []).append((self._size, len(data)))
+            self._at.setdefault(self.survey.missing_ranges[index][0], []).append((self._size, len(data)))
             self._size += len(data)
         self.left[index] = gap._replace(after=min(through, gap.through))
 

@@ -18,7 +18,8 @@ from qmq.errors import CorruptLog
 from qmq.storage.checkpoints.checkpoint import Checkpointer, Stored
 from qmq.storage.format.batch import BatchHead, batch_records, record_slices, verify_batch
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import Disk, MissingRange, QueueRow, QueueStore, StoreSettings
+from qmq.storage.format.interfaces import Disk, QueueRow, QueueStore, StoreSettings
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import (
     KIND_OFFSET,
     TIMED,

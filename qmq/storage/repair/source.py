@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog
 from qmq.storage.checkpoints.checkpoint import Checkpointer
-from qmq.storage.format.interfaces import SEQUENCE_MAX, MissingRange, QueueStore
+from qmq.storage.format.interfaces import SEQUENCE_MAX, QueueStore
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.queue_rows import RowRepairer
 from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader, known_of
 

@@ -1,7 +1,8 @@
 """Whose word counts when records are said to be gone, who is asked what is left, and when it is given up."""
 
 from qmq.dots import Origin, Vector
-from qmq.replication.anti_entropy.gaps import Gaps, GiveUp, JournalReach, WantedRange
+from qmq.replication.anti_entropy.gaps import Gaps, JournalReach, NextRepair
+from qmq.storage.format.missing_range import MissingRange
 
 C = Origin("c", 1)
 HAVE: Vector = {C: 5}
@@ -16,7 +17,7 @@ def test_the_origins_own_node_is_believed_at_once() -> None:
     gaps = Gaps()
     gaps.report("c", C, 9)
 
-    assert gaps.next(HAVE, reach(a={C: 20}, c={C: 20})) == WantedRange("c", C, 5, 9)
+    assert gaps.next(HAVE, reach(a={C: 20}, c={C: 20})) == NextRepair(MissingRange(C, 5, 9), ["c"])
 
 
 def test_another_node_is_believed_only_when_nobody_else_may_still_have_the_records() -> None:
@@ -24,9 +25,9 @@ def test_another_node_is_believed_only_when_nobody_else_may_still_have_the_recor
     gaps.report("a", C, 9)
 
     assert gaps.next(HAVE, reach(a={C: 20}, b={C: 8})) is None
-    assert gaps.next(HAVE, reach(a={C: 20}, b={C: 5})) == WantedRange("a", C, 5, 9)
+    assert gaps.next(HAVE, reach(a={C: 20}, b={C: 5})) == NextRepair(MissingRange(C, 5, 9), ["a"])
     gaps.report("b", C, 8)
-    assert gaps.next(HAVE, reach(a={C: 20}, b={C: 8})) == WantedRange("a", C, 5, 9)
+    assert gaps.next(HAVE, reach(a={C: 20}, b={C: 8})) == NextRepair(MissingRange(C, 5, 9), ["a"])
 
 
 def test_an_earlier_life_of_the_origins_node_is_like_any_other_node() -> None:
@@ -44,10 +45,10 @@ def test_a_peer_that_knows_nothing_is_passed_by_and_only_what_all_lack_is_given_
     peers = reach(a={C: 20}, b={C: 20})
 
     gaps.lost("b", C, 7)
-    assert gaps.next(HAVE, peers) == WantedRange("a", C, 5, 9)
+    assert gaps.next(HAVE, peers) == NextRepair(MissingRange(C, 5, 9), ["a"])
     gaps.lost("a", C, 9)
-    assert gaps.next(HAVE, peers) == GiveUp(C, 7)
-    assert gaps.next({C: 7}, peers) == WantedRange("b", C, 7, 12)
+    assert gaps.next(HAVE, peers) == NextRepair(MissingRange(C, 5, 7), [])
+    assert gaps.next({C: 7}, peers) == NextRepair(MissingRange(C, 7, 12), ["b"])
 
 
 def test_what_has_come_meanwhile_is_no_gap_any_more() -> None:
@@ -67,7 +68,7 @@ def test_the_word_of_a_peer_ends_with_its_link() -> None:
 
     gaps.report("a", C, 9)
 
-    assert gaps.next(HAVE, reach(a={C: 20})) == WantedRange("a", C, 5, 9)
+    assert gaps.next(HAVE, reach(a={C: 20})) == NextRepair(MissingRange(C, 5, 9), ["a"])
 
 
 def test_damage_is_never_given_up_and_a_damaged_node_is_asked_last() -> None:
@@ -77,9 +78,9 @@ def test_damage_is_never_given_up_and_a_damaged_node_is_asked_last() -> None:
     gaps.report("b", C, 9)
     peers = reach(b={C: 9}, c={C: 20})
 
-    assert gaps.next(HAVE, peers) == WantedRange("b", C, 5, 9)
+    assert gaps.next(HAVE, peers) == NextRepair(MissingRange(C, 5, 9), ["b"])
     gaps.lost("b", C, 9)
-    assert gaps.next(HAVE, peers) == WantedRange("c", C, 5, 9)
+    assert gaps.next(HAVE, peers) == NextRepair(MissingRange(C, 5, 9), ["c"])
     gaps.lost("c", C, 9)
     assert gaps.next(HAVE, peers) is None
 

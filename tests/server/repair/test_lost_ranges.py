@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
-from qmq.server.repair import catch_up
+from qmq.server.repair import engine
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import Record, RecordKind
 from qmq.storage.repair import range_snapshot
@@ -138,21 +138,21 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
         await mesh.stop("c", wipe=True)
         for name in "ab":
             await forget_the_past(mesh, name)
-        ask = catch_up.ask_snapshot
+        ask = engine.ask_snapshot
         stuck = trio.Event()
 
-        async def slow(context: Any, want: Any, fanout: str = "") -> Any:
+        async def slow(context: Any, peer: str, want: Any, *what: Any) -> Any:
             if want.origin == origin and want.after >= 3:
                 stuck.set()
                 await trio.sleep_forever()
-            return await ask(context, want, fanout)
+            return await ask(context, peer, want, *what)
 
-        monkeypatch.setattr(catch_up, "ask_snapshot", slow)
+        monkeypatch.setattr(engine, "ask_snapshot", slow)
         c = await mesh.start("c")
         await stuck.wait()
         await eventually(lambda: c.durable_vector().get(origin) == 3)
         await mesh.kill("c")
-        monkeypatch.setattr(catch_up, "ask_snapshot", ask)
+        monkeypatch.setattr(engine, "ask_snapshot", ask)
         c = await mesh.start("c")
         await mesh.until_linked()
         await eventually(lambda: c.durable_vector().get(origin) == 5)
@@ -174,15 +174,15 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
 ) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
         await keep_a_place(mesh, "c")
-        ask = catch_up.ask_snapshot
+        ask = engine.ask_snapshot
         go = trio.Event()
 
-        async def slow(context: Any, want: Any, fanout: str = "") -> Any:
+        async def slow(context: Any, peer: str, want: Any, *what: Any) -> Any:
             if context.origin.node == "c":
                 await go.wait()
-            return await ask(context, want, fanout)
+            return await ask(context, peer, want, *what)
 
-        monkeypatch.setattr(catch_up, "ask_snapshot", slow)
+        monkeypatch.setattr(engine, "ask_snapshot", slow)
         monkeypatch.setattr(range_snapshot, "SNAPSHOT_BYTES", 1)  # instead of messages as large
         origin = await closed_and_dropped(mesh)
         await eventually(lambda: all(mesh.nodes[n].durable_vector().get(origin) == 5 for n in "ab"))

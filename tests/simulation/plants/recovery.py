@@ -12,6 +12,7 @@ from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.values import pack_dot_groups
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.quarantine_restore import QuarantineRestore
+from qmq.server.repair.responses import RepairResponder
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.failure_records import pack_attempts
 from qmq.storage.format.segment import BatchSpan, scan
@@ -89,10 +90,10 @@ def stale_and_not_held_back() -> Iterator[None]:
 def done_and_forgotten() -> Iterator[None]:
     """Of what was settled a node knows nothing any more when its journal has dropped the settle."""
 
-    async def answer_settled(catch_up: CatchUp, dots: list[Dot]) -> bytes:
+    async def answer_settled(responder: RepairResponder, dots: list[Dot]) -> bytes:
         return msgpack.packb([pack_dot_groups([]), pack_attempts([])])  # type: ignore[no-any-return]
 
-    with patch.object(CatchUp, "_answer_settled", answer_settled):
+    with patch.object(RepairResponder, "_answer_settled", answer_settled):
         yield
 
 
