@@ -8,14 +8,14 @@ the remainder in memory, in `Recovered.messages` and `Recovered.settled`.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from qmq.cursors import Cursor, Name
 from qmq.deletions import Deletions
-from qmq.dots import Dot, Vector
+from qmq.dots import Dot, Vector, merge
 from qmq.errors import DiskFull, StorageError
 from qmq.lost_ranges import LostRanges
 from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
@@ -25,11 +25,12 @@ from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.disk.disk import new_uuid
 from qmq.storage.fanouts.open_logs import FanoutLogs
-from qmq.storage.format.batch import BATCH_VERSION
+from qmq.storage.format.batch import BATCH_VERSION, BatchHead, record_slices
 from qmq.storage.format.delete_record import deletions_of
+from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, Disk, QueueStore, StoreSettings
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.record import Record, RecordKind
+from qmq.storage.format.record import KIND_OFFSET, Record, RecordKind, unpack_dots, unpack_record
 from qmq.storage.format.term_record import TermNote
 from qmq.storage.log.journal import Journal
 from qmq.storage.log.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
@@ -175,15 +176,59 @@ def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: C
     if _is_damaged(journal, begin, state.position):
         # A damaged journal cannot be carried over again. The repair of rows reads its intact parts instead.
         begin, vector = state.position, state.vector
+        _carry_settles(catalog, queues, journal, state)
     queues.missing([MissingRange(origin, 0, last) for origin, last in vector.items() if last], begin)
+
+
+def _carry_settles(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
+    """Store the settles of a damaged journal's intact batches, each with a tombstone if its message may be missing.
+
+    The journal may drop them before a peer is asked for the message, and that peer may not know of the settle.
+    """
+    have, missing_ends = journal.base(), journal.base()
+    for batches in _pages(journal, journal.start, state.position):
+        for _, head, _ in batches:
+            if head.first > have.get(head.origin, 0) + 1:
+                missing_ends[head.origin] = head.first - 1
+            have[head.origin] = head.last
+    merge(missing_ends, {origin: last for origin, last in state.vector.items() if last > have.get(origin, 0)})
+    forgotten = Seals.of(catalog.facts()).forgotten
+    for batches in _pages(journal, journal.start, state.position):
+        deletes: dict[str, list[Dot]] = {}
+        for _, _, data in batches:
+            for packed in record_slices(data):
+                if packed[KIND_OFFSET] in (RecordKind.SETTLE, RecordKind.DEAD):
+                    queue, dots = _settled_by(unpack_record(packed))
+                    deletes.setdefault(queue, []).extend(dot for dot in dots if dot.origin not in forgotten)
+        tombstones = {
+            dot
+            for dots in deletes.values()
+            for dot in dots
+            if not missing_ends.get(dot.origin, 0) < dot.sequence <= state.vector.get(dot.origin, 0)
+        }
+        queues.apply([], deletes, tombstones, [], queues.position())
+
+
+def _settled_by(record: Record) -> tuple[str, list[Dot]]:
+    """The queue and the messages that a record settles."""
+    if record.kind == RecordKind.DEAD:
+        queue, dot, _ = unpack_dead(record.body)
+        return queue, [dot]
+    return record.destination, unpack_dots(record.body)
 
 
 def _is_damaged(journal: Journal, place: int, end: int) -> bool:
     """Whether the journal is damaged from `place` to `end`. Recovery itself scans only what follows the checkpoint."""
-    begin = place
+    for _ in _pages(journal, place, end):
+        pass
+    return any(place <= start < end for start, _ in journal.damage)
+
+
+def _pages(journal: Journal, place: int, end: int) -> Iterator[list[tuple[int, BatchHead, bytes]]]:
+    """The intact batches that begin between `place` and `end`, some at a time."""
     while place < end and (batches := journal.read(place, _READ_BYTES)):
+        yield [one for one in batches if one[0] < end]
         place = batches[-1][0] + batches[-1][1].size
-    return any(begin <= start < end for start, _ in journal.damage)
 
 
 def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> CheckpointState:

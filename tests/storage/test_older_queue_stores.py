@@ -10,8 +10,10 @@ from qmq.dots import Dot
 from qmq.errors import StorageError
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.disk.memory import MemoryDisk
+from qmq.storage.format.batch import record_slices
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues.memory_store import MemoryQueueStore
+from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.storage.store import Store, open_store
 from tests.support.postgres import Server
 
@@ -98,6 +100,64 @@ def test_a_store_without_commits_starts_although_the_journal_behind_it_is_damage
     assert is_accounted_for(store, rows)
     assert UNCHECKED in store.catalog.facts()
     assert any("the journal is damaged behind that" in what for what in store.damage())
+
+
+def test_a_settle_of_a_damaged_journal_outlives_the_search_of_one_run() -> None:
+    """Its message is missing here, the journal drops the settle, and the node restarts before a peer has answered."""
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a, b = Writer(A), Writer(B)
+    store.journal.append([b.published("/queue/q", b"settled", b"waits")])
+    while not store.journal.base().get(B):
+        store.journal.append([a.published("/topic/x", b"x" * 900)])
+        store.checkpoint(store.journal.end, NOW, {})
+    a.settle("/queue/q", [Dot(B, 1)])
+    store.journal.append([a.batch(), a.published("/topic/x", b"rotten")])
+    store.checkpoint(store.journal.end, NOW, {})
+    store.close()
+    for path, data in disk.contents().items():
+        if b"rotten" in data:
+            disk.put(path, data.replace(b"rotten", b"Rotten"))
+    MemoryQueueStore(disk).begin_anew()
+    store = open_small(disk)
+    left = [store.repair_from_journal(missing) for missing in store.missing_ranges()]
+    end = store.journal.end
+    while store.journal.start < end:
+        store.journal.append([a.published("/topic/x", b"x" * 900)])
+        store.checkpoint(store.journal.end, NOW, {})
+    disk.stop()
+    store = open_small(disk)
+
+    (missing,) = [one for one in left if one is not None and one.origin == B]
+    waits = Writer(B)
+    records = list(record_slices(waits.published("/queue/q", b"settled", b"waits")))
+    store.repair_from_snapshot(missing, missing.after, RangeSnapshot(2, 0, 0, records))
+
+    assert all_rows(store) == {Dot(B, 2): b"waits"}
+    assert store.tombstones == set()
+
+
+def test_a_row_of_an_older_store_that_a_damaged_journal_settles_is_deleted() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a, b = Writer(A), Writer(B)
+    store.journal.append([b.published("/queue/q", b"settled", b"waits")])
+    store.checkpoint(store.journal.end, NOW, {})
+    rows, position = store.queues.unsettled_rows(B, 0, 2, 1 << 20), store.queues.position()
+    a.settle("/queue/q", [Dot(B, 1)])
+    store.journal.append([a.batch(), a.published("/topic/x", b"rotten")])
+    store.checkpoint(store.journal.end, NOW, {})
+    store.close()
+    older = MemoryQueueStore(disk)
+    older.begin_anew()
+    older.apply(rows, {}, [], [], position)
+    for path, data in disk.contents().items():
+        if b"rotten" in data:
+            disk.put(path, data.replace(b"rotten", b"Rotten"))
+
+    store = open_small(disk)
+
+    assert all_rows(store) == {Dot(B, 2): b"waits"}
 
 
 def damages(wal_bytes: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
