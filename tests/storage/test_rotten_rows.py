@@ -108,7 +108,7 @@ def test_a_flipped_bit_anywhere_in_the_file_changes_no_answer_and_hides_no_row(
             assert store.tombstones() == {Dot(B, 99)}, where
             assert bool(missing) <= bool(store.damage.lines), where
         else:
-            assert "put aside" in store.damage.lines[0]
+            assert "moved to quarantine" in store.damage.lines[0]
             assert (directory / "quarantine" / "queues-1.sqlite").exists()
         store.close()
 

@@ -110,7 +110,7 @@ def test_a_row_that_is_not_in_its_place_has_the_file_made_anew(tmp_path: Path) -
     """A bit of its sequence has changed: rows are found by their order, which is broken."""
     filled = Filled(tmp_path)
     filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
-    assert "put aside" in filled.store.damage()[0]
+    assert "moved to quarantine" in filled.store.damage()[0]
     (missing,) = [one for one in filled.store.missing_ranges() if one.origin == A]
     assert (missing.after, missing.through, missing.sequence) == (0, 5, 0)
     left = filled.store.repair_from_journal(missing)
@@ -253,7 +253,7 @@ def test_a_row_that_has_no_number_has_the_file_made_anew(tmp_path: Path) -> None
 
     filled.damage(4, column="(sequence, body)", value="(0, x'ff')")
 
-    assert "put aside" in filled.store.damage()[0]
+    assert "moved to quarantine" in filled.store.damage()[0]
     filled.store.close()
 
 
@@ -271,7 +271,7 @@ def test_a_row_of_a_damaged_file_whose_settle_only_the_journal_has_does_not_come
 
     filled.damage(first + 2, column="sequence", value=str(first + 2 ^ 1 << 40))
 
-    assert "put aside" in filled.store.damage()[0]
+    assert "moved to quarantine" in filled.store.damage()[0]
     assert filled.standing() == [1, 2, 3, 4, 5, first + 1, first + 2]
     assert [failed for _, dot, failed in filled.store.unsettled(Dot(A, first), 1)] == [3]
     filled.store.close()
@@ -284,7 +284,7 @@ def test_a_settle_in_a_damaged_file_still_waits_for_its_message(tmp_path: Path) 
     filled.take(filled.b.batch())
     filled.forget_the_past()
     filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
-    assert "put aside" in filled.store.damage()[0]
+    assert "moved to quarantine" in filled.store.damage()[0]
 
     filled.take(filled.a.published(JOBS, b"late"))
 
