@@ -406,8 +406,8 @@ class Node:
         queues = self.broker.queues
         return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
 
-    async def answer(self, user: str | None, address: str, headers: Mapping[str, str]) -> ControlResponse:
-        return await control_response(self, headers, partial(self.check_right, user), user, address)
+    async def answer(self, session: int, user: str | None, address: str, headers: Mapping[str, str]) -> ControlResponse:
+        return await control_response(self, headers, partial(self.check_right, user), user, address, session)
 
     def check_right(self, user: str | None, destination: str) -> None:
         self.rights_of(user).check_control(destination)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from qmq.server.admin.control import ControlContext, respond_to_peer
 from qmq.server.admin.mesh_jobs import is_about_jobs
+from qmq.server.admin.mesh_queries import is_about_administration, respond_to_query
 from qmq.server.membership.adopt_queues import AdoptionContext, is_about_holding, respond_holding
 from qmq.server.membership.decommission import DecommissionContext, is_about_hearing, respond_hearing
 from qmq.server.peers.dedup_query import is_about_retries
@@ -38,6 +39,7 @@ ROUTES: Sequence[tuple[Callable[[bytes], bool], Respond]] = (
     (is_about_hearing, _hearing),
     (is_about_holding, _holding),
     (is_about_jobs, lambda context, request: context.mesh_jobs.answer(request)),
+    (is_about_administration, respond_to_query),
     (lambda request: True, respond_to_peer),
 )
 """The first that knows the request responds."""

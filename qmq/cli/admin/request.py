@@ -1,13 +1,15 @@
 """A verb's request and its response, as all administrative commands send and show them."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
 
-from ..client import Endpoint
+from ..client import Endpoint, Headers
+from ..listing import ANSWERS
 from ..options import together
-from ..output import print_json, printable
+from ..output import Failed, print_json, printable
 
 JOB_SECONDS = 3600.0
 """How long a command waits for a job that may settle millions of messages, unless `--patience` says otherwise."""
@@ -16,10 +18,14 @@ count_option: Callable[..., Any] = click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="At most so many messages, the first ones."
 )
 
+one_node_option: Callable[..., Any] = click.option(
+    "--one-node", is_flag=True, help="Only what the node that answers has, not the whole mesh."
+)
+
 job_options: Callable[..., Any] = together(
     click.option("--selector", metavar="TEXT", help="Only messages that match, as in SUBSCRIBE (JMS)."),
     count_option,
-    click.option("--one-node", is_flag=True, help="Only messages of the node that answers, not of the whole mesh."),
+    one_node_option,
     click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
 )
 
@@ -74,6 +80,23 @@ def show_missing(answer: Mapping[str, str]) -> None:
         click.echo(f"qmq: these nodes did not do it: {printable(missing.replace(',', ', '))}", err=True)
     if reason or missing:
         raise SystemExit(1)
+
+
+def ask(node: Endpoint, destination: str, headers: Headers) -> dict[str, Any]:
+    """The JSON response to a control request. Raises Failed or ServerError."""
+    with node.connect() as client:
+        asked = [("destination", f"/control/{destination}"), ("reply-to", ANSWERS), *headers]
+        client.write(client.frame("SEND", asked))
+        frame = client.receive(client.timeout_seconds)
+        if frame is None:
+            raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
+        try:
+            facts = json.loads(frame.body)
+        except ValueError as error:
+            raise Failed(f"{client.address}: sends no JSON; is it a QMQ node?") from error
+    if not isinstance(facts, dict):
+        raise Failed(f"{client.address}: sends no facts; is it a QMQ node?")
+    return facts
 
 
 DONE = {"purge": "purged", "move": "moved", "redrive": "redriven"}

@@ -98,8 +98,9 @@ async def control_response(
     check_right: Callable[[str], None],
     user: str | None = None,
     address: str = "",
+    session: int = 0,
 ) -> ControlResponse:
-    """The response of the node to a SEND of `user`, from `address`, with these headers.
+    """The response of the node to a SEND of `user`, from `address`, in this session, with these headers.
 
     `check_right` raises Refused when the client may not make this request. A client without the right for the status
     gets only the part needed to follow a fanout: every message-id shows as much. Raises Refused for an unknown request,
@@ -123,7 +124,7 @@ async def control_response(
     verb = verb_of(destination)
     if verb is not None:
         about = destination.removeprefix(f"{CONTROL}{verb}")
-        return await run_verb(context, VerbRequest(verb, about, headers, user, address))
+        return await run_verb(context, VerbRequest(verb, about, headers, user, address, session))
     request = parse_request(destination, headers)
     facts = await respond_here(context, request)
     if is_mesh:

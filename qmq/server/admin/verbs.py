@@ -15,13 +15,23 @@ from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.bulk_jobs import HAS_CONSUMERS, NOT_SERVING, BulkJob, Facts
+from qmq.server.admin.connections import REASON_CHARS_MAX
 from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
+from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
+from qmq.server.admin.status import STATUS_BYTES_MAX
 from qmq.server.admin.system import SystemTopics
 from qmq.server.membership.decommission import Decommission
 from qmq.server.peers.control_response import ControlResponse
 
 CONTROL: Final = "/control/"
+NAMED_IN_AUDIT: Final[Mapping[str, str]] = {
+    "selector": "selector",
+    "reason": "reason",
+    "user": "kicked_user",
+    "address": "kicked_address",
+}
+"""Headers of a request that say what it is about, and the fields of the event that have their values."""
 COUNT_MAX: Final = 10**12
 
 log = logging.getLogger("qmq.admin")
@@ -35,6 +45,7 @@ class VerbRequest(NamedTuple):
     headers: Mapping[str, str]
     user: str | None
     address: str
+    session: int
 
     @property
     def is_mesh(self) -> bool:
@@ -50,7 +61,7 @@ class VerbRequest(NamedTuple):
         return is_said(self.headers, "dry-run")
 
 
-class VerbContext(DeleteContext, Protocol):
+class VerbContext(DeleteContext, QueryContext, Protocol):
     """What verbs need of the node."""
 
     decommission: Decommission
@@ -146,6 +157,36 @@ DELETIONS: Final[Mapping[DestinationKind, Callable[[VerbContext, VerbRequest], A
 }
 
 
+async def _connections(context: VerbContext, asked: VerbRequest) -> Facts:
+    return await _ask(context, asked, _named(asked))
+
+
+async def _kick(context: VerbContext, asked: VerbRequest) -> Facts:
+    wanted = _named(asked)
+    if not wanted:
+        raise Refused("missing-header", "kick names connections: /control/kick/ID, or the header user or address.")
+    reason = asked.headers.get("reason", "no reason given")[:REASON_CHARS_MAX]
+    # Else the client that asks would get no response.
+    but = f"{context.origin.node}/{asked.session}"
+    return await _ask(context, asked, {**wanted, "reason": reason, "but": but, "is_dry_run": asked.is_dry_run})
+
+
+def _named(asked: VerbRequest) -> dict[str, Any]:
+    """The connections that a request names."""
+    wanted = {name: asked.headers[name] for name in ("user", "address") if name in asked.headers}
+    return {**wanted, **({"id": asked.about.removeprefix("/")} if asked.about else {})}
+
+
+async def _ask(context: VerbContext, asked: VerbRequest, wanted: Mapping[str, Any]) -> Facts:
+    """Ask one node or all, and put their rows together."""
+    found, missing = await ask_nodes(context, asked.verb, wanted, is_mesh=asked.is_mesh)
+    facts: Facts = {"connections": sum([one["connections"] for one in found.values()])}
+    facts["rows"] = [row for one in found.values() for row in one["rows"]]
+    if asked.is_mesh:
+        facts |= {"nodes_asked": len(found) + len(missing), "nodes_answered": len(found), "nodes_missing": missing}
+    return facts
+
+
 async def _retire(context: VerbContext, asked: VerbRequest) -> Facts:
     name = asked.about.removeprefix("/")
     if is_said(asked.headers, "majority-lost"):
@@ -158,6 +199,7 @@ class Verb(NamedTuple):
 
     form: str
     run: Callable[[VerbContext, VerbRequest], Awaitable[Facts]]
+    is_audited: bool = True
 
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -165,28 +207,41 @@ VERBS: Final[Mapping[str, Verb]] = {
     "move": Verb("move/queue/NAME", _move),
     "redrive": Verb("redrive/queue/NAME", _redrive),
     "delete": Verb("delete/queue|topic|fanout/NAME", _delete),
+    "connections": Verb("connections", _connections, is_audited=False),
+    "kick": Verb("kick/CONNECTION", _kick),
     "retire": Verb("retire/NODE", _retire),
 }
 
 
 def verb_of(destination: str) -> str | None:
     """The verb that a control destination names; None for another request."""
-    verb, slash, _ = destination.removeprefix(CONTROL).partition("/")
-    return verb if slash and verb in VERBS else None
+    verb = destination.removeprefix(CONTROL).partition("/")[0]
+    return verb if verb in VERBS else None
 
 
 async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
     """Do what a verb asks for. Raises Refused; then nothing has changed."""
-    facts = await VERBS[asked.verb].run(context, asked)
+    verb = VERBS[asked.verb]
+    facts = await verb.run(context, asked)
     if asked.verb != "retire":
         facts = {"destination": asked.about, **facts, "dry_run": asked.is_dry_run}
-    said = {"destination": asked.about, "count": facts.get("messages", 0), "dry_run": asked.is_dry_run}
+    if verb.is_audited:
+        _audit(context, asked, facts)
+    body = json.dumps(facts).encode()
+    headers = {name.replace("_", "-"): _text(fact) for name, fact in facts.items() if name != "rows"}
+    rows = json.dumps(facts.get("rows", []))
+    if facts.get("rows") and "reply-to" not in asked.headers and len(rows) <= STATUS_BYTES_MAX:
+        headers["rows"] = rows
+    return ControlResponse(headers, body)
+
+
+def _audit(context: VerbContext, asked: VerbRequest, facts: Facts) -> None:
+    count = facts.get("connections", facts.get("messages", 0))
+    said = {"destination": asked.about, "count": count, "dry_run": asked.is_dry_run}
+    said |= {field: asked.headers[name] for name, field in NAMED_IN_AUDIT.items() if name in asked.headers}
     said |= {name: facts[name] for name in ("to", "reason", "nodes_missing") if facts.get(name)}
     context.system.audit(asked.verb, user=asked.user, address=asked.address, **said)
-    log.info("= user %s at %s: %s %s: %s", asked.user or "-", asked.address, asked.verb, asked.about, facts)
-    return ControlResponse(
-        {name.replace("_", "-"): _text(fact) for name, fact in facts.items()}, json.dumps(facts).encode()
-    )
+    log.info("= user %s at %s: %s %s", asked.user or "-", asked.address, asked.verb, said)
 
 
 def _text(fact: Any) -> str:

@@ -35,8 +35,8 @@ class FrameContext(Committing, Protocol):
     environment: Environment
     dedup_query: DedupQuery
 
-    async def answer(self, user: str | None, address: str, headers: Mapping[str, str]) -> ControlResponse:
-        """Respond to a control request of `user` at `address`. Raises Refused. May take minutes."""
+    async def answer(self, session: int, user: str | None, address: str, headers: Mapping[str, str]) -> ControlResponse:
+        """Respond to a control request of `user` at `address`, in `session`. Raises Refused. May take minutes."""
 
 
 class LoopSession(Protocol):
@@ -102,7 +102,7 @@ class FrameLoop:
     async def _response(self, request: Frame) -> ControlResponse | Refused:
         try:
             session = self._session
-            return await self._context.answer(session.user, session.peer_address, request.head.headers)
+            return await self._context.answer(session.id, session.user, session.peer_address, request.head.headers)
         except Refused as refused:
             return refused
 

@@ -1,0 +1,63 @@
+"""Connections of clients to one node: the list of them, and the end of those that an operator names."""
+
+from collections.abc import Iterator, Mapping
+from heapq import nsmallest
+from typing import Any, Final, Protocol
+
+from qmq.errors import Refused
+from qmq.server.clients.session import ClientSession
+from qmq.server.runtime.contexts import Engine
+
+ROWS_MAX: Final = 1000
+"""Connections of one node in one list."""
+
+REASON_CHARS_MAX: Final = 200
+
+
+class ConnectionsContext(Engine, Protocol):
+    """What the list needs of the node."""
+
+    sessions: dict[int, ClientSession]
+
+
+def connection_rows(context: ConnectionsContext, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The first `ROWS_MAX` connections that `wanted` names (`id`, `user`, `address`; all if it is empty)."""
+    found = list(_matching(context, wanted))
+    first = nsmallest(ROWS_MAX, found, key=lambda session: session.id)
+    return {"connections": len(found), "rows": [_row(context, session) for session in first]}
+
+
+def kick(context: ConnectionsContext, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """End the connections that `wanted` names, with its `reason` in the ERROR; the session `but` stays.
+
+    What is in flight to them is delivered again.
+    """
+    facts = connection_rows(context, wanted)
+    if not wanted.get("is_dry_run"):
+        for session in list(_matching(context, wanted)):
+            session.evict(Refused("kicked", f"An operator has ended this connection: {wanted['reason']}"))
+    return facts
+
+
+def _matching(context: ConnectionsContext, wanted: Mapping[str, Any]) -> Iterator[ClientSession]:
+    node = context.origin.node
+    for session in context.sessions.values():
+        facts = {"id": f"{node}/{session.id}", "user": session.user, "address": session.peer_address}
+        if facts["id"] != wanted.get("but") and all(
+            [wanted[name] == fact for name, fact in facts.items() if name in wanted]
+        ):
+            yield session
+
+
+def _row(context: ConnectionsContext, session: ClientSession) -> dict[str, Any]:
+    known = context.broker.sessions.get(session.id)
+    subscriptions = [] if known is None else list(known.subscriptions.values())
+    return {
+        "id": f"{context.origin.node}/{session.id}",
+        "node": context.origin.node,
+        "user": session.user or "",
+        "address": session.peer_address,
+        "protocol": f"STOMP {session.version.text}",
+        "subscriptions": 0 if known is None else known.subscribed,
+        "in_flight": sum([len(one.in_flight) for one in subscriptions]),
+    }

@@ -1,0 +1,70 @@
+"""Short requests to all nodes: each node responds about itself, and the response names those that did not answer.
+
+A query is done at once on each node, and may be done twice if a link ends. What takes longer is a job (`mesh_jobs`).
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from qmq.errors import Refused
+from qmq.server.admin.connections import ConnectionsContext, connection_rows, kick
+from qmq.server.peers.rpc import PeerRpc
+
+QUERY: Final = "admin_query"
+REQUEST_BEGIN: Final = f'{{"{QUERY}"'.encode()
+
+Facts = dict[str, Any]
+
+
+class QueryContext(ConnectionsContext, Protocol):
+    """What queries need of the node."""
+
+    peer_rpc: PeerRpc
+
+    @property
+    def peer_names(self) -> list[str]: ...
+
+
+async def _connections(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
+    return connection_rows(context, wanted)
+
+
+async def _kick(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
+    return kick(context, wanted)
+
+
+QUERIES: Final[Mapping[str, Callable[[QueryContext, Mapping[str, Any]], Awaitable[Facts]]]] = {
+    "connections": _connections,
+    "kick": _kick,
+}
+
+
+async def ask_nodes(
+    context: QueryContext, query: str, wanted: Mapping[str, Any], *, is_mesh: bool
+) -> tuple[dict[str, Facts], list[str]]:
+    """The facts of each node that answers, this one first; and with `is_mesh` the names of the nodes that do not."""
+    found = {context.origin.node: await QUERIES[query](context, wanted)}
+    if not is_mesh:
+        return found, []
+    answers = await context.peer_rpc.ask(json.dumps({QUERY: query, "wanted": wanted}).encode())
+    for peer in sorted(answers):
+        facts = json.loads(answers[peer])
+        if isinstance(facts, dict):
+            found[peer] = facts
+    return found, sorted(set(context.peer_names) - set(found))
+
+
+def is_about_administration(request: bytes) -> bool:
+    """Whether a peer sends an administrative query."""
+    return request.startswith(REQUEST_BEGIN)
+
+
+async def respond_to_query(context: QueryContext, request: bytes) -> bytes:
+    """The response of this node to a query of a peer. Raises Refused."""
+    try:
+        asked = json.loads(request)
+        query, wanted = QUERIES[asked[QUERY]], dict(asked["wanted"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused("bad-destination", f"queries of peers are {', '.join(QUERIES)}") from error
+    return json.dumps(await query(context, wanted)).encode()

@@ -1,0 +1,63 @@
+"""`qmq connections` and `qmq kick`: what they ask of the node, and what they print."""
+
+import json
+
+import pytest
+
+from qmq.wire.stomp import Frame
+
+from .conftest import Run
+from .stub import StubNode, message, polite
+
+ROW = {
+    "id": "b/7",
+    "user": "ann",
+    "address": "10.0.0.1",
+    "protocol": "STOMP 1.2",
+    "subscriptions": 2,
+    "in_flight": 3,
+}
+
+
+def answers(**facts: object) -> StubNode:
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        if got.head.command != "SEND":
+            return polite(node, got)
+        return message(1, json.dumps(facts).encode())
+
+    return StubNode(answer)
+
+
+def sent(node: StubNode) -> dict[str, str]:
+    found = next(dict(got.head.headers) for got in node.received if got.head.command == "SEND")
+    return {name: value for name, value in found.items() if name not in ("reply-to", "content-length")}
+
+
+def test_connections_are_a_table(run: Run) -> None:
+    with answers(connections=1, rows=[ROW], nodes_missing=["c"]) as node:
+        result = run("connections", "--at", node.at, "--user", "ann")
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split() == ["b/7", "ann", "10.0.0.1", "STOMP", "1.2", "2", "3"]
+    assert "c" in result.stderr
+    assert sent(node) == {"destination": "/control/connections", "user": "ann", "scope": "mesh"}
+
+
+def test_a_kick_names_what_it_ended(run: Run) -> None:
+    with answers(connections=1, rows=[ROW], nodes_missing=[]) as node:
+        result = run("kick", "b/7", "--reason", "it hangs", "--at", node.at)
+
+    assert (result.exit_code, result.output) == (0, "b/7 ann 10.0.0.1 is ended\n")
+    assert sent(node) == {"destination": "/control/kick/b/7", "reason": "it hangs", "scope": "mesh"}
+
+
+@pytest.mark.parametrize("facts", [{"connections": 0, "nodes_missing": []}, {"connections": 1, "nodes_missing": ["c"]}])
+def test_a_kick_that_ends_nothing_or_misses_a_node_ends_with_exit_code_1(run: Run, facts: dict[str, object]) -> None:
+    with answers(**facts) as node:
+        result = run("kick", "--address", "10.0.0.1", "--reason", "x", "--at", node.at)
+
+    assert result.exit_code == 1
+
+
+def test_a_kick_without_a_name_is_a_mistake_of_the_command_line(run: Run) -> None:
+    assert run("kick", "--reason", "x").exit_code == 2

@@ -1,0 +1,116 @@
+"""Lists of connections, and their end by an operator."""
+
+import json
+from typing import Any
+
+from trio.testing import MockClock
+
+from tests.server.admin.test_bulk_jobs import Q, fill, refusal
+from tests.server.mesh_rig import MeshRig, isolate
+from tests.server.rig import Client, Rig, nothing_more, send, subscribe
+
+
+async def ask(client: Client, destination: str, **headers: str) -> dict[str, Any]:
+    """The JSON response."""
+    await client.send(send(f"/control/{destination}", "", reply_to="/temp-queue/r", **headers))
+    found: dict[str, Any] = json.loads((await client.next("MESSAGE")).body)
+    return found
+
+
+async def test_connections_of_all_nodes_are_listed(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client, worker = await mesh.connect("a"), await mesh.connect("b")
+        await worker.send(subscribe(Q, ack="client-individual"))
+        await worker.receipt()
+        await fill(client, "1")
+        await worker.messages(1)
+
+        facts = await ask(client, "connections", scope="mesh")
+
+        assert (facts["connections"], facts["nodes_missing"]) == (2, [])
+        assert facts["rows"] == [
+            {
+                "id": f"{name}/1",
+                "node": name,
+                "user": "",
+                "address": "10.0.0.1",
+                "protocol": "STOMP 1.2",
+                "subscriptions": subscriptions,
+                "in_flight": subscriptions,
+            }
+            for name, subscriptions in (("a", 0), ("b", 1))
+        ]
+        assert (await ask(client, "connections"))["connections"] == 1
+
+
+async def test_a_kicked_client_reads_why_and_its_messages_are_delivered_again(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client, worker = await mesh.connect("a"), await mesh.connect("b")
+        await worker.send(subscribe(Q, ack="client-individual"))
+        await worker.receipt()
+        await fill(client, "1")
+        await worker.messages(1)
+
+        facts = await ask(client, "kick/b/1", reason="it hangs", scope="mesh")
+
+        assert [row["id"] for row in facts["rows"]] == ["b/1"]
+        error = await worker.any()
+        assert (error.head.command, error.head.headers["error-code"]) == ("ERROR", "kicked")
+        assert "it hangs" in error.head.headers["message"]
+        await client.send(subscribe(Q))
+        message = await client.next("MESSAGE")
+        assert (message.body, message.head.headers["redelivered"]) == (b"1", "true")
+
+
+async def test_by_address_all_but_the_connection_that_asks_are_ended(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, one, other = await rig.connect(), await rig.connect(), await rig.connect("10.0.0.2")
+
+        facts = await ask(client, "kick", address="10.0.0.1", reason="all of them")
+
+        assert facts["connections"] == 1
+        assert (await one.any()).head.command == "ERROR"
+        await nothing_more(other)
+        await nothing_more(client)
+
+
+async def test_a_dry_run_ends_nothing(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, other = await rig.connect(), await rig.connect()
+
+        assert (await ask(client, "kick/a/2", dry_run="true", reason="x"))["connections"] == 1
+
+        await nothing_more(other)
+
+
+async def test_a_kick_of_no_connection_in_particular_is_refused(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        assert await refusal(await rig.connect(), "kick", reason="everybody") == "missing-header"
+
+
+async def test_a_kick_is_an_event_of_the_audit(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, watcher = await rig.connect(), await rig.connect()
+        await watcher.send(subscribe("/system/audit"))
+        await watcher.receipt()
+
+        await ask(client, "connections")
+        await ask(client, "kick", address="10.9.9.9", reason="why")
+
+        (event,) = [json.loads(body) for body in await watcher.messages(1)]
+        assert (event["event"], event["count"], event["reason"]) == ("kick", 0, "why")
+        assert (event["address"], event["kicked_address"]) == ("10.0.0.1", "10.9.9.9")
+
+
+async def test_a_node_that_does_not_answer_is_missing(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await mesh.connect("a")
+        isolate(mesh, "c")
+
+        facts = await ask(client, "connections", scope="mesh")
+
+        assert (facts["nodes_missing"], facts["nodes_answered"]) == (["c"], 2)
