@@ -20,6 +20,7 @@ VERBS: Final[Mapping[str, Action]] = {
     "count-subscribers": Action.OBSERVE,
     "list": Action.OBSERVE,
     "list-subscribers": Action.OBSERVE,
+    "connections": Action.OBSERVE,
 }
 
 SYSTEM_TOPICS: Final[Mapping[str, Action]] = {
