@@ -30,6 +30,10 @@ class Pipe(Protocol):
         The TLS layer has checked the certificate against its CA. The caller decides whether one of the names is right.
         """
 
+    @property
+    def peer_certificate_subject(self) -> frozenset[str]:
+        """The common names in the subject of that certificate; empty as above."""
+
     async def receive_some(self, bytes_max: int) -> bytes:
         """Wait for bytes; b"" when the other side has ended its half. A trio checkpoint.
 

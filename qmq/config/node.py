@@ -45,6 +45,9 @@ class ListenerSettings(Section):
     tls: TlsSettings | None = None
     anonymous: bool | None = None
     """Whether CONNECT without login is accepted. None: on loopback, while no user is configured."""
+    certificate_user: Literal["subject", "san"] | None = None
+    """Where the certificate of a client names its user: the common name, or a DNS name (subjectAltName). None: nowhere,
+    and clients log in with a password."""
     insecure: bool = False
     """Whether passwords may arrive without TLS from other machines. It must be written down."""
     receipts_before_commit: bool = False
@@ -53,6 +56,14 @@ class ListenerSettings(Section):
     def serves_anonymous(self, *, has_users: bool) -> bool:
         """Whether CONNECT without login is accepted here; `has_users` says whether the node has any user."""
         return self.address.is_loopback and not has_users if self.anonymous is None else self.anonymous
+
+    @field_validator("certificate_user")
+    @classmethod
+    def _certificates_are_checked(cls, source: str | None, info: ValidationInfo) -> str | None:
+        tls = info.data.get("tls")
+        if source is not None and (tls is None or tls.ca is None) and "tls" in info.data:
+            raise ValueError("must be left out, unless tls has ca: only a checked certificate names a user")
+        return source
 
     @field_validator("insecure")
     @classmethod
@@ -251,6 +262,10 @@ class NodeSettings(Section):
     @classmethod
     def _users_differ(cls, users: tuple[User, ...], info: ValidationInfo) -> tuple[User, ...]:
         names = [user.name for user in users]
+        if not any(listener.certificate_user for listener in info.data.get("stomp", ())):
+            for user in users:
+                if user.password_hash is None:
+                    raise ValueError(f"must have a password_hash for {user.name!r}, or a listener certificate_user")
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise ValueError(f"must not have two users named {name!r}")

@@ -28,6 +28,8 @@ def _read_user_name(value: object) -> object:
 
 
 def _read_password_hash(value: object) -> object:
+    if value is None:
+        return None
     if not isinstance(value, str) or re.fullmatch(r"\$argon2(id|i|d)\$[!-~]{20,400}", value) is None:
         raise ValueError("must be an argon2 hash, which `qmq config hash` prints; never the password itself")
     return value
@@ -57,8 +59,8 @@ class User(Section):
     """One `[[users]]`: a login and its groups."""
 
     name: Annotated[str, BeforeValidator(_read_user_name)]
-    password_hash: Annotated[str, BeforeValidator(_read_password_hash), Field(repr=False)]
-    """As `qmq config hash` prints it."""
+    password_hash: Annotated[str | None, BeforeValidator(_read_password_hash), Field(repr=False)] = None
+    """As `qmq config hash` prints it. None: the user logs in with a certificate only."""
     groups: tuple[Name, ...] = ()
     """`administrator`, `operator`, `observer` and `client` are predefined. A user without group or permission may log
     in, and do nothing."""

@@ -92,11 +92,11 @@ class SendPlans:
     def of(self, head: Head) -> SendPlan | None:
         """What a SEND with this header block asks for; None for a control destination, answered each time anew.
 
-        Raises Refused for what may not be sent.
+        Raises Refused for what may not be sent. A remembered plan was allowed for the session that made it, so the
+        gateway asks again.
         """
         plan = head.memo
         if isinstance(plan, SendPlan) and plan.generation == self._rules.generation:
-            self._rights.check_send(plan.envelope.destination)
             return plan
         return self._work_out(head)
 

@@ -252,6 +252,21 @@ def test_a_listener_off_loopback_without_tls_must_say_that_it_is_insecure(write:
     assert not load_node(write(f"{listener}{tls}{users}")).stomp[0].insecure
 
 
+def test_a_user_without_password_needs_a_listener_that_takes_users_from_certificates(write: Write) -> None:
+    users = '[[users]]\nname = "ann"\n'
+    listener = '[[stomp]]\naddress = "127.0.0.1:1"\ncertificate_user = "san"\n'
+    tls = 'tls = { certificate = "c", key = "k", ca = "a" }\n'
+
+    assert diagnostics_of(write(users)) == [
+        "FILE:1: users: must have a password_hash for 'ann', or a listener certificate_user"
+    ]
+    assert diagnostics_of(write(f"{listener}{users}"))[0] == (
+        "FILE:3: stomp[0].certificate_user = 'san': "
+        "must be left out, unless tls has ca: only a checked certificate names a user"
+    )
+    assert load_node(write(f"{listener}{tls}{users}")).users[0].password_hash is None
+
+
 PERMISSION_MISTAKES = [
     ('user = "bob"\nallow = ["send"]', "permissions[0].user = 'bob': must be a user of [[users]], or anonymous"),
     ('group = "bills"\nallow = ["send"]', "permissions[0].group = 'bills': must be a group of at least one user"),

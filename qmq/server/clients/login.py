@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 import argon2
@@ -51,6 +51,7 @@ class Logins:
 
     def _take(self, users: tuple[User, ...]) -> None:
         self._hashes = {user.name: user.password_hash for user in users}
+        """User → its hash, None for one that logs in with a certificate."""
         self._early = {user.name: user.receipts_before_commit for user in users}
 
     def answers_early(self, user: str | None, listener: ListenerSettings | None) -> bool:
@@ -81,9 +82,11 @@ class Logins:
         listener: ListenerSettings | None,
         address: str,
         gone: Callable[[], Awaitable[None]],
+        certified: Collection[str] = (),
     ) -> str | None:
         """The user that CONNECT names, None for an anonymous one; counts the user. Without a `listener` the client is
-        at the Unix socket, which has checked its credentials.
+        at the Unix socket, which has checked its credentials. `certified` are the names in the certificate of the
+        client; one of them is its user if CONNECT names none.
 
         `gone` runs while a password check waits for its turn, and returns when the client has disconnected. Then
         trio.BrokenResourceError is raised. Raises Refused when the login fails.
@@ -93,6 +96,8 @@ class Logins:
             return LOCAL_ADMINISTRATOR
         login = headers.get("login")
         passcode = headers.get("passcode", "")
+        if login is None and certified and self._hashes:
+            return self._admit(self._certified_user(certified))
         if login is None or not self._hashes:
             if self.serves_anonymous(listener):
                 return None
@@ -102,6 +107,18 @@ class Logins:
         if not await self._is_right(login, passcode, known, address, gone) or self._hashes.get(login) != known:
             await trio.sleep(FAILED_LOGIN_SECONDS)
             raise Refused("login-failed", "Unknown user or wrong passcode.")
+        return self._admit(login)
+
+    def _certified_user(self, names: Collection[str]) -> str:
+        """The one user among the names of a certificate. Raises Refused."""
+        users = [name for name in names if name in self._hashes]
+        if len(users) != 1:
+            many = "no user" if not users else "more than one user"
+            raise Refused("login-failed", f"The certificate of the client names {many}.")
+        return users[0]
+
+    def _admit(self, login: str) -> str:
+        """Count a connection of this user. Raises Refused when it has too many."""
         if self._users[login] >= self._limits.connections_per_user_max:
             raise Refused(
                 "too-many-connections", f"One user has at most {self._limits.connections_per_user_max} connections."

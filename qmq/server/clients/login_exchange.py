@@ -4,6 +4,7 @@ A password check may wait for its turn and takes a while. Meanwhile the client i
 disconnected.
 """
 
+from collections.abc import Collection
 from typing import Protocol
 
 import trio
@@ -90,7 +91,7 @@ class LoginExchange:
             context.admission.check_open()
             with self._checking:
                 session.user = await context.logins.check(
-                    headers, session.listener, self._login.address, self._until_disconnected
+                    headers, session.listener, self._login.address, self._until_disconnected, self._certified()
                 )
         except (Refused, RemoteProtocolError) as error:
             session.version = version
@@ -129,6 +130,13 @@ class LoginExchange:
         session.outbox.flush()
         session.beats.start()
         return True
+
+    def _certified(self) -> Collection[str]:
+        """The names of users in the certificate of the client, where its listener takes users from certificates."""
+        source = None if self._session.listener is None else self._session.listener.certificate_user
+        if source is None:
+            return ()
+        return self._pipe.peer_certificate_subject if source == "subject" else self._pipe.peer_certificate_names
 
     async def _until_disconnected(self) -> None:
         """Return when the client has ended its half. Bytes that it sends meanwhile are kept, up to the size of one

@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -65,6 +66,10 @@ class SocketPipe:
     def peer_certificate_names(self) -> frozenset[str]:
         return frozenset()
 
+    @property
+    def peer_certificate_subject(self) -> frozenset[str]:
+        return frozenset()
+
     def send_now(self, data: bytes) -> int:
         if self._closed:
             return 0
@@ -108,11 +113,18 @@ class TlsPipe:
 
     @property
     def peer_certificate_names(self) -> frozenset[str]:
+        return frozenset(value for kind, value in self._certificate().get("subjectAltName", ()) if kind == "DNS")
+
+    @property
+    def peer_certificate_subject(self) -> frozenset[str]:
+        parts = self._certificate().get("subject", ())
+        return frozenset(value for part in parts for kind, value in part if kind == "commonName")
+
+    def _certificate(self) -> Mapping[str, Any]:
         try:
-            certificate = self._stream.getpeercert()
+            return self._stream.getpeercert() or {}
         except trio.NeedHandshakeError:
-            return frozenset()
-        return frozenset(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
+            return {}
 
     async def receive_some(self, bytes_max: int) -> bytes:
         return bytes(await self._stream.receive_some(bytes_max))

@@ -88,8 +88,14 @@ async def test_counts_lists_and_system_topics_are_for_observers(
 
 async def test_a_user_without_group_and_permission_may_do_nothing(autojump_clock: MockClock) -> None:
     async with Rig(users=users("none")).run() as rig:
-        frames = (send("/queue/q", "", "r"), subscribe("/queue/q"), subscribe("/fanout/f", id="d", durable="true"))
-        assert await answers(rig, "none", frames) == ["not-allowed"] * 3
+        frames = (
+            send("/queue/q", "", "r"),
+            send("/fanout/f", "", "r"),
+            subscribe("/queue/q"),
+            subscribe("/fanout/f", id="d", durable="true"),
+        )
+        assert await answers(rig, "none", frames) == ["not-allowed"] * 4
+        assert rig.alive.broker.send_limits.logged_fanouts == set()
         assert rig.alive.broker.queues.by_name == {}
         assert not rig.alive.broker.durable_subscriptions.attached
 

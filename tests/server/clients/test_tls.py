@@ -37,7 +37,9 @@ class Papers:
         self.authority.cert_pem.write_to_path(str(self.ca))
 
     def of(self, name: str, *more: str, key_type: trustme.KeyType = trustme.KeyType.ECDSA) -> TlsSettings:
-        paper = self.authority.issue_cert(name, *more, key_type=key_type)
+        return self.written(name, self.authority.issue_cert(name, *more, key_type=key_type))
+
+    def written(self, name: str, paper: trustme.LeafCert) -> TlsSettings:
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         for number, part in enumerate(paper.cert_chain_pems):
             part.write_to_path(str(certificate), append=number > 0)
@@ -159,6 +161,57 @@ async def test_a_certificate_that_a_client_must_show_is_no_login(
                 stop()
 
     assert frames[0].head.headers.get("error-code", frames[0].head.command) == said
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "users", "login", "said"),
+    [
+        ("san", ("ann",), ("ann",), "", "ann"),
+        ("san", ("ann", "ann.example"), ("ann",), "", "ann"),
+        ("san", ("ann", "bob"), ("ann", "bob"), "", "login-failed"),
+        ("san", ("eve",), ("ann",), "", "login-failed"),
+        ("subject", ("eve", "the ann of operations"), ("the ann of operations", "eve"), "", "the ann of operations"),
+        ("san", ("eve",), ("ann",), "login:ann\npasscode:secret\n", "ann"),
+        ("san", ("ann",), ("ann", "bob"), "login:bob\npasscode:\n", "login-failed"),
+    ],
+)
+async def test_a_certificate_names_the_user_where_the_listener_asks_for_one(
+    papers: Papers, source: str, names: tuple[str, ...], users: tuple[str, ...], login: str, said: str
+) -> None:
+    password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
+    hashes = {"ann": password_hash}
+    listed = tuple(User(name=name, password_hash=hashes.get(name), groups=("client",)) for name in users)
+    listener = ListenerSettings.model_validate(
+        {"address": Address(HOST, 0), "tls": papers.of("node"), "certificate_user": source}
+    )
+    made = papers.authority.issue_cert(names[0], common_name=names[1]) if source == "subject" else None
+    shown = client_context(papers, papers.of(*names) if made is None else papers.written("client", made))
+    rig = Rig(
+        users=tuple(user for user in listed if user.password_hash) or (User(name="x", password_hash=password_hash),)
+    )
+    async with rig.run():
+        node = rig.alive
+        node.logins.change(listed, node.limits)
+        node.environment.network = TcpNetwork()
+        with trio.fail_after(SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+                address, stop = await nursery.start(serve_clients, node, listener)
+                client = await TcpNetwork().connect(*address, shown, "node")
+                await client.send_all(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0".encode())
+                connection = Connection(Role.CLIENT)
+                frames = []
+                while not frames:
+                    frames += connection.receive(await client.receive_some(65536))
+                client.close()
+                stop()
+
+    headers = frames[0].head.headers
+    assert headers.get("error-code", headers.get("user-name")) == said
+
+
+def client_context(papers: Papers, tls: TlsSettings) -> Tls:
+    _, shown = Certificates().for_links(tls)
+    return shown
 
 
 async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Papers) -> None:
