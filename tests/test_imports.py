@@ -21,6 +21,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "members": {"errors", "dots"},
     "access": {"errors"},
     "config": {"errors", "access"},
+    "definitions": {"errors", "dots"},
     "wire": {"errors", "dots"},
     "broker": {"errors", "dots", "cursors", "deletions", "lost_ranges", "members"},
     "storage": {"errors", "dots", "cursors", "deletions", "lost_ranges", "members"},

@@ -1,0 +1,113 @@
+"""The definitions of one node, and how a change of another node merges into them.
+
+The later version of a key stays, on every node and in whatever order changes arrive: `merge` is commutative,
+associative and idempotent. A deleted definition stays as a tombstone, so that an older change cannot bring it back.
+
+`digest` is a hash of all definitions without tombstones. Two nodes with the same digest have the same definitions.
+
+Surprising: the worker thread of the store reads the table too, so `by_key` gets new entries but no entry is changed in
+place.
+"""
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from qmq.definitions.definition import Definition, Key, Version
+from qmq.dots import Origin
+from qmq.errors import Refused
+
+DEFINITIONS_MAX: Final = 100_000
+"""Definitions and tombstones of a node, before it refuses new keys. It always accepts those of peers."""
+
+
+class Merged(NamedTuple):
+    """What became of a change."""
+
+    is_news: bool
+    """Whether it is the present version now, and was not before."""
+    lost: Definition | None = None
+    """The earlier one of two concurrent changes with different values: nothing remains of it."""
+
+
+KNOWN: Final = Merged(False)
+
+
+class DefinitionTable:
+    """The later version of each key."""
+
+    def __init__(self, definitions: Iterable[Definition] = ()) -> None:
+        self.by_key: dict[Key, Definition] = {}
+        self.digest = 0
+        self._time_us = self._counter = 0
+        for definition in definitions:
+            self.merge(definition)
+
+    def merge(self, change: Definition) -> Merged:
+        """Keep `change` if it is later than what is known of its key."""
+        key, version = change.key, change.version
+        if version[:2] > (self._time_us, self._counter):
+            self._time_us, self._counter = version[:2]
+        known = self.by_key.get(key)
+        if known is None:
+            self._keep(change, None)
+            return Merged(True)
+        if version == known.version:
+            return KNOWN
+        later, earlier = (change, known) if version > known.version else (known, change)
+        is_lost = later.is_concurrent_with(earlier) and later.text != earlier.text
+        if later is change:
+            self._keep(change, known)
+        return Merged(later is change, earlier if is_lost else None)
+
+    def next_version(self, now_us: int, origin: Origin, sequence: int) -> Version:
+        """The version of a change made now: later than all that this node knows."""
+        time_us = max(now_us, self._time_us)
+        counter = self._counter + 1 if time_us == self._time_us else 0
+        self._time_us, self._counter = time_us, counter
+        return Version(time_us, counter, origin, sequence)
+
+    def check_room(self, keys: Iterable[Key]) -> None:
+        """Raises Refused when these keys find no room."""
+        if len(self.by_key) + sum(1 for key in keys if key not in self.by_key) > DEFINITIONS_MAX:
+            raise Refused("too-many-definitions", f"A node keeps at most {DEFINITIONS_MAX} definitions.")
+
+    def get(self, key: Key) -> Definition | None:
+        """The present definition; None if there is none, or it is deleted."""
+        found = self.by_key.get(key)
+        return found if found is not None and found.text is not None else None
+
+    def of_kind(self, kind: str) -> list[Definition]:
+        """The definitions of this kind, without tombstones, sorted by name."""
+        return sorted(one for one in self.present() if one.key.kind == kind)
+
+    def present(self) -> Iterator[Definition]:
+        """All definitions but tombstones."""
+        return (one for one in list(self.by_key.values()) if one.text is not None)
+
+    def tombstones(self) -> list[Definition]:
+        return [one for one in self.by_key.values() if one.text is None]
+
+    def of_origin(self, origin: Origin) -> list[Definition]:
+        """The present versions that this origin wrote, tombstones included. Any thread may call it."""
+        return [one for one in list(self.by_key.values()) if one.version.origin == origin]
+
+    def forget(self, tombstones: Iterable[Definition]) -> None:
+        """Forget what `tombstones.TombstoneRounds` of another copy returned; a later change stays."""
+        for one in tombstones:
+            known = self.by_key.get(one.key)
+            if known is not None and known.version == one.version:
+                del self.by_key[one.key]
+
+    def _keep(self, change: Definition, before: Definition | None) -> None:
+        if before is not None and before.text is not None:
+            self.digest ^= _hash(before)
+        if change.text is not None:
+            self.digest ^= _hash(change)
+        self.by_key[change.key] = change
+
+
+def _hash(definition: Definition) -> int:
+    (kind, name), (time_us, counter, origin, sequence) = definition.key, definition.version
+    text = f"{kind}\0{name}\0{time_us}\0{counter}\0{origin}\0{sequence}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())

@@ -1,0 +1,142 @@
+"""Merging definitions: the later change wins on every node, in whatever order changes arrive."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qmq.definitions.definition import Definition, Key, Version, text_of
+from qmq.definitions.table import DefinitionTable
+from qmq.dots import Origin
+from qmq.errors import Refused
+
+A, B = Origin("a", 1), Origin("b", 1)
+KEY = Key("policy", "/queue/q")
+
+
+def change(
+    origin: Origin, sequence: int, time_us: int = 100, text: str | None = "{}", replaced: Version | None = None
+) -> Definition:
+    return Definition(KEY, Version(time_us, 0, origin, sequence), text, replaced)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Definition]:
+    """Changes that nodes wrote, each knowing some of the earlier ones."""
+    nodes = [DefinitionTable() for _ in range(3)]
+    written: list[Definition] = []
+    for sequence in range(draw(st.integers(1, 12))):
+        node = draw(st.integers(0, 2))
+        table = nodes[node]
+        for number in draw(st.lists(st.integers(0, 20), max_size=4)):
+            if number < len(written):
+                table.merge(written[number])
+        key = Key("policy", draw(st.sampled_from("xyz")))
+        known = table.by_key.get(key)
+        version = table.next_version(draw(st.integers(0, 5)), Origin("abc"[node], 1), sequence + 1)
+        text = draw(st.sampled_from([None, '{"a":1}', '{"a":2}']))
+        written.append(Definition(key, version, text, None if known is None else known.version))
+        table.merge(written[-1])
+    return written
+
+
+def merged(changes: Sequence[Definition]) -> DefinitionTable:
+    return DefinitionTable(changes)
+
+
+@given(histories(), st.randoms())
+def test_the_order_and_the_number_of_arrivals_have_no_effect(history: list[Definition], random: object) -> None:
+    shuffled = [*history, *history]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    one, other = merged(history), merged(shuffled)
+
+    assert one.by_key == other.by_key
+    assert one.digest == other.digest
+
+
+@given(histories())
+def test_the_latest_change_of_each_key_stays(history: list[Definition]) -> None:
+    table = merged(history)
+
+    for key, kept in table.by_key.items():
+        assert kept == max((one for one in history if one.key == key), key=lambda one: one.version)
+
+
+@given(histories())
+def test_a_writer_replaces_what_it_knew(history: list[Definition]) -> None:
+    for one in history:
+        assert one.replaced is None or one.replaced < one.version
+
+
+@given(st.permutations([1, 2, 3, 4]))
+def test_changes_that_know_each_other_are_no_conflict(order: list[int]) -> None:
+    chain: dict[int, Definition] = {}
+    for number in range(1, 5):
+        before = chain[number - 1].version if number > 1 else None
+        chain[number] = change(A, number, 100 + number, f'{{"n":{number}}}', before)
+    table = DefinitionTable()
+
+    assert [table.merge(chain[number]).lost for number in order] == [None] * 4
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_the_earlier_of_two_concurrent_changes_is_reported_on_both_nodes(is_swapped: bool) -> None:
+    base = change(A, 1, 100)
+    early = change(A, 2, 101, '{"a":1}', base.version)
+    late = change(B, 1, 102, '{"a":2}', base.version)
+    first, second = (late, early) if is_swapped else (early, late)
+    table = DefinitionTable([base, first])
+
+    result = table.merge(second)
+
+    assert result.lost == early
+    assert table.get(KEY) == late
+
+
+def test_concurrent_changes_to_the_same_value_are_no_conflict() -> None:
+    table = DefinitionTable([change(A, 1, 100, '{"a":1}')])
+
+    assert table.merge(change(B, 1, 101, '{"a":1}')).lost is None
+
+
+def test_a_change_is_later_than_all_that_its_writer_knew_also_with_a_slow_clock() -> None:
+    table = DefinitionTable([change(A, 1, 5_000)])
+
+    versions = [table.next_version(now_us, B, sequence) for sequence, now_us in enumerate((10, 20, 6_000, 30), 1)]
+
+    assert [version[:2] for version in versions] == [(5_000, 1), (5_000, 2), (6_000, 0), (6_000, 1)]
+
+
+def test_an_older_change_does_not_bring_a_deleted_definition_back() -> None:
+    table = DefinitionTable([change(A, 2, 101, None)])
+
+    assert not table.merge(change(B, 1, 100)).is_news
+    assert table.get(KEY) is None
+    assert table.of_kind("policy") == []
+
+
+def test_the_digest_does_not_depend_on_tombstones() -> None:
+    table = DefinitionTable([change(A, 1)])
+    before = DefinitionTable().digest
+
+    table.merge(change(A, 2, 101, None))
+
+    assert table.digest == before
+
+
+def test_a_value_is_canonical_json_of_a_bounded_length() -> None:
+    assert text_of(KEY, {"b": 1, "a": [True]}) == text_of(KEY, {"a": [True], "b": 1}) == '{"a":[true],"b":1}'
+    for value in ({"a": float("nan")}, {"a": object()}, {"a": "x" * 70_000}):
+        with pytest.raises(Refused, match="policy /queue/q"):
+            text_of(KEY, value)
+
+
+def test_a_full_table_refuses_new_keys_and_changes_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qmq.definitions.table.DEFINITIONS_MAX", 1)
+    table = DefinitionTable([change(A, 1)])
+
+    table.check_room([KEY])
+    with pytest.raises(Refused, match="at most 1 definitions"):
+        table.check_room([Key("policy", "/queue/other")])
