@@ -11,6 +11,7 @@
     Moved                           CURSOR   destination = the fanout, body = what became of the cursor
     Fact                            TERM     body = who serves whose queue messages; as VOTE: who has this node's vote
     Fact                            GONE     body = a stretch of records that are nowhere any more
+    Fact                            DEFINITION body = a change of a definition
     Deleted                         DELETE   destination = the fanout, body = the vector up to which it is deleted
 
 Records of unknown kinds are stored and relayed byte for byte and mean nothing here.
@@ -23,12 +24,14 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.dedup import dedup_key
 from qmq.broker.messages.destination import kind_of
 from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope, Fact, Message, Moved, OwnRecord, Settle
+from qmq.definitions.definition import Definition
 from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
 from qmq.storage.format.batch import GAPS, batch_records, encode_batch
 from qmq.storage.format.cursor_record import pack_move, unpack_move
+from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.delete_record import pack_delete, unpack_delete
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
 from qmq.storage.format.interfaces import QueueRow
@@ -225,6 +228,8 @@ class Replay:
         """Told of every TERM that comes in, and of votes of this node's earlier lives."""
         self.on_seal: Callable[[str, list[Seal]], None] = _is_collected_by_none
         """Told of every SEAL that comes in, and of whose node."""
+        self.on_definition: Callable[[Definition], None] = _is_kept_by_none
+        """Gets every change of a definition that comes in."""
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:
         """The message that a PUBLISH record carries; None when its destination means nothing to this version."""
@@ -280,6 +285,8 @@ class Replay:
                 dot = Dot(origin, record.sequence)
                 before = unpack_delete(record.body)
                 self._broker.accept_deletion(Deletion(record.destination, dot, record.timestamp_us, before))
+            elif record.kind == RecordKind.DEFINITION:
+                self.on_definition(unpack_definition(record.body))
             elif record.kind == RecordKind.SEAL:
                 self.on_seal(origin.node, unpack_seals(record.body))
             elif record.kind == RecordKind.GONE and origin.node == self._broker.origin.node:
@@ -298,6 +305,10 @@ class Replay:
 
 def _is_collected_by_none(writer: str, seals: list[Seal]) -> None:
     """What becomes of seals where nothing is ever forgotten."""
+
+
+def _is_kept_by_none(change: Definition) -> None:
+    """What becomes of definitions where none are kept."""
 
 
 def _nobody_asks(note: TermNote) -> None:

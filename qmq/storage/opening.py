@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from qmq.cursors import Cursor, Name
+from qmq.definitions.table import DefinitionTable
 from qmq.deletions import Deletions
 from qmq.dots import Dot, Vector, merge
 from qmq.errors import DiskFull, StorageError
@@ -76,6 +77,8 @@ class Recovered:
     """Further ranges that no member has."""
     deletions: Deletions
     """Deletions of fanouts. The owner of the store adds later decisions; readers of fanouts skip what is deleted."""
+    definitions: DefinitionTable
+    """The definitions of the mesh. The owner of the store merges later changes; snapshots for peers read it."""
 
 
 class Opened(NamedTuple):
@@ -133,7 +136,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     except DiskFull:
         left = checkpointer.what_is_left()
     logs.remove_left_over(deletions_of(catalog.facts()).by_name)
-    cursors, given_up, lost, terms, deletions = replay_cursors(journal, catalog, logs.state.position)
+    cursors, given_up, lost, terms, deletions, definitions = replay_cursors(journal, catalog, logs.state.position)
     recovered = _recovered(
         identity,
         fresh,
@@ -147,6 +150,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
         given_up,
         lost,
         deletions,
+        definitions,
     )
     return Opened(journal, recovered, checkpointer, logs, lock)
 
@@ -248,6 +252,7 @@ def _recovered(
     given_up: Vector,
     lost: LostRanges,
     deletions: Deletions,
+    definitions: DefinitionTable,
 ) -> Recovered:
     """`left`: what could not be carried into the stores."""
     messages: list[tuple[Dot, Record]] = []
@@ -280,4 +285,5 @@ def _recovered(
         given_up=given_up,
         lost=lost,
         deletions=deletions,
+        definitions=definitions,
     )

@@ -83,11 +83,12 @@ class Store:
         self._logs = logs
         self._lock = lock
         self._deletions = deletions = opened.recovered.deletions
+        definitions = opened.recovered.definitions
         self._reader = FanoutReader(journal, logs, settings.fanout_prefix, deletions)
         self._repairer = FanoutRepairer(disk, journal, logs, lock, checkpointer)
         self._row_repairer = RowRepairer(queues, journal, checkpointer, settings)
         self._repair_source = RepairSource(
-            queues, SnapshotReader(queues, logs, lock, deletions), checkpointer, self._row_repairer
+            queues, SnapshotReader(queues, logs, lock, deletions, definitions), checkpointer, self._row_repairer
         )
 
     @classmethod

@@ -7,7 +7,7 @@ durable on return (`sqlite`). The commit of `commit_checkpoint` is the commit po
 import json
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -16,9 +16,11 @@ import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
 from qmq.cursors import Cursor, Name
+from qmq.definitions.definition import Definition, Key
 from qmq.dots import Dot, Origin, Vector, parse_origin
 from qmq.errors import LogBroken
 from qmq.storage.disk.sqlite import medium, open_migrated, vector_from_json, vector_to_json
+from qmq.storage.format.definition_record import version_fields, version_of
 from qmq.storage.format.interfaces import CheckpointState, DirectoryIdentity, FanoutExtent
 from qmq.storage.format.term_record import TermNote
 
@@ -29,6 +31,7 @@ KEYS: Final[Mapping[str, str | tuple[str, ...]]] = {
     "given_up": "origin",
     "terms": ("owner", "is_vote"),
     "facts": "name",
+    "definitions": ("kind", "name"),
 }
 """Of tables that are written many rows at a time."""
 
@@ -71,6 +74,13 @@ def m001_first(database: sqlite_utils.Database) -> None:
     create("terms", "owner is_vote", texts="owner server", integers="is_vote number")
 
 
+@migrations()
+def m002_definitions(database: sqlite_utils.Database) -> None:
+    """`value` is JSON, empty for a tombstone; `version` and `replaced` are JSON (`definition_record`)."""
+    columns = {**dict.fromkeys(("kind", "name", "value", "version", "replaced"), str), "checksum": int}
+    database.table("definitions").create(columns, pk=("kind", "name"), not_null=set(columns))
+
+
 TABLES: Final = (
     "identity",
     "positions",
@@ -81,9 +91,10 @@ TABLES: Final = (
     "durable_subscriptions",
     "facts",
     "terms",
+    "definitions",
 )
 
-KNOWN_MIGRATIONS: Final = frozenset({"m001_first"})
+KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_definitions"})
 
 
 class SqliteCatalog:
@@ -144,6 +155,7 @@ class SqliteCatalog:
         given_up: Vector | None = None,
         terms: Sequence[TermNote] = (),
         deleted: Collection[str] = (),
+        definitions: Sequence[Definition] = (),
     ) -> None:
         with self._lock, medium(), self._database.atomic():
             self._put_position("checkpoint", state)
@@ -159,6 +171,7 @@ class SqliteCatalog:
             given = [{"origin": str(origin), "through": through} for origin, through in (given_up or {}).items()]
             self._put("given_up", given)
             self._put("terms", [{**note._asdict(), "is_vote": int(note.is_vote)} for note in terms])
+            self._put("definitions", [_definition_row(one) for one in definitions])
 
     def base(self) -> CheckpointState:
         return self._position("base")
@@ -193,6 +206,15 @@ class SqliteCatalog:
             for name, value in facts.items():
                 if value is None:
                     table.delete_where("name = ?", [name])
+
+    def definitions(self) -> list[Definition]:
+        with self._lock, medium():
+            return [_definition(row) for row in self._rows("definitions")]
+
+    def remove_definitions(self, keys: Iterable[Key]) -> None:
+        with self._lock, medium(), self._database.atomic():
+            for key in keys:
+                self._database.table("definitions").delete_where("kind = ? and name = ?", list(key))
 
     def close(self) -> None:
         with self._lock:
@@ -242,6 +264,23 @@ def _extent_row(destination: str, extent: FanoutExtent) -> dict[str, str | int]:
 def _extent(row: dict[str, Any]) -> FanoutExtent:
     dropped = vector_from_json(json.loads(row.pop("dropped")))
     return FanoutExtent(**row, dropped=tuple(Dot(origin, last) for origin, last in dropped.items()))
+
+
+def _definition_row(one: Definition) -> dict[str, str]:
+    return {
+        **one.key._asdict(),
+        "value": one.text or "",
+        "version": json.dumps(version_fields(one.version)),
+        "replaced": json.dumps(version_fields(one.replaced)),
+    }
+
+
+def _definition(row: Mapping[str, Any]) -> Definition:
+    version = version_of(json.loads(row["version"]))
+    if version is None:
+        raise ValueError("a definition without version")
+    replaced = version_of(json.loads(row["replaced"]))
+    return Definition(Key(row["kind"], row["name"]), version, row["value"] or None, replaced)
 
 
 def _cursor_row(cursor: Cursor) -> dict[str, str | int]:

@@ -1,8 +1,9 @@
 """The catalog in memory, committed on a `MemoryDisk`: see `queues.memory_store`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from qmq.cursors import Cursor, Name
+from qmq.definitions.definition import Definition, Key
 from qmq.dots import Origin, Vector
 from qmq.storage.disk.memory import MemoryDisk, commit_tables
 from qmq.storage.format.interfaces import CheckpointState, DirectoryIdentity, FanoutExtent
@@ -21,6 +22,7 @@ class _CatalogState:
         "given_up",
         "facts",
         "terms",
+        "definitions",
     )
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class _CatalogState:
         self.given_up: Vector = {}
         self.facts: dict[str, str] = {}
         self.terms = StoredTerms()
+        self.definitions: dict[Key, Definition] = {}
 
 
 class MemoryCatalog:
@@ -75,6 +78,7 @@ class MemoryCatalog:
         given_up: Vector | None = None,
         terms: Sequence[TermNote] = (),
         deleted: Collection[str] = (),
+        definitions: Sequence[Definition] = (),
     ) -> None:
         commit_tables(self._disk)
         self._state.checkpoint = CheckpointState(state.position, dict(state.vector))
@@ -84,6 +88,7 @@ class MemoryCatalog:
         self._state.given_up.update(given_up or {})
         for note in terms:
             self._state.terms.take(note)
+        self._state.definitions.update({one.key: one for one in definitions})
         for cursor in cursors:
             if cursor.created_us or cursor.deleted_us:
                 self._state.cursors[cursor.name] = cursor.copy()
@@ -121,6 +126,14 @@ class MemoryCatalog:
                 self._state.facts.pop(name, None)
             else:
                 self._state.facts[name] = value
+
+    def definitions(self) -> list[Definition]:
+        return list(self._state.definitions.values())
+
+    def remove_definitions(self, keys: Iterable[Key]) -> None:
+        commit_tables(self._disk)
+        for key in keys:
+            self._state.definitions.pop(key, None)
 
     def close(self) -> None:
         """Nothing to give back: the state belongs to the disk."""

@@ -1,5 +1,5 @@
-"""Durable subscriptions and terms at a start: what the catalog has of them, and what the journal says since its
-checkpoint.
+"""Durable subscriptions, terms and definitions at a start: what the catalog has of them, and what the journal says
+since its checkpoint.
 
 A pass of its own over that stretch: the broker keeps every cursor in memory, while what recovery makes of messages goes
 into stores. Only the records that are looked for are decoded.
@@ -8,11 +8,13 @@ into stores. Only the records that are looked for are decoded.
 from typing import Final
 
 from qmq.cursors import Cursor, Name
+from qmq.definitions.table import DefinitionTable
 from qmq.deletions import Deletion, Deletions
 from qmq.dots import Dot, Vector, merge
 from qmq.lost_ranges import LostRanges
 from qmq.storage.format.batch import GAPS, record_slices
 from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.delete_record import deletions_of, unpack_delete
 from qmq.storage.format.interfaces import Catalog
 from qmq.storage.format.lost_record import lost_of, unpack_lost
@@ -25,9 +27,9 @@ _READ_BYTES: Final = 1024 * 1024
 
 def replay_cursors(
     journal: Journal, catalog: Catalog, position: int
-) -> tuple[dict[Name, Cursor], Vector, LostRanges, list[TermNote], Deletions]:
-    """The cursors by name, what this node has given up, what is gone, the terms and votes that count, and the deletions
-    of fanouts, at the end of the journal.
+) -> tuple[dict[Name, Cursor], Vector, LostRanges, list[TermNote], Deletions, DefinitionTable]:
+    """The cursors by name, what this node has given up, what is gone, the terms and votes that count, the deletions
+    of fanouts, and the definitions, at the end of the journal.
 
     `position`: the checkpoint's.
     """
@@ -36,6 +38,7 @@ def replay_cursors(
     lost = lost_of(catalog.facts())
     deletions = deletions_of(catalog.facts())
     terms = StoredTerms.of(catalog.terms())
+    definitions = DefinitionTable(catalog.definitions())
     while batches := journal.read(position, _READ_BYTES):
         for start, head, data in batches:
             position = start + head.size
@@ -56,6 +59,8 @@ def replay_cursors(
                     record = unpack_record(packed)
                     dot = Dot(head.origin, record.sequence)
                     deletions.add(Deletion(record.destination, dot, record.timestamp_us, unpack_delete(record.body)))
+                elif kind == RecordKind.DEFINITION:
+                    definitions.merge(unpack_definition(unpack_record(packed).body))
                 elif is_term(kind, head.origin.node, journal.node):
                     terms.take(unpack_term(kind, unpack_record(packed).body))
-    return cursors, given_up, lost, list(terms.values()), deletions
+    return cursors, given_up, lost, list(terms.values()), deletions, definitions

@@ -16,10 +16,11 @@ each, so memory stays bounded.
 """
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from qmq.definitions.definition import Definition
 from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, DiskFull, LogBroken
@@ -82,6 +83,8 @@ class CheckpointReport(NamedTuple):
     """Dead incarnations of which this node stores nothing any more and has not yet said so to the mesh."""
     obsolete: Mapping[str, Collection[Deletion]] = {}
     """Deletions of fanouts that are no longer remembered."""
+    obsolete_definitions: Sequence[Definition] = ()
+    """Tombstones of definitions that are no longer remembered."""
 
     def __str__(self) -> str:
         """For the log: what the checkpoint did, without the vector."""
@@ -157,10 +160,13 @@ class Checkpointer:
             due_us = self.retention.drop_fanouts(now_us)
             self._cleanup.forget_subscriptions(now_us)
             obsolete = self._cleanup.forget_fanouts(now_us, members)
+            tombstones = self._cleanup.forget_definitions(now_us, members)
             forgotten = self._cleanup.forget_dead({self._node, *members})
             released = self._cleanup.collectable(self._facts.seals.unreleased(self._node), now_us)
             vector = dict(self.state.vector)
-            return CheckpointReport(end, *carried, dropped, sealed, vector, due_us, forgotten, released, obsolete)
+            return CheckpointReport(
+                end, *carried, dropped, sealed, vector, due_us, forgotten, released, obsolete, tombstones
+            )
 
     def carry(self) -> None:
         """Carry the whole journal into the stores when a node opens; drop nothing, because peers' vectors are unknown.
@@ -398,7 +404,10 @@ class Checkpointer:
             self._catalog.set_facts(lost_facts(self._facts.lost, lost))
         cursors = self._facts.move_cursors(reduction.moves)
         terms = [note for note in reduction.terms.values() if self._facts.terms.take(note)]
-        self._catalog.commit_checkpoint(state, extents, cursors, reduction.given_up, terms)
+        changed = {one.key: one for one in reduction.definitions if self._facts.definitions.merge(one).is_news}
+        self._catalog.commit_checkpoint(
+            state, extents, cursors, reduction.given_up, terms, definitions=list(changed.values())
+        )
         self._logs.commit(state, extents)
         for destination in of_several:
             with self._lock:

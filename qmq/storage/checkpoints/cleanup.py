@@ -1,14 +1,17 @@
-"""Removes what a node remembers and needs no longer: dead incarnations, deleted subscriptions, deleted fanouts.
+"""Removes what a node remembers and needs no longer: dead incarnations, deleted subscriptions, deleted fanouts and
+definitions.
 
 The checkpointer calls it, one call at a time. An incarnation is collected in steps: `collectable` reports those of
 which this node stores nothing; when no member stores anything, `forget_dead` removes them from vectors and facts.
 """
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from qmq.cursors import surplus_deletions
+from qmq.definitions.definition import Definition
+from qmq.definitions.tombstones import TombstoneRounds
 from qmq.deletions import Deletion
 from qmq.dots import Origin, Vector
 from qmq.storage.catalog.incarnations import Seal
@@ -48,6 +51,7 @@ class Cleanup:
         self._settings = settings
         self._lock = lock
         self._next_look_us = 0
+        self._rounds = TombstoneRounds()
 
     def forget_dead(self, members: set[str]) -> tuple[Origin, ...]:
         """Remove the dead incarnations of which no member stores anything. Returns them.
@@ -125,4 +129,15 @@ class Cleanup:
         if obsolete:
             facts.deletions.forget(obsolete)
             self._catalog.set_facts(deletion_facts(facts.deletions, obsolete))
+        return obsolete
+
+    def forget_definitions(self, now_us: int, members: Mapping[str, Vector]) -> Sequence[Definition]:
+        """Forget tombstones of definitions when no older change can arrive. Returns them."""
+        facts = self._facts
+        oldest_us = now_us - self._settings.journal_age_seconds_max * _SECOND_US
+        vectors = [*members.values(), self._logs.state.vector]
+        obsolete = self._rounds.obsolete(facts.definitions, vectors, oldest_us, facts.seals.forgotten)
+        if obsolete:
+            facts.definitions.forget(obsolete)
+            self._catalog.remove_definitions([one.key for one in obsolete])
         return obsolete

@@ -13,11 +13,13 @@ from collections.abc import Collection
 from typing import Final
 
 from qmq.cursors import Move
+from qmq.definitions.definition import Definition
 from qmq.deletions import Deletion, Deletions
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
 from qmq.storage.format.batch import GAPS, BatchHead, Unpacked, record_slices, unpack_records
 from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.fanout_entry import FanoutEntry
@@ -55,6 +57,7 @@ class Compaction:
         "lost",
         "seals",
         "deletions",
+        "definitions",
         "deleted",
         "_deleted_before",
         "_forgotten",
@@ -108,6 +111,8 @@ class Compaction:
         """Deletions of fanouts, in log order."""
         self.deleted = Deletions()
         """The same, by fanout."""
+        self.definitions: list[Definition] = []
+        """Changes of definitions, in log order."""
         self._deleted_before = Deletions() if deleted is None else deleted
         self._forgotten = forgotten
         self._known_tombstones = tombstones
@@ -178,6 +183,8 @@ class Compaction:
             elif kind == RecordKind.DELETE and fanouts:
                 self._delete(Deletion(destination, Dot(origin, sequence), timestamp_us, unpack_delete(body)))
                 name = ""
+            elif kind == RecordKind.DEFINITION and fanouts:
+                self.definitions.append(unpack_definition(body))
             elif kind == RecordKind.GAP and head.attributes & GAPS and origin.node == self._node:
                 self._give_up(*unpack_gap(body), queues)
         self.vector[origin] = head.last

@@ -1,6 +1,7 @@
 """What the catalog holds besides extents, in memory: checkpoints change it here first and then commit the changes."""
 
 from qmq.cursors import Cursor, Move, Name
+from qmq.definitions.table import DefinitionTable
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.delete_record import deletions_of
@@ -10,7 +11,7 @@ from qmq.storage.format.term_record import StoredTerms
 
 
 class CheckpointFacts:
-    """Cursors, terms, collected incarnations, lost ranges and deletions of fanouts, as the catalog has them."""
+    """Cursors, terms, collected incarnations, lost ranges, deletions and definitions, as the catalog has them."""
 
     def __init__(self, catalog: Catalog, logs: FanoutLogs) -> None:
         self._catalog = catalog
@@ -25,6 +26,14 @@ class CheckpointFacts:
         self.seals = Seals.of(facts)
         self.lost = lost_of(facts)
         self.deletions = self._logs.deletions = deletions_of(facts)
+        self._definitions: DefinitionTable | None = None
+
+    @property
+    def definitions(self) -> DefinitionTable:
+        """The definitions of the mesh; read when a checkpoint first needs them."""
+        if self._definitions is None:
+            self._definitions = DefinitionTable(self._catalog.definitions())
+        return self._definitions
 
     def move_cursors(self, moves: list[Move]) -> list[Cursor]:
         """Apply `moves`; return the cursors that they change."""

@@ -7,12 +7,13 @@ class says which calls may run at the same time.
 Surprising: position (a place in the journal) is an int that only grows, also over restarts and dropped segments.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from typing import Final, Literal, NamedTuple, Protocol
 
 from qmq.cursors import Cursor, Name
+from qmq.definitions.definition import Definition, Key
 from qmq.dots import Dot, Origin, Vector
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.term_record import TermNote
@@ -365,6 +366,7 @@ class Catalog(Protocol):
         given_up: Vector | None = None,
         terms: Sequence[TermNote] = (),
         deleted: Collection[str] = (),
+        definitions: Sequence[Definition] = (),
     ) -> None:
         """The commit point of a checkpoint, all or nothing: position, vector, and what changed of the rest.
 
@@ -391,5 +393,11 @@ class Catalog(Protocol):
 
     def set_facts(self, facts: Mapping[str, str | None]) -> None:
         """All of them or none; None forgets one."""
+
+    def definitions(self) -> list[Definition]:
+        """The definitions of the mesh, tombstones included."""
+
+    def remove_definitions(self, keys: Iterable[Key]) -> None:
+        """Forget these; for tombstones that are no longer needed."""
 
     def close(self) -> None: ...

@@ -69,6 +69,8 @@ class RecordKind(IntEnum):
     """A range of an origin is lost: no member has it, and readers of fanouts get a gap notice; body: `lost_record`."""
     DELETE = 13
     """The fanout `destination` is deleted, up to a vector; body: `delete_record`."""
+    DEFINITION = 14
+    """A definition of the mesh was changed or deleted; body: `definition_record`."""
 
 
 class Record:

@@ -13,11 +13,13 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
+from qmq.definitions.table import DefinitionTable
 from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices, verify_batch
+from qmq.storage.format.definition_record import packed_record
 from qmq.storage.format.delete_record import packed_deletion
 from qmq.storage.format.interfaces import FanoutExtent, QueueRow, QueueStore
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, unpack_record
@@ -60,10 +62,16 @@ class SnapshotReader:
     """`lock` is the one under which fanout logs are opened. One caller at a time."""
 
     def __init__(
-        self, queues: QueueStore, logs: FanoutLogs, lock: threading.RLock, deletions: Deletions | None = None
+        self,
+        queues: QueueStore,
+        logs: FanoutLogs,
+        lock: threading.RLock,
+        deletions: Deletions | None = None,
+        definitions: DefinitionTable | None = None,
     ) -> None:
         self._queues = queues
         self._deletions = Deletions() if deletions is None else deletions
+        self._definitions = DefinitionTable() if definitions is None else definitions
         self._logs = logs
         self._lock = lock
         self._of: tuple[Origin, str] | None = None
@@ -111,6 +119,9 @@ class SnapshotReader:
             for deletion in self._deletions.of_origin(origin):
                 if after < deletion.dot.sequence <= cut:
                     found[deletion.dot.sequence] = packed_deletion(deletion)
+            for change in self._definitions.of_origin(origin):
+                if after < change.version.sequence <= cut:
+                    found[change.version.sequence] = packed_record(change, change.version.time_us)
         records: list[bytes] = []
         size = 0
         for sequence in sorted(found):
