@@ -51,11 +51,15 @@ class Standing:
     is_learner: bool
     retired: tuple[Retirement, ...] = ()
     destinations: Mapping[str, str] | None = None
-    """Pattern → print of the policy of these destinations; None: not reported."""
+    """Pattern → fingerprint of its policy, without those that definitions replicate; REPLICATED if there are such.
+    None: not reported."""
     heard_of: Mapping[str, int] = field(default_factory=dict)
     """Nodes of lists that peers have reported, each with the number of hops: this node accepts their records and sends
     them on."""
 
+
+REPLICATED: Final = "replicated"
+"""Among the destinations of a standing: the mesh has definitions of policies."""
 
 HOPS_MAX: Final = 8
 """Hops of a reported name: as many as a mesh has nodes. Nodes that repeat to each other a name that no list has count
@@ -171,13 +175,18 @@ class Membership:
         )
 
     def destinations_that_differ(self) -> dict[str, list[str]]:
-        """Peer → patterns whose policies it has otherwise than this node, or only one of both has; members only."""
+        """Peer → patterns whose policies it has otherwise than this node, or only one of both has; members only.
+
+        A peer that has not yet heard that the mesh has definitions of policies, or has heard it first, is not compared.
+        """
         found: dict[str, list[str]] = {}
         own = self.destinations
         for peer in self.peers:
             standing = self._standings.get(peer)
             if standing is not None and standing.destinations is not None and standing.destinations != own:
                 theirs = standing.destinations
+                if (REPLICATED in own) != (REPLICATED in theirs):
+                    continue
                 found[peer] = sorted(name for name in {*own, *theirs} if own.get(name) != theirs.get(name))
         return found
 

@@ -84,7 +84,7 @@ def test_every_row_is_a_key(heading: str) -> None:
     assert set(rows(heading)) == set(SECTIONS[heading].model_fields)
 
 
-@pytest.mark.parametrize("key", [key for key in DestinationPolicy.model_fields if key != "pattern"])
+@pytest.mark.parametrize("key", [key for key in DestinationPolicy.model_fields if key not in ("pattern", "locked")])
 def test_the_kind_of_destination_that_a_key_is_for_is_right(key: str) -> None:
     kinds = [f"{kind.strip('/')}s" for kind, keys in KEYS.items() if key in keys]
 

@@ -57,6 +57,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "errors",
         "build",
         "dots",
+        "definitions",
         "members",
         "config",
         "wire",

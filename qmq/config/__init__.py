@@ -13,6 +13,7 @@
     load         read files into settings
     show         write settings as TOML
     peers_change whether a node may change from one peers file to another
+    policy_values  policies of destinations as definitions of the mesh have them
     fingerprints short hashes by which nodes compare their policies
     difference   differences between two configurations, and which need a restart
 
@@ -40,6 +41,10 @@ from .node import TlsSettings as TlsSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers_change import check_change as check_change
+from .policy_values import check_policies as check_policies
+from .policy_values import join_policies as join_policies
+from .policy_values import policy_values as policy_values
+from .policy_values import read_policy as read_policy
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective

@@ -29,7 +29,7 @@ CHILDREN_MAX = 16
 CACHED_MAX = 16_384
 """Destinations whose policy is cached; at the bound, the cache is emptied."""
 
-# The keys that apply to each kind. `pattern` applies to all.
+# The keys that apply to each kind. `pattern` and `locked` apply to all.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "/queue/": (
         "durable",
@@ -116,6 +116,8 @@ class DestinationPolicy(Section):
     """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept, bounded and served."""
 
     pattern: Annotated[str, BeforeValidator(_read_pattern)]
+    locked: bool = False
+    """This entry of the node file counts, and the mesh's definition of this pattern does not."""
 
     # Queues.
     durable: bool = True
@@ -175,10 +177,10 @@ class DestinationPolicy(Section):
         return "dead_letter" in self.model_fields_set and self.dead_letter != ""
 
     def is_explicit(self, key: str) -> bool:
-        return key != "dead_letter" or key in self.model_fields_set
+        return key not in ("dead_letter", "locked") or key in self.model_fields_set
 
     def effective_keys(self) -> Sequence[str]:
-        return ("pattern", *KEYS[kind_prefix(self.pattern)])
+        return ("pattern", "locked", *KEYS[kind_prefix(self.pattern)])
 
     def named_queues(self) -> list[tuple[tuple[str | int, ...], str]]:
         """The queues that this policy names: (location of the name, name)."""
@@ -201,7 +203,7 @@ class DestinationPolicy(Section):
         if kind not in KEYS:
             return values
         checked = dict(values)
-        for key in sorted(checked.keys() & cls.model_fields.keys() - {"pattern", *KEYS[kind]}):
+        for key in sorted(checked.keys() & cls.model_fields.keys() - {"pattern", "locked", *KEYS[kind]}):
             homes = [home for home, keys in KEYS.items() if key in keys]
             reason = REASONS.get((kind, key), f"it is for {homes[0]} destinations")
             checked[key] = _Misplaced(checked[key], f"must be left out under {kind}: {reason}")

@@ -7,6 +7,7 @@ not included.
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Final
 
 from .destinations import DestinationPolicy, DestinationSettings
@@ -19,10 +20,12 @@ ALL: Final = "all policies"
 CREATE_ON_USE: Final = "create_on_use"
 
 
-def fingerprints_of(destinations: DestinationSettings) -> dict[str, str]:
-    """Pattern → fingerprint of its policy, and `create_on_use` if it is off."""
+def fingerprints_of(
+    destinations: DestinationSettings, policies: Iterable[DestinationPolicy] | None = None
+) -> dict[str, str]:
+    """Pattern → fingerprint of its policy, and `create_on_use` if it is off. `policies`: only these."""
     found: dict[str, str] = {}
-    for policy in destinations.policies:
+    for policy in destinations.policies if policies is None else policies:
         found[policy.pattern] = _fingerprint({key: getattr(policy, key) for key in _changed_keys(policy)})
     if not destinations.create_on_use:
         found[CREATE_ON_USE] = _fingerprint(False)
@@ -35,7 +38,8 @@ def _changed_keys(policy: DestinationPolicy) -> list[str]:
     return [
         key
         for key in policy.effective_keys()
-        if getattr(policy, key) != fields[key].default or (key == "dead_letter" and policy.keeps_dropped)
+        if key != "locked"
+        and (getattr(policy, key) != fields[key].default or (key == "dead_letter" and policy.keeps_dropped))
     ]
 
 

@@ -179,7 +179,7 @@ def _validate(
     model: type[M], values: dict[str, Any], source: str, lines: LineIndex | None, diagnostics: list[str]
 ) -> M | None:
     try:
-        return model.model_validate(_as_tuples(values))
+        return model.model_validate(as_tuples(values))
     except ValidationError as error:
         diagnostics += describe(error, model, source, lines)
     except RecursionError:
@@ -187,12 +187,12 @@ def _validate(
     return None
 
 
-def _as_tuples(value: object) -> object:
+def as_tuples(value: object) -> object:
     """Arrays of TOML as tuples: settings are immutable, and strict checks accept no list."""
     if isinstance(value, dict):
-        return {key: _as_tuples(inner) for key, inner in value.items()}
+        return {key: as_tuples(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return tuple(_as_tuples(inner) for inner in value)
+        return tuple(as_tuples(inner) for inner in value)
     return copy.copy(value)
 
 

@@ -27,7 +27,8 @@ class Merged(NamedTuple):
     is_news: bool
     """Whether it is the present version now, and was not before."""
     lost: Definition | None = None
-    """The earlier one of two concurrent changes with different values: nothing remains of it."""
+    """The earlier one of two concurrent changes with different values: nothing remains of it. Never a seed that a real
+    change replaces."""
 
 
 KNOWN: Final = Merged(False)
@@ -55,7 +56,8 @@ class DefinitionTable:
         if version == known.version:
             return KNOWN
         later, earlier = (change, known) if version > known.version else (known, change)
-        is_lost = later.is_concurrent_with(earlier) and later.text != earlier.text
+        is_seed = not earlier.version.time_us and later.version.time_us
+        is_lost = later.is_concurrent_with(earlier) and later.text != earlier.text and not is_seed
         if later is change:
             self._keep(change, known)
         return Merged(later is change, earlier if is_lost else None)

@@ -20,6 +20,7 @@ from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
+from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
@@ -43,6 +44,7 @@ class CommitPathContext(Engine, Protocol):
     takeover: Takeover
     mesh: Mesh | None
     counts: DestinationCounts
+    definitions: LiveDefinitions
 
     def check_damage(self) -> None: ...
 
@@ -107,6 +109,8 @@ class CommitPath:
         if broker.deletions_new:
             deleted, broker.deletions_new = broker.deletions_new, []
             note_deletions(context, deleted)
+        if context.definitions.news:
+            context.definitions.publish()
 
     def begin_time(self, deliveries: list[Delivery]) -> list[Delivery]:
         """The deliveries under an ack-timeout; see `Queues.told`. The timer learns of it after this pass."""

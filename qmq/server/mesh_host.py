@@ -21,6 +21,8 @@ from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit_path import CommitPath
+from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.membership.adopt_queues import QueueAdoption
 from qmq.server.membership.clock_check import ClockCheck
 from qmq.server.membership.members import LiveMembership
@@ -61,6 +63,8 @@ class HostContext(Engine, Alarming, Protocol):
     incarnation_gc: IncarnationGc
     dedup_query: DedupQuery
     peer_rpc: PeerRpc
+    definitions: LiveDefinitions
+    definition_sync: DefinitionSync
     system: SystemTopics
 
     @property
@@ -147,6 +151,7 @@ class MeshHost:
         context.takeover.links_changed()
         context.members.links_changed()
         context.peer_rpc.links_changed()
+        context.definition_sync.links_changed()
         context.dedup_query.links_changed()
 
     def link_caught_up(self, peer: str) -> None:
@@ -158,6 +163,7 @@ class MeshHost:
         context.dedup_query.links_changed()
         context.takeover.wake()
         context.members.caught_up_with(peer)
+        context.definition_sync.link_caught_up(peer)
         context.incarnation_gc.wake()
         context.quarantine_restore.wake()
         context.system.links_changed()
@@ -226,6 +232,7 @@ class MeshHost:
             context.checkpoints.members[peer] = vector
             context.broker.lending.owner_has(peer, vector.get(self.origin, 0))
             self.count_copies_of(peer)
+            context.definitions.copies_changed()
             context.quarantine_restore.wake()
 
     def peer_knows(self, peer: str, vector: Vector) -> None:

@@ -22,6 +22,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import JOURNAL
 from qmq.config import ListenerSettings, NodeSettings, PeersFile
+from qmq.dots import Vector
 from qmq.environment import Environment
 from qmq.errors import DiskFull
 from qmq.members import Membership
@@ -30,7 +31,7 @@ from qmq.replication.mesh import Mesh
 from qmq.server.admin.control import control_response
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.mesh_jobs import MeshJobs
-from qmq.server.admin.policies import Policies, broker_limits, wire_limits
+from qmq.server.admin.policies import Policies, broker_limits, follow_rules, wire_limits
 from qmq.server.admin.status import Alarms, peers_of
 from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
@@ -49,6 +50,10 @@ from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.commit_path import CommitPath
+from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.definitions.policies import KIND as POLICY
+from qmq.server.definitions.policies import PolicyKind
+from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.delivery.browsing import Browsing
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
@@ -115,6 +120,8 @@ class Node:
         self.store = store
         self.software = f"qmq/{__version__}"
         self.policies = Policies(self)
+        self.definitions = LiveDefinitions(self, store.recovered.definitions)
+        self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.certificates = Certificates()
         self.mesh: Mesh | None = None
         self.members = LiveMembership(self, peers)
@@ -143,6 +150,8 @@ class Node:
         self.start_hold = StartHold(self)
         self.takeover = Takeover(self, settings.mesh)
         self.replay.on_term = self.takeover.noted
+        self.replay.on_definition = self.definitions.received
+        self.definition_sync = DefinitionSync(self)
         self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
         self.sessions: dict[int, ClientSession] = {}
         self.caches = HeadCaches()
@@ -276,6 +285,7 @@ class Node:
         self._restore()
 
     def _restore(self) -> None:
+        self.settings = self.policy_kind.join(self.settings)
         self.broker.received = self.received_vector
         self.broker.subscriptions.is_leaving = self._is_leaving
         restore(self.broker, self.replay, self.store, self.environment)
@@ -318,6 +328,7 @@ class Node:
                         serving.start_soon(self.start_hold.run)
                         serving.start_soon(self.takeover.run)
                         await self.host.learn_interest(self.mesh, self.settings.mesh.interest_confirm_seconds)
+                        await self.definition_sync.before_clients()
                     listeners = await self._listen_locally(serving)
                     listeners += [await self._listen(serving, listener) for listener in self.settings.stomp]
                     note_if_open(self.settings)
@@ -406,8 +417,10 @@ class Node:
         queues = self.broker.queues
         return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
 
-    async def answer(self, session: int, user: str | None, address: str, headers: Mapping[str, str]) -> ControlResponse:
-        return await control_response(self, headers, partial(self.check_right, user), user, address, session)
+    async def answer(
+        self, session: int, user: str | None, address: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> ControlResponse:
+        return await control_response(self, headers, partial(self.check_right, user), user, address, session, body)
 
     def check_right(self, user: str | None, destination: str) -> None:
         self.rights_of(user).check_control(destination)
@@ -418,6 +431,18 @@ class Node:
 
     def alarm_over(self, code: str, message: str) -> None:
         self.alarms.clear(code, message)
+
+    def durable_on(self, peer: str) -> Vector:
+        return self.checkpoints.members.get(peer, {})
+
+    def policies_changed(self) -> None:
+        self.rules.generation += 1
+        self.checkpoints.schedule()
+        self.members.destinations_changed()
+        self.spawn(partial(follow_rules, self.broker.queues))
+
+    def destinations_reported(self) -> Mapping[str, str]:
+        return self.policy_kind.fingerprints()
 
     async def ask_one(self, peer: str, request: bytes) -> bytes | None:
         return await self.peer_rpc.ask_one(peer, request, REPAIR_SECONDS)

@@ -6,6 +6,7 @@ from typing import Protocol
 from qmq.server.admin.control import ControlContext, respond_to_peer
 from qmq.server.admin.mesh_jobs import is_about_jobs
 from qmq.server.admin.mesh_queries import is_about_administration, respond_to_query
+from qmq.server.definitions.sync import DefinitionSync, is_about_definitions
 from qmq.server.membership.adopt_queues import AdoptionContext, is_about_holding, respond_holding
 from qmq.server.membership.decommission import DecommissionContext, is_about_hearing, respond_hearing
 from qmq.server.peers.dedup_query import is_about_retries
@@ -18,6 +19,7 @@ class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Proto
     """The parts that respond."""
 
     catch_up: CatchUp
+    definition_sync: DefinitionSync
     quarantine_restore: QuarantineRestore
 
 
@@ -35,6 +37,7 @@ async def _holding(context: RequestContext, request: bytes) -> bytes:
 ROUTES: Sequence[tuple[Callable[[bytes], bool], Respond]] = (
     (is_about_repairs, lambda context, request: context.catch_up.answer(request)),
     (is_about_quarantine, lambda context, request: context.quarantine_restore.answer(request)),
+    (is_about_definitions, lambda context, request: context.definition_sync.answer(request)),
     (is_about_retries, lambda context, request: context.dedup_query.answer(request)),
     (is_about_hearing, _hearing),
     (is_about_holding, _holding),

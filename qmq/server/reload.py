@@ -22,11 +22,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import trio
-
 from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_difference
 from qmq.errors import ConfigError, Refused
-from qmq.server.admin.policies import bound_clients, broker_limits, wire_limits
+from qmq.server.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
 from qmq.server.clients.access import note_if_open, permissions_of
 
 if TYPE_CHECKING:
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
 
 Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
 """Reads the files again. Blocks; raises ConfigError with all mistakes."""
-
-QUEUES_AT_ONCE = 2_000
-"""Queues that follow their new policies before other tasks get a turn: some 5 ms."""
 
 log = logging.getLogger("qmq.reload")
 
@@ -83,13 +78,14 @@ class Reloader:
         fitting = self._fit(settings)
         await node.logins.prepare(settings.users)
         take_up(node, fitting)
+        node.policy_kind.log_without_effect([change.key for change in changes])
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         if peers is not None and peers != self._peers:
             node.members.take_up(peers)
         self._settings, self._peers = settings, peers
         self._end_alarm()
-        await follow(node)
+        await follow_rules(node.broker.queues)
         self._log(lines)
         return True
 
@@ -120,6 +116,7 @@ def _counted(changes: int) -> str:
 
 def take_up(node: "Node", settings: NodeSettings) -> None:
     """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
+    settings = node.policy_kind.join(settings)
     limits = settings.limits
     if node.settings.users:
         note_if_open(settings)
@@ -142,12 +139,3 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
         elif session.user is None and not node.logins.serves_anonymous(session.listener):
             session.evict(Refused("login-required", "From now on this listener serves only users that log in."))
     node.access.change(settings.users, permissions_of(settings))
-
-
-async def follow(node: "Node") -> None:
-    """Let the existing queues follow the applied settings, without delaying clients."""
-    queues = node.broker.queues
-    existing = list(queues.by_name.values())
-    for start in range(0, len(existing), QUEUES_AT_ONCE):
-        queues.rules_changed(existing[start : start + QUEUES_AT_ONCE])
-        await trio.lowlevel.checkpoint()

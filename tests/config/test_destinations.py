@@ -209,7 +209,7 @@ def test_also_the_default_is_refused_where_it_means_nothing(tmp_path: Path) -> N
 def test_every_key_has_a_kind_and_every_reason_a_key() -> None:
     keys = {key for of_kind in KEYS.values() for key in of_kind}
 
-    assert keys == set(DestinationPolicy.model_fields) - {"pattern"}
+    assert keys == set(DestinationPolicy.model_fields) - {"pattern", "locked"}
     for kind, key in REASONS:
         assert key in keys and key not in KEYS[kind]
 

@@ -19,8 +19,9 @@ from qmq.config import (
 )
 from qmq.config.difference import CHANGES_LIVE
 from qmq.errors import ConfigError
+from qmq.server.admin.policies import QUEUES_AT_ONCE
 from qmq.server.node import Node
-from qmq.server.reload import QUEUES_AT_ONCE, Reloader
+from qmq.server.reload import Reloader
 from tests.server.clients.test_tls import Papers
 from tests.server.rig import Rig, eventually, send, subscribe
 

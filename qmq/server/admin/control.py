@@ -25,8 +25,10 @@ from qmq.server.admin.counts import (
     subscriber_rows,
     subscribers_of,
 )
+from qmq.server.admin.definitions import DEFINITIONS, UNDERSTOOD_DEFINITIONS, definitions_response
 from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_answer, status_answer
 from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, VerbRequest, run_verb, verb_of
+from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.rpc import PeerRpc
 
@@ -56,6 +58,7 @@ UNDERSTOOD = ", ".join(
     [
         STATUS,
         *(f"{CONTROL}{verb.form}" for verb in VERBS.values()),
+        *UNDERSTOOD_DEFINITIONS,
         *(f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME" for request, kinds in QUESTIONS.items()),
     ]
 )
@@ -89,6 +92,7 @@ KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/f
 class ControlContext(CountsContext, StatusContext, VerbContext, Protocol):
     """What control requests need of the node."""
 
+    definitions: LiveDefinitions
     peer_rpc: PeerRpc
 
 
@@ -99,8 +103,9 @@ async def control_response(
     user: str | None = None,
     address: str = "",
     session: int = 0,
+    body: bytes = b"",
 ) -> ControlResponse:
-    """The response of the node to a SEND of `user`, from `address`, in this session, with these headers.
+    """The response of the node to a SEND of `user`, from `address`, in this session, with these headers and this body.
 
     `check_right` raises Refused when the client may not make this request. A client without the right for the status
     gets only the part needed to follow a fanout: every message-id shows as much. Raises Refused for an unknown request,
@@ -121,6 +126,8 @@ async def control_response(
     check_right(destination)
     if "to" in headers and destination.startswith(MOVE):
         check_right(f"{MOVE}{headers['to']}")
+    if destination.startswith(DEFINITIONS):
+        return await definitions_response(context, headers, body, user, address)
     verb = verb_of(destination)
     if verb is not None:
         about = destination.removeprefix(f"{CONTROL}{verb}")

@@ -169,6 +169,7 @@ class Checkpoints:
             await context.queue_pager.checkpoint_done(report.vector)
             context.checkpoint_done(report)
             context.broker.deletions.forget(report.obsolete)
+            context.store.recovered.definitions.forget(report.obsolete_definitions)
             context.check_damage()
         self._untidy.wake()
         await self.check_space()

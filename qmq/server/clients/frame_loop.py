@@ -35,7 +35,9 @@ class FrameContext(Committing, Protocol):
     environment: Environment
     dedup_query: DedupQuery
 
-    async def answer(self, session: int, user: str | None, address: str, headers: Mapping[str, str]) -> ControlResponse:
+    async def answer(
+        self, session: int, user: str | None, address: str, headers: Mapping[str, str], body: bytes
+    ) -> ControlResponse:
         """Respond to a control request of `user` at `address`, in `session`. Raises Refused. May take minutes."""
 
 
@@ -102,7 +104,8 @@ class FrameLoop:
     async def _response(self, request: Frame) -> ControlResponse | Refused:
         try:
             session = self._session
-            return await self._context.answer(session.id, session.user, session.peer_address, request.head.headers)
+            headers = request.head.headers
+            return await self._context.answer(session.id, session.user, session.peer_address, headers, request.body)
         except Refused as refused:
             return refused
 

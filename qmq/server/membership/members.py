@@ -11,12 +11,13 @@ synced. In each case promises may be lost, so the node becomes a learner again.
 
 import logging
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
 import trio
 
-from qmq.config import NodeSettings, PeersFile, fingerprints_of
+from qmq.config import NodeSettings, PeersFile
 from qmq.dots import Origin, Vector
 from qmq.errors import StorageError
 from qmq.members import Listing, Membership, Retirement, Standing, majority
@@ -82,6 +83,9 @@ class MembershipContext(Engine, Committing, Alarming, Tasks, Protocol):
 
     def members_changed(self) -> None: ...
 
+    def destinations_reported(self) -> Mapping[str, str]:
+        """See `Standing.destinations`."""
+
     def stop(self) -> None: ...
 
 
@@ -106,7 +110,7 @@ class LiveMembership:
             is_learner=LEARNER in facts,
             retired=retirements_of(facts),
         )
-        self.membership.destinations = fingerprints_of(context.settings.destinations)
+        self.membership.destinations = context.destinations_reported()
         self._differing: dict[str, str] = {}
         """Peer → the alarm that its destinations are configured differently."""
         self._disks = disks_of(facts)
@@ -191,10 +195,11 @@ class LiveMembership:
         self._check_meeting(peer)
 
     def destinations_changed(self) -> None:
-        """The node file was read again."""
-        self.membership.destinations = fingerprints_of(self._context.settings.destinations)
+        """The node file was read again, or policies of the mesh have changed."""
+        before, self.membership.destinations = self.membership.destinations, self._context.destinations_reported()
         self._check_destinations()
-        self._send_membership()
+        if self.membership.destinations != before:
+            self._send_membership()
 
     def _check_destinations(self) -> None:
         """Raise alarms while policies differ: otherwise the treatment of a message would depend on its node."""

@@ -5,7 +5,7 @@ A part never sees the node itself: its context names what it uses, and tests pas
 """
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
@@ -81,6 +81,12 @@ class Alarming(Protocol):
 
     def check_damage(self) -> None:
         """Raise alarms for damage that readers have met, and schedule its repair."""
+
+
+class Noting(Protocol):
+    """Events for the subscribers of `/system/events`."""
+
+    def note(self, event: str, **facts: Any) -> None: ...
 
 
 class Tasks(Protocol):

@@ -218,9 +218,9 @@ def test_it_knows_that_also_while_a_checkpoint_takes_the_message(monkeypatch: py
     told: list[list[Dot]] = []
     commit = store.catalog.commit_checkpoint
 
-    def asked_first(*changes: Any) -> None:
+    def asked_first(*changes: Any, **named: Any) -> None:
         told.append(store.known_of([Dot(B, 1)], {}).done)
-        commit(*changes)
+        commit(*changes, **named)
 
     monkeypatch.setattr(store.catalog, "commit_checkpoint", asked_first)
     checkpoint(store)

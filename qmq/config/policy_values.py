@@ -1,0 +1,78 @@
+"""Policies of destinations as plain values: how definitions of the mesh carry them, and how they join those of a file.
+
+The values are the keys of `[[destinations.policies]]` without `pattern`, which is the name of the definition, and
+without `locked`, which only a file has.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from qmq.errors import ConfigError
+
+from .destinations import DestinationPolicy, DestinationSettings
+from .diagnostics import describe
+from .load import as_tuples
+from .node import NodeSettings
+
+
+def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
+    """The policy with these values. Raises ConfigError, which names each bad key and what is allowed."""
+    source = f"policy {pattern}"
+    own = [key for key in ("pattern", "locked") if key in values]
+    if own:
+        raise ConfigError([f"{source}: {key}: only an entry of the node file has it" for key in own])
+    try:
+        return DestinationPolicy.model_validate({"pattern": pattern, **_tuples_of(values)})
+    except ValidationError as error:
+        raise ConfigError(describe(error, DestinationPolicy, source, None)) from error
+
+
+def policy_values(policy: DestinationPolicy) -> dict[str, Any]:
+    """The inverse: what the policy sets, as JSON has it."""
+    values = policy.model_dump(mode="json", exclude_unset=True)
+    return {key: value for key, value in values.items() if key not in ("pattern", "locked")}
+
+
+def check_policies(settings: NodeSettings, policies: Iterable[DestinationPolicy]) -> DestinationSettings:
+    """`policies` in place of those of the file. Raises ConfigError when they do not fit together or with the limits."""
+    chosen = tuple(policies)
+    try:
+        joined = DestinationSettings.model_validate(
+            {"create_on_use": settings.destinations.create_on_use, "policies": chosen}
+        )
+        NodeSettings.model_validate({"limits": settings.limits, "destinations": joined})
+    except ValidationError as error:
+        raise ConfigError(describe(error, NodeSettings, "policies", None)) from error
+    return joined
+
+
+def join_policies(
+    settings: NodeSettings, policies: Iterable[DestinationPolicy]
+) -> tuple[DestinationSettings, list[str]]:
+    """As `check_policies`, for what cannot be refused any more: the patterns of those that are left out are second.
+
+    `policies` are in the order of their changes. Two nodes can each accept a change so that both do not fit together;
+    then the later one is left out, on every node.
+    """
+    chosen = list(policies)
+    left_out: list[str] = []
+    while True:
+        try:
+            return check_policies(settings, chosen), left_out
+        except ConfigError:
+            # The shortest beginning that does not fit ends with one that must be left out.
+            fits, fails = 0, len(chosen)
+            while fails - fits > 1:
+                middle = (fits + fails) // 2
+                try:
+                    check_policies(settings, chosen[:middle])
+                    fits = middle
+                except ConfigError:
+                    fails = middle
+            left_out.append(chosen.pop(fails - 1).pattern)
+
+
+def _tuples_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: as_tuples(value) for key, value in values.items()}

@@ -1,0 +1,126 @@
+"""`/control/definitions/…`: list, get, put, delete, export and import definitions, on any node, for the whole mesh.
+
+    /control/definitions/list/KIND          all definitions of a kind
+    /control/definitions/get/KIND/NAME      one
+    /control/definitions/put/KIND/NAME      the body is its value, a JSON object
+    /control/definitions/delete/KIND/NAME
+    /control/definitions/export             all definitions, as a file
+    /control/definitions/import             the body is such a file, or one that RabbitMQ exported: all of it or nothing
+
+The response is a JSON object, in the body for a client that uses `reply-to`. A change is answered when it is durable on
+this node; with `quorum:true` when a majority has it, or after some seconds with `quorum:false`. With `dry-run:true`
+everything is checked and nothing changes.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from qmq.definitions.definition import Key
+from qmq.definitions.document import document, read_document
+from qmq.errors import Refused
+from qmq.gateways.headers import is_said
+from qmq.server.admin.system import SystemTopics
+from qmq.server.definitions.live import Changes, LiveDefinitions, Value
+from qmq.server.peers.control_response import ControlResponse
+
+DEFINITIONS: Final = "/control/definitions/"
+
+UNDERSTOOD_DEFINITIONS: Final = (
+    f"{DEFINITIONS}list/KIND",
+    f"{DEFINITIONS}get|put|delete/KIND/NAME",
+    f"{DEFINITIONS}export|import",
+)
+
+HEADER_BYTES_MAX: Final = 64 << 10
+"""Of a response in the RECEIPT; a longer one is in the body only."""
+
+
+class DefinitionsControlContext(Protocol):
+    """What these requests need of the node."""
+
+    definitions: LiveDefinitions
+    system: SystemTopics
+
+
+async def definitions_response(
+    context: DefinitionsControlContext, headers: Mapping[str, str], body: bytes, user: str | None, address: str
+) -> ControlResponse:
+    """The response to a SEND of `user`. Raises Refused; then nothing has changed anywhere.
+
+    A change is an event of the audit, without the values.
+    """
+    live = context.definitions
+
+    async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
+        done = await _change(live, changes, headers, user, facts)
+        said = {name: fact for name, fact in done.items() if name != "left_out"}
+        context.system.audit(f"definitions-{verb}", user=user, address=address, **said)
+        return _response(done)
+
+    verb, _, rest = headers["destination"].removeprefix(DEFINITIONS).partition("/")
+    if verb == "export" and not rest:
+        return _response({"document": document({kind: live.values(kind) for kind in live.kinds})})
+    if verb == "import" and not rest:
+        values, left_out = read_document(body)
+        changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
+        return await change(changes, {"definitions": len(changes), "left_out": left_out})
+    if verb == "list" and rest:
+        values_of_kind = live.values(_kind(live, rest))
+        rows = [{"kind": rest, "name": name, "value": value} for name, value in sorted(values_of_kind.items())]
+        return _response({"definitions": rows, "seeded": live.is_seeded(rest)})
+    if verb in ("get", "put", "delete") and rest.partition("/")[2]:
+        key = _key(live, rest)
+        facts = {"kind": key.kind, "name": key.name}
+        if verb == "get":
+            found = live.values(key.kind).get(key.name)
+            if found is None:
+                raise Refused("unknown-definition", f"there is no {key}")
+            return _response({**facts, "value": found})
+        value = _value(key, body) if verb == "put" else None
+        return await change({key: value}, facts)
+    raise Refused("bad-destination", f"Requests about definitions are {', '.join(UNDERSTOOD_DEFINITIONS)}.")
+
+
+async def _change(
+    live: LiveDefinitions, changes: Changes, headers: Mapping[str, str], user: str | None, facts: dict[str, Any]
+) -> dict[str, Any]:
+    if is_said(headers, "dry-run"):
+        live.check(changes)
+        return {**facts, "dry_run": True}
+    report = await live.change(changes, user, quorum=is_said(headers, "quorum"))
+    done = {**facts, "changed": report.changed, "dry_run": False}
+    return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
+
+
+def _kind(live: LiveDefinitions, kind: str) -> str:
+    if kind not in live.kinds:
+        raise Refused("bad-definition", f"unknown kind of definition {kind!r}: it is one of {', '.join(live.kinds)}")
+    return kind
+
+
+def _key(live: LiveDefinitions, path: str) -> Key:
+    kind, _, name = path.partition("/")
+    return Key(kind, f"/{name}" if live.kinds[_kind(live, kind)].names_destinations else name)
+
+
+def _value(key: Key, body: bytes) -> Value:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused("bad-definition", f"{key}: the body must be a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused("bad-definition", f"{key}: the body must be a JSON object")
+    return value
+
+
+def _response(facts: dict[str, Any]) -> ControlResponse:
+    """Each fact is a header, too, as far as they fit."""
+    headers: dict[str, str] = {}
+    room = HEADER_BYTES_MAX
+    for name, fact in facts.items():
+        text = fact if type(fact) is str else json.dumps(fact, separators=(",", ":"))
+        room -= len(text)
+        if room >= 0:
+            headers[name.replace("_", "-")] = text
+    return ControlResponse(headers, json.dumps(facts, separators=(",", ":")).encode())

@@ -1,0 +1,261 @@
+"""The definitions of a running node: changes of its operators, and changes that arrive from peers.
+
+A change is decided at once, on any node, and answered when it is durable here. Like every record it then goes to the
+peers. With `quorum` the answer waits until a majority of the members has it durably, and says so if that takes too
+long; the change stands all the same.
+
+What a kind means is the business of its `DefinitionKind`. The first change of a kind writes the **seeds** of that kind,
+too: what the node's files say of it. From then on the definitions of the mesh count, and the files do not.
+
+Surprising: a seed has the time 0, so that nodes that seed at the same time, each on its side of a cut, never undo a
+change of an operator.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.definitions.definition import NAME_BYTES_MAX, Definition, Key, Version, text_of
+from qmq.definitions.table import DefinitionTable
+from qmq.dots import Vector
+from qmq.errors import Refused
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Noting
+from qmq.storage.format.definition_record import pack_definition
+from qmq.storage.format.record import RecordKind
+
+QUORUM_SECONDS: Final = 5.0
+"""For which a change with `quorum` waits for a majority."""
+
+SEEDED: Final = "seeded"
+"""Kind of the marks that a kind has been seeded; no operator changes them."""
+
+Value = Mapping[str, Any]
+Changes = Mapping[Key, Value | None]
+"""What is to be defined; None: deleted."""
+
+log = logging.getLogger("qmq.definitions")
+
+
+class DefinitionKind(Protocol):
+    """What the definitions of one kind mean to this node. None of these waits."""
+
+    names_destinations: bool
+    """Whether names are destinations, which begin with a slash."""
+
+    def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
+        """The changes of one request, by name, in canonical form. Raises Refused; then nothing changes anywhere."""
+
+    def seeds(self) -> Mapping[str, Value]:
+        """What the files of this node say, for a mesh that has no definitions of this kind."""
+
+    def changed(self, names: Collection[str]) -> None:
+        """These definitions have changed, here or on another node. The table has the present ones."""
+
+
+class SimpleKind:
+    """A kind that no file seeds. `check_one` raises Refused for a bad name or value."""
+
+    def __init__(
+        self,
+        check_one: Callable[[str, Value], Value],
+        changed: Callable[[Collection[str]], None],
+        *,
+        names_destinations: bool = False,
+    ) -> None:
+        self.names_destinations = names_destinations
+        self._check_one = check_one
+        self.changed = changed
+
+    def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
+        return {name: None if value is None else self._check_one(name, value) for name, value in changes.items()}
+
+    def seeds(self) -> Mapping[str, Value]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """What became of a request."""
+
+    changed: int
+    """Definitions that differ from before."""
+    is_on_majority: bool | None
+    """Whether a majority has it durably; None: not asked."""
+
+
+class DefinitionsContext(Engine, Committing, MeshPeers, Protocol):
+    """What definitions need of the node."""
+
+    @property
+    def system(self) -> Noting: ...
+
+    def durable_on(self, peer: str) -> Vector:
+        """What `peer` has last reported to be durable there."""
+
+
+class LiveDefinitions:
+    """`table` is live. A part of the node that follows a kind adds it to `kinds`."""
+
+    def __init__(self, context: DefinitionsContext, table: DefinitionTable) -> None:
+        self._context = context
+        self.table = table
+        self.kinds: dict[str, DefinitionKind] = {}
+        self.news: dict[Key, None] = {}
+        """Keys that have changed since the last `publish`."""
+        self.unrecorded: dict[Key, Version] = {}
+        """Changes that a peer has answered with, and whose records have not arrived."""
+        self._copies_changed = trio.Event()
+
+    async def change(self, changes: Changes, user: str | None = None, *, quorum: bool = False) -> ChangeReport:
+        """Make all of these changes, durably, or none. Raises Refused; then nothing has changed."""
+        context = self._context
+        await context.slot(asks=True)
+        checked = self.check(changes)
+        out = Outcome(now_us=context.environment.now_us())
+        for kind in {key.kind for key in checked}:
+            self._seed(kind, out)
+        changed = 0
+        for key, value in checked.items():
+            known = self.table.by_key.get(key)
+            text = None if value is None else text_of(key, value)
+            if (None if known is None else known.text) != text:
+                changed += 1
+                self._write(key, text, out)
+        for key in list(checked)[:1]:
+            more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""
+            log.info("= user %s changes %s%s: %d changes", user or "-", key, more, changed)
+        last = context.broker.next_sequence - 1
+        context.submit(out)
+        await context.flushed()
+        return ChangeReport(changed, await self._reaches_majority(last) if quorum else None)
+
+    def check(self, changes: Changes) -> dict[Key, Value | None]:
+        """The changes in canonical form. Raises Refused for the first bad one."""
+        by_kind: dict[str, dict[str, Value | None]] = {}
+        for key, value in changes.items():
+            if key.kind not in self.kinds:
+                known = ", ".join(sorted(self.kinds))
+                raise Refused("bad-definition", f"unknown kind of definition {key.kind!r}: it is one of {known}")
+            if not key.name or len(key.name.encode()) > NAME_BYTES_MAX:
+                raise Refused("bad-definition", f"{key.kind}: a name has 1 to {NAME_BYTES_MAX} bytes")
+            if value is None and self.table.get(key) is None and key.name not in self._pending_seeds(key.kind):
+                raise Refused("unknown-definition", f"there is no {key}")
+            by_kind.setdefault(key.kind, {})[key.name] = value
+        checked = {
+            Key(kind, name): value
+            for kind, of_kind in by_kind.items()
+            for name, value in self.kinds[kind].check(of_kind).items()
+        }
+        for key, value in checked.items():
+            if value is not None:
+                text_of(key, value)
+        self.table.check_room([*checked, *(Key(kind, name) for kind in by_kind for name in self._pending_seeds(kind))])
+        return checked
+
+    def values(self, kind: str) -> dict[str, Value]:
+        """The definitions of a kind by name, or its seeds while there are none."""
+        if self.is_seeded(kind):
+            return {one.key.name: one.value or {} for one in self.table.of_kind(kind)}
+        return dict(self.kinds[kind].seeds())
+
+    def is_seeded(self, kind: str) -> bool:
+        """Whether the mesh has definitions of this kind, so that files do not count."""
+        return Key(SEEDED, kind) in self.table.by_key
+
+    # From peers
+
+    def received(self, change: Definition) -> None:
+        """The record of a change arrived."""
+        if self.unrecorded.get(change.key) == change.version:
+            del self.unrecorded[change.key]
+        self.merge(change)
+
+    def merge(self, change: Definition) -> bool:
+        """A change of another node, or of an earlier incarnation of this one. Whether it is news."""
+        merged = self.table.merge(change)
+        if merged.is_news:
+            self.news[change.key] = None
+        if merged.lost is not None:
+            kept, lost = self.table.by_key[change.key], merged.lost
+            names = (change.key, kept.version.origin.node, lost.version.origin.node)
+            log.warning("! %s: of two changes at once, that of %s counts, and that of %s does not", *names)
+            self._context.system.note(
+                "definition-conflict",
+                kind=change.key.kind,
+                name=change.key.name,
+                kept_from=kept.version.origin.node,
+                lost_from=lost.version.origin.node,
+            )
+        return merged.is_news
+
+    def record_again(self, changes: Collection[Definition]) -> None:
+        """Write records of changes whose own records are no longer to be had."""
+        context = self._context
+        out = Outcome(now_us=context.environment.now_us())
+        for change in changes:
+            context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
+        context.submit(out)
+
+    def publish(self) -> None:
+        """Let the kinds follow what has changed. Never waits."""
+        by_kind: dict[str, list[str]] = {}
+        for kind, name in self.news:
+            by_kind.setdefault(kind, []).append(name)
+        self.news = {}
+        for kind, names in by_kind.items():
+            # The mark that a kind is seeded changes what counts of it.
+            for followed in names if kind == SEEDED else [kind]:
+                if followed in self.kinds:
+                    self.kinds[followed].changed([] if kind == SEEDED else names)
+
+    def copies_changed(self) -> None:
+        """A peer has reported what is durable there."""
+        self._copies_changed.set()
+
+    # Inside
+
+    def _pending_seeds(self, kind: str) -> Mapping[str, Value]:
+        return {} if self.is_seeded(kind) else self.kinds[kind].seeds()
+
+    def _seed(self, kind: str, out: Outcome) -> None:
+        """Write the seeds of a kind, if the mesh has none of its definitions."""
+        if self.is_seeded(kind):
+            return
+        for name, value in self.kinds[kind].seeds().items():
+            key = Key(kind, name)
+            if key not in self.table.by_key:
+                self._write(key, text_of(key, value), out, is_seed=True)
+        self._write(Key(SEEDED, kind), "{}", out, is_seed=True)
+
+    def _write(self, key: Key, text: str | None, out: Outcome, *, is_seed: bool = False) -> None:
+        broker, origin = self._context.broker, self._context.origin
+        sequence = broker.next_sequence
+        known = self.table.by_key.get(key)
+        version = Version(0, 0, origin, sequence)
+        if not is_seed:
+            version = self.table.next_version(out.now_us, origin, sequence)
+        change = Definition(key, version, text, None if known is None else known.version)
+        broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
+        self.table.merge(change)
+        self.news[key] = None
+
+    async def _reaches_majority(self, sequence: int) -> bool:
+        with trio.move_on_after(QUORUM_SECONDS):
+            while not self._is_on_majority(sequence):
+                self._copies_changed = trio.Event()
+                await self._copies_changed.wait()
+        return self._is_on_majority(sequence)
+
+    def _is_on_majority(self, sequence: int) -> bool:
+        context = self._context
+        membership, origin = context.membership, context.origin
+        holders = {
+            peer
+            for peer in context.peer_names
+            if membership.counts(peer) and context.durable_on(peer).get(origin, 0) >= sequence
+        }
+        return membership.is_majority({origin.node, *holders})

@@ -1,0 +1,173 @@
+"""Levelling of definitions: a node asks a peer for all that it has, page by page, and merges it.
+
+Records carry changes while nodes run. Levelling is for what records cannot do: a node that starts has the definitions
+of a majority before it serves clients, long before its journal has caught up; and a new node gets definitions whose
+incarnation is collected, so that no journal and no snapshot contains their records. A node records those again.
+
+Each peer is asked when its link has caught up. Nodes with the same definitions exchange a hash and nothing else.
+"""
+
+import json
+import logging
+from functools import partial
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.definitions.definition import Definition, Key
+from qmq.errors import Refused
+from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.runtime.contexts import Alarming, Committing, MeshPeers, Tasks
+from qmq.storage.format.definition_record import version_fields, version_of
+
+START_SECONDS: Final = 2.0
+"""For which a starting node keeps clients waiting until a majority has answered."""
+
+PAGE_BYTES: Final = 200_000
+"""About how many bytes of definitions one answer has."""
+
+BEHIND: Final = "definitions-behind"
+"""Code of the alarm."""
+BEHIND_TEXT: Final = "no majority has answered since the start: definitions may be older than those of the mesh"
+
+_REQUEST: Final = b'{"definitions":'
+
+log = logging.getLogger("qmq.definitions")
+
+
+def is_about_definitions(request: bytes) -> bool:
+    """Whether a peer asks for definitions."""
+    return request.startswith(_REQUEST)
+
+
+class SyncContext(Committing, MeshPeers, Alarming, Tasks, Protocol):
+    """What levelling needs of the node."""
+
+    definitions: LiveDefinitions
+
+    @property
+    def is_catching_up(self) -> bool: ...
+
+
+class DefinitionSync:
+    """Both sides."""
+
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._answered: set[str] = set()
+        """Peers whose definitions this node has had since its start."""
+        self._changed = trio.Event()
+        self._is_behind = False
+
+    # The side that asks
+
+    async def before_clients(self) -> None:
+        """Wait until this node has the definitions of a majority, at most START_SECONDS."""
+        with trio.move_on_after(START_SECONDS):
+            while not self._has_majority():
+                self._changed = trio.Event()
+                for peer in self._context.linked_peers():
+                    if peer not in self._answered:
+                        self._context.spawn(partial(self._pull, peer))
+                await self._changed.wait()
+        if not self._has_majority():
+            self._is_behind = True
+            self._context.alarm(BEHIND, BEHIND_TEXT)
+
+    def links_changed(self) -> None:
+        self._changed.set()
+
+    def link_caught_up(self, peer: str) -> None:
+        """This node has everything that `peer` had when the link began."""
+        self._context.spawn(partial(self._level, peer))
+
+    async def _level(self, peer: str) -> None:
+        context = self._context
+        if not await self._pull(peer):
+            return
+        if self._is_behind and self._has_majority():
+            self._is_behind = False
+            context.alarm_over(BEHIND, BEHIND_TEXT)
+        live = context.definitions
+        if not live.unrecorded or context.is_catching_up:
+            return
+        await context.commit_slot()
+        received = context.received_vector()
+        lost: list[Definition] = []
+        for key, version in list(live.unrecorded.items()):
+            change = live.table.by_key.get(key)
+            if change is None or change.version != version:
+                del live.unrecorded[key]
+            # Of an origin that this node follows, the record is on its way, or a hole in the journal has swallowed it.
+            elif received.get(version.origin, 0) >= version.sequence or version.origin not in received:
+                del live.unrecorded[key]
+                lost.append(change)
+        if lost:
+            log.info("= %d definitions of %s are recorded again", len(lost), peer)
+            live.record_again(lost)
+
+    async def _pull(self, peer: str) -> bool:
+        """Merge the definitions of `peer`. False if it does not answer."""
+        context = self._context
+        live = context.definitions
+        after: list[str] | None = ["", ""]
+        while after is not None:
+            request = _REQUEST + json.dumps({"digest": f"{live.table.digest:016x}", "after": after}).encode() + b"}"
+            answer = await context.ask_one(peer, request)
+            if answer is None:
+                return False
+            page = json.loads(answer)
+            received = context.received_vector()
+            for change in map(_change_of, page["rows"]):
+                # A tombstone that this node has had and dropped: see `qmq.definitions.tombstones`.
+                is_dropped = received.get(change.version.origin, 0) >= change.version.sequence
+                if change.text is None and change.key not in live.table.by_key and is_dropped:
+                    continue
+                if live.merge(change):
+                    live.unrecorded[change.key] = change.version
+            after = page["next"]
+            if live.news:
+                live.publish()
+        self._answered.add(peer)
+        self._changed.set()
+        return True
+
+    def _has_majority(self) -> bool:
+        membership = self._context.membership
+        return membership.is_majority({membership.node, *self._answered})
+
+    # The side that answers
+
+    async def answer(self, request: bytes) -> bytes:
+        """The next page of the definitions of this node. Raises Refused for an invalid request."""
+        table = self._context.definitions.table
+        try:
+            asked = json.loads(request)["definitions"]
+            after = Key(*map(str, asked["after"]))
+            is_same = int(asked["digest"], 16) == table.digest
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refused("bad-definitions", f"not a request for definitions: {error}") from error
+        rows: list[Any] = []
+        size = 0
+        following: Key | None = None
+        if not is_same:
+            for key in sorted(key for key in table.by_key if key > after):
+                row = _row(table.by_key[key])
+                rows.append(row)
+                size += len(key.kind) + len(key.name) + len(row[2] or "") + 100
+                if size > PAGE_BYTES:
+                    following = key
+                    break
+        return json.dumps({"rows": rows, "next": following}).encode()
+
+
+def _row(one: Definition) -> list[Any]:
+    return [one.key.kind, one.key.name, one.text, version_fields(one.version), version_fields(one.replaced)]
+
+
+def _change_of(row: list[Any]) -> Definition:
+    kind, name, text, version_row, replaced = row
+    version = version_of(version_row)
+    if version is None:
+        raise ValueError("a definition without version")
+    return Definition(Key(kind, name), version, text, version_of(replaced))
