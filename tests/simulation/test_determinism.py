@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 6
+SEEDS = 3
 
 pytestmark = pytest.mark.simulation
 

@@ -1,4 +1,4 @@
-"""The seeds of every commit. QMQ_SEEDS (300) says how many, QMQ_FIRST_SEED (0) where they begin.
+"""The seeds of every commit. QMQ_SEEDS (150) says how many, QMQ_FIRST_SEED (0) where they begin.
 
 Seeds are dealt out in chunks, so that xdist can share them between workers; a failing one is printed with its plan and
 the end of its trace, and `python -m tests.simulation --seeds 1 --start N` shows it again.
@@ -12,7 +12,7 @@ from tests.simulation.plan import draw_plan
 from tests.simulation.run import simulate
 
 CHUNK = 10
-SEEDS = int(os.environ.get("QMQ_SEEDS", "300"))
+SEEDS = int(os.environ.get("QMQ_SEEDS", "150"))
 FIRST_SEED = int(os.environ.get("QMQ_FIRST_SEED", "0"))
 CHUNKS = [
     range(start, min(start + CHUNK, FIRST_SEED + SEEDS)) for start in range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK)
