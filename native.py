@@ -32,6 +32,8 @@ COMPILED: Sequence[str] = (
     "storage/format/segment.py",
     "replication/anti_entropy/feed.py",
     "replication/links/pulling_side.py",
+    "replication/protocol/fields.py",
+    "replication/protocol/frame_table.py",
     "replication/protocol/frames.py",
     "replication/links/outbox.py",
     "replication/protocol/values.py",

@@ -34,13 +34,15 @@ from qmq.replication.protocol.frames import (
     Answer,
     Credit,
     Forgotten,
+    HeartbeatFrame,
+    Holds,
     Question,
     Returned,
     Settled,
+    Terms,
     Waiting,
 )
 from qmq.replication.protocol.handshake import PeerIdentity
-from qmq.replication.protocol.takeover_frames import HeartbeatFrame, Holds, Terms
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 

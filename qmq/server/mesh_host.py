@@ -16,7 +16,7 @@ from qmq.members import Membership, Standing
 from qmq.record_codec import Replay
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.takeover_frames import Terms
+from qmq.replication.protocol.frames import Terms
 from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.receipts import Receipts

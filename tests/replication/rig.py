@@ -26,7 +26,7 @@ from qmq.members import Listing, Membership, Standing
 from qmq.record_codec import Replay, encode_group
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.takeover_frames import Terms
+from qmq.replication.protocol.frames import Terms
 from qmq.storage.format.batch import BatchHead, batch_records, encode_batch, read_head
 from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_record, unpack_dots
 from qmq.storage.log.tail_cache import TailCache

@@ -17,7 +17,8 @@ from qmq.broker.messages.message import Envelope
 from qmq.dots import Origin
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.links.routes import Routes
-from qmq.replication.protocol.frames import TO_FOLLOWER, MeshFrame, Paths, Topics, decode, pack
+from qmq.replication.protocol.frame_table import FROM_SERVING_SIDE, decode, pack
+from qmq.replication.protocol.frames import MeshFrame, Paths, Topics
 from qmq.replication.protocol.values import Sender
 
 
@@ -183,7 +184,7 @@ class Spots:
     def _arrive(self, line: Line, end: Spot) -> None:
         to = line.other(end)
         destination, body = line.frames[end].popleft()
-        frame = decode(TO_FOLLOWER, destination, body, line.senders[end])
+        frame = decode(FROM_SERVING_SIDE, destination, body, line.senders[end])
         out = Outcome()
         if isinstance(frame, Topics):
             to.broker.topic_router.accept_all(frame.messages, out)

@@ -8,8 +8,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.protocol.frames import Answer, Both, Question, Replies
-from qmq.replication.protocol.membership_frame import MembershipFrame
+from qmq.replication.protocol.frames import Answer, Both, MembershipFrame, Question, Replies
 
 
 def take_common(host: Host, peer: Origin, frame: Both, way: LinkOutbox, out: Outcome) -> None:

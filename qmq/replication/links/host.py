@@ -15,7 +15,7 @@ from qmq.environment import Environment
 from qmq.members import Membership, Standing
 from qmq.record_codec import Replay
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.protocol.takeover_frames import Terms
+from qmq.replication.protocol.frames import Terms
 from qmq.storage.format.batch import BatchHead
 
 

@@ -20,21 +20,8 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import VALUE_BYTES_MAX, RetainedSync
 from qmq.replication.links.interest_publisher import InterestPublisher
-from qmq.replication.protocol.frames import (
-    BATCH_TYPE,
-    MESSAGES,
-    MSGPACK_TYPE,
-    Batches,
-    Gap,
-    Hole,
-    Lend,
-    MeshFrame,
-    Passed,
-    Replies,
-    Retained,
-    Topics,
-    pack,
-)
+from qmq.replication.protocol.frame_table import BATCH_TYPE, MESSAGES, MSGPACK_TYPE, pack
+from qmq.replication.protocol.frames import Batches, Gap, Hole, Lend, MeshFrame, Passed, Replies, Retained, Topics
 from qmq.wire.stomp.writer import encode_frame
 
 TOPIC_BYTES_MAX: Final = 4 << 20

@@ -18,23 +18,27 @@ from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
     Ack,
     Answer,
+    Ask,
     Batches,
     Forgotten,
     Gap,
+    HeartbeatFrame,
     Held,
+    Holds,
     Hole,
     Lend,
+    MembershipFrame,
     Question,
+    Release,
     Replies,
     Retained,
     Serves,
     Topics,
+    Vote,
     Waiting,
     Welcome,
 )
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.membership_frame import MembershipFrame
-from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 
 
 class PullingSide:

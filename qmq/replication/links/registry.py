@@ -21,8 +21,8 @@ from qmq.replication.links.pulling_side import PullingSide
 from qmq.replication.links.routes import Routes
 from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.protocol.conversation import REFUSED
+from qmq.replication.protocol.frames import MembershipFrame
 from qmq.replication.protocol.handshake import RETIRED_NODE, TAKEOVER_DIFFERS, PeerIdentity
-from qmq.replication.protocol.membership_frame import MembershipFrame
 
 ALARM_SECONDS: Final = 60.0
 """The same alarm about the same peer is not raised again within this."""

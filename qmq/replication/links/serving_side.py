@@ -20,18 +20,22 @@ from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
     Ack,
     Answer,
+    Ask,
     Credit,
     Follows,
+    HeartbeatFrame,
     Held,
+    Holds,
+    MembershipFrame,
     Question,
+    Release,
     Replies,
     Returned,
     Settled,
+    Vote,
     Welcome,
 )
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.membership_frame import MembershipFrame
-from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 
 
 class ServingSide:

@@ -10,14 +10,8 @@ from enum import Enum
 from typing import Final
 
 from qmq.errors import MeshError
-from qmq.replication.protocol.frames import (
-    FROM_FOLLOWER,
-    JOURNAL,
-    TO_FOLLOWER,
-    Batches,
-    MeshFrame,
-    decode,
-)
+from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE, JOURNAL, decode
+from qmq.replication.protocol.frames import Batches, MeshFrame
 from qmq.replication.protocol.handshake import Answering, Dialling, Partner
 from qmq.replication.protocol.values import Sender
 from qmq.storage.format.batch import BATCH_BYTES_MAX
@@ -52,7 +46,7 @@ NEXT_STATE: Final[Mapping[LinkSide, Mapping[LinkState, Mapping[str, LinkState]]]
         LinkState.CONNECTING: {"CONNECT": LinkState.PROVING, "STOMP": LinkState.PROVING},
         LinkState.PROVING: {"SUBSCRIBE": LinkState.OPEN},
         LinkState.OPEN: {
-            **dict.fromkeys(FROM_FOLLOWER, LinkState.OPEN),
+            **dict.fromkeys(FROM_PULLING_SIDE, LinkState.OPEN),
             "DISCONNECT": LinkState.ENDED,
         },
         LinkState.ENDED: {},
@@ -61,7 +55,7 @@ NEXT_STATE: Final[Mapping[LinkSide, Mapping[LinkState, Mapping[str, LinkState]]]
         LinkState.CONNECTING: {"CONNECTED": LinkState.PROVING, "ERROR": LinkState.ENDED},
         LinkState.PROVING: {"/mesh/welcome": LinkState.OPEN, "ERROR": LinkState.ENDED},
         LinkState.OPEN: {
-            **{name: LinkState.OPEN for name in TO_FOLLOWER if name != "/mesh/welcome"},
+            **{name: LinkState.OPEN for name in FROM_SERVING_SIDE if name != "/mesh/welcome"},
             JOURNAL: LinkState.OPEN,
             "ERROR": LinkState.ENDED,
         },
@@ -162,7 +156,7 @@ class Conversation:
         if destination == JOURNAL:
             self._journal_frames += 1
             return Batches(self._journal_frames, frame.body)
-        table = TO_FOLLOWER if self._side is LinkSide.FOLLOWER else FROM_FOLLOWER
+        table = FROM_SERVING_SIDE if self._side is LinkSide.FOLLOWER else FROM_PULLING_SIDE
         return decode(table, destination, frame.body, self._sender)
 
 

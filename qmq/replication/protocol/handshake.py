@@ -19,7 +19,7 @@ from typing import Final
 
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.protocol.frames import JOURNAL
+from qmq.replication.protocol.frame_table import JOURNAL
 from qmq.replication.protocol.proof import ANSWER, DIAL, SUBSCRIBE, TURN, is_proof, make_proof
 from qmq.wire.stomp.frames import Frame
 from qmq.wire.stomp.writer import encode_frame

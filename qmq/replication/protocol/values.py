@@ -12,11 +12,13 @@ import msgpack
 
 from qmq.broker.consumers.consumer_class import read_class, split_offer
 from qmq.broker.consumers.replies import check_address
-from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.broker.messages.destination import DestinationKind, check_pattern, is_pattern, kind_of
+from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import MAYBE_SEEN, Envelope, Message, Retain
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError, Refused
+from qmq.members import Retirement
 from qmq.storage.format.record import pack_dots
 
 ENVELOPES_MAX: Final = 4096
@@ -68,10 +70,11 @@ def array(value: object, length_min: int = 0) -> list[object]:
 
 
 def pairs(value: object, width: int) -> list[object]:
-    found = array(value)
-    if len(found) % width:
-        raise MeshError("bad-frame", f"an array of groups of {width} was expected, not {len(found)} elements")
-    return found
+    if type(value) is not list:
+        raise MeshError("bad-frame", f"an array of groups of {width} was expected, not {shown(value)}")
+    if len(value) % width:
+        raise MeshError("bad-frame", f"an array of groups of {width} was expected, not {len(value)} elements")
+    return value
 
 
 def truth(value: object) -> bool:
@@ -99,10 +102,9 @@ def mapping(value: object) -> dict[str, object]:
 
 
 def node_name(value: object) -> str:
-    name = text(value)
-    if not 1 <= len(name) <= 32 or not _NAME_CHARACTERS.issuperset(name):
-        raise MeshError("bad-frame", f"a node's name was expected, not {shown(name)}")
-    return name
+    if type(value) is not str or not 1 <= len(value) <= 32 or not _NAME_CHARACTERS.issuperset(value):
+        raise MeshError("bad-frame", f"a node's name was expected, not {shown(value)}")
+    return value
 
 
 def origin_of(node: object, incarnation: object) -> Origin:
@@ -131,6 +133,26 @@ def offer_of(value: object) -> str:
     return name
 
 
+def pattern_of(value: object) -> str:
+    """The name of a topic, or a pattern of topics."""
+    name = name_of(value, DestinationKind.TOPIC)
+    if is_pattern(name):
+        try:
+            check_pattern(name)
+        except Refused as refused:
+            raise MeshError("bad-frame", f"{shown(name)}: {refused.message}") from refused
+    return name
+
+
+def back_of(value: object) -> Back:
+    return Back(number(value, 0, max(Back)))
+
+
+def dead_letter_of(value: object) -> str:
+    """A queue, or nothing."""
+    return name_of(value, DestinationKind.QUEUE) if value else ""
+
+
 def class_of(value: object) -> str:
     of = text(value)
     try:
@@ -152,8 +174,8 @@ def shown(value: object) -> str:
 def pack_vector(vector: Vector) -> dict[str, list[int]]:
     """node → incarnation, sequence, incarnation, sequence, …"""
     packed: dict[str, list[int]] = {}
-    for origin, sequence in vector.items():
-        packed.setdefault(origin.node, []).extend((origin.incarnation, sequence))
+    for (node, incarnation), sequence in vector.items():
+        packed.setdefault(node, []).extend((incarnation, sequence))
     return packed
 
 
@@ -161,8 +183,9 @@ def vector_of(value: object) -> Vector:
     vector: Vector = {}
     for node, found in mapping(value).items():
         numbers = pairs(found, 2)
+        name = node_name(node) if numbers else ""
         for index in range(0, len(numbers), 2):
-            vector[origin_of(node, numbers[index])] = number(numbers[index + 1])
+            vector[Origin(name, number(numbers[index], 0, _U64_MAX))] = number(numbers[index + 1])
     return vector
 
 
@@ -177,8 +200,7 @@ def check_dots(value: object) -> list[Dot]:
     for item in array(value):
         group = array(item, 3)
         origin = origin_of(group[0], group[1])
-        for sequence in array(group[2]):
-            dots.append(Dot(origin, number(sequence, -SEQUENCE_MAX)))
+        dots += [Dot(origin, number(sequence, -SEQUENCE_MAX)) for sequence in array(group[2])]
     return dots
 
 
@@ -206,9 +228,22 @@ def check_move(move: Move) -> None:
         origin_of(*holder)
 
 
-def origins_of(value: object) -> tuple[Origin, ...]:
-    numbers = pairs(value, 2)
-    return tuple([origin_of(numbers[index], numbers[index + 1]) for index in range(0, len(numbers), 2)])
+def dot_of(node: object, incarnation: object, sequence: object) -> Dot:
+    return Dot(origin_of(node, incarnation), number(sequence, -SEQUENCE_MAX))
+
+
+def pack_dot(dot: Dot) -> tuple[str, int, int]:
+    return *dot.origin, dot.sequence
+
+
+def offers_of(value: object) -> list[tuple[str, int]]:
+    """Offer and limit, offer and limit, …"""
+    values = pairs(value, 2)
+    return [(offer_of(values[at]), number(values[at + 1], -SEQUENCE_MAX)) for at in range(0, len(values), 2)]
+
+
+def pack_offers(offers: Iterable[tuple[str, int]]) -> list[object]:
+    return [value for offer in offers for value in offer]
 
 
 def pack_messages(messages: list[Message], sender: str | None = None) -> list[list[object]]:
@@ -292,45 +327,34 @@ def _check_headers(headers: bytes) -> None:
         raise MeshError("bad-frame", "headers are lines that end with LF, none of them empty")
 
 
-VALUE_WIDTH: Final = 8
+def pack_value(message: Message) -> tuple[object, ...]:
+    """The last value of a topic: destination, headers, node, incarnation, sequence, timestamp, retain, body."""
+    envelope = message.envelope
+    retain = int(envelope.retain)
+    dot = pack_dot(message.dot)
+    return envelope.destination, envelope.headers, *dot, message.timestamp_us, retain, message.body
 
 
-def pack_values(messages: list[Message]) -> list[object]:
-    """Last values of topics: destination, headers, node, incarnation, sequence, timestamp, retain, body, …"""
-    values: list[object] = []
-    for message in messages:
-        envelope = message.envelope
-        values += (
-            envelope.destination,
-            envelope.headers,
-            message.origin.node,
-            message.origin.incarnation,
-            message.sequence,
-            message.timestamp_us,
-            int(envelope.retain),
-            message.body,
-        )
-    return values
+def value_of(*values: object) -> Message:
+    """The inverse of `pack_value`. The origin may be any node: peers pass on what others have set."""
+    topic, headers, node, incarnation, sequence, timestamp_us, retain, body = values
+    name = name_of(topic, DestinationKind.TOPIC)
+    if is_pattern(name):
+        raise MeshError("bad-frame", f"{shown(name)} is no single topic")
+    lines = octets(headers)
+    _check_headers(lines)
+    envelope = Envelope(name, DestinationKind.TOPIC, lines, False)
+    envelope.retain = Retain(number(retain, Retain.SET, RETAIN_MAX))
+    origin = origin_of(node, incarnation)
+    return Message(envelope, octets(body), origin, number(sequence, -SEQUENCE_MAX, -1), number(timestamp_us))
 
 
-def values_of(value: object) -> list[Message]:
-    """The inverse of `pack_values`. Their origin may be any node: peers pass on what others have set."""
-    messages: list[Message] = []
-    values = pairs(value, VALUE_WIDTH)
-    for index in range(0, len(values), VALUE_WIDTH):
-        name = name_of(values[index], DestinationKind.TOPIC)
-        if is_pattern(name):
-            raise MeshError("bad-frame", f"{shown(name)} is no single topic")
-        headers = octets(values[index + 1])
-        _check_headers(headers)
-        envelope = Envelope(name, DestinationKind.TOPIC, headers, False)
-        envelope.retain = Retain(number(values[index + 6], Retain.SET, RETAIN_MAX))
-        message = Message(
-            envelope,
-            octets(values[index + 7]),
-            origin_of(values[index + 2], values[index + 3]),
-            number(values[index + 4], -SEQUENCE_MAX, -1),
-            number(values[index + 5]),
-        )
-        messages.append(message)
-    return messages
+def retirement_of(node: object, adopter: object, sealed: object) -> Retirement:
+    """Of what came in a frame; other nodes' incarnations are left out. Raises MeshError."""
+    name = node_name(node)
+    vector: Vector = {origin: last for origin, last in vector_of(sealed).items() if origin.node == name}
+    return Retirement(node=name, adopter=node_name(adopter), sealed=vector)
+
+
+def pack_retirement(retirement: Retirement) -> tuple[object, ...]:
+    return retirement.node, retirement.adopter, pack_vector(retirement.sealed)

@@ -22,7 +22,7 @@ from qmq.broker.takeover.quorum_acks import settled_through
 from qmq.config import MeshSettings, NodeSettings
 from qmq.dots import Origin
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
+from qmq.replication.protocol.frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
 from qmq.server.commit.receipts import Receipts
 from qmq.server.membership.members import LiveMembership
 from qmq.server.membership.takeover_effects import TakeoverEffects

@@ -28,7 +28,7 @@ from qmq.broker.takeover.election_effects import (
 from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import Bid, Term
 from qmq.dots import Dot
-from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
+from qmq.replication.protocol.frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
 from qmq.server.membership.takeover_sync import TakeoverSync, TakeoverSyncContext
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import pack_term

@@ -12,9 +12,8 @@ from qmq.replication.anti_entropy.acceptance import Acceptance
 from qmq.replication.anti_entropy.gaps import Gaps
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.links.pulling_side import PullingSide
-from qmq.replication.protocol.frames import Ack, Batches, Gap, Held, Hole, Lend, MeshFrame, Welcome
+from qmq.replication.protocol.frames import Ack, Batches, Gap, Held, Hole, Lend, MembershipFrame, MeshFrame, Welcome
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.membership_frame import MembershipFrame
 
 from ..rig import JOBS, Network, Node, batch_of, peers_of
 

@@ -10,9 +10,8 @@ from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.replication.links.outbox import LinkOutbox, encode_message
 from qmq.replication.links.serving_side import ServingSide
-from qmq.replication.protocol.frames import Credit, Held, Returned, Welcome
+from qmq.replication.protocol.frames import Credit, Held, MembershipFrame, Returned, Welcome
 from qmq.replication.protocol.handshake import Partner
-from qmq.replication.protocol.membership_frame import MembershipFrame
 
 from ..rig import JOBS, Network, Node, peers_of, running, until
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from qmq.dots import Origin
 from qmq.replication.links.outbox import encode_message, encode_send
 from qmq.replication.protocol.conversation import NEXT_STATE, UNPROVEN_BYTES_MAX, Conversation, LinkSide, LinkState
-from qmq.replication.protocol.frames import FROM_FOLLOWER, JOURNAL, TO_FOLLOWER, Ack, Batches, MeshFrame, Welcome
+from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE, JOURNAL
+from qmq.replication.protocol.frames import Ack, Batches, MeshFrame, Welcome
 from qmq.replication.protocol.handshake import Answering, Dialling
 from qmq.wire.stomp.writer import encode_frame
 
@@ -27,8 +28,8 @@ SAMPLES: dict[str, bytes] = {
     "RECEIPT": encode_frame("RECEIPT", [("receipt-id", "0")]),
     "ERROR": encode_frame("ERROR", [("error-code", "wrong-mesh"), ("message", "go away")]),
     "/queue/jobs": encode_frame("SEND", [("destination", "/queue/jobs")], b"x"),
-    **{name: encode_frame("SEND", [("destination", name)], b"\x90") for name in FROM_FOLLOWER},
-    **{name: encode_frame("MESSAGE", [("destination", name)], b"\x90") for name in TO_FOLLOWER},
+    **{name: encode_frame("SEND", [("destination", name)], b"\x90") for name in FROM_PULLING_SIDE},
+    **{name: encode_frame("MESSAGE", [("destination", name)], b"\x90") for name in FROM_SERVING_SIDE},
     JOURNAL: encode_frame("MESSAGE", [("destination", JOURNAL)], b""),
 }
 
@@ -102,7 +103,10 @@ def test_what_the_table_does_not_list_is_refused_and_ends_the_link(side: LinkSid
 
 
 def test_the_table_knows_every_frame() -> None:
-    for side, table in ((LinkSide.SERVER, FROM_FOLLOWER), (LinkSide.FOLLOWER, {**TO_FOLLOWER, JOURNAL: None})):
+    for side, table in (
+        (LinkSide.SERVER, FROM_PULLING_SIDE),
+        (LinkSide.FOLLOWER, {**FROM_SERVING_SIDE, JOURNAL: None}),
+    ):
         reachable = {name for row in NEXT_STATE[side].values() for name in row if name.startswith("/")}
         assert reachable == set(table)
 

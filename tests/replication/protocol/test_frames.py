@@ -15,42 +15,40 @@ from qmq.broker.takeover.leases import Beat, Bid, Term
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.members import Listing, Retirement, Standing
+from qmq.replication.protocol.frame_table import COMMON_FRAMES, FROM_PULLING_SIDE, FROM_SERVING_SIDE, decode, pack
 from qmq.replication.protocol.frames import (
-    BOUNDS,
-    COMMON_FRAMES,
-    FEW,
-    FROM_FOLLOWER,
-    TO_FOLLOWER,
     Ack,
     Answer,
+    Ask,
     Credit,
     Forgotten,
     Gap,
     Heard,
+    HeartbeatFrame,
     Held,
+    Holds,
     Hole,
     Lend,
+    MembershipFrame,
     MeshFrame,
     Passed,
     Question,
     Reach,
+    Release,
     Replies,
     Retained,
     Returned,
     Settled,
     Topics,
+    Vote,
     Waiting,
     WantsPart,
     Welcome,
-    decode,
-    pack,
 )
-from qmq.replication.protocol.membership_frame import MembershipFrame
-from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 from qmq.replication.protocol.values import Sender
 
 A, A2, B = Origin("a", 1), Origin("a", (1 << 64) - 1), Origin("b", 0)
-BOTH = {**FROM_FOLLOWER, **TO_FOLLOWER}
+BOTH = {**FROM_PULLING_SIDE, **FROM_SERVING_SIDE}
 
 FRAMES: list[MeshFrame] = [
     Ack(3, {A: 7, A2: 1, B: (1 << 63) - 1}, {A: 6}, (A, B)),
@@ -247,9 +245,9 @@ def test_elements_that_a_later_version_adds_are_ignored() -> None:
 
 def test_the_clock_of_the_sender_rides_along_and_may_be_missing() -> None:
     for table, frame in (
-        (FROM_FOLLOWER, Ack(1, {}, {}, None, sent_us=5)),
-        (TO_FOLLOWER, Welcome({}, sent_us=5)),
-        (TO_FOLLOWER, Lend([], sent_us=5)),
+        (FROM_PULLING_SIDE, Ack(1, {}, {}, None, sent_us=5)),
+        (FROM_SERVING_SIDE, Welcome({}, sent_us=5)),
+        (FROM_SERVING_SIDE, Lend([], sent_us=5)),
     ):
         destination, body = pack(frame)
         told = decode(table, destination, body, Sender("a"))
@@ -261,9 +259,9 @@ def test_the_clock_of_the_sender_rides_along_and_may_be_missing() -> None:
 
 
 def test_each_direction_has_its_own_frames() -> None:
-    assert set(FROM_FOLLOWER) & set(TO_FOLLOWER) == set(COMMON_FRAMES)
+    assert set(FROM_PULLING_SIDE) & set(FROM_SERVING_SIDE) == set(COMMON_FRAMES)
     with pytest.raises(MeshError, match="not sent in this direction"):
-        decode(FROM_FOLLOWER, "/mesh/lend", msgpack.packb([[]]), Sender("a"))
+        decode(FROM_PULLING_SIDE, "/mesh/lend", msgpack.packb([[]]), Sender("a"))
 
 
 @pytest.mark.parametrize(
@@ -392,7 +390,7 @@ def test_nesting_without_end_is_refused() -> None:
 @pytest.mark.parametrize("destination", ["/mesh/topics", "/mesh/held", "/mesh/question", "/mesh/ack"])
 @pytest.mark.parametrize("element", [b"\x90", b"\x80", b"\x05"])
 def test_a_frame_of_millions_of_elements_is_refused_while_it_is_unpacked(destination: str, element: bytes) -> None:
-    bound = BOUNDS.get(destination, FEW)
+    bound = BOTH[destination].bound
     each = bound.elements_max // 2
     many = bound.body_bytes_max // (each + 5) - 1
     body = b"\xdd" + many.to_bytes(4, "big") + (b"\xdd" + each.to_bytes(4, "big") + element * each) * many
@@ -408,7 +406,7 @@ def test_a_frame_of_millions_of_elements_is_refused_while_it_is_unpacked(destina
 
 @pytest.mark.parametrize("destination", sorted(BOTH))
 def test_a_frame_that_is_no_batch_is_bounded_by_its_kind(destination: str) -> None:
-    bound = BOUNDS.get(destination, FEW).body_bytes_max
+    bound = BOTH[destination].bound.body_bytes_max
 
     with pytest.raises(MeshError, match=f"is over {bound}"):
         decode(BOTH, destination, bytes(bound + 1), Sender("a"))

@@ -11,41 +11,41 @@ from qmq.broker.takeover.leases import Beat, Bid, Term
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.members import Listing, Retirement, Standing
+from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE, JOURNAL, decode, pack
 from qmq.replication.protocol.frames import (
-    FROM_FOLLOWER,
-    JOURNAL,
-    TO_FOLLOWER,
     Ack,
     Answer,
+    Ask,
     Batches,
     Credit,
     Forgotten,
     Gap,
     Heard,
+    HeartbeatFrame,
     Held,
+    Holds,
     Hole,
     Lend,
+    MembershipFrame,
     MeshFrame,
     Passed,
     Question,
     Reach,
+    Release,
     Replies,
     Retained,
     Returned,
     Settled,
     Topics,
+    Vote,
     Waiting,
     WantsPart,
     Welcome,
-    decode,
-    pack,
 )
-from qmq.replication.protocol.membership_frame import MembershipFrame
-from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Holds, Release, Vote
 from qmq.replication.protocol.values import Sender
 
 A, B = Origin("a", 1), Origin("b", (1 << 64) - 1)
-TABLE = {**FROM_FOLLOWER, **TO_FOLLOWER}
+TABLE = {**FROM_PULLING_SIDE, **FROM_SERVING_SIDE}
 
 
 def message(kind: DestinationKind, destination: str, origin: Origin, sequence: int) -> Message:
@@ -151,53 +151,57 @@ RECORDED: list[tuple[MeshFrame, str, str]] = [
 ]
 
 REFUSED: list[tuple[str, object, str]] = [
-    ("/mesh/ack", [3, {"a": [1]}, {}, None, 11], "an array of groups of 2 was due, not 1 elements"),
-    ("/mesh/credit", [["/queue/q"]], "an array of groups of 2 was due, not 1 elements"),
-    ("/mesh/settled", [[["a", 1]]], "an array of at least 3 was due, not list"),
-    ("/mesh/returned", [["a", 1, 2, 9, None]], "a number from 0 to 5 was due, not 9"),
+    ("/mesh/ack", [3, {"a": [1]}, {}, None, 11], "an array of groups of 2 was expected, not 1 elements"),
+    ("/mesh/credit", [["/queue/q"]], "an array of groups of 2 was expected, not 1 elements"),
+    ("/mesh/settled", [[["a", 1]]], "an array of at least 3 was expected, not list"),
+    ("/mesh/returned", [["a", 1, 2, 9, None]], "a number from 0 to 5 was expected, not 9"),
     (
         "/mesh/held",
         [[["a", 1, [1 << 63]]], {}],
-        "a number from -9223372036854775807 to 9223372036854775807 was due, not 9223372036854775808",
+        "a number from -9223372036854775807 to 9223372036854775807 was expected, not 9223372036854775808",
     ),
-    ("/mesh/welcome", [{}], "an array of at least 2 was due, not list"),
-    ("/mesh/gap", [[]], "a map was due, not list"),
-    ("/mesh/hole", [["a", "b"]], "a number from 0 to 18446744073709551615 was due, not 'b'"),
-    ("/mesh/topics", [[["/queue/q", b"", False, [], 0]]], "a topic was due, not '/queue/q'"),
-    ("/mesh/lend", [[], 0, {"A": 1}], "a node's name was due, not 'A'"),
+    ("/mesh/welcome", [{}], "an array of at least 2 was expected, not list"),
+    ("/mesh/gap", [[]], "a map was expected, not list"),
+    ("/mesh/hole", [["a", "b"]], "a number from 0 to 18446744073709551615 was expected, not 'b'"),
+    ("/mesh/topics", [[["/queue/q", b"", False, [], 0]]], "a topic was expected, not '/queue/q'"),
+    ("/mesh/lend", [[], 0, {"A": 1}], "a node's name was expected, not 'A'"),
     ("/mesh/retained", [["/topic/t.*", b"", "a", 1, -1, 0, 1, b""]], "'/topic/t.*' is no single topic"),
-    ("/mesh/forgotten", [["/topic/t"]], "a queue was due, not '/topic/t'"),
-    ("/mesh/waiting", [{"/queue/q": 1}], "true or false was due, not 1"),
+    ("/mesh/forgotten", [["/topic/t"]], "a queue was expected, not '/topic/t'"),
+    ("/mesh/waiting", [{"/queue/q": 1}], "true or false was expected, not 1"),
     (
         "/mesh/replies",
         [[["/reply-queue/x", b"", False, [], 0]]],
-        "'/reply-queue/x': A reply goes to the address that came in reply-to: /reply-queue/… as it stands.",
+        "'/reply-queue/x': A reply goes to the address of reply-to, /reply-queue/…, unchanged.",
     ),
-    ("/mesh/question", [7, "what?"], "bytes were due, not 'what?'"),
-    ("/mesh/answer", [-1, b""], "a number from 0 to 9223372036854775807 was due, not -1"),
-    ("/mesh/members", [3, ["a"], "", True, ["c"], None, {}], "more names than a mesh has, or half a retirement"),
+    ("/mesh/question", [7, "what?"], "bytes were expected, not 'what?'"),
+    ("/mesh/answer", [-1, b""], "a number from 0 to 9223372036854775807 was expected, not -1"),
+    ("/mesh/members", [3, ["a"], "", True, ["c"], None, {}], "an array of groups of 3 was expected, not 1 elements"),
     (
         "/mesh/members",
         [3, [], "", True, ["c", "a", {}] * 1001, None, {}],
-        "more names than a mesh has, or half a retirement",
+        "at most 1000 elements were expected, not 1001",
     ),
-    ("/mesh/members", [3, [f"n{i}" for i in range(1001)], "", True, [], None, {}], "more names than a mesh has"),
+    (
+        "/mesh/members",
+        [3, [f"n{i}" for i in range(1001)], "", True, [], None, {}],
+        "at most 1000 elements were expected, not 1001",
+    ),
     (
         "/mesh/members",
         [3, [], "", True, [], {f"/queue/{i}": "" for i in range(1002)}, {}],
-        "more about destinations than a node tells",
+        "at most 1001 entries were expected, not 1002",
     ),
-    ("/mesh/members", [3, [], "d" * 101, True, [], None, {}], "more names than a mesh has, or half a retirement"),
-    ("/mesh/members", [3, [], "", True, [], {"/queue/a": "p" * 65}, {}], "more about destinations than a node tells"),
-    ("/mesh/reach", [0, [1, "a"]], "text was due, not 1"),
-    ("/mesh/wants", ["a", 1, -2, 0, 0, 0, True, {}], "a number from -1 to 9223372036854775807 was due, not -2"),
-    ("/mesh/heard", [["a", 1]], "an array of groups of 3 was due, not 2 elements"),
-    ("/mesh/passed", ["b", "a", [], 1], "true or false was due, not 1"),
-    ("/mesh/beat", [5, 0, 1, False, {}, {}], "true or false was due, not 1"),
-    ("/mesh/bid", ["a", 0, "b", None], "a number from 1 to 9223372036854775807 was due, not 0"),
-    ("/mesh/vote", ["a", 4, None], "a map was due, not NoneType"),
-    ("/mesh/release", ["a", 3, None, []], "a map was due, not list"),
-    ("/mesh/holds", ["a", 4, {}], "an array of at least 0 was due, not dict"),
+    ("/mesh/members", [3, [], "d" * 101, True, [], None, {}], "at most 100 characters were expected, not 101"),
+    ("/mesh/members", [3, [], "", True, [], {"/queue/a": "p" * 65}, {}], "at most 64 characters were expected, not 65"),
+    ("/mesh/reach", [0, [1, "a"]], "a node's name was expected, not 1"),
+    ("/mesh/wants", ["a", 1, -2, 0, 0, 0, True, {}], "a number from -1 to 9223372036854775807 was expected, not -2"),
+    ("/mesh/heard", [["a", 1]], "an array of groups of 3 was expected, not 2 elements"),
+    ("/mesh/passed", ["b", "a", [], 1], "true or false was expected, not 1"),
+    ("/mesh/beat", [5, 0, 1, False, {}, {}], "true or false was expected, not 1"),
+    ("/mesh/bid", ["a", 0, "b", None], "a number from 1 to 9223372036854775807 was expected, not 0"),
+    ("/mesh/vote", ["a", 4, None], "a map was expected, not NoneType"),
+    ("/mesh/release", ["a", 3, None, []], "a map was expected, not list"),
+    ("/mesh/holds", ["a", 4, {}], "an array of at least 0 was expected, not dict"),
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from qmq.config import DestinationPolicy, DestinationSettings
-from qmq.replication.protocol.takeover_frames import Ask, HeartbeatFrame, Terms
+from qmq.replication.protocol.frames import Ask, HeartbeatFrame, Terms
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig, isolate
 from tests.server.rig import Client, Rig, eventually, send, subscribe

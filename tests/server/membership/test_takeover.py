@@ -18,7 +18,7 @@ from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
 from qmq.replication.links.outbox import LinkOutbox, encode_send
-from qmq.replication.protocol.takeover_frames import Holds, Release, Vote
+from qmq.replication.protocol.frames import Holds, Release, Vote
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import UNCHECKED
 from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Dot, Origin
-from qmq.replication.protocol import frames, handshake
+from qmq.replication.protocol import frame_table, handshake
 from qmq.server.node import Node
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import eventually, send, subscribe
@@ -29,7 +29,7 @@ VARYING = frozenset({"/mesh/lend"})
 def later(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """The nodes that are of a later version."""
     nodes: set[str] = set()
-    describe, fields_of = handshake._self_description, frames._fields
+    describe, fields_of = handshake._self_description, frame_table._fields
 
     def self_description(mine: handshake.PeerIdentity) -> list[tuple[str, str]]:
         named = dict(describe(mine))
@@ -44,7 +44,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         return destination, [*fields, "news", {"of": "tomorrow"}] if is_longer else fields
 
     monkeypatch.setattr(handshake, "_self_description", self_description)
-    monkeypatch.setattr(frames, "_fields", longer)
+    monkeypatch.setattr(frame_table, "_fields", longer)
     yield nodes
 
 
