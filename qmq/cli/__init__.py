@@ -33,6 +33,12 @@ COMMANDS: Table = {
     "move": ("qmq.cli.admin.bulk:move", "Move the messages of a queue that wait to another queue."),
     "redrive": ("qmq.cli.admin.bulk:redrive", "Move dead letters back to the queues they came from."),
     "delete": ("qmq.cli.admin.delete:delete", "Delete a queue, a fanout, or the last value of a topic, on all nodes."),
+    "peek": ("qmq.cli.admin.messages:peek", "Show the first messages of a destination, with headers and bodies."),
+    "get": ("qmq.cli.admin.messages:get", "Show one message, by its message-id."),
+    "trace": (
+        "qmq.cli.admin.messages:trace",
+        "Show what has become of a message.",
+    ),
     "connections": ("qmq.cli.admin.connections:connections", "List the connections of clients, on all nodes."),
     "kick": ("qmq.cli.admin.connections:kick", "End connections of clients, by ID, user or address, on all nodes."),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),

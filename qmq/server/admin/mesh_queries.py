@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from qmq.errors import Refused
 from qmq.server.admin.connections import ConnectionsContext, connection_rows, kick
+from qmq.server.admin.messages import MessagesContext, whereabouts
 from qmq.server.peers.rpc import PeerRpc
 
 QUERY: Final = "admin_query"
@@ -17,13 +18,10 @@ REQUEST_BEGIN: Final = f'{{"{QUERY}"'.encode()
 Facts = dict[str, Any]
 
 
-class QueryContext(ConnectionsContext, Protocol):
+class QueryContext(ConnectionsContext, MessagesContext, Protocol):
     """What queries need of the node."""
 
     peer_rpc: PeerRpc
-
-    @property
-    def peer_names(self) -> list[str]: ...
 
 
 async def _connections(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
@@ -34,9 +32,14 @@ async def _kick(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
     return kick(context, wanted)
 
 
+async def _whereabouts(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
+    return whereabouts(context, wanted)
+
+
 QUERIES: Final[Mapping[str, Callable[[QueryContext, Mapping[str, Any]], Awaitable[Facts]]]] = {
     "connections": _connections,
     "kick": _kick,
+    "whereabouts": _whereabouts,
 }
 
 

@@ -19,6 +19,7 @@ from qmq.server.admin.connections import REASON_CHARS_MAX
 from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
+from qmq.server.admin.messages import get, peek, trace
 from qmq.server.admin.status import STATUS_BYTES_MAX
 from qmq.server.admin.system import SystemTopics
 from qmq.server.membership.decommission import Decommission
@@ -33,6 +34,8 @@ NAMED_IN_AUDIT: Final[Mapping[str, str]] = {
 }
 """Headers of a request that say what it is about, and the fields of the event that have their values."""
 COUNT_MAX: Final = 10**12
+PEEK_DEFAULT: Final = 10
+PEEK_MAX: Final = 1000
 
 log = logging.getLogger("qmq.admin")
 
@@ -187,6 +190,27 @@ async def _ask(context: VerbContext, asked: VerbRequest, wanted: Mapping[str, An
     return facts
 
 
+async def _peek(context: VerbContext, asked: VerbRequest) -> Facts:
+    if is_pattern(asked.about):
+        raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
+    return await peek(context, asked.about, min(_count(asked.headers) or PEEK_DEFAULT, PEEK_MAX))
+
+
+async def _get(context: VerbContext, asked: VerbRequest) -> Facts:
+    return await get(context, asked.about.removeprefix("/"))
+
+
+async def _trace(context: VerbContext, asked: VerbRequest) -> Facts:
+    """What the journal of this node says, and what each node says of the present."""
+    message_id = asked.about.removeprefix("/")
+    facts = await trace(context, message_id)
+    found, missing = await ask_nodes(context, "whereabouts", {"id": message_id}, is_mesh=True)
+    in_flight = [consumer for one in found.values() for consumer in one["in_flight"]]
+    copies = [node for node, one in found.items() if one["has_record"]]
+    unknown = [*facts.pop("unknown"), *(f"copy and deliveries on {node}: no answer" for node in missing)]
+    return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
+
+
 async def _retire(context: VerbContext, asked: VerbRequest) -> Facts:
     name = asked.about.removeprefix("/")
     if is_said(asked.headers, "majority-lost"):
@@ -207,6 +231,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "move": Verb("move/queue/NAME", _move),
     "redrive": Verb("redrive/queue/NAME", _redrive),
     "delete": Verb("delete/queue|topic|fanout/NAME", _delete),
+    "peek": Verb("peek/queue|topic|fanout/NAME", _peek, is_audited=False),
+    "get": Verb("get/MESSAGE-ID", _get, is_audited=False),
+    "trace": Verb("trace/MESSAGE-ID", _trace, is_audited=False),
     "connections": Verb("connections", _connections, is_audited=False),
     "kick": Verb("kick/CONNECTION", _kick),
     "retire": Verb("retire/NODE", _retire),
@@ -224,14 +251,16 @@ async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
     verb = VERBS[asked.verb]
     facts = await verb.run(context, asked)
     if asked.verb != "retire":
-        facts = {"destination": asked.about, **facts, "dry_run": asked.is_dry_run}
+        facts = {"destination": asked.about, **facts, **({"dry_run": asked.is_dry_run} if verb.is_audited else {})}
     if verb.is_audited:
         _audit(context, asked, facts)
     body = json.dumps(facts).encode()
-    headers = {name.replace("_", "-"): _text(fact) for name, fact in facts.items() if name != "rows"}
-    rows = json.dumps(facts.get("rows", []))
-    if facts.get("rows") and "reply-to" not in asked.headers and len(rows) <= STATUS_BYTES_MAX:
-        headers["rows"] = rows
+    headers: dict[str, str] = {}
+    for name, fact in facts.items():
+        text = _text(fact)
+        # A list may be longer than a header line may be; then it is only in the body.
+        if not isinstance(fact, list) or ("reply-to" not in asked.headers and len(text) <= STATUS_BYTES_MAX):
+            headers[name.replace("_", "-")] = text
     return ControlResponse(headers, body)
 
 

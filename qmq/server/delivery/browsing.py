@@ -105,7 +105,7 @@ class Browsing:
         # The clock of a message's node decides whether the message is due or expired.
         times = {node: context.broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
-            levels = await context.environment.run_blocking(partial(_levels, context.store, nodes, queue, now_us))
+            levels = await context.environment.run_blocking(partial(queue_levels, context.store, nodes, queue, now_us))
         if not await self._send(subscription, self._in_memory(queue)):
             return
         for priority, node, limit in levels:
@@ -181,7 +181,7 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
         yield part
 
 
-def _levels(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str, int]]:
+def queue_levels(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str, int]]:
     """In a worker thread: (priority, node, rows per read) of everything that waits, in the order of delivery."""
     found = [
         (priority, place, node, _rows_of_page(head.messages, head.body_bytes))

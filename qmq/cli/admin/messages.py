@@ -1,0 +1,91 @@
+"""`qmq peek`, `qmq get` and `qmq trace`: messages, and what has become of one. Nothing is consumed."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ..client import Endpoint
+from ..options import client_options, json_option
+from ..output import print_json, printable
+from .request import ask, check_kind
+
+PEEK_MAX = 1000
+SHOWN = ("at_us", "event", "node")
+"""Of an event, what its line begins with."""
+
+
+@click.command
+@click.argument("destination")
+@client_options
+@click.option(
+    "--count", type=click.IntRange(1, PEEK_MAX), default=10, show_default=True, metavar="N", help="At most so many."
+)
+@json_option
+def peek(destination: str, node: Endpoint, count: int, as_json: bool) -> None:
+    """Show the first messages of a destination, with headers and bodies.
+
+    Of a queue: in the order of delivery, of all nodes, those in flight included. Of a fanout: the oldest that are
+    kept. Of a topic: the retained message.
+    """
+    check_kind(destination, ("queue", "topic", "fanout"))
+    _show(ask(node, f"peek{destination}", [("count", str(count))]), as_json)
+
+
+@click.command
+@click.argument("message_id")
+@client_options
+@json_option
+def get(message_id: str, node: Endpoint, as_json: bool) -> None:
+    """Show one message, by its message-id.
+
+    A settled message is found as long as the journal of the node has it. Exit code 1 if the node does not have the
+    message any more (`unknown-message`).
+    """
+    _show(ask(node, f"get/{message_id}", []), as_json)
+
+
+@click.command
+@click.argument("message_id")
+@client_options
+@json_option
+def trace(message_id: str, node: Endpoint, as_json: bool) -> None:
+    """Show what has become of a message.
+
+    Where it was accepted, copied, delivered and settled. The journal of the node is searched, and all nodes are asked
+    what they have of it now. What is not known any more
+    is named. Exit code 1 if nothing is known.
+    """
+    facts = ask(node, f"trace/{message_id}", [])
+    if as_json:
+        print_json(facts)
+    else:
+        for event in facts.get("events", []):
+            more = " ".join(
+                f"{name}={value}" for name, value in event.items() if name not in ("at_us", "event", "node")
+            )
+            line = f"{_time(event.get('at_us', 0))}  {event.get('event')} on {event.get('node')}  {more}"
+            click.echo(printable(line).rstrip())
+        for one in facts.get("in_flight", []):
+            click.echo(printable(f"now  with {one.get('connection')} {one.get('user') or '-'} {one.get('address')}"))
+        click.echo(printable(f"now  on the disks of {', '.join(facts.get('copies', [])) or 'no node that answered'}"))
+        for text in facts.get("unknown", []):
+            click.echo(printable(f"not known: {text}"))
+    if not facts.get("events") and not facts.get("messages"):
+        raise SystemExit(1)
+
+
+def _show(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    for row in facts.get("rows", []):
+        click.echo(printable(f"{row.get('message_id')}  {_time(row.get('at_us', 0))}  {row.get('state')}"))
+        for name, value in row.get("headers", {}).items():
+            click.echo(printable(f"  {name}: {value}"))
+        body = row["body"] if "body" in row else f"base64 {row.get('body_base64', '')}"
+        click.echo(f"  {printable(body)}\n")
+
+
+def _time(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="milliseconds")

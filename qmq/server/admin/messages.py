@@ -1,0 +1,259 @@
+"""Messages that an operator looks at: a page of a destination, one message by its id, and what has become of one.
+
+Nothing is consumed. Durable messages of all nodes are in the stores of each node, so one node answers for all of them;
+only what is in flight must be asked of every node. Memory-only messages are seen on their own node.
+"""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from qmq.broker.messages.destination import DestinationKind, kind_of
+from qmq.broker.messages.message import Message
+from qmq.broker.selectors import properties_of
+from qmq.dots import Dot
+from qmq.errors import Refused
+from qmq.record_codec import Replay
+from qmq.server.admin.message_search import (
+    JournalTrace,
+    parse_message_id,
+    record_in_fanouts,
+    search_journal,
+)
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.checkpoint.queue_pager import FAR_US
+from qmq.server.clients.session import ClientSession
+from qmq.server.delivery.browsing import queue_levels
+from qmq.server.runtime.contexts import Committing, Engine
+from qmq.storage.format.failure_records import unpack_dead
+from qmq.storage.format.record import Record, RecordKind
+
+PEEK_BYTES_MAX: Final = 1 << 20
+"""Of bodies and headers in one page, approximately; a page has at least one message."""
+
+NOT_HEADERS: Final = ("destination", "persistent")
+"""What a selector sees beside the headers of the sender."""
+
+Facts = dict[str, Any]
+
+
+class MessagesContext(Engine, Committing, Protocol):
+    """What looking at messages needs of the node."""
+
+    checkpoints: Checkpoints
+    replay: Replay
+    sessions: dict[int, ClientSession]
+
+    @property
+    def peer_names(self) -> list[str]: ...
+
+    def check_damage(self) -> None: ...
+
+
+async def peek(context: MessagesContext, destination: str, count: int) -> Facts:
+    """The first `count` messages of a queue or fanout, or the retained message of a topic. Raises Refused."""
+    kind = kind_of(destination)
+    if kind is DestinationKind.QUEUE:
+        found = await _queue_messages(context, destination, count)
+    elif kind is DestinationKind.FANOUT:
+        found = await _fanout_messages(context, destination, count)
+    elif kind is DestinationKind.TOPIC:
+        retained = context.broker.retained
+        value = retained.older(destination, retained.change)
+        found = [] if value is None else [value]
+    else:
+        raise Refused("not-supported", f"Only queues, topics and fanouts keep messages, not {destination}.")
+    consumed = _in_flight(context)
+    now_us = context.environment.now_us()
+    rows = [_row(context, message, _state(context, message, consumed, now_us)) for message in found]
+    return {"messages": len(rows), "rows": rows}
+
+
+async def _queue_messages(context: MessagesContext, queue: str, count: int) -> list[Message]:
+    """In the order of delivery, node after node within a priority; memory-only messages of this node come first."""
+    await context.flushed()
+    await context.checkpoints.bring_up()
+    broker, store = context.broker, context.store
+    found = [one for one in broker.bulk_settlement.in_memory(queue) if one.sequence < 0][:count]
+    size = sum(map(_bytes_of, found))
+    nodes = [context.origin.node, *sorted(context.peer_names)]
+    levels = await context.environment.run_blocking(partial(queue_levels, store, nodes, queue, FAR_US))
+    for priority, node, limit in levels:
+        after: Dot | None = None
+        while len(found) < count and size < PEEK_BYTES_MAX:
+            page = partial(store.queues.page, node, queue, priority, after, FAR_US, limit)
+            rows = await context.environment.run_blocking(page)
+            context.check_damage()
+            for row in rows:
+                message = context.replay.message_of_row(row)
+                is_settled = broker.queues.paging.is_settled(queue, row.dot)
+                if message is not None and not is_settled and len(found) < count and size < PEEK_BYTES_MAX:
+                    found.append(message)
+                    size += _bytes_of(message)
+            if len(rows) < limit:
+                break
+            after = rows[-1].dot
+    return found
+
+
+async def _fanout_messages(context: MessagesContext, destination: str, count: int) -> list[Message]:
+    await context.flushed()
+    store = context.store
+    position = store.fanout_start(destination)
+    found: list[Message] = []
+    size = 0
+    while len(found) < count and size < PEEK_BYTES_MAX:
+        page = await context.environment.run_blocking(
+            partial(store.fanout_page, destination, position, PEEK_BYTES_MAX // 4)
+        )
+        for origin, record in page.rows:
+            message = context.replay.message_of(origin, record)
+            if message is not None and len(found) < count and size < PEEK_BYTES_MAX:
+                found.append(message)
+                size += _bytes_of(message)
+        if page.at_end:
+            break
+        position = page.position
+    return found
+
+
+async def get(context: MessagesContext, message_id: str) -> Facts:
+    """One durable message by its id, with its body. Raises Refused if this node does not have it any more."""
+    dot = _dot_of(message_id)
+    message, is_unsettled, _ = await _find(context, dot)
+    if message is None:
+        raise Refused("unknown-message", f"This node has no message {message_id} any more, or never had it.")
+    if message.envelope.kind is DestinationKind.FANOUT:
+        state = "kept"
+    elif is_unsettled:
+        state = _state(context, message, _in_flight(context), context.environment.now_us())
+    else:
+        state = "settled"
+    return {"messages": 1, "rows": [_row(context, message, state)]}
+
+
+async def trace(context: MessagesContext, message_id: str) -> Facts:
+    """What this node's journal says of one message, and what it does not say any more. Raises Refused."""
+    dot = _dot_of(message_id)
+    message, is_unsettled, found = await _find(context, dot)
+    unknown: list[str] = []
+    if found.record is None:
+        unknown.append("acceptance and what followed at once: the journal of this node does not reach back so far")
+    if not found.is_whole:
+        unknown.append("the end: the search has stopped at its bound")
+    if message is None and not found.events:
+        has_passed = context.durable_vector().get(dot.origin, 0) >= dot.sequence
+        unknown.append("everything: it is forgotten here" if has_passed else "everything: it never came here")
+    return {
+        "messages": int(message is not None),
+        "destination": "" if message is None else message.envelope.destination,
+        "unsettled": is_unsettled,
+        "events": found.events,
+        "unknown": unknown,
+    }
+
+
+def whereabouts(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
+    """Of one message: whether this node has its record on disk, and who has it in flight here."""
+    dot = _dot_of(str(wanted.get("id")))
+    consumers: list[Facts] = []
+    for delivery in context.broker.queues.deliveries.values():
+        if delivery.message.dot == dot:
+            session = context.sessions.get(delivery.subscription.session)
+            address = "" if session is None else session.peer_address
+            user = "" if session is None else session.user or ""
+            name = f"{context.origin.node}/{delivery.subscription.session}"
+            consumers.append({"connection": name, "user": user, "address": address})
+    return {"has_record": context.durable_vector().get(dot.origin, 0) >= dot.sequence, "in_flight": consumers}
+
+
+async def _find(context: MessagesContext, dot: Dot) -> tuple[Message | None, bool, JournalTrace]:
+    """The message, whether it is an unsettled message of a queue, and what the journal says of it."""
+    await context.flushed()
+    await context.checkpoints.bring_up()
+    run_blocking = context.environment.run_blocking
+    broker = context.broker
+    message = broker.queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence)
+    if message is None:
+        rows = await run_blocking(
+            partial(context.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
+        )
+        for row in rows:
+            if not broker.queues.paging.is_settled(row.queue, dot):
+                message = context.replay.message_of_row(row)
+    is_unsettled = message is not None
+    found = await run_blocking(partial(search_journal, context.store, dot))
+    if message is None:
+        record = found.record or await run_blocking(partial(record_in_fanouts, context.store, dot))
+        message = None if record is None else _message_of(context, dot, record)
+    return message, is_unsettled, found
+
+
+def _message_of(context: MessagesContext, dot: Dot, record: Record) -> Message | None:
+    if record.kind == RecordKind.PUBLISH:
+        return context.replay.message_of(dot.origin, record)
+    if record.kind != RecordKind.DEAD:
+        return None
+    message = context.replay.message_of(dot.origin, record)
+    if message is not None:
+        message.body = unpack_dead(record.body)[2]
+    return message
+
+
+def _dot_of(message_id: str) -> Dot:
+    try:
+        return parse_message_id(message_id)
+    except ValueError as error:
+        raise Refused("bad-message-id", f"{message_id!r} is not the message-id of a durable message.") from error
+
+
+def _in_flight(context: MessagesContext) -> set[Dot]:
+    """What is with consumers of this node, or lent to a peer by it."""
+    queues = context.broker.queues
+    found = {delivery.message.dot for delivery in queues.deliveries.values()}
+    for lent in queues.owned.lent.values():
+        found.update(lent)
+    return found
+
+
+def _state(context: MessagesContext, message: Message, consumed: set[Dot], now_us: int) -> str:
+    if message.envelope.kind is not DestinationKind.QUEUE:
+        return "kept"
+    if message.dot in consumed:
+        return "in-flight"
+    terms = message.envelope.terms
+    if terms is not None and terms.is_timed:
+        clocks = context.broker.queues.shared.clocks
+        if 0 < clocks.expiry(message) <= now_us:
+            return "expired"
+        if clocks.due(message) > now_us:
+            return "delayed"
+    return "waiting"
+
+
+def _row(context: MessagesContext, message: Message, state: str) -> Facts:
+    envelope = message.envelope
+    headers = {name: value for name, value in properties_of(envelope).items() if name not in NOT_HEADERS}
+    return {
+        "message_id": message.message_id,
+        "destination": envelope.destination,
+        "node": message.origin.node,
+        "at_us": message.timestamp_us,
+        "state": state,
+        "failed_deliveries": max(message.attempts, 0),
+        "headers": headers,
+        "body_bytes": len(message.body),
+        **_body(message.body),
+    }
+
+
+def _body(body: bytes) -> Facts:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}
+
+
+def _bytes_of(message: Message) -> int:
+    return len(message.body) + len(message.envelope.headers)

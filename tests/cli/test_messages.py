@@ -1,0 +1,57 @@
+"""`qmq peek`, `get` and `trace`: what they ask of the node, and what they print."""
+
+from .conftest import Run
+from .test_connections import answers, sent
+
+ROW = {
+    "message_id": "a-00000000000000aa-7",
+    "at_us": 1_000_000,
+    "state": "waiting",
+    "headers": {"colour": "red"},
+    "body": "hello\x1b[1m",
+}
+
+
+def test_a_peek_prints_headers_and_bodies(run: Run) -> None:
+    with answers(rows=[ROW]) as node:
+        result = run("peek", "/queue/q", "--count", "3", "--at", node.at)
+
+    lines = result.output.splitlines()
+    assert result.exit_code == 0
+    assert lines[0] == "a-00000000000000aa-7  1970-01-01T00:00:01.000+00:00  waiting"
+    assert lines[1] == "  colour: red"
+    assert lines[2].startswith("  hello") and "\x1b" not in lines[2]
+    assert sent(node) == {"destination": "/control/peek/queue/q", "count": "3"}
+
+
+def test_a_message_is_asked_for_by_its_id(run: Run) -> None:
+    with answers(rows=[{**ROW, "body_base64": "//4="}]) as node:
+        assert run("get", "a-00000000000000aa-7", "--at", node.at).exit_code == 0
+
+    assert sent(node) == {"destination": "/control/get/a-00000000000000aa-7"}
+
+
+def test_a_trace_prints_events_copies_and_what_is_not_known(run: Run) -> None:
+    facts = {
+        "events": [{"event": "accepted", "node": "a", "at_us": 0, "destination": "/queue/q"}],
+        "in_flight": [{"connection": "b/1", "user": "ann", "address": "10.0.0.1"}],
+        "copies": ["a", "b"],
+        "unknown": ["copy and deliveries on c: no answer"],
+    }
+    with answers(**facts) as node:
+        result = run("trace", "a-00000000000000aa-7", "--at", node.at)
+
+    assert (result.exit_code, result.output.splitlines()) == (
+        0,
+        [
+            "1970-01-01T00:00:00.000+00:00  accepted on a  destination=/queue/q",
+            "now  with b/1 ann 10.0.0.1",
+            "now  on the disks of a, b",
+            "not known: copy and deliveries on c: no answer",
+        ],
+    )
+
+
+def test_a_trace_of_which_nothing_is_known_ends_with_exit_code_1(run: Run) -> None:
+    with answers(events=[], messages=0, copies=[], unknown=["everything"]) as node:
+        assert run("trace", "x", "--at", node.at).exit_code == 1

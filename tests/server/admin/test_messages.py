@@ -1,0 +1,191 @@
+"""Peek, get and trace: messages that an operator looks at, and what has become of one."""
+
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from tests.server.admin.test_bulk_jobs import DEAD, OTHER, Q, contents, fill, refusal, until_alike
+from tests.server.admin.test_connections import ask
+from tests.server.mesh_rig import MeshRig, isolate
+from tests.server.rig import Client, Rig, eventually, send, subscribe
+
+
+def brief(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(row["node"], row["body"], row["state"]) for row in rows]
+
+
+def kinds(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(event["event"], event["node"]) for event in facts["events"]]
+
+
+async def id_of(client: Client, queue: str = Q) -> str:
+    """The message-id of the first message."""
+    found: str = (await ask(client, f"peek{queue}"))["rows"][0]["message_id"]
+    return found
+
+
+async def test_a_peek_shows_headers_and_bodies_of_all_nodes_and_consumes_nothing(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client = await mesh.connect("a")
+        await fill(client, "a1", colour="red")
+        await fill(await mesh.connect("b"), "b1", "b2")
+        await until_alike(mesh)
+
+        facts = await ask(client, "peek/queue/q")
+
+        assert brief(facts["rows"]) == [("a", "a1", "waiting"), ("b", "b1", "waiting"), ("b", "b2", "waiting")]
+        assert facts["rows"][0]["headers"]["colour"] == "red"
+        assert len((await ask(client, "peek/queue/q", count="2"))["rows"]) == 2
+        assert await contents(client) == ["a1", "b1", "b2"]
+
+
+async def test_a_peek_says_what_is_in_flight_and_what_is_delayed(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, worker = await rig.connect(), await rig.connect()
+        await worker.send(subscribe(Q, ack="client-individual", prefetch_count="1"))
+        await fill(client, "1", "2")
+        await fill(client, "later", delay="60000")
+        await worker.messages(1)
+
+        facts = await ask(client, "peek/queue/q")
+
+        assert [(row["body"], row["state"]) for row in facts["rows"]] == [
+            ("1", "in-flight"),
+            ("2", "waiting"),
+            ("later", "delayed"),
+        ]
+
+
+async def test_settled_messages_are_not_in_a_peek(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, "1", "2")
+        await ask(client, "purge/queue/q", count="1")
+
+        assert [row["body"] for row in (await ask(client, "peek/queue/q"))["rows"]] == ["2"]
+
+
+async def test_fanouts_and_retained_messages_can_be_looked_at(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, "1", "2", "3", queue="/fanout/f")
+        await client.send(send("/topic/t", "last", "r", retain="set"))
+        await client.receipt()
+
+        assert [row["body"] for row in (await ask(client, "peek/fanout/f", count="2"))["rows"]] == ["1", "2"]
+        assert [row["body"] for row in (await ask(client, "peek/topic/t"))["rows"]] == ["last"]
+        assert (await ask(client, "peek/topic/none"))["rows"] == []
+
+
+async def test_a_body_that_is_no_text_is_in_base64(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(b"SEND\ndestination:/queue/q\nreceipt:r\n\n\xff\xfe")
+        await client.receipt()
+
+        (row,) = (await ask(client, "peek/queue/q"))["rows"]
+
+        assert (row["body_base64"], row["body_bytes"]) == ("//4=", 2)
+        assert "body" not in row
+
+
+async def test_a_message_is_found_by_its_id_on_any_node_and_after_it_is_settled(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client = await mesh.connect("a")
+        await fill(client, "1")
+        await fill(client, "kept", queue="/fanout/f")
+        await until_alike(mesh)
+        name, kept = await id_of(client), await id_of(client, "/fanout/f")
+        other = await mesh.connect("b")
+
+        assert brief((await ask(other, f"get/{name}"))["rows"]) == [("a", "1", "waiting")]
+        assert brief((await ask(other, f"get/{kept}"))["rows"]) == [("a", "kept", "kept")]
+        await ask(client, "purge/queue/q")
+        await until_alike(mesh)
+        assert brief((await ask(other, f"get/{name}"))["rows"]) == [("a", "1", "settled")]
+
+
+@pytest.mark.parametrize(
+    ("message_id", "code"), [("nonsense", "bad-message-id"), ("a-00000000000000ff-7", "unknown-message")]
+)
+async def test_an_id_of_no_message_is_refused(autojump_clock: MockClock, message_id: str, code: str) -> None:
+    rig = Rig()
+    async with rig.run():
+        assert await refusal(await rig.connect(), f"get/{message_id}") == code
+
+
+async def test_a_trace_follows_a_message_from_its_acceptance_to_its_consumer(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client, worker = await mesh.connect("a"), await mesh.connect("b")
+        await fill(client, "1")
+        await until_alike(mesh)
+        name = await id_of(client)
+        await worker.send(subscribe(Q, ack="client-individual"))
+        message = await worker.next("MESSAGE")
+
+        there = await ask(client, f"trace/{name}")
+        await worker.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:a\n\n")
+        while await worker.receipt() != "a":
+            pass
+        await until_alike(mesh)
+        done = await ask(await mesh.connect("c"), f"trace/{name}")
+
+        assert kinds(there) == [("accepted", "a")]
+        assert there["events"][0]["destination"] == Q
+        assert (there["unsettled"], there["copies"], there["unknown"]) == (True, ["a", "b", "c"], [])
+        assert there["in_flight"] == [{"connection": "b/1", "user": "", "address": "10.0.0.1"}]
+        assert kinds(done) == [("accepted", "a"), ("settled", "b")]
+        assert (done["unsettled"], done["in_flight"]) == (False, [])
+
+
+async def test_a_trace_says_why_a_message_is_a_dead_letter_and_where_it_was_moved(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, "1")
+        name = await id_of(client)
+        await client.send(subscribe(Q, ack="client-individual"))
+        message = await client.next("MESSAGE")
+        await client.send(f"NACK\nid:{message.head.headers['ack']}\nrequeue:false\nreceipt:n\n\n")
+        while await client.receipt() != "n":
+            pass
+
+        facts = await ask(client, f"trace/{name}")
+        letter = await id_of(client, DEAD)
+        await ask(client, "move/queue/dead-letters", to=OTHER)
+        moved = await ask(client, f"trace/{letter}")
+
+        assert kinds(facts) == [("accepted", "a"), ("dead-lettered", "a")]
+        assert (facts["events"][1]["destination"], facts["events"][1]["as"]) == (DEAD, letter)
+        assert facts["events"][1]["reason"] == "rejected"
+        assert kinds(moved) == [("accepted", "a"), ("moved", "a")]
+        assert moved["events"][0]["from"] == name
+
+
+async def test_a_trace_names_the_nodes_that_do_not_answer(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await mesh.connect("a")
+        await fill(client, "1")
+        name = await id_of(client)
+        await until_alike(mesh)
+        isolate(mesh, "c")
+        await eventually(lambda: mesh.link("a", "c") != "caught-up")
+
+        facts = await ask(client, f"trace/{name}")
+
+        assert (facts["copies"], facts["nodes_missing"]) == (["a", "b"], ["c"])
+        assert any("c" in text for text in facts["unknown"])
+
+
+async def test_a_trace_of_an_unknown_message_says_so(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        facts = await ask(await rig.connect(), "trace/a-00000000000000ff-7")
+
+        assert (facts["events"], facts["messages"]) == ([], 0)
+        assert any("never came here" in text for text in facts["unknown"])
