@@ -280,11 +280,11 @@ class Replay:
             elif record.kind == RecordKind.ATTEMPTS:
                 self._broker.queues.redelivery.failed_before(unpack_attempts(record.body))
             elif record.kind == RecordKind.CURSOR:
-                self._broker.durable_subscriptions.accept(unpack_move(record.destination, record.body))
+                self._broker.durable_subscriptions.accept(unpack_move(record.destination, record.body), out)
             elif record.kind == RecordKind.DELETE:
                 dot = Dot(origin, record.sequence)
                 before = unpack_delete(record.body)
-                self._broker.accept_deletion(Deletion(record.destination, dot, record.timestamp_us, before))
+                self._broker.accept_deletion(Deletion(record.destination, dot, record.timestamp_us, before), out)
             elif record.kind == RecordKind.DEFINITION:
                 self.on_definition(unpack_definition(record.body))
             elif record.kind == RecordKind.SEAL:

@@ -11,7 +11,7 @@ journal and the broker agree. The rules of each kind of destination are in modul
 
 from collections.abc import Callable, Collection, Mapping
 
-from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
+from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Eviction, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Delivery, covered
@@ -63,9 +63,8 @@ class Broker:
         self.retained = self.topic_router.retained
         self.topics = self.topic_router.topics
         self.interest = self.topic_router.interest
-        # Of fanouts; the store's readers go by the same. And those that the node has not reported yet.
+        # Of fanouts; the store's readers go by the same.
         self.deletions = Deletions()
-        self.deletions_new: list[Deletion] = []
         self.dedup = Dedup()
         self.queues = Queues(
             self.dedup, origin, rules_of, self._accept_letter, lambda: self.send_limits.disk_full, defaults_of
@@ -234,7 +233,7 @@ class Broker:
     def refuse(self, delivery: Delivery, out: Outcome, why: Back = Back.FAILED) -> None:
         """NACK: a failed delivery; what becomes of a queue's message is in `life`."""
         if delivery.subscription.durable is not None:
-            self.durable_subscriptions.give_back(covered(delivery))
+            self.durable_subscriptions.give_back(covered(delivery), out)
         else:
             self.queues.redelivery.give_back(covered(delivery), why, out)
 
@@ -360,10 +359,10 @@ class Broker:
         out.record_bytes += RECORD_OVERHEAD_BYTES * (2 + len(before))
         self.next_sequence += 1
         self.durable_subscriptions.delete_all(destination, now_us, out)
-        self.accept_deletion(deletion)
+        self.accept_deletion(deletion, out)
 
-    def accept_deletion(self, deletion: Deletion) -> None:
-        """A fanout was deleted, here or on another node. `deletions_new` says so to the node."""
+    def accept_deletion(self, deletion: Deletion, out: Outcome) -> None:
+        """A fanout was deleted, here or on another node."""
         if not self.deletions.add(deletion):
             return
         destination = deletion.destination
@@ -371,10 +370,11 @@ class Broker:
         why = Refused(
             "destination-deleted", f"{destination} was deleted. Subscribe again for what is sent from now on."
         )
-        self.durable_subscriptions.ended += [
-            (subscription, why) for subscription in self.subscriptions.fanouts.get(destination, ())
+        out.evictions += [
+            Eviction(subscription.session, why, subscription.id)
+            for subscription in self.subscriptions.fanouts.get(destination, ())
         ]
-        self.deletions_new.append(deletion)
+        out.deletions.append(deletion)
 
     def finish(self, out: Outcome, now_us: int) -> None:
         """Turn collected settles into records, one per queue. Call once, just before the Outcome is committed."""

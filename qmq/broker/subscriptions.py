@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import Eviction, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Subscription
@@ -51,10 +51,6 @@ class Subscriptions:
         """What the selectors of a fanout's subscriptions cost together; where it has any."""
         self.watchers: dict[str, dict[Subscription, None]] = {name: {} for name in SYSTEM_DESTINATIONS}
         """Subscriptions to what the node publishes of itself; apart from topics, whose patterns must not match it."""
-        self.watchers_new: list[Subscription] = []
-        """Those of them that began since the node last looked."""
-        self.left: list[Subscription] = []
-        """Fanout subscriptions that ended since the node last looked."""
         self.is_leaving: Callable[[int], bool] = lambda session: False
         """Whether a session gets nothing any more; set by the node."""
         self.is_stopping = False
@@ -90,7 +86,7 @@ class Subscriptions:
         if subscription.selector is not None:
             self._selectors.check(subscription.selector, send_limits.limits.selector_parts_max)
         if kind is DestinationKind.TOPIC:
-            self._router.add(destination, subscription)
+            self._router.add(destination, subscription, out)
         if subscription.selector is not None:
             subscription.selector = self._selectors.share(subscription.selector)
         session.subscriptions[subscription.id] = subscription
@@ -105,7 +101,7 @@ class Subscriptions:
             self._queues.subscribe(subscription, out)
         elif kind is DestinationKind.SYSTEM:
             self.watchers[destination][subscription] = None
-            self.watchers_new.append(subscription)
+            out.watchers.append(subscription)
         else:
             self.fanouts.setdefault(destination, {})[subscription] = None
             if subscription.selector is not None:
@@ -113,7 +109,7 @@ class Subscriptions:
             subscription.since = self._last_sequence()
             out.joined.append(subscription)
 
-    def listen(self, session_id: int, topic: str, id: str) -> bool:
+    def listen(self, session_id: int, topic: str, id: str, out: Outcome) -> bool:
         """Begin a subscription that asks for nothing, to one topic by its name. Raises Refused as `subscribe`.
 
         False, with nothing changed, when it needs an object of its own: `subscribe` then.
@@ -128,7 +124,7 @@ class Subscriptions:
         if listener is None:
             listener = session.listener = LightSubscriptions(session_id)
         listener.join(topic, id)
-        self._router.add(topic, listener)
+        self._router.add(topic, listener, out)
         return True
 
     def _check_subscriber(self, session: ClientState, subscription_id: str) -> None:
@@ -155,9 +151,8 @@ class Subscriptions:
             self.unsubscribe(before.subscription.session, before.subscription.id, out)
             # One whose client has heard its last frame is perhaps this very client, which came back.
             if not self.is_leaving(before.subscription.session):
-                durable_subscriptions.ended.append(
-                    (before.subscription, taken_over(name, "another connection of this node"))
-                )
+                why = taken_over(name, "another connection of this node")
+                out.evictions.append(Eviction(before.subscription.session, why, before.subscription.id))
         # A slow one waits for its credit, so nothing is ever dropped.
         subscription.buffer = None
         durable_subscriptions.attach(subscription, name, self._have(), now_us, out)
@@ -174,7 +169,7 @@ class Subscriptions:
         session = self._sessions[session_id]
         listener = session.listener
         if listener is not None and subscription_id in listener.topics:
-            self._router.remove(listener.leave(subscription_id), listener)
+            self._router.remove(listener.leave(subscription_id), listener, out)
             return
         subscription = session.subscriptions.pop(subscription_id, None)
         if subscription is None:
@@ -191,7 +186,7 @@ class Subscriptions:
         if session is not None and kind is not DestinationKind.TEMP:
             session.asked_bytes -= subscription.memory_bytes
         if kind is DestinationKind.TOPIC:
-            self._router.remove(destination, subscription)
+            self._router.remove(destination, subscription, out)
             self._router.selecting -= subscription.selector is not None
         elif subscription.is_browser:
             pass
@@ -202,7 +197,7 @@ class Subscriptions:
         elif kind is DestinationKind.SYSTEM:
             del self.watchers[destination][subscription]
         else:
-            self.left.append(subscription)
+            out.left.append(subscription)
             if subscription.durable is not None:
                 self._durable_subscriptions.detach(subscription, out)
             followers = self.fanouts.get(destination, {})
@@ -223,7 +218,7 @@ class Subscriptions:
         listener = session.listener
         if listener is not None:
             for topic in listener.ids:
-                self._router.remove(topic, listener)
+                self._router.remove(topic, listener, out)
             listener.end()
 
     def cease(self, out: Outcome) -> None:

@@ -82,7 +82,8 @@ class SubscribeFrames:
         buffer = buffer_of(headers, kind, self._rules.buffer_bytes_max)
         wanted = selector(headers)
         if kind is DestinationKind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
-            if not is_pattern(destination) and self._broker.subscriptions.listen(self._session_id, destination, named):
+            listen = self._broker.subscriptions.listen
+            if not is_pattern(destination) and listen(self._session_id, destination, named, out):
                 if is_nameless:
                     self.nameless = subscription_id
                 return HEARD

@@ -23,7 +23,6 @@ from qmq.server.commit.receipts import Receipts
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
-from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.membership.takeover import Takeover
 from qmq.server.runtime.contexts import Engine
 from qmq.storage.format.record import Record
@@ -39,7 +38,6 @@ class CommitPathContext(Engine, Protocol):
     queue_pager: QueuePager
     checkpoints: Checkpoints
     deadline_timer: DeadlineTimer
-    fanout_subscribers: FanoutSubscribers
     system: SystemTopics
     takeover: Takeover
     mesh: Mesh | None
@@ -81,17 +79,7 @@ class CommitPath:
         broker = context.broker
         broker.finish(out, context.environment.now_us())
         self.received[context.origin] = broker.next_sequence - 1
-        # Before anything is sent: messages that we return must not overtake the reduction of our credit.
-        if context.mesh is not None:
-            if broker.topic_router.wanted_changes:
-                changes, broker.topic_router.wanted_changes = broker.topic_router.wanted_changes, {}
-                context.mesh.interest_changed(changes)
-            if broker.queues.touched:
-                context.mesh.offer(broker.lending.offers())
-        else:
-            broker.queues.touched.clear()
-            broker.queues.shared.withdrawn.clear()
-            broker.topic_router.wanted_changes.clear()
+        out.offers = broker.lending.offers()
         out.sequence = broker.next_sequence - 1 if out.records or out.repeats else 0
         context.commits.submit(out)
         if out.loads:
@@ -99,16 +87,11 @@ class CommitPath:
         context.deadline_timer.decided()
         if context.queue_pager.wants_checkpoint():
             context.checkpoints.schedule()
-        if broker.subscriptions.left:
-            context.fanout_subscribers.forget(broker.subscriptions.left)
-            broker.subscriptions.left = []
-        if broker.subscriptions.watchers_new:
-            context.system.answer(broker.subscriptions.watchers_new)
-            broker.subscriptions.watchers_new = []
-        context.fanout_subscribers.feeds.poll_again()
-        if broker.deletions_new:
-            deleted, broker.deletions_new = broker.deletions_new, []
-            note_deletions(context, deleted)
+        context.dispatcher.after_submit(out)
+        if out.watchers:
+            context.system.answer(out.watchers)
+        if out.deletions:
+            note_deletions(context, out.deletions)
         if context.definitions.news:
             context.definitions.publish()
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from qmq.broker.consumers.outcome import Outcome
@@ -472,15 +474,13 @@ def test_peers_are_told_of_the_first_and_the_last_subscriber_of_a_pattern() -> N
     node = Node()
     clients = [node.client(), node.client()]
 
-    for client in clients:
-        client.subscribe("/topic/a*")
-    assert node.broker.topic_router.wanted_changes == {"/topic/a*": True}
-    node.broker.topic_router.wanted_changes = {}
+    asked = [Subscription(client.id, "s", "/topic/a*", Ack.AUTO, 1, b"") for client in clients]
 
-    clients[0].leave()
-    assert node.broker.topic_router.wanted_changes == {}
-    clients[1].leave()
-    assert node.broker.topic_router.wanted_changes == {"/topic/a*": False}
+    begins = [node.decide(partial(node.broker.subscriptions.subscribe, one)).interest_changes for one in asked]
+    ends = [client.leave().interest_changes for client in clients]
+
+    assert begins == [{"/topic/a*": True}, {}]
+    assert ends == [{}, {"/topic/a*": False}]
     check_empty(node)
 
 

@@ -382,9 +382,8 @@ class Node:
         self._submitted += 1
         self._work.set()
         self.mesh.offer(self.broker.lending.offers())
-        changes, self.broker.topic_router.wanted_changes = self.broker.topic_router.wanted_changes, {}
-        if changes:
-            self.mesh.interest_changed(changes)
+        if out.interest_changes:
+            self.mesh.interest_changed(out.interest_changes)
 
     async def commit_slot(self) -> None:
         await self.slots.wait()

@@ -71,8 +71,7 @@ class Spot:
                 serving[-1].outboxes[self].put_topics(messages)
             else:
                 self.routes.unrelayed += self.routes.send(node, messages)
-        changes, self.broker.topic_router.wanted_changes = self.broker.topic_router.wanted_changes, {}
-        self.routes.own_changed(changes)
+        self.routes.own_changed(out.interest_changes)
 
     def subscribe(self, *patterns: str) -> None:
         out = Outcome()

@@ -14,7 +14,9 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message, OwnRecord
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.cursors import Move
+from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin
+from qmq.errors import Refused
 
 COST_MAX: Final = 100_000
 """What selecting for topics and fanouts may cost that one Outcome sets off (`Selector.cost`), some 20 ms: then others
@@ -40,6 +42,14 @@ class Return(NamedTuple):
     message: Message
     why: Back
     asks: Asks | None
+
+
+class Eviction(NamedTuple):
+    """A session that must be disconnected, why, and the id of the subscription concerned, if there is one."""
+
+    session: int
+    why: Refused
+    subscription: str | None = None
 
 
 class TopicRun:
@@ -75,15 +85,20 @@ class Outcome:
         "begins",
         "borrowed_settled",
         "browsers",
+        "deletions",
         "deliveries_after",
         "deliveries_now",
         "ending",
+        "evictions",
         "fanout_runs",
         "frames",
+        "freed",
         "gone",
         "has_gap",
+        "interest_changes",
         "is_first",
         "joined",
+        "left",
         "letters_left",
         "levels",
         "loads",
@@ -91,6 +106,7 @@ class Outcome:
         "moved",
         "moves",
         "now_us",
+        "offers",
         "owners",
         "peer_deliveries",
         "peer_forgotten",
@@ -110,6 +126,7 @@ class Outcome:
         "settles",
         "selector_cost",
         "topic_runs",
+        "watchers",
     )
 
     def __init__(self, session: int = 0, now_us: int = 0) -> None:
@@ -158,10 +175,23 @@ class Outcome:
         self.begins = False
         # Fanout subscriptions that begin: the server reads their past and then lets them follow live.
         self.joined: list[Subscription] = []
+        # Fanout subscriptions that end; attachments that have credit again, or something to be delivered again.
+        self.left: list[Subscription] = []
+        self.freed: dict[Attachment, None] = {}
+        # Subscriptions that begin to what the node publishes of itself.
+        self.watchers: list[Subscription] = []
+        # Sessions that cannot continue, because of another node or because they do not read.
+        self.evictions: list[Eviction] = []
+        # Fanouts that were deleted, here or on another node.
+        self.deletions: list[Deletion] = []
         # Topic subscriptions that begin while there are retained values, and the last change before them.
         self.retained_delivery: list[tuple[Subscription, int]] = []
         # Queue subscriptions that only look: the server reads to them what there is.
         self.browsers: list[Subscription] = []
+        # Topic patterns that got their first local subscriber (True), or lost their last.
+        self.interest_changes: dict[str, bool] = {}
+        # Credit for peers: (peer, offer, limit). Sent first: a message that goes back must not overtake less credit.
+        self.offers: list[tuple[str, str, int]] = []
         self.peer_topics: dict[str, list[Message]] = {}
         self.peer_replies: dict[Origin, list[Message]] = {}
         self.peer_deliveries: dict[str, list[Message]] = {}

@@ -18,7 +18,7 @@ knows what had been handed out, only how much of it there can have been.
 from collections.abc import Collection, Iterable
 from itertools import count
 
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import Eviction, Outcome
 from qmq.broker.consumers.subscription import (
     NOTHING_IN_FLIGHT,
     Attachment,
@@ -44,10 +44,6 @@ class DurableSubscriptions:
     def __init__(self, origin: Origin, deliveries: dict[int, Delivery], durables_max: int = 1000) -> None:
         self.by_name: dict[Name, Cursor] = {}
         self.attached: dict[Name, Attachment] = {}
-        self.freed: dict[Attachment, None] = {}
-        """Have credit again, or something to be handed out again, since whoever reads for them was last told."""
-        self.ended: list[tuple[Subscription, Refused]] = []
-        """Cannot go on because of what another node did, and why."""
         self.given_up: Vector = {}
         """Per origin, up to where this node will never get records that it lacks."""
         self.gone = LostRanges()
@@ -108,7 +104,7 @@ class DurableSubscriptions:
         if attachment is None or self.attached.get(attachment.name) is not attachment:
             return
         del self.attached[attachment.name]
-        self.freed.pop(attachment, None)
+        out.freed.pop(attachment, None)
         out.moved.pop(attachment, None)
         for tag in subscription.in_flight:
             self._deliveries.pop(tag, None)
@@ -152,8 +148,8 @@ class DurableSubscriptions:
                 out.moves.append(move)
         self._forget_deletions()
 
-    def accept(self, move: Move) -> None:
-        """A record of another node, or of an earlier life of this one."""
+    def accept(self, move: Move, out: Outcome) -> None:
+        """A record of another node, or of a previous run of this one."""
         cursor = self.by_name.get(move.name)
         if cursor is None:
             cursor = self.by_name[move.name] = Cursor(move.name)
@@ -164,15 +160,16 @@ class DurableSubscriptions:
                 self._forget_deletions()
             return
         before = cursor.start or {}
+        why: Refused | None = None
         if cursor.apply(move):
             why = Refused("durable-deleted", "The durable subscription was deleted on another node.")
-            self.ended.append((attachment.subscription, why))
         elif move.start is not None and any(move.start.get(origin, 0) < last for origin, last in before.items()):
             # What lies between was passed by. Only a new attachment looks at it.
             why = Refused("durable-merged", "Another node created this durable subscription earlier; connect again.")
-            self.ended.append((attachment.subscription, why))
         elif cursor.holder is not None and cursor.holder > attachment.holder:
-            self.ended.append((attachment.subscription, taken_over(move.name, f"node {cursor.holder[1].node}")))
+            why = taken_over(move.name, f"node {cursor.holder[1].node}")
+        if why is not None:
+            out.evictions.append(Eviction(attachment.subscription.session, why, attachment.subscription.id))
 
     def restore(self, cursors: dict[Name, Cursor], given_up: Vector, gone: LostRanges) -> None:
         """What the stores know at a start."""
@@ -259,20 +256,20 @@ class DurableSubscriptions:
 
     def settle(self, deliveries: list[Delivery], out: Outcome) -> None:
         """These are done; all of one subscription. The record is made by `Broker.finish`."""
-        for handed in self._take_back(deliveries):
+        for handed in self._take_back(deliveries, out):
             attachment = handed.subscription.durable
             assert attachment is not None, "only durable subscriptions are handed fanout messages"
             attachment.claim(handed.claims)
             out.moved[attachment] = None
 
-    def give_back(self, deliveries: list[Delivery]) -> None:
+    def give_back(self, deliveries: list[Delivery], out: Outcome) -> None:
         """The client refuses these; all of one subscription. They are handed out again when the server says so."""
-        for handed in self._take_back(deliveries):
+        for handed in self._take_back(deliveries, out):
             attachment = handed.subscription.durable
             assert attachment is not None, "only durable subscriptions are handed fanout messages"
             attachment.again.append(handed)
 
-    def _take_back(self, deliveries: list[Delivery]) -> list[FanoutDelivery]:
+    def _take_back(self, deliveries: list[Delivery], out: Outcome) -> list[FanoutDelivery]:
         taken: list[FanoutDelivery] = []
         for handed in deliveries:
             assert isinstance(handed, FanoutDelivery), "queue deliveries are settled by the queues"
@@ -282,7 +279,7 @@ class DurableSubscriptions:
             if subscription.message_ids is not None:
                 subscription.message_ids.pop(handed.message.message_id, None)
             if subscription.durable is not None:
-                self.freed[subscription.durable] = None
+                out.freed[subscription.durable] = None
             taken.append(handed)
         return taken
 

@@ -6,7 +6,7 @@ pass from one serving node to another by `handoff`. What is only in the queue st
 
 from collections.abc import Callable, Mapping
 
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import Eviction, Outcome
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.lifecycle import Back
@@ -23,6 +23,7 @@ from qmq.broker.queues.paging.pager import Pager
 from qmq.broker.queues.redelivery import Redelivery
 from qmq.broker.queues.settlement import Settlement
 from qmq.dots import Origin
+from qmq.errors import Refused
 
 
 class Queues(QueueRegistry):
@@ -47,8 +48,6 @@ class Queues(QueueRegistry):
         self.redelivery = Redelivery(self, self.paging, self.rounds, DeadLetters(publish, defaults_of))
         self.overflow = Overflow(self, self.redelivery)
         self.handoff = Handoff(self, self.paging, self.intake, self.settlement)
-        self.not_reading: dict[int, None] = {}
-        """Sessions that have not even read what they should have acknowledged by now."""
 
     def release_hold(self, out: Outcome) -> None:
         """The node may hand out: everything that waited goes out."""
@@ -133,7 +132,9 @@ class Queues(QueueRegistry):
         if next_us:
             self.deadlines.watch(subscription, next_us)
         if unread:
-            self.not_reading[subscription.session] = None
+            # It would keep its connection for ever: what comes back from it is only delivered to it again.
+            why = Refused("slow-consumer", "The client does not read what it should acknowledge in time.")
+            out.evictions.append(Eviction(subscription.session, why))
         self.redelivery.give_back(late, Back.TIMED_OUT, out)
         self.redelivery.give_back(unread, Back.UNSEEN, out)
         return late + unread

@@ -20,8 +20,6 @@ class TopicRouter:
         self.interest: PatternTable[str] = PatternTable()
         self.sequence_filter = SequenceFilter()
         self.retained = RetainedValues(limits.retained_topics_max, limits.retained_bytes_max)
-        self.wanted_changes: dict[str, bool] = {}
-        """Patterns that got their first local subscriber, or lost their last, since peers were last notified."""
         self.selecting = 0
         """How many topic subscriptions have a selector."""
         # The subscribers matched last, and what their selectors cost together.
@@ -36,24 +34,19 @@ class TopicRouter:
 
     # Subscribers
 
-    def add(self, pattern: str, subscriber: Subscriber) -> None:
+    def add(self, pattern: str, subscriber: Subscriber, out: Outcome) -> None:
         """From now on `subscriber` gets what matches. Raises Refused, with nothing changed, for a pattern too many."""
         is_new = pattern not in self.topics
         self.topics.add(pattern, subscriber)
         if is_new:
-            self._changed(pattern, True)
+            _changed(pattern, True, out)
 
-    def remove(self, pattern: str, subscriber: Subscriber) -> None:
+    def remove(self, pattern: str, subscriber: Subscriber, out: Outcome) -> None:
         """`subscriber` gets nothing under `pattern` any more."""
         self.topics.remove(pattern, subscriber)
         self._matched = ()
         if pattern not in self.topics:
-            self._changed(pattern, False)
-
-    def _changed(self, pattern: str, wanted: bool) -> None:
-        """Record it for the peers. What was added and removed since their last notification is no change."""
-        if self.wanted_changes.pop(pattern, None) is None:
-            self.wanted_changes[pattern] = wanted
+            _changed(pattern, False, out)
 
     # Messages
 
@@ -118,3 +111,9 @@ class TopicRouter:
                 out.publish_value(subscribers, message)
                 if self.selecting:
                     out.selector_cost += self._cost_of(subscribers)
+
+
+def _changed(pattern: str, wanted: bool, out: Outcome) -> None:
+    """Record it for the peers. What is added and removed in one decision is no change."""
+    if out.interest_changes.pop(pattern, None) is None:
+        out.interest_changes[pattern] = wanted

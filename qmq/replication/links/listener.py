@@ -292,8 +292,8 @@ class MeshListener:
         if unsent:
             self._registry.unlent.setdefault(serving.peer, []).extend(unsent)
             self.schedule_return()
-        if self._host.broker.queues.shared.dirty_queues:
-            self._host.submit(Outcome(now_us=self._host.environment.now_us()))  # it may be another consumer's turn
+        # It may be another consumer's turn.
+        self._host.submit(Outcome(now_us=self._host.environment.now_us()))
 
     def _end(self, served: ServedLink, nursery: trio.Nursery) -> None:
         serving = served.serving

@@ -9,7 +9,6 @@ from typing import Protocol
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.errors import Refused
 from qmq.server.clients.client_heartbeats import SECOND_POLL_SECONDS
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
@@ -37,17 +36,6 @@ class DeadlineTimer:
         self._context = context
         self._sleeps_until_us = 0
         self._sooner = Waker()
-
-    def _let_go(self) -> None:
-        """Disconnect clients that did not read, within an ack-timeout, what they had to acknowledge in it: else they
-        would never end.
-        """
-        queues = self._context.broker.queues
-        sessions, queues.not_reading = queues.not_reading, {}
-        for session_id in sessions:
-            session = self._context.sessions.get(session_id)
-            if session is not None:
-                session.evict(Refused("slow-consumer", "The client does not read what it should acknowledge in time."))
 
     def decided(self) -> None:
         """A decision was made: there may be an earlier deadline now."""
@@ -80,5 +68,4 @@ class DeadlineTimer:
             out = Outcome(now_us=context.environment.now_us())
             context.broker.tick(out)
             context.submit(out)
-            self._let_go()
             await trio.lowlevel.checkpoint()

@@ -7,7 +7,7 @@ live subscription without enough credit simply goes back to reading, from where 
 A reader whose client has no credit keeps little in memory: it drops further messages, and reads them again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -115,21 +115,13 @@ class DurableFeeds:
 
     # Credit
 
-    def poll_again(self) -> None:
-        """Credit has returned, a message was refused, or a fanout was deleted: call after every decision."""
-        durable_subscriptions = self._context.broker.durable_subscriptions
-        while durable_subscriptions.ended:
-            subscription, why = durable_subscriptions.ended.pop(0)
-            session = self._context.sessions.get(subscription.session)
-            if session is not None:
-                session.evict(why, subscription.id)
-        if durable_subscriptions.freed:
-            freed, durable_subscriptions.freed = durable_subscriptions.freed, {}
-            for attachment in freed:
-                self.forget(attachment.subscription)
-                if attachment.again and attachment not in self._refused:
-                    self._refused.add(attachment)
-                    self._context.spawn(partial(self._hand_out_again, attachment))
+    def wake(self, freed: Iterable[Attachment]) -> None:
+        """These have credit again, or messages that were refused."""
+        for attachment in freed:
+            self.forget(attachment.subscription)
+            if attachment.again and attachment not in self._refused:
+                self._refused.add(attachment)
+                self._context.spawn(partial(self._hand_out_again, attachment))
 
     def forget(self, subscription: Subscription) -> None:
         """Wake a reader that waits for credit; if its subscription has ended, the reader ends too."""

@@ -40,6 +40,8 @@ SETTLE_ROUNDS_MAX = 8
 class MeshEffects(Protocol):
     """Effects for peers; never waits. See `qmq.replication.mesh.Mesh`."""
 
+    def interest_changed(self, changes: dict[str, bool]) -> None: ...
+    def offer(self, offers: list[tuple[str, str, int]]) -> None: ...
     def send_topics(self, peer: str, messages: list[Message]) -> None: ...
     def send_replies(self, peer: Origin, messages: list[Message]) -> None: ...
     def lend(self, peer: str, messages: list[Message]) -> None: ...
@@ -92,6 +94,12 @@ class Dispatcher:
 
     def before_commit(self, out: Outcome) -> None:
         """Deliver the effects that need no durability. `flush` follows."""
+        mesh = self.mesh
+        if mesh is not None:
+            if out.interest_changes:
+                mesh.interest_changed(out.interest_changes)
+            if out.offers:
+                mesh.offer(out.offers)
         if out.begins and (session := self._sessions.get(out.session)) is not None:
             session.outbox.await_answer()
         if out.levels and out.is_first:
@@ -105,7 +113,6 @@ class Dispatcher:
                 self._send_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
         for subscription, deliveries in out.deliveries_now.items():
             self._send_queue(subscription, deliveries)
-        mesh = self.mesh
         if mesh is not None:
             for peer, messages in out.peer_topics.items():
                 mesh.send_topics(peer, messages)
@@ -148,6 +155,17 @@ class Dispatcher:
                     mesh.waiting(peer, queues)
                 for peer, dots in out.peer_settled_after.items():
                     mesh.settled(peer, dots)
+
+    def after_submit(self, out: Outcome) -> None:
+        """End readers and sessions, once what was decided for them before is delivered, or waits for its commit."""
+        if out.left:
+            self._fanout_subscribers.forget(out.left)
+        for eviction in out.evictions:
+            session = self._sessions.get(eviction.session)
+            if session is not None:
+                session.evict(eviction.why, eviction.subscription)
+        if out.freed:
+            self._fanout_subscribers.feeds.wake(out.freed)
 
     def flush(self) -> None:
         """One send per touched client; then `auto` deliveries whose bytes have left count as settled."""

@@ -259,7 +259,7 @@ class CatchUp(RepairTask, Sink):
             out = Outcome(now_us=context.environment.now_us())
             for move in moves:
                 after = max(after or ("", "", ""), (move.name.destination, move.name.client, move.name.name))
-                context.broker.durable_subscriptions.accept(move)
+                context.broker.durable_subscriptions.accept(move, out)
                 out.moves.append(move)
             context.submit(out)
         return moves is not None

@@ -4,6 +4,7 @@ import pytest
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Retain
 from qmq.broker.selectors import compile_selector
@@ -23,7 +24,7 @@ def test_a_million_of_them_would_make_one_object() -> None:
     node = Node()
     client = node.client()
 
-    assert all(node.broker.subscriptions.listen(client.id, f"/topic/{name}", name) for name in "abc")
+    assert all(node.broker.subscriptions.listen(client.id, f"/topic/{name}", name, Outcome()) for name in "abc")
 
     session = node.broker.sessions[client.id]
     assert session.subscribed == 3 and not session.subscriptions
@@ -37,13 +38,13 @@ def test_a_million_of_them_would_make_one_object() -> None:
 def test_an_id_names_one_subscription_of_either_sort() -> None:
     node = Node()
     client = node.client()
-    node.broker.subscriptions.listen(client.id, "/topic/a", "1")
+    node.broker.subscriptions.listen(client.id, "/topic/a", "1", Outcome())
     client.subscribe("/topic/b", id="2")
 
     with pytest.raises(Refused, match="already has"):
-        node.broker.subscriptions.listen(client.id, "/topic/c", "1")
+        node.broker.subscriptions.listen(client.id, "/topic/c", "1", Outcome())
     with pytest.raises(Refused, match="already has"):
-        node.broker.subscriptions.listen(client.id, "/topic/c", "2")
+        node.broker.subscriptions.listen(client.id, "/topic/c", "2", Outcome())
     with pytest.raises(Refused, match="already has"):
         client.subscribe("/topic/c", id="1")
     with pytest.raises(Refused, match="already has"):
@@ -56,10 +57,10 @@ def test_both_sorts_count_against_the_bound_of_a_connection() -> None:
     node = Node(limits=BrokerLimits(subscriptions_max=2))
     client = node.client()
     client.subscribe("/topic/a", id="1")
-    node.broker.subscriptions.listen(client.id, "/topic/b", "2")
+    node.broker.subscriptions.listen(client.id, "/topic/b", "2", Outcome())
 
     with pytest.raises(Refused, match="at most 2"):
-        node.broker.subscriptions.listen(client.id, "/topic/c", "3")
+        node.broker.subscriptions.listen(client.id, "/topic/c", "3", Outcome())
     with pytest.raises(Refused, match="at most 2"):
         client.subscribe("/temp-queue/t", id="3")
 
@@ -67,9 +68,9 @@ def test_both_sorts_count_against_the_bound_of_a_connection() -> None:
 def test_the_second_subscription_of_a_session_to_a_topic_needs_an_object() -> None:
     node = Node()
     client = node.client()
-    node.broker.subscriptions.listen(client.id, "/topic/a", "1")
+    node.broker.subscriptions.listen(client.id, "/topic/a", "1", Outcome())
 
-    assert not node.broker.subscriptions.listen(client.id, "/topic/a", "2")
+    assert not node.broker.subscriptions.listen(client.id, "/topic/a", "2", Outcome())
 
     client.subscribe("/topic/a", id="2")
     client.node.send(b"x", "/topic/a")
@@ -83,24 +84,20 @@ def test_so_does_one_that_may_be_told_a_last_value() -> None:
     retained.retain = Retain.SET
     node.decide(lambda out: node.broker.send(retained, b"last", node.now_us, out))
 
-    assert not node.broker.subscriptions.listen(client.id, "/topic/a", "1")
+    assert not node.broker.subscriptions.listen(client.id, "/topic/a", "1", Outcome())
     assert node.broker.sessions[client.id].subscribed == 0
 
 
 def test_after_unsubscribing_it_hears_no_more_and_the_peers_learn_it() -> None:
     node = Node()
     client, other = node.client(), node.client()
-    node.broker.subscriptions.listen(client.id, "/topic/a", "1")
-    node.broker.subscriptions.listen(client.id, "/topic/b", "2")
-    node.broker.subscriptions.listen(other.id, "/topic/a", "1")
-    node.broker.topic_router.wanted_changes.clear()
+    node.broker.subscriptions.listen(client.id, "/topic/a", "1", Outcome())
+    node.broker.subscriptions.listen(client.id, "/topic/b", "2", Outcome())
+    node.broker.subscriptions.listen(other.id, "/topic/a", "1", Outcome())
 
-    client.unsubscribe("1")
-
-    assert node.broker.topic_router.wanted_changes == {}
+    assert client.unsubscribe("1").interest_changes == {}
     assert hears(client, "/topic/a") and hears(client, "/topic/b", b"2")
-    other.unsubscribe("1")
-    assert node.broker.topic_router.wanted_changes == {"/topic/a": False}
+    assert other.unsubscribe("1").interest_changes == {"/topic/a": False}
     with pytest.raises(Refused, match="no subscription with that id"):
         node.broker.subscriptions.unsubscribe(client.id, "1", Outcome())
 
@@ -108,7 +105,7 @@ def test_after_unsubscribing_it_hears_no_more_and_the_peers_learn_it() -> None:
 def test_what_was_decided_before_it_left_finds_that_it_has_left() -> None:
     node = Node()
     client = node.client()
-    node.broker.subscriptions.listen(client.id, "/topic/a", "1")
+    node.broker.subscriptions.listen(client.id, "/topic/a", "1", Outcome())
     listener = node.broker.sessions[client.id].listener
     assert listener is not None
 
@@ -122,13 +119,13 @@ def test_pattern_that_is_one_too_many_leaves_no_subscription_and_no_wish() -> No
     node = Node(limits=BrokerLimits(pattern_words_max=3))
     client = node.client()
     client.subscribe("/topic/a.*.b", id="1")
-    node.broker.topic_router.wanted_changes.clear()
+    out = Outcome()
 
     with pytest.raises(Refused, match="at most 3 words"):
-        client.subscribe("/topic/x.*.b", id="2")
+        node.broker.subscriptions.subscribe(Subscription(client.id, "2", "/topic/x.*.b", Ack.AUTO, 1, b""), out)
 
     assert node.broker.sessions[client.id].subscribed == 1
-    assert list(node.broker.topics) == ["/topic/a.*.b"] and not node.broker.topic_router.wanted_changes
+    assert list(node.broker.topics) == ["/topic/a.*.b"] and not out.interest_changes
 
 
 def test_parts_of_all_selectors_are_bounded_and_those_that_left_make_room() -> None:

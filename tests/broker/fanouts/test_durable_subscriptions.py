@@ -175,10 +175,11 @@ def test_a_deletion_while_it_is_used_here_ends_the_subscription() -> None:
     node = Node()
     reader = Reader(node)
 
-    node.broker.durable_subscriptions.accept(Move(NAME, 0, NOW_US + 1))
+    out = Outcome()
+    node.broker.durable_subscriptions.accept(Move(NAME, 0, NOW_US + 1), out)
 
-    ((ended, why),) = node.broker.durable_subscriptions.ended
-    assert (ended, why.code) == (reader.subscription, "durable-deleted")
+    ((session, why, ended),) = out.evictions
+    assert (session, ended, why.code) == (reader.subscription.session, reader.subscription.id, "durable-deleted")
     assert moves(reader.client.leave()) == []
 
 
@@ -187,10 +188,11 @@ def test_one_that_was_made_earlier_on_the_other_side_of_a_cut_starts_over_so_tha
     node.broker.received = lambda: {B: 9}
     reader = Reader(node)
 
-    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US - 5, start={B: 4}))
+    out = Outcome()
+    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US - 5, start={B: 4}), out)
 
-    ((ended, why),) = node.broker.durable_subscriptions.ended
-    assert (ended, why.code) == (reader.subscription, "durable-merged")
+    ((session, why, ended),) = out.evictions
+    assert (session, ended, why.code) == (reader.subscription.session, reader.subscription.id, "durable-merged")
     reader.client.leave()
     assert sequences(Reader(node).offer(B, 4, 5, 9, 10)) == [5, 9, 10]
 
@@ -199,9 +201,10 @@ def test_a_record_that_only_repeats_the_beginning_ends_nothing() -> None:
     node = Node()
     reader = Reader(node, {B: 4})
 
-    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US, start={B: 4}, done={B: [(4, 5)]}, credit=9))
+    out = Outcome()
+    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US, start={B: 4}, done={B: [(4, 5)]}, credit=9), out)
 
-    assert not node.broker.durable_subscriptions.ended
+    assert not out.evictions
     assert sequences(reader.offer(B, 5, 6)) == [6]
 
 
@@ -211,7 +214,7 @@ def test_a_node_that_has_just_started_makes_no_new_name_and_knows_the_old_ones()
     with pytest.raises(Refused, match="not-caught-up"):
         Reader(node)
 
-    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US, start={B: 4}))
+    node.broker.durable_subscriptions.accept(Move(NAME, NOW_US, start={B: 4}), Outcome())
 
     assert sequences(Reader(node).offer(B, 4, 5)) == [5]
 
@@ -234,7 +237,7 @@ def test_deletions_that_are_remembered_are_bounded() -> None:
     durable_subscriptions = Node().broker.durable_subscriptions
 
     for n in range(DELETIONS_MAX + 10):
-        durable_subscriptions.accept(Move(Name(F, "", str(n)), 0, 5))
+        durable_subscriptions.accept(Move(Name(F, "", str(n)), 0, 5), Outcome())
 
     assert len(durable_subscriptions.by_name) == DELETIONS_MAX
 
@@ -242,11 +245,11 @@ def test_deletions_that_are_remembered_are_bounded() -> None:
 def test_of_too_many_deletions_the_oldest_is_forgotten_not_the_oldest_name() -> None:
     durable_subscriptions = Node().broker.durable_subscriptions
     first = Name(F, "", "first")
-    durable_subscriptions.accept(Move(first, 3, start={}))
+    durable_subscriptions.accept(Move(first, 3, start={}), Outcome())
     for n in range(DELETIONS_MAX):
-        durable_subscriptions.accept(Move(Name(F, "", str(n)), 0, 5 + n))
+        durable_subscriptions.accept(Move(Name(F, "", str(n)), 0, 5 + n), Outcome())
 
-    durable_subscriptions.accept(Move(first, 0, 1 << 40))
+    durable_subscriptions.accept(Move(first, 0, 1 << 40), Outcome())
 
     assert first in durable_subscriptions.by_name and Name(F, "", "0") not in durable_subscriptions.by_name
     assert len(durable_subscriptions.by_name) == DELETIONS_MAX
@@ -297,7 +300,7 @@ def test_at_least_once_over_two_nodes_that_learn_of_each_other_late(seed: int) -
         other = nodes[1 - index]
         records = [record.move for record in other.journal if isinstance(record, Moved)]
         while heard[index] < len(records):
-            nodes[index].broker.durable_subscriptions.accept(records[heard[index]])
+            nodes[index].broker.durable_subscriptions.accept(records[heard[index]], Outcome())
             heard[index] += 1
         known[index] |= learned[1 - index][-1] if learned[1 - index] else set()
 

@@ -327,12 +327,14 @@ class Lending:
         if not touched:
             return []
         self._queues.touched = {}
-        told: list[tuple[str, str, int]] = []
         withdrawn = self._queues.shared.withdrawn
         if withdrawn:
             self._queues.shared.withdrawn = {}
-            for queue_name, of in withdrawn:
-                self._tell(offer_name(queue_name, of), None, told)
+        told: list[tuple[str, str, int]] = []
+        if not self._received:
+            return told
+        for queue_name, of in withdrawn:
+            self._tell(offer_name(queue_name, of), None, told)
         for name in touched:
             queue = self._queues.by_name.get(name)
             selective = None if queue is None else queue.selective
@@ -343,8 +345,7 @@ class Lending:
                 free = selective.free_by_class()
                 self._tell(name, free.pop(PLAIN, None), told, asks=selective.has_window)
                 for of in free:
-                    if self._received:
-                        self._special.setdefault(name, {})[offer_name(name, of)] = None
+                    self._special.setdefault(name, {})[offer_name(name, of)] = None
             for special in list(self._special.get(name, ())):
                 self._tell(special, free.get(split_offer(special)[1]), told)
         return told
