@@ -14,7 +14,6 @@
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import trio
 
@@ -30,6 +29,7 @@ from qmq.replication.links.pulling_side import PullingSide
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.reverse_dial import ReverseDial
 from qmq.replication.links.serving_side import ServingSide
+from qmq.replication.links.statistics import MeshStatistics, mesh_statistics
 from qmq.replication.protocol.frames import (
     Answer,
     Credit,
@@ -48,51 +48,6 @@ from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 OFFERS_PER_FRAME = 4096
 DOTS_PER_FRAME = 16_384
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerStatistics:
-    """One peer. `out` is our link to it (we follow), `in` is its link to us (it follows)."""
-
-    name: str
-    out_state: str
-    """`down`, `connecting`, `up` or `caught-up`."""
-    in_state: str
-    """`down` or `up`."""
-    out_since_us: int
-    """Wall clock, µs; 0 when the link has never been up."""
-    in_since_us: int
-    dialled: int
-    """How often we dialled it."""
-    peers_version: int
-    """Of its peers file; 0 when no link is up."""
-    origin: Origin | None
-    """Its present incarnation, when any link is up."""
-    lag: dict[Origin, int]
-    """Per origin, how many records durable here it has not reported as received. Empty when its link is down."""
-    record_bytes_in: int
-    record_bytes_out: int
-    """Journal bytes over the present links."""
-    topics_dropped: int
-    """Topic messages for it that no link took, since the start."""
-    topics_via: str | None
-    """The node that topic messages for it go through: itself when a link is up, None when there is no route."""
-    topics_wanted: int
-    """Names and patterns that it wants, as known here."""
-    last_error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshStatistics:
-    peers: tuple[PeerStatistics, ...]
-    refused: int
-    """Connections to the mesh listener that were turned away."""
-    topics_relayed: int
-    """Topic messages and replies passed on from one node to another that it has no link with."""
-    topics_unrelayed: int
-    """Those that could not be passed on."""
-    topics_late: int
-    """Topic messages that came twice, or after later ones of their node, and were not delivered."""
 
 
 class Mesh:
@@ -423,39 +378,4 @@ class Mesh:
 
     def statistics(self) -> MeshStatistics:
         """A snapshot."""
-        routes = self._registry.routes
-        return MeshStatistics(
-            peers=tuple(self._peer_statistics(name) for name in self._links),
-            refused=self._listener.refused,
-            topics_relayed=routes.relayed,
-            topics_unrelayed=routes.unrelayed,
-            topics_late=self._registry.host.broker.topic_router.sequence_filter.late,
-        )
-
-    def _peer_statistics(self, name: str) -> PeerStatistics:
-        link = self._links[name]
-        served = self._listener.served.get(name)
-        serving = self._registry.servings.get(name)
-        following = link.following
-        partner = None
-        if following is not None:
-            partner = following.partner
-        elif serving is not None:
-            partner = serving.partner
-        return PeerStatistics(
-            name=name,
-            out_state=link.state,
-            in_state="down" if serving is None else "up",
-            out_since_us=link.since_us,
-            in_since_us=0 if served is None else served.since_us,
-            dialled=link.dialled,
-            peers_version=0 if partner is None else partner.peers_version,
-            origin=None if partner is None else partner.origin,
-            lag={} if serving is None else serving.feed.lag(self._registry.host.durable_vector()),
-            record_bytes_in=0 if following is None else following.bytes_received,
-            record_bytes_out=0 if serving is None else serving.feed.bytes_sent,
-            topics_dropped=self._topics_dropped[name],
-            topics_via=name if serving is not None else self._registry.routes.next_hop_of(name),
-            topics_wanted=self._registry.routes.interest_count(name),
-            last_error=link.last_error or self._listener.last_errors.get(name, ""),
-        )
+        return mesh_statistics(self._registry, self._links, self._listener, self._topics_dropped)
