@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
 from qmq.replication.mesh import Mesh
-from qmq.server.node import REPAIR_SECONDS
+from qmq.server.parts import REPAIR_SECONDS
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.catalog.memory import MemoryCatalog
 from qmq.storage.disk.memory import MemoryDisk

@@ -1,0 +1,374 @@
+"""The parts of one node: builds each of them, in the order of what it depends on.
+
+A part that has rules of its own has a module of its own, and gets the node as the narrow context that it names. So the
+node has each part as an attribute, and what parts need of each other as methods, some of them a part's own. `Node` runs
+them.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+import trio
+
+from qmq import __version__
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.destination import JOURNAL
+from qmq.config import NodeSettings, PeersFile
+from qmq.dots import Vector
+from qmq.environment import Environment
+from qmq.members import Membership
+from qmq.record_codec import Replay
+from qmq.replication.mesh import Mesh
+from qmq.server.admin.control import control_response
+from qmq.server.admin.counts import DestinationCounts
+from qmq.server.admin.mesh_jobs import MeshJobs
+from qmq.server.admin.policies import Policies, broker_limits, follow_rules, wire_limits
+from qmq.server.admin.status import Alarms, peers_of
+from qmq.server.admin.system import SystemTopics
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.checkpoint.queue_count import QueueCount
+from qmq.server.checkpoint.queue_pager import QueuePager
+from qmq.server.clients.access import Access
+from qmq.server.clients.admission import Admission
+from qmq.server.clients.login import Logins
+from qmq.server.clients.memory_budget import MemoryBudget, default_bytes_max
+from qmq.server.clients.refusals import Refusals
+from qmq.server.clients.session import ClientSession
+from qmq.server.clients.subscriber_buffers import SubscriberBuffers
+from qmq.server.commit.commits import Commits
+from qmq.server.commit.receipts import Receipts
+from qmq.server.commit.replica_acks import ReplicaAcks
+from qmq.server.commit_path import CommitPath
+from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.definitions.policies import KIND as POLICY
+from qmq.server.definitions.policies import PolicyKind
+from qmq.server.definitions.sync import DefinitionSync
+from qmq.server.delivery.browsing import Browsing
+from qmq.server.delivery.deadline_timer import DeadlineTimer
+from qmq.server.delivery.effect_dispatcher import Dispatcher
+from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.server.delivery.journal_reads import JournalReads
+from qmq.server.delivery.retained_delivery import RetainedDelivery
+from qmq.server.membership.adopt_queues import QueueAdoption
+from qmq.server.membership.clock_check import ClockCheck
+from qmq.server.membership.decommission import Decommission
+from qmq.server.membership.members import LiveMembership
+from qmq.server.membership.start_hold import StartHold
+from qmq.server.membership.takeover import Takeover
+from qmq.server.mesh_host import MeshHost
+from qmq.server.peer_requests import respond
+from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.dedup_query import DedupQuery
+from qmq.server.peers.rpc import PeerRpc
+from qmq.server.repair.catch_up import CatchUp
+from qmq.server.repair.damage import DamageReport
+from qmq.server.repair.fanout_logs import FanoutRepair
+from qmq.server.repair.incarnation_gc import IncarnationGc
+from qmq.server.repair.quarantine_restore import QuarantineRestore
+from qmq.server.repair.queue_store import QueueStoreRepair
+from qmq.server.runtime.certificates import Certificates
+from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.queues.served_rows import ServedRows
+from qmq.storage.store import Store
+from qmq.wire.stomp import HeadCaches
+
+INCARNATION_BITS = 64
+
+REPAIR_SECONDS = 10.0
+"""How long a peer may take for a response that its stores have to search for."""
+
+
+class NodeParts:
+    """All parts, built and not running."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        peers: PeersFile | None,
+        store: Store,
+        environment: Environment,
+        *,
+        trusts_clock: bool,
+    ) -> None:
+        limits = settings.limits
+        self._session_ids = 0
+        self._nursery: trio.Nursery | None = None
+        self._stop = trio.Event()
+        self._draining = trio.CancelScope()
+        self.settings = settings
+        self.limits = limits
+        self.environment = environment
+        self.store = store
+        self.software = f"qmq/{__version__}"
+        self.policies = Policies(self)
+        self.definitions = LiveDefinitions(self, store.recovered.definitions)
+        self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
+        self.certificates = Certificates()
+        self.mesh: Mesh | None = None
+        self.members = LiveMembership(self, peers)
+        self.origin = store.begin_incarnation(environment.rng.getrandbits(INCARNATION_BITS), environment.now_us())
+        journal = store.journal
+        self.broker = Broker(
+            self.origin,
+            journal.vector()[self.origin] + 1,
+            rules_of=self.policies.queue_rules,
+            defaults_of=self.policies.queue_defaults,
+            limits=broker_limits(limits),
+        )
+        self.replay = Replay(self.broker)
+        commit_path = self.commit_path = CommitPath(self)
+        self.slot = commit_path.slot
+        self.commit_slot = commit_path.commit_slot
+        self.after_delivery = commit_path.after_delivery
+        self.submit = commit_path.submit
+        self.flush = commit_path.flush
+        self.flushed = commit_path.flushed
+        self.received_vector = commit_path.received_vector
+        self.durable_vector = commit_path.durable_vector
+        self.committed_end = commit_path.committed_end
+        self.journal_grew = commit_path.journal_grew
+        self.message_of = commit_path.message_of
+        self.start_hold = StartHold(self)
+        self.takeover = Takeover(self, settings.mesh)
+        self.replay.on_term = self.takeover.noted
+        self.replay.on_definition = self.definitions.received
+        self.definition_sync = DefinitionSync(self)
+        self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
+        self._build_clients()
+        self._build_delivery()
+        self._build_stores(trusts_clock)
+        self._build_mesh(peers)
+
+    def _build_clients(self) -> None:
+        """What sessions use, and the status."""
+        self.sessions: dict[int, ClientSession] = {}
+        self.caches = HeadCaches()
+        self.wire_limits = wire_limits(self.limits)
+        self.rules = self.policies.gateway_rules()
+        self.admission = Admission(self.limits)
+        self.logins = Logins(self.settings.users, self.limits, self.environment)
+        self.access = Access(self, self.settings)
+        self.rights_of = self.access.rights_of
+        self.beats = Heartbeats()
+        self.refusals = Refusals(self.beats)
+        self.alarms = Alarms()
+        self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
+        self.counts = DestinationCounts(self)
+        self.addresses: list[tuple[str, int]] = []
+        self.started_seconds = trio.current_time()
+        self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
+        self.buffers = SubscriberBuffers(self.limits.outbox_bytes_max, self.memory_budget.change)
+
+    def _build_delivery(self) -> None:
+        """The commit path, and what delivers."""
+        limits, settings = self.limits, self.settings
+        self.fanout_subscribers = FanoutSubscribers(self, limits.subscriber_buffer_bytes_default)
+        self.retained_delivery = RetainedDelivery(
+            self.sessions,
+            self.broker.retained,
+            self.buffers,
+            outbox_bytes_max=limits.outbox_bytes_max,
+            spawn=self.spawn,
+        )
+        self.receipts = Receipts(
+            ReplicaAcks(
+                self.peer_names,
+                settings.mesh.receipt_degrade_seconds,
+                settings.mesh.interest_confirm_seconds,
+                self.takeover.settled_through,
+            ),
+            self.beats,
+            put=lambda answer: self.dispatcher.put_receipt(answer),
+            flush=self.flush,
+            refuses=settings.mesh.receipt_short == "refuse",
+        )
+        self.dispatcher: Dispatcher = Dispatcher(
+            self.sessions,
+            self.fanout_subscribers,
+            self.buffers,
+            self.retained_delivery,
+            self.commit_path.settle_written,
+            self.commit_path.begin_time,
+            outbox_bytes_max=limits.outbox_bytes_max,
+            body_bytes_max=limits.body_bytes_max,
+            spawn=self.spawn,
+            receipts=self.receipts,
+        )
+        self.commits = Commits(
+            self.store.journal,
+            self.broker,
+            self.environment,
+            pending_bytes_max=limits.commit_pending_bytes_max,
+            before_commit=self.dispatcher.before_commit,
+            after_commit=self.dispatcher.after_commit,
+            flush=self.dispatcher.flush,
+            on_short=lambda: self.checkpoints.ran_short(),
+        )
+        self.browsing = Browsing(self)
+        self.journal_reads = JournalReads(self)
+        self.dispatcher.browse = self._serve_apart
+
+    def _build_stores(self, trusts_clock: bool) -> None:
+        """What pages, checkpoints, repairs and collects; and what peers are asked."""
+        limits, settings = self.limits, self.settings
+        self.queue_pager = QueuePager(
+            self,
+            limits.queue_messages_in_memory_max,
+            limits.queue_bytes_in_memory_max,
+            settings.storage.checkpoint_bytes,
+        )
+        self.deadline_timer = DeadlineTimer(self)
+        self.catch_up = CatchUp(self)
+        self.fanout_repair = FanoutRepair(self)
+        self.queue_store_repair = QueueStoreRepair(self)
+        self.decommission = Decommission(self)
+        self.queue_adoption = QueueAdoption(self)
+        self.queue_count = QueueCount(self)
+        self.incarnation_gc = IncarnationGc(self)
+        self.quarantine_restore = QuarantineRestore(self)
+        self.broker.forgotten = self.incarnation_gc.seals.forgotten
+        self.replay.on_seal = self.incarnation_gc.seals_received
+        self.mesh_jobs = MeshJobs(self)
+        self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
+        self.dedup_query = DedupQuery(self)
+        self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
+        self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
+        self.check_damage = DamageReport(self).check
+        self.checkpoint_done = self.incarnation_gc.checkpoint_done
+        self.about_dead = self.incarnation_gc.answer
+        self.schedule_checkpoint = self.checkpoints.schedule
+        self.storage_now_us = self.clock_check.storage_now_us
+        self.quarantined_anywhere = self.quarantine_restore.anywhere
+        self.schedule_repair = self.catch_up.schedule
+        self.hold_back = self.start_hold.hold_back
+        self.repaired = self.start_hold.release
+
+    def _build_mesh(self, peers: PeersFile | None) -> None:
+        host = self.host = MeshHost(self)
+        self.note_lost = host.note_lost
+        self.accept_gap = host.accept_gap
+        self.linked_peers = host.linked_peers
+        self.has_caught_up_with = host.has_caught_up_with
+        self.has_synced_with_majority = host.has_synced_with_majority
+        self.count_copies_of = host.count_copies_of
+        self.rules_changed = host.rules_changed
+        self.members_changed = host.members_changed
+        if peers is not None:
+            tls = self.settings.mesh.tls
+            listen_tls, dial_tls = (None, None) if tls is None else self.certificates.for_links(tls)
+            self.mesh = Mesh(
+                host,
+                peers=peers,
+                node=self.settings.name,
+                settings=self.settings.mesh,
+                listen_tls=listen_tls,
+                dial_tls=dial_tls,
+            )
+            self.dispatcher.mesh = self.mesh
+            self.receipts.interest = self.mesh
+            self.peer_rpc.links = self.mesh
+            self.catch_up.links = self.mesh
+            self.fanout_repair.links = self.mesh
+            self.queue_store_repair.links = self.mesh
+            self.incarnation_gc.links = self.mesh
+            self.quarantine_restore.links = self.mesh
+            self.mesh.never_again(self.incarnation_gc.seals.forgotten)
+        # Before its first report a member counts as having nothing: what only this node has must not be dropped.
+        self.checkpoints.members.update({name: {} for name in self.peer_names})
+
+    # What parts need of the node
+
+    def stop(self) -> None:
+        """Begin an orderly stop; `run` returns when it is done. After a second call no client is waited for."""
+        if self._stop.is_set():
+            self._draining.cancel()
+        else:
+            # At once: the subscribers of the event are disconnected next.
+            self.system.note("stopping")
+            self.system.publish()
+        self._stop.set()
+
+    def spawn(self, task: Callable[[], object]) -> None:
+        """Run `task` until it ends or the node does."""
+        assert self._nursery is not None
+        self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
+
+    def new_session_id(self) -> int:
+        self._session_ids += 1
+        return self._session_ids
+
+    def _is_leaving(self, session_id: int) -> bool:
+        session = self.sessions.get(session_id)
+        return session is None or session.finishing
+
+    def _serve_apart(self, subscription: Subscription) -> None:
+        """Serve a subscription in a task of its own."""
+        (self.journal_reads if subscription.destination == JOURNAL else self.browsing).begin(subscription)
+
+    def served_rows(self) -> ServedRows:
+        """The rows in the queue store of the messages that this node serves now."""
+        queues = self.broker.queues
+        return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
+
+    async def answer(
+        self, session: int, user: str | None, address: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> ControlResponse:
+        return await control_response(self, headers, partial(self.check_right, user), user, address, session, body)
+
+    def check_right(self, user: str | None, destination: str) -> None:
+        self.rights_of(user).check_control(destination)
+
+    def alarm(self, code: str, message: str) -> None:
+        if self.alarms.raise_alarm(code, message, self.environment.now_us()):
+            self.system.note("alarm", code=code, message=message)
+
+    def alarm_over(self, code: str, message: str) -> None:
+        self.alarms.clear(code, message)
+
+    def durable_on(self, peer: str) -> Vector:
+        return self.checkpoints.members.get(peer, {})
+
+    def policies_changed(self) -> None:
+        self.rules.generation += 1
+        self.checkpoints.schedule()
+        self.members.destinations_changed()
+        self.spawn(partial(follow_rules, self.broker.queues))
+
+    def destinations_reported(self) -> Mapping[str, str]:
+        return self.policy_kind.fingerprints()
+
+    async def ask_one(self, peer: str, request: bytes) -> bytes | None:
+        return await self.peer_rpc.ask_one(peer, request, REPAIR_SECONDS)
+
+    async def bring_up_stores(self) -> bool:
+        await self.flushed()
+        return await self.checkpoints.bring_up()
+
+    @property
+    def membership(self) -> Membership:
+        return self.members.membership
+
+    @property
+    def peer_names(self) -> list[str]:
+        return self.membership.peers
+
+    @property
+    def member_names(self) -> Collection[str]:
+        return self.checkpoints.members
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def is_catching_up(self) -> bool:
+        return self.mesh is not None and bool(self.peer_names) and self.mesh.is_catching_up
+
+    @property
+    def is_missing_rows(self) -> bool:
+        return self.queue_store_repair.is_behind
+
+    def rows_searched_for(self) -> Collection[MissingRange]:
+        return self.queue_store_repair.searched_for
