@@ -38,7 +38,7 @@ def open_queue_store(
     path = directory / QUEUES_FILE
     if choice == SQLITE:
         return open_sqlite(path)
-    # psycopg is an extra: who names no URL needs none.
+    # psycopg is an extra, which only a URL needs.
     try:
         from qmq.storage.queues.postgres_store import PostgresQueueStore
     except ImportError as error:

@@ -25,8 +25,8 @@ from qmq.storage.queues.plan import (
 
 
 class _Partition:
-    """Rows of one `PartitionKey`. `order` is sorted; sequences stay in it after their row went, until it is mostly
-    those."""
+    """Rows of one `PartitionKey`. `order` is sorted. The sequences of deleted rows stay in it until they are the
+    majority."""
 
     __slots__ = ("rows", "order", "body_bytes")
 
@@ -79,7 +79,7 @@ class _QueueState:
 
 
 class MemoryQueueStore:
-    """See `ports.QueueStore`."""
+    """See `interfaces.QueueStore`."""
 
     kind = "memory"
 
@@ -179,16 +179,16 @@ class MemoryQueueStore:
             return sorted(self._state.missing_ranges.values()) + list(self._met.values())
 
     def spoil(self, dots: Collection[Dot]) -> None:
-        """Bits of these rows have flipped: whoever reads one finds that its checksum does not fit."""
+        """Bits of these rows have flipped: a read finds that the checksum does not fit."""
         self._state.rotten.update(dots)
 
     def begin_anew(self, position: int = -1) -> None:
-        """As `queue_rescue` does with a file that was damaged beyond rescue; 0: a young one that lost its WAL."""
+        """As `rescue` does with a file that is wholly damaged; 0: a young one that lost its WAL."""
         self._disk.tables["queues"] = self._state = _QueueState()
         self._state.position = position
 
     def _sound(self, rows: list[QueueRow]) -> list[QueueRow]:
-        """Those of `rows` that are not damaged; the others are among the `missing_ranges` from now on."""
+        """The intact ones of `rows`; the others are among the `missing_ranges` from now on."""
         rotten = self._state.rotten
         if not rotten:
             return rows
@@ -305,7 +305,7 @@ class MemoryQueueStore:
         return sorted(rows, key=_dot)
 
     def close(self) -> None:
-        """Nothing to give back: the state belongs to the disk."""
+        """Nothing to return: the state belongs to the disk."""
 
     def _partitions(self, node: str | None, queue: str) -> list[tuple[PartitionKey, _Partition]]:
         partitions = self._state.queues.get(queue, {})

@@ -26,8 +26,8 @@ Key = TypeVar("Key")
 
 
 Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
-"""A row as a database gives it: lane, sequence, timestamp, flags, due and expiry time, failures, checksum, headers,
-body. Unsigned numbers are as databases hold them (`signed`). In a damaged one there may be values of other types."""
+"""A row as a database returns it: partition, sequence, timestamp, flags, due and expiry time, failures, checksum,
+headers, body. Unsigned numbers are as databases hold them (`signed`). A damaged row may have values of other types."""
 
 
 class PartitionKey(NamedTuple):
@@ -40,8 +40,10 @@ class PartitionKey(NamedTuple):
 
 
 class PartitionRow:
-    """A lane as a database has it: `id` and `number` stand for it and for its origin there. `checksum` is what rows go
-    by, made of the rest, unless it is given as it was written down."""
+    """A partition as a database has it: `id` and `number` name it and its origin there.
+
+    `checksum` is part of the checksums of its rows. It is computed from the other columns, unless it is given.
+    """
 
     __slots__ = ("id", "queue", "rank", "delayed", "number", "origin", "checksum")
 
@@ -64,13 +66,13 @@ def missing_of_row(row: QueueRow) -> MissingRange:
 
 
 def missing_columns(missing: MissingRange) -> tuple[str, int, int, int, int, str]:
-    """As a database holds it; `missing_of` gives it back."""
+    """As a database holds it; `missing_of` is the inverse."""
     through = min(missing.through, SIGN - 1)
     return (*origin_columns(missing.origin), signed(missing.after), through, signed(missing.sequence), missing.queue)
 
 
 def missing_key(missing: MissingRange) -> tuple[str, int, int, int, str]:
-    """What tells it from others in a database: it may become shorter at its end."""
+    """Its key in a database. The range may become shorter at its end."""
     return (*origin_columns(missing.origin), signed(missing.after), signed(missing.sequence), missing.queue)
 
 
@@ -92,14 +94,14 @@ def note_damage(damage: RowDamage, missing: MissingRange) -> None:
 
 
 def by_partition(rows: Iterable[QueueRow]) -> dict[PartitionKey, list[QueueRow]]:
-    """`rows`, each lane's in the order given."""
+    """`rows` by partition, in the given order."""
     partitions: dict[PartitionKey, list[QueueRow]] = {}
     last_queue, last_priority, last_delayed, last_origin = "", -1, False, None
     partition: list[QueueRow] = []
     for row in rows:
         (origin, _), queue, _, _, priority, due_us, _, _, _, _ = row
         delayed = due_us > 0
-        # Neighbours mostly share their lane, and comparing is cheaper than making and hashing a key.
+        # Consecutive rows mostly share a partition, and comparing is cheaper than making and hashing a key.
         if (
             origin is not last_origin
             or priority != last_priority
@@ -113,11 +115,11 @@ def by_partition(rows: Iterable[QueueRow]) -> dict[PartitionKey, list[QueueRow]]
 
 
 def row_values(partition: int, number: int, shared: int, rows: Iterable[QueueRow]) -> list[int | bytearray]:
-    """`rows` of one lane, as the statement that inserts them wants them, one after another. `shared` is the lane's
-    checksum.
+    """The columns of `rows` of one partition for the INSERT statement, row after row. `shared` is the checksum of the
+    partition.
 
-    Surprising: bytes go as bytearrays, which sqlite3 takes as they are; for each bytes object it asks all its adapters,
-    which takes several times as long as the copy (`need_adapt` in CPython's Modules/_sqlite/cursor.c).
+    Surprising: bytes are passed as bytearrays, which sqlite3 takes as they are. For a bytes object it asks all its
+    adapters, which takes several times as long as the copy (`need_adapt` in CPython's Modules/_sqlite/cursor.c).
     """
     values: list[int | bytearray] = []
     for row in rows:
@@ -182,14 +184,14 @@ def attempts_by_origin(attempts: Mapping[str, Mapping[Dot, int]]) -> dict[tuple[
 
 
 def runs(sequences: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Sorted `sequences` as long runs without a hole (first, last), and the rest one by one."""
+    """Sorted `sequences` as long runs without a hole (first, last), and the others one by one."""
     long: list[tuple[int, int]] = []
     remainder: list[int] = []
     start = 0
     count = len(sequences)
     while start < count:
         end = start + 1
-        # A gallop: the next RUN_MIN are without a hole when the last of them is where it should be.
+        # The next RUN_MIN have no hole if the last of them is where it should be.
         while end + RUN_MIN <= count and sequences[end + RUN_MIN - 1] == sequences[start] + end + RUN_MIN - 1 - start:
             end += RUN_MIN
         while end < count and sequences[end] == sequences[end - 1] + 1:
@@ -203,11 +205,11 @@ def runs(sequences: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 UNSETTLED_ROWS: Final = 1000
-"""Rows that one call of `QueueStore.unsettled_rows` looks for."""
+"""Rows that one call of `QueueStore.unsettled_rows` reads at most."""
 
 
 def within(sizes: Iterable[int], bytes_max: int) -> int:
-    """How many of `sizes` there are up to the first with which they come to `bytes_max`; else all."""
+    """How many of `sizes` are needed to reach `bytes_max`; all, if they do not."""
     count = total = 0
     for size in sizes:
         count += 1
@@ -224,7 +226,7 @@ def _expiry(row: QueueRow) -> int:
 def expired_within(
     rows: list[QueueRow], limit: int, bytes_max: int, expiry: Callable[[QueueRow], int] = _expiry
 ) -> list[QueueRow]:
-    """What `QueueStore.expired` answers when `rows` are known."""
+    """The result of `QueueStore.expired` for these rows."""
     rows = sorted(rows, key=expiry)[:limit]
     return rows[: within((len(row.headers) + len(row.body) for row in rows), bytes_max)]
 
@@ -235,11 +237,11 @@ Given = TypeVar("Given")
 def first_sound(
     read: Callable[[int], list[Given]], row_of: Callable[[Given], QueueRow | None], limit: int
 ) -> list[QueueRow]:
-    """The first `limit` rows without the damaged ones among them: `read` gives the first so many of a statement,
-    `row_of` one of them, or None where it is damaged.
+    """The first `limit` intact rows. `read` returns the first so many of a statement; `row_of` makes a row of one, or
+    None if it is damaged.
 
-    Surprising: it must not know that they are `Raw`. Compiled code would refuse all when one has a value of another
-    type, and that one is just damaged.
+    Surprising: the type `Raw` is not used here. Compiled code would refuse all rows when a damaged one has a value of
+    another type.
     """
     wanted = limit
     while True:
@@ -251,7 +253,7 @@ def first_sound(
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit integer as a database can hold it; `unsigned` gives it back.
+    """An unsigned 64-bit integer as a database can hold it; `unsigned` is the inverse.
 
     Those from 2**63 on sort before all others then. No sequence or time gets there, only incarnations do.
     """

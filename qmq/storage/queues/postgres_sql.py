@@ -1,13 +1,14 @@
-"""The tables of the queue store on PostgreSQL, how they came about, and every statement that `postgres` makes of them.
+"""The tables of the queue store on PostgreSQL, their migrations, and all statements on them.
 
-Rows go in and out as columns (`unnest`), so that a statement carries any number of them.
+`database` uses statements by name, so they have the same names, parameters and columns as in `sqlite_sql`. Rows are
+passed as columns (`unnest`), so that a statement takes any number of them. A partition is a `lane` here.
 """
 
 from typing import Final
 
 from qmq.storage.format.row_checksum import number_checksum
 
-# Step n brings version n to n + 1. Never changed once released; what comes later is added.
+# Step n migrates version n to n + 1. A released step never changes; later ones are added.
 STEPS: Final = (
     f"""
     CREATE TABLE qmq_origins (
@@ -88,8 +89,18 @@ ADD_MISSING: Final = """INSERT INTO qmq_lacks VALUES (%s, %s, %s, %s, %s, %s)
 END_MISSING: Final = "DELETE FROM qmq_lacks WHERE (node, incarnation, after, sequence, queue) = (%s, %s, %s, %s, %s)"
 DELETE_ONE: Final = "DELETE FROM qmq_messages WHERE lane = %s AND sequence = %s"
 
-LANES: Final = """SELECT qmq_lanes.id, qmq_origins.id, node, incarnation, queue, rank, delayed, messages, bytes
-    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin"""
+HEADS: Final = """SELECT queue, qmq_lanes.id, rank, delayed, messages, bytes
+    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin WHERE queue = ANY(%s) AND node = %s"""
+BY_PRIORITY: Final = """SELECT origin, qmq_lanes.id, incarnation, rank, delayed
+    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = origin
+    WHERE queue = %s AND node = %s AND rank = %s AND origin >= %s"""
+DELAYED: Final = """SELECT origin, qmq_lanes.id, incarnation, rank, delayed
+    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = origin WHERE queue = %s AND node = %s AND delayed"""
+ORIGIN: Final = "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s"
+ORIGINS_OF: Final = "SELECT id FROM qmq_origins WHERE node = %s"
+ALL_ORIGINS: Final = "SELECT id, node, incarnation FROM qmq_origins"
+NODES: Final = "SELECT DISTINCT node FROM qmq_origins ORDER BY 1"
+ANY_ROW: Final = "SELECT 1 FROM qmq_origins JOIN qmq_lanes ON qmq_lanes.origin = qmq_origins.id WHERE node = %s LIMIT 1"
 COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body"
 ROWS: Final = f"SELECT {COLUMNS} FROM qmq_messages WHERE "
 READY: Final = ROWS + "lane = %s AND sequence > %s ORDER BY sequence LIMIT %s"
@@ -106,7 +117,8 @@ UNSETTLED: Final = """SELECT sequence, qmq_lanes.id, queue, rank, delayed, qmq_l
 ONE: Final = ROWS + "lane = %s AND sequence = %s"
 ORIGINS: Final = """SELECT node, incarnation FROM qmq_origins
     WHERE EXISTS (SELECT 1 FROM qmq_lanes WHERE qmq_lanes.origin = qmq_origins.id)"""
-PARTITION: Final = f"{LANES.replace('bytes', 'bytes, qmq_lanes.checksum')} WHERE qmq_lanes.id = %s"
+PARTITION: Final = """SELECT qmq_lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
+    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin WHERE qmq_lanes.id = %s"""
 MISSING_RANGES: Final = (
     "SELECT node, incarnation, after, through, sequence, queue FROM qmq_lacks ORDER BY node, incarnation, after"
 )

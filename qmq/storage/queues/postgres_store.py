@@ -8,7 +8,7 @@ Surprising: joins that read a whole table are switched off for these connections
 rows by their key. The planner does not always see that, because its statistics may be from when the queue was short.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, Final, cast
@@ -19,36 +19,28 @@ from psycopg.conninfo import conninfo_to_dict
 
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
-from qmq.storage.format.interfaces import QueueHead, QueueRow
-from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.format.row_checksum import checksum_of, number_checksum, partition_checksum
 from qmq.storage.queues import postgres_sql as sql
-from qmq.storage.queues.database import DatabaseQueueStore, Place, UnsettledRow, by_due_time, by_sequence
+from qmq.storage.queues.database import DatabaseQueueStore, Value
+from qmq.storage.queues.database_reads import Place
 from qmq.storage.queues.plan import (
-    SIGN,
     PartitionKey,
-    PartitionRow,
     Raw,
-    expired_within,
-    missing_columns,
-    missing_key,
-    missing_of,
     origin_columns,
-    runs,
     signed,
     unsigned,
-    within,
 )
 from qmq.storage.queues.postgres_watch import LostConnection, Watch, made_again, shut
 
 CONNECT_SECONDS: Final = 10
 """How long a start waits for the server."""
 LOCK_SECONDS: Final = 5
-"""How long it waits for the lock: a server needs a moment to see that the node before was killed."""
+"""How long it waits for the lock: the server takes a moment to notice that the previous process was killed."""
 _LOCK_KEY: Final = 0x716D71
 _KEEPALIVE: Final = (30, 10, 3)
-"""Seconds of silence, seconds between probes, probes: how soon each side knows that the other's host is gone. Until
-then the server keeps the lock of a node that died with its host."""
+"""Seconds of silence, seconds between probes, probes: how soon each side notices that the other's host has failed.
+Until then the server keeps the lock of a node on that host."""
 _OPTIONS: Final = (
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
     " -c tcp_keepalives_idle={} -c tcp_keepalives_interval={} -c tcp_keepalives_count={}"
@@ -58,16 +50,17 @@ _LOST: Final = ("08", "57P")
 """SQL states: the connection is at fault, or an administrator has ended it."""
 
 _NO_TIMEOUTS: Final = (("idle_in_transaction_session_timeout", 0), ("idle_session_timeout", 140000))
-"""And since which version of the server."""
+"""Settings, and the server version that introduced each."""
 
-_PartitionColumns = tuple[int, int, str, int, str, int, bool, int, int]
+_Head = tuple[str, int, int, bool, int, int]
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class PostgresQueueStore(DatabaseQueueStore[_Connection]):
-    """See `ports.QueueStore`."""
+    """See `interfaces.QueueStore`."""
 
     kind = "postgresql"
+    statements = sql
 
     def __init__(self, url: str, node: str, seconds_max: float = 30.0) -> None:
         """Connect, and bring the tables to this version. Later calls may take `seconds_max`, lost connections included.
@@ -83,13 +76,13 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         self._where = _shown(url)
         self._url = url
         self._node = node
-        self._moving = self._moved = 0
+        self._moved = 0
         self._watch = Watch(seconds_max, self._cut)
         try:
             self._writer = self._open_writer()
             self._reader = self._open_reader()
             with self._at_start():
-                rows = self._writer.execute("SELECT id, node, incarnation FROM qmq_origins").fetchall()
+                rows = self._writer.execute(sql.ALL_ORIGINS).fetchall()
                 self._writer.commit()
         except BaseException:
             self.close()
@@ -146,7 +139,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 keepalives_count=count,
             )
             self._open = [one for one in self._open if not one.closed] + [connection]
-            # What the server's administrator says of idle clients is not meant for these.
+            # Limits for idle clients are not meant for these connections.
             for name, version in _NO_TIMEOUTS:
                 if connection.info.server_version >= version:
                     connection.execute(f"SET {name} = 0")
@@ -161,7 +154,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             raise StorageError(f"the queue store {self._where} cannot be used: {_one_line(error)}") from error
 
     def _prepare(self, writer: _Connection, node: str) -> int:
-        """Keep others out, and make or migrate the tables. Returns the position."""
+        """Lock out other processes, and create or migrate the tables. Return the position."""
         schema = writer.execute("SELECT current_schema()").fetchone()
         if schema is None or schema[0] is None:
             raise StorageError(f"the queue store {self._where} has no schema to write to; see search_path")
@@ -220,63 +213,29 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 for row in _flat(keys, ids, partitions):
                     copy.write_row(row)
         except errors.UniqueViolation:
-            # Some are here already: after the disk lost journal that it had synced, peers send it again.
+            # Some rows exist: the disk has lost synced journal, and peers send it again.
             with self._writer.cursor() as cursor:
                 cursor.executemany(sql.INSERT, _flat(keys, ids, partitions))
             self._writer.execute(sql.RECOUNT, (list(ids.values()),))
 
-    def _fail(self, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]) -> None:
-        keys = list(attempts)
-        failed = [
-            (partition, sequence, count)
-            for n, partition in self._partitions_of(keys, added)
-            for sequence, count in attempts[keys[n]]
-        ]
-        if failed:
-            self._writer.execute(sql.FAIL, [list(column) for column in zip(*failed, strict=True)])
+    def _run_rows(self, statement: str, rows: Sequence[tuple[Value, ...]]) -> None:
+        if rows:
+            self._writer.execute(statement, [list(column) for column in zip(*rows, strict=True)])
 
-    def _partitions_of(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[tuple[int, int]]:
-        """(Place in `keys`, lane) of the lanes that there are."""
-        numbers = [(queue, self._known_number(origin, added)) for queue, origin in keys]
-        known = [(n, queue, number) for n, (queue, number) in enumerate(numbers) if number is not None]
-        if not known:
+    def _ask_rows(self, statement: str, rows: Sequence[tuple[Value, ...]]) -> list[tuple[Any, ...]]:
+        if not rows:
             return []
-        columns = [list(column) for column in zip(*known, strict=True)]
-        return [(n, partition) for n, partition in self._writer.execute(sql.PARTITIONS_OF, columns).fetchall()]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return self._writer.execute(statement, columns).fetchall()
 
-    def _delete(self, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
-        keys = list(settles)
-        deleted: list[tuple[int, int, int]] = []
-        single: list[tuple[int, int]] = []
-        for n, partition in self._partitions_of(keys, added):
-            long, remainder = runs(settles[keys[n]])
-            for first, last in long:
-                deleted += self._writer.execute(sql.DELETE_RUN, (partition, first, last)).fetchall()
-            single += [(partition, sequence) for sequence in remainder]
-        if single:
-            deleted += self._writer.execute(
-                sql.DELETE, [list(column) for column in zip(*single, strict=True)]
-            ).fetchall()
-        totals: dict[int, tuple[int, int]] = {}
-        for partition, count, size in deleted:
-            before = totals.get(partition, (0, 0))
-            totals[partition] = (before[0] + count, before[1] + size)
-        if totals:
-            partitions = list(totals)
-            counts = [count for count, _ in totals.values()]
-            sizes = [size for _, size in totals.values()]
-            self._writer.execute(sql.SUBTRACT, (partitions, counts, sizes))
-            self._writer.execute(sql.CLOSE_PARTITIONS, (partitions,))
+    def _delete_run(self, partition: int, first: int, last: int) -> list[tuple[Any, ...]]:
+        return self._writer.execute(sql.DELETE_RUN, (partition, first, last)).fetchall()
 
-    def _delete_row(self, place: Place) -> None:
-        self._writer.execute(sql.DELETE_ONE, place)
-
-    def _recount(self, partition: int) -> None:
-        self._writer.execute(sql.RECOUNT, ([partition],))
-        self._writer.execute(sql.CLOSE_PARTITIONS, ([partition],))
+    def _delete_rows(self, places: Sequence[Place]) -> list[tuple[Any, ...]]:
+        return self._ask_rows(sql.DELETE, places)
 
     def _add_origin(self, origin: Origin) -> int:
-        # It is there already when the answer to an earlier COMMIT was lost.
+        # It exists already when the response to an earlier COMMIT was lost.
         found = self._writer.execute(
             "INSERT INTO qmq_origins (node, incarnation) VALUES (%s, %s)"
             " ON CONFLICT (node, incarnation) DO UPDATE SET node = excluded.node RETURNING id",
@@ -285,32 +244,19 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         assert found is not None
         return int(found[0])
 
-    def _add_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
-        if dots:
-            numbers = [self._number(origin, added) for origin, _ in dots]
-            checksums = [number_checksum(sequence, *origin) for origin, sequence in dots]
-            self._writer.execute(sql.ADD_TOMBSTONES, (numbers, [signed(dot.sequence) for dot in dots], checksums))
-
-    def _delete_tombstones(self, dots: Collection[Dot], added: dict[Origin, int]) -> None:
-        if dots:
-            numbers = [self._number(origin, added) for origin, _ in dots]
-            self._writer.execute(sql.DELETE_TOMBSTONES, (numbers, [signed(dot.sequence) for dot in dots]))
-
-    def _remember(self, missing: MissingRange) -> None:
-        self._writer.execute(sql.ADD_MISSING, missing_columns(missing))
-
-    def _end_missing(self, missing: MissingRange) -> int:
-        return self._writer.execute(sql.END_MISSING, missing_key(missing)).rowcount
-
-    def _move(self, position: int) -> None:
-        self._writer.execute(sql.MOVE, (position, number_checksum(position)))
-        self._moving = position
-
     # Reading
 
     missing_ranges = made_again(writes=False)(DatabaseQueueStore.missing_ranges)
     unsettled = made_again(writes=False)(DatabaseQueueStore.unsettled)
     unsettled_rows = made_again(writes=False)(DatabaseQueueStore.unsettled_rows)
+    nodes = made_again(writes=False)(DatabaseQueueStore.nodes)
+    origins = made_again(writes=False)(DatabaseQueueStore.origins)
+    is_empty = made_again(writes=False)(DatabaseQueueStore.is_empty)
+    listing = made_again(writes=False)(DatabaseQueueStore.listing)
+    heads = made_again(writes=False)(DatabaseQueueStore.heads)
+    page = made_again(writes=False)(DatabaseQueueStore.page)
+    due = made_again(writes=False)(DatabaseQueueStore.due)
+    expired = made_again(writes=False)(DatabaseQueueStore.expired)
 
     @made_again(writes=False)
     def position(self) -> int:
@@ -322,107 +268,17 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             raise self._broken("its position")
         return position
 
-    @made_again(writes=False)
-    def nodes(self) -> list[str]:
-        with self._snapshot() as reader:
-            return [node for (node,) in reader.execute("SELECT DISTINCT node FROM qmq_origins ORDER BY 1").fetchall()]
-
     def give_back(self) -> bool:
-        """The server's own vacuum sees to it."""
+        """The server vacuums by itself."""
         return False
 
-    @made_again(writes=False)
-    def is_empty(self, node: str) -> bool:
-        with self._snapshot() as reader:
-            found = reader.execute(
-                "SELECT 1 FROM qmq_origins JOIN qmq_lanes ON qmq_lanes.origin = qmq_origins.id WHERE node = %s LIMIT 1",
-                (node,),
-            )
-            return found.fetchone() is None
+    def _head_rows(
+        self, reader: _Connection, node: str, queues: Sequence[str]
+    ) -> list[tuple[str, int, int, bool, int, int]]:
+        return cast(list[_Head], reader.execute(sql.HEADS, (list(set(queues)), node)).fetchall())
 
-    @made_again(writes=False)
-    def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
-        found: dict[str, QueueHead] = {}
-        with self._snapshot() as reader:
-            partitions = _partitions(reader, "WHERE queue = ANY(%s) AND node = %s", (list(set(queues)), node))
-            for partition, _, _, _, queue, rank, delayed, messages, size in partitions:
-                due_us = 0
-                if delayed:
-                    due = reader.execute(sql.NEXT_DUE, (partition, now_us)).fetchone()
-                    due_us = due[0] or 0 if due is not None else 0
-                known = found.get(queue, QueueHead(0, 0, (), 0))
-                found[queue] = QueueHead(
-                    known.messages + messages,
-                    known.body_bytes + size,
-                    tuple(sorted({*known.priorities, -rank}, reverse=True)),
-                    min(known.next_due_us or due_us, due_us or known.next_due_us),
-                )
-        return {queue: found[queue] for queue in queues if queue in found}
-
-    @made_again(writes=False)
-    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
-        rows: list[QueueRow] = []
-        with self._snapshot() as reader:
-            first = 0
-            if after is not None:
-                known = reader.execute(
-                    "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s", origin_columns(after.origin)
-                ).fetchone()
-                if known is None:
-                    return []
-                first = known[0]
-            found: dict[int, list[QueueRow]] = {}
-            for partition, number, name, incarnation, _, _, delayed, _, _ in _partitions(
-                reader,
-                "WHERE queue = %s AND node = %s AND rank = %s AND origin >= %s ORDER BY origin",
-                (queue, node, -priority, first),
-            ):
-                if number not in found and sum(map(len, found.values())) >= limit:
-                    break
-                of = PartitionRow(partition, queue, -priority, delayed, number, Origin(name, unsigned(incarnation)))
-                beyond = signed(after.sequence) if after is not None and number == first else -(1 << 63)
-                statement = sql.OVERDUE if delayed else sql.READY
-                parameters = (partition, now_us, beyond) if delayed else (partition, beyond)
-                found.setdefault(number, []).extend(self._sound(reader, of, statement, parameters, limit))
-        for those in found.values():
-            those.sort(key=by_sequence)
-            rows += those[: limit - len(rows)]
-        return rows
-
-    @made_again(writes=False)
-    def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
-        rows: list[QueueRow] = []
-        with self._snapshot() as reader:
-            for partition, number, name, incarnation, _, rank, _, _, _ in _partitions(
-                reader, "WHERE queue = %s AND delayed AND node = %s", (queue, node)
-            ):
-                of = PartitionRow(partition, queue, rank, True, number, Origin(name, unsigned(incarnation)))
-                rows += self._sound(reader, of, sql.DUE, (partition, after_us, until_us), limit)
-        rows.sort(key=by_due_time)
-        return rows[:limit]
-
-    @made_again(writes=False)
-    def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
-        rows: list[QueueRow] = []
-        with self._snapshot() as reader:
-            for (number,) in reader.execute("SELECT id FROM qmq_origins WHERE node = %s", (node,)).fetchall():
-                sizes = reader.execute(sql.EXPIRED_SIZES, (number, until_us, limit)).fetchall()
-                count = within((size for (size,) in sizes), bytes_max)
-                partitions: dict[int, PartitionRow] = {}
-                for raw in self._rows(reader, sql.EXPIRED, (number, until_us, count)):
-                    partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
-                    row = self._row(reader, partition, raw)
-                    if row is not None:
-                        rows.append(row)
-                rows = expired_within(rows, limit, bytes_max)
-        return rows
-
-    def _partition(self, reader: _Connection, number: int) -> PartitionRow:
-        found = reader.execute(sql.PARTITION, (number,)).fetchone()
-        if found is None:
-            raise self._broken(f"partition {number} is missing")
-        partition, origin, node, incarnation, queue, rank, delayed, _, _, checksum = found
-        return PartitionRow(partition, queue, rank, delayed, origin, Origin(node, unsigned(incarnation)), checksum)
+    def _expired_sizes(self, reader: _Connection, parameters: tuple[int, ...]) -> Iterator[int]:
+        return (size for (size,) in reader.execute(sql.EXPIRED_SIZES, parameters).fetchall())
 
     def _broken(self, what: str) -> Malformed:
         return Malformed(f"the queue store {self._where} is damaged: {what}; restore a backup of that database")
@@ -430,15 +286,6 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     def _one(self, connection: _Connection, place: Place) -> Raw | None:
         found = self._rows(connection, sql.ONE, place)
         return found[0] if found else None
-
-    def _lost(self, connection: _Connection) -> list[MissingRange]:
-        return [missing_of(*found) for found in connection.execute(sql.MISSING_RANGES).fetchall()]
-
-    @made_again(writes=False)
-    def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
-        with self._snapshot() as reader:
-            found = reader.execute(sql.LISTING, (after or "", node, limit)).fetchall()
-            return [(queue, messages, size) for queue, messages, size in found]
 
     @made_again(writes=False)
     def tombstones(self) -> set[Dot]:
@@ -454,28 +301,12 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 found.add(dot)
         return found
 
-    @made_again(writes=False)
-    def origins(self) -> list[Origin]:
-        with self._snapshot() as reader:
-            return sorted(Origin(node, unsigned(number)) for node, number in reader.execute(sql.ORIGINS).fetchall())
-
     def _rows(self, reader: _Connection, statement: str, parameters: tuple[int, ...]) -> list[Raw]:
         with reader.cursor(binary=True) as cursor:
             return cast(list[Raw], cursor.execute(statement, parameters).fetchall())
 
-    def _unsettled(
-        self, reader: _Connection, origin: Origin, after: int, through: int, limit: int
-    ) -> list[UnsettledRow]:
-        known = reader.execute(
-            "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s", origin_columns(origin)
-        ).fetchone()
-        if known is None:
-            return []
-        bounds = (known[0], min(after, SIGN - 1), min(through, SIGN - 1), limit)
-        return cast(list[UnsettledRow], reader.execute(sql.UNSETTLED, bounds).fetchall())
-
     def close(self) -> None:
-        """Let go of the server; what it has not committed is undone."""
+        """Close the connections; uncommitted changes are undone."""
         self._watch.close()
         with self._reading:
             for connection in self._open:
@@ -490,7 +321,7 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 
     @contextmanager
     def _medium(self, connection: _Connection) -> Iterator[None]:
-        """Inside, whatever PostgreSQL cannot do comes out as LogBroken, and no room there as DiskFull.
+        """Inside, a failure of PostgreSQL raises LogBroken, and a full disk there DiskFull.
 
         LostConnection, where it is the connection; it is closed then.
         """
@@ -531,12 +362,8 @@ def _flat(
             )
 
 
-def _partitions(reader: _Connection, where: str, parameters: tuple[object, ...]) -> list[_PartitionColumns]:
-    return cast(list[_PartitionColumns], reader.execute(f"{sql.LANES} {where}", parameters).fetchall())
-
-
 def _shown(url: str) -> str:
-    """Where `url` leads, without its password."""
+    """The server and database of `url`, without its password."""
     try:
         known = conninfo_to_dict(url)
     except psycopg.Error:

@@ -18,21 +18,21 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from qmq.errors import LogBroken, StorageError
 
 LOOKS: Final = 10
-"""At the calls under way, in the time that one may take."""
+"""Checks of the running calls in the time that one call may take."""
 
 PAUSE_SECONDS: Final = 0.2
-"""Between two tries to connect."""
+"""Between two attempts to connect."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class LostConnection(LogBroken):
-    """What was under way is undone, or committed as a whole."""
+    """The running transaction is undone, or committed as a whole."""
 
 
 class Watch:
-    """Knows since when calls are under way. `cut` ends those that take longer than `seconds_max`."""
+    """Knows when each running call began. `cut` ends those that take longer than `seconds_max`."""
 
     def __init__(self, seconds_max: float, cut: Callable[[], None]) -> None:
         self.seconds_max = seconds_max
@@ -44,7 +44,7 @@ class Watch:
 
     @contextmanager
     def call(self) -> Iterator[float]:
-        """One is under way inside; yields until when it may take."""
+        """A call runs inside; yields its deadline."""
         began, key = time.monotonic(), object()
         self._under_way[key] = began
         self._busy.set()
@@ -70,13 +70,13 @@ class Watch:
 
 
 def shut(descriptor: int) -> None:
-    """Whoever waits for this socket finds it closed by the other side."""
+    """A thread that waits for this socket finds it closed by the other side."""
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
         line.shutdown(socket.SHUT_RDWR)
 
 
 def made_again(*, writes: bool) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[Concatenate[Any, P], T]]:
-    """A method that connects again when its connection is lost, and begins anew, as long as `_watch` lets it.
+    """A method that connects again when its connection is lost, and repeats the call, as long as `_watch` allows.
 
     Raises LogBroken after that.
     """

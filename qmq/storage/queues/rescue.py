@@ -1,11 +1,11 @@
-"""Opens a queue store on SQLite. A file that is damaged is put aside, and a new one takes what is sound of it.
+"""Opens a queue store on SQLite. A damaged file is moved to quarantine, and a new one takes its intact rows.
 
-A file is looked at as a whole (`queue_walk`) when it is no larger than `CHECKED_BYTES_MAX`, and whatever its size when
-an earlier life marked it, because a read or a write had met damage. Single damaged rows are no reason to put it aside:
-the store leaves them out and says what is lacking.
+The whole file is checked (`scan`) if it has at most `CHECKED_BYTES_MAX`, or if a read or a write of an earlier run has
+found damage and marked it. Single damaged rows are no reason for a new file: the store leaves them out, and reports
+what is missing.
 
-The new file begins at `NOWHERE`; the node that opens it carries the whole journal into it again, and asks its peers for
-the rest. A crash on the way is made good by the next opening: the mark says where the old file goes to.
+The new file begins at `NOWHERE`. The node that opens it carries the whole journal into it again, and asks its peers for
+the remainder. After a crash on the way the next opening continues: the mark says where the old file goes.
 """
 
 import sqlite3
@@ -19,8 +19,9 @@ from qmq.errors import LogBroken, Malformed
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.log.recovery import QUARANTINE_DIRECTORY
+from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
-from qmq.storage.queues.scan import PARTITIONS_ALL, is_partition_sound, partition_of, read_tombstones
+from qmq.storage.queues.scan import PARTITIONS_ALL, is_partition_sound, read_tombstones
 from qmq.storage.queues.sqlite_sql import COLUMNS
 from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
 
@@ -28,17 +29,17 @@ CHECKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """About a second at the start."""
 
 NOWHERE: Final = -1
-"""The position of a store that was begun anew."""
+"""The position of a store that has begun again."""
 
 _BESIDE: Final = ("-wal", "-shm", "")
-"""Files of a database; the file itself goes last, so that once it has gone all have."""
+"""Files of a database; the file itself is moved last, so that all are moved when it is."""
 _BEGUN: Final = "put aside as "
 _SLICE_ROWS: Final = 10_000
 _SLICE_BYTES: Final = 4 * 1024 * 1024
 
 
 def open_sqlite(path: Path) -> SqliteQueueStore:
-    """The store in the file `path`, made anew when that is damaged. Raises FutureVersion, LogBroken."""
+    """The store in the file `path`; a new one if that is damaged. Raises FutureVersion, LogBroken."""
     mark = path.with_name(path.name + MARK_SUFFIX)
     why = _read(mark)
     if why is not None and why.startswith(_BEGUN):
@@ -106,7 +107,7 @@ def _read(mark: Path) -> str | None:
 
 
 def _rescue(old: Path, new: SqliteQueueStore) -> int:
-    """Put every row of `old` that can be read and has a checksum that fits into `new`; returns how many."""
+    """Copy every readable row of `old` whose checksum fits to `new`; return how many."""
     count = size = 0
     rows: list[QueueRow] = []
     tombstones: set[Dot] = set()
@@ -118,7 +119,7 @@ def _rescue(old: Path, new: SqliteQueueStore) -> int:
             if len(rows) >= _SLICE_ROWS or size >= _SLICE_BYTES:
                 new.apply(rows, {}, [], [], NOWHERE)
                 rows, size = [], 0
-        # The journal may have dropped settles whose messages are still to come.
+        # The journal may have dropped settles whose messages come later.
         tombstones = _sound_tombstones(reader)
     new.apply(rows, {}, tombstones, [], NOWHERE)
     return count
@@ -151,11 +152,11 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
                         yield row
                 break
             except sqlite3.Error:
-                continue  # From the other end, as far as that goes.
+                continue  # Read from the other end, as far as possible.
 
 
 def _row(partition: PartitionRow, raw: Raw) -> QueueRow | None:
-    """None: it is not sound."""
+    """None: it is damaged."""
     try:
         _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
         dot = Dot(partition.origin, unsigned(sequence))

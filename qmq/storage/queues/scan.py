@@ -1,7 +1,7 @@
-"""Walk through a whole queue store on SQLite: is the file one, does every row belong somewhere, does each checksum fit.
+"""Check a whole queue store on SQLite: its structure, the partition of each row, and all checksums.
 
-Reads that serve go by keys, and a key that has changed is not found; so the rows are read here as they lie, and counted
-against their lanes. Used when a node opens a file that is not too large, and by `qmq log verify`.
+Other reads use keys, and a key that has changed is not found. So rows are read here in the order of the table, and
+compared with the counts of their partitions. A node does this when it opens a small file, `qmq log verify` always.
 """
 
 import sqlite3
@@ -11,6 +11,7 @@ from typing import Final
 
 from qmq.dots import Dot, Origin
 from qmq.storage.format.row_checksum import number_checksum
+from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
 from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, WIDTHS
 
@@ -20,7 +21,7 @@ WALK: Final = f"SELECT origin, {COLUMNS} FROM messages ORDER BY lane, sequence"
 
 
 def read_position(reader: sqlite3.Connection) -> int:
-    """Raises sqlite3.DatabaseError when it is not what was written."""
+    """Raises sqlite3.DatabaseError when its checksum does not fit."""
     position: int
     position, checksum = reader.execute("SELECT position, checksum FROM progress").fetchone()
     if checksum != number_checksum(position):
@@ -29,7 +30,7 @@ def read_position(reader: sqlite3.Connection) -> int:
 
 
 def read_tombstones(reader: sqlite3.Connection) -> set[Dot]:
-    """Raises sqlite3.DatabaseError when one is not what was written."""
+    """Raises sqlite3.DatabaseError when a checksum does not fit."""
     found: set[Dot] = set()
     for node, incarnation, sequence, checksum in reader.execute(
         "SELECT node, incarnation, sequence, tombstones.checksum FROM tombstones LEFT JOIN origins"
@@ -42,14 +43,8 @@ def read_tombstones(reader: sqlite3.Connection) -> set[Dot]:
     return found
 
 
-def partition_of(found: tuple[int, str, int, int, int, str, int, int]) -> PartitionRow:
-    """From a row of `queue_sql.LANE`. Its checksum is the one that was written down."""
-    partition, queue, rank, delayed, origin, node, incarnation, checksum = found
-    return PartitionRow(partition, queue, rank, bool(delayed), origin, Origin(node, unsigned(incarnation)), checksum)
-
-
 def is_partition_sound(partition: PartitionRow) -> bool:
-    """Whether what was written down (`partition_of`) fits the rest."""
+    """Whether the stored checksum (`partition_of`) fits the other columns."""
     made = PartitionRow(
         partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
     )
@@ -57,16 +52,16 @@ def is_partition_sound(partition: PartitionRow) -> bool:
 
 
 def _compile_all(reader: sqlite3.Connection) -> None:
-    """Names of columns and indexes stand in the file, too. Raises sqlite3.DatabaseError when one is not known."""
+    """Names of columns and indexes may be damaged, too. Raises sqlite3.DatabaseError when one is not known."""
     formatted = [text.format(f"({', '.join('?' * width)})") for text, width in WIDTHS.items()]
     for statement in (*formatted, *PLAIN):
         reader.execute(f"EXPLAIN {statement}", [None] * statement.count("?")).fetchall()
 
 
 def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], bool]) -> str | None:
-    """What is wrong with the file beyond single rows; None: nothing. Those it gives to `is_sound`, one by one.
+    """What is wrong with the file beyond single rows, which `is_sound` checks; None: nothing.
 
-    Raises sqlite3.DatabaseError when SQLite gives up.
+    Raises sqlite3.DatabaseError when SQLite cannot read it.
     """
     for (found,) in reader.execute("PRAGMA integrity_check(1)").fetchall():
         if found != "ok":
@@ -93,7 +88,7 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], boo
         row: Raw = tuple(raw)
         known = partitions.get(row[0])
         if known is None or known.number != origin:
-            return f"row {row[1]} of partition {row[0]} belongs to no lane of its origin"
+            return f"row {row[1]} of partition {row[0]} belongs to no partition of its origin"
         counts[known.id] += 1
         if is_sound(known, row):
             sizes[known.id] += len(row[-1])
@@ -103,23 +98,3 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], boo
         if messages != counts[partition_id] or (size != sizes[partition_id] and partition_id not in hurt):
             return f"partition {partition_id} has {counts[partition_id]} messages, and says {messages}"
     return None
-
-
-def partitions_of(
-    reader: sqlite3.Connection, node: str, queue: str, where: str
-) -> dict[int, tuple[Origin, int | None, int | None]]:
-    """Number of an origin → the origin, its lane of what is ready, and its lane of what is delayed; by number."""
-    found: dict[int, tuple[Origin, int | None, int | None]] = {}
-    for number, incarnation, delayed, partition in reader.execute(
-        "SELECT origin, incarnation, delayed, lanes.id FROM lanes JOIN origins ON origins.id = lanes.origin"
-        f" WHERE queue = ? AND node = ? {where} ORDER BY origin",
-        (queue, node),
-    ).fetchall():
-        origin, ready, late = found.get(number, (Origin(node, unsigned(incarnation)), None, None))
-        found[number] = (origin, ready, partition) if delayed else (origin, partition, late)
-    return found
-
-
-def origin_of(reader: sqlite3.Connection, number: int) -> Origin:
-    node, incarnation = reader.execute("SELECT node, incarnation FROM origins WHERE id = ?", (number,)).fetchone()
-    return Origin(node, unsigned(incarnation))

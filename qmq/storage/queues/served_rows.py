@@ -1,9 +1,9 @@
 """The rows of the queue store that one node serves: its own, and those of nodes whose messages it has taken over.
 
-The store keeps rows by the node that accepted them, and answers about one node at a time; this puts the answers about
-several together. Pages go through the nodes in the order of names. Blocking, like the store itself.
+The store keeps rows by the node that accepted them, and reads rows of one node at a time; this joins the results for
+several nodes. Pages go through the nodes by name. Blocking, like the store itself.
 
-Times in rows are those of the clock of the node that accepted them; what is asked and answered here goes by ours.
+Times in rows are those of the clock of the node that accepted them; times here are those of this node's clock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ SAME_CLOCKS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class ServedRows:
-    """Asked like a `QueueStore`, without saying whose rows; `nodes` says that.
+    """The reads of a `QueueStore`, for all of `nodes`.
 
-    `ahead_us` says how far our clock is ahead of that of a node, where the two are not the same.
+    `ahead_us`: by how much this node's clock is ahead of that of another node, if they differ.
     """
 
     def __init__(self, queues: QueueStore, nodes: Iterable[str], ahead_us: Mapping[str, int] = SAME_CLOCKS) -> None:

@@ -1,7 +1,10 @@
-"""The tables of the queue store on SQLite, how they came about, and every statement that `queue_store` makes of them.
+"""The tables of the queue store on SQLite, their migrations, and all statements on them.
 
-`{}` in a statement is where rows of placeholders go. Every one has to find its rows by a key; a test asks SQLite's
-planner. Surprising: what is read comes back as one row, JSON beside one blob (see `queue_store`).
+`database` uses statements by name, so they have the same names, parameters and columns as in `postgres_sql`. `{}` in a
+statement stands for rows of placeholders. Each statement must find its rows by a key; a test asks SQLite's planner.
+
+Surprising: what is read comes back as one row, JSON beside one blob (see `sqlite_store`). A partition is a `lane` here:
+names on disk stay.
 """
 
 from typing import Final
@@ -67,6 +70,7 @@ PARTITIONS_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, origin)"""
 COUNT_RUN: Final = "SELECT count(*), sum(length(body)) FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
 DELETE_RUN: Final = "DELETE FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
+DELETE_ONE: Final = "DELETE FROM messages WHERE lane = ? AND sequence = ?"
 COUNT: Final = """WITH gone (lane, sequence) AS (VALUES {})
     SELECT json_group_array(json_array(lane, messages, bytes)) FROM (
         SELECT lane, count(*) AS messages, sum(length(body)) AS bytes
@@ -95,7 +99,7 @@ DELETE_TOMBSTONES: Final = """WITH gone (origin, sequence) AS (VALUES {})
 COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body"
 READY: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence > ? ORDER BY sequence LIMIT ?"
 OVERDUE: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_due
-    WHERE lane = ? AND sequence > ? AND due_us > 0 AND due_us <= ? ORDER BY sequence LIMIT ?"""
+    WHERE lane = ? AND due_us > 0 AND due_us <= ? AND sequence > ? ORDER BY sequence LIMIT ?"""
 DUE: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_due
     WHERE lane = ? AND due_us > 0 AND due_us > ? AND due_us <= ? ORDER BY due_us LIMIT ?"""
 EXPIRED: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_expires
@@ -119,6 +123,15 @@ UNSETTLED: Final = """SELECT sequence, lanes.id, queue, rank, delayed, lanes.ori
     FROM lanes CROSS JOIN messages ON messages.lane = lanes.id
     WHERE lanes.origin = ? AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"""
 ONE: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence = ?"
+ORIGIN: Final = "SELECT id FROM origins WHERE node = ? AND incarnation = ?"
+ORIGINS_OF: Final = "SELECT id FROM origins WHERE node = ?"
+ALL_ORIGINS: Final = "SELECT id, node, incarnation FROM origins"
+NODES: Final = "SELECT DISTINCT node FROM origins ORDER BY node"
+ANY_ROW: Final = "SELECT 1 FROM origins CROSS JOIN lanes ON lanes.origin = origins.id WHERE node = ? LIMIT 1"
+BY_PRIORITY: Final = """SELECT origin, lanes.id, incarnation, rank, delayed
+    FROM lanes JOIN origins ON origins.id = origin WHERE queue = ? AND node = ? AND rank = ? AND origin >= ?"""
+DELAYED: Final = """SELECT origin, lanes.id, incarnation, rank, delayed
+    FROM lanes JOIN origins ON origins.id = origin WHERE queue = ? AND node = ? AND delayed = 1"""
 ORIGINS: Final = """SELECT node, incarnation FROM origins
     WHERE EXISTS (SELECT 1 FROM lanes WHERE lanes.origin = origins.id)"""
 PARTITION: Final = """SELECT lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
@@ -148,6 +161,7 @@ WIDTHS: Final = {
 PLAIN: Final = (
     COUNT_RUN,
     DELETE_RUN,
+    DELETE_ONE,
     MOVE,
     ADD_MISSING,
     END_MISSING,
@@ -160,6 +174,13 @@ PLAIN: Final = (
     ONE,
     PARTITION,
     MISSING_RANGES,
+    ORIGIN,
+    ORIGINS_OF,
+    ALL_ORIGINS,
+    NODES,
+    ANY_ROW,
+    BY_PRIORITY,
+    DELAYED,
     ORIGINS,
     LISTING,
 )

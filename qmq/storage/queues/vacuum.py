@@ -1,36 +1,35 @@
-"""Space that settled messages have left in an SQLite file goes back to the file system, one bounded step at a time.
+"""Returns the space of settled messages in an SQLite file to the file system, one bounded step at a time.
 
-SQLite uses free pages again but keeps them: after a backlog of gigabytes the file would stay as large for ever. Files
-are made so that their pages can be moved (`MOVABLE`), and a step moves the last ones of the file into gaps before them
-and cuts it.
+SQLite uses free pages again but keeps them, so the file would stay as large as the largest backlog. Files are created
+with movable pages (`MOVABLE`). A step moves the last pages of the file into gaps before them, and cuts the file.
 """
 
 import sqlite3
 from typing import Final
 
 MOVABLE: Final = "PRAGMA auto_vacuum=2"
-"""To be said before the first page of a file is written."""
+"""Execute it before the first page of a file is written."""
 
 STEP_PAGES: Final = 512
 """4 MiB; some milliseconds in a worker thread."""
 
 FREE_PAGES_KEPT: Final = 2048
-"""16 MiB, for the messages that come next."""
+"""16 MiB, for the next messages."""
 
 FREE_PARTS_KEPT: Final = 4
-"""Or one part in so many of what is in use: a store that is full most of the time is not shuffled for little."""
+"""Or one part in so many of the used pages: a store that is mostly full is not reordered for little."""
 
 
 def give_back(connection: sqlite3.Connection) -> bool:
-    """One step; whether there is more to give back. Durable as the next commit is; not inside a transaction."""
+    """Do one step; return whether more can be returned. Durable with the next commit; not inside a transaction."""
     pages, free = _value(connection, "page_count"), _value(connection, "freelist_count")
     used = pages - free
     surplus = free - max(FREE_PAGES_KEPT, used // FREE_PARTS_KEPT)
     if surplus <= 0:
         return False
-    # As a script: a statement without columns is stepped once otherwise, and every step of this one frees a page.
+    # A script: otherwise a statement without columns is stepped once, and each step of this one frees one page.
     connection.executescript(f"PRAGMA incremental_vacuum({min(surplus, STEP_PAGES)})")
-    # Only then the file is cut. Not waiting for readers: they let go soon, and there is a next time.
+    # This cuts the file. It does not wait for readers; the next step cuts what they hold now.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     return surplus > STEP_PAGES
 

@@ -1,0 +1,308 @@
+"""Reads of a queue store on a database: the part that SQLite and PostgreSQL share, so that they cannot disagree.
+
+It pages, counts and lists rows, and handles damaged rows that it finds. Each database has its own statements
+(`sqlite_sql`, `postgres_sql`).
+
+Surprising: a damaged row is remembered in memory, not marked in the database. It is read again before it is changed,
+because a row that an older snapshot showed as damaged may have been settled or repaired meanwhile.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import groupby
+from types import ModuleType
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from qmq.dots import Dot, Origin
+from qmq.storage.format.interfaces import QueueHead, QueueRow, RowDamage
+from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.row_checksum import is_in_place, is_sound
+from qmq.storage.queues.plan import (
+    SIGN,
+    UNSETTLED_ROWS,
+    PartitionRow,
+    Raw,
+    expired_within,
+    first_sound,
+    missing_of,
+    missing_of_row,
+    note_damage,
+    origin_columns,
+    signed,
+    unsigned,
+    within,
+)
+
+_new: Final = tuple.__new__
+
+
+class DatabaseCursor(Protocol):
+    """What a statement found."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class DatabaseConnection(Protocol):
+    """A connection to a database."""
+
+    def execute(self, statement: Any, parameters: Any = ..., /) -> DatabaseCursor: ...
+
+
+C = TypeVar("C", bound=DatabaseConnection)
+
+Place = tuple[int, int]
+"""Partition and sequence of a row, as the database has them."""
+
+UnsettledRow = tuple[int, int, str, int, bool, int]
+"""Sequence, partition, queue, rank, delayed or not, number of the origin."""
+
+
+class DatabaseReads(ABC, Generic[C]):
+    """The reads of `interfaces.QueueStore`."""
+
+    statements: ModuleType
+    """`sqlite_sql` or `postgres_sql`."""
+
+    def __init__(self) -> None:
+        self.damage = RowDamage()
+        # Damaged rows that were met, and what they may have been.
+        self._met: dict[Place, MissingRange] = {}
+
+    def nodes(self) -> list[str]:
+        with self._snapshot() as reader:
+            return [node for (node,) in reader.execute(self.statements.NODES).fetchall()]
+
+    def origins(self) -> list[Origin]:
+        with self._snapshot() as reader:
+            found = reader.execute(self.statements.ORIGINS).fetchall()
+            return sorted(Origin(node, unsigned(incarnation)) for node, incarnation in found)
+
+    def is_empty(self, node: str) -> bool:
+        with self._snapshot() as reader:
+            return reader.execute(self.statements.ANY_ROW, (node,)).fetchone() is None
+
+    def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
+        with self._snapshot() as reader:
+            return [
+                tuple(row) for row in reader.execute(self.statements.LISTING, (after or "", node, limit)).fetchall()
+            ]
+
+    def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
+        found: dict[str, QueueHead] = {}
+        with self._snapshot() as reader:
+            for queue, partition, rank, delayed, messages, size in self._head_rows(reader, node, queues):
+                due_us = 0
+                if delayed:
+                    due_us = reader.execute(self.statements.NEXT_DUE, (partition, now_us)).fetchone()[0] or 0
+                known = found.get(queue, QueueHead(0, 0, (), 0))
+                found[queue] = QueueHead(
+                    known.messages + messages,
+                    known.body_bytes + size,
+                    tuple(sorted({*known.priorities, -rank}, reverse=True)),
+                    min(known.next_due_us or due_us, due_us or known.next_due_us),
+                )
+        return {queue: found[queue] for queue in queues if queue in found}
+
+    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            begin = self._origin_number(reader, after.origin) if after is not None else 0
+            if begin is None:
+                return []
+            wanted = (queue, node, -priority, begin)
+            partitions = self._partitions(reader, self.statements.BY_PRIORITY, node, queue, wanted)
+            for number, of_origin in groupby(partitions, lambda partition: partition.number):
+                beyond = signed(after.sequence) if after is not None and number == begin else -SIGN
+                found: list[QueueRow] = []
+                for partition in of_origin:
+                    is_late = partition.delayed
+                    statement = self.statements.OVERDUE if is_late else self.statements.READY
+                    bounds = (partition.id, now_us, beyond) if is_late else (partition.id, beyond)
+                    found += self._sound(reader, partition, statement, bounds, limit - len(rows))
+                found.sort(key=_sequence)
+                rows += found[: limit - len(rows)]
+                if len(rows) >= limit:
+                    break
+        return rows
+
+    def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            for partition in self._partitions(reader, self.statements.DELAYED, node, queue, (queue, node)):
+                bounds = (partition.id, after_us, until_us)
+                rows += self._sound(reader, partition, self.statements.DUE, bounds, limit)
+        rows.sort(key=_due_time)
+        return rows[:limit]
+
+    def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            partitions: dict[int, PartitionRow] = {}
+            for (number,) in reader.execute(self.statements.ORIGINS_OF, (node,)).fetchall():
+                count = within(self._expired_sizes(reader, (number, until_us, limit)), bytes_max)
+                for raw in self._rows(reader, self.statements.EXPIRED, (number, until_us, count)):
+                    partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
+                    row = self._row(reader, partition, raw)
+                    if row is not None:
+                        rows.append(row)
+                rows = expired_within(rows, limit, bytes_max)
+        return rows
+
+    def missing_ranges(self) -> list[MissingRange]:
+        with self._snapshot() as reader:
+            for place in list(self._met):
+                if not self._is_damaged(reader, place):
+                    # Met by a reader of an older moment.
+                    self._met.pop(place, None)
+            return self._lost(reader) + list(self._met.values())
+
+    def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        found: list[tuple[int, str, int]] = []
+        with self._snapshot() as reader:
+            while len(found) < limit:
+                wanted = limit - len(found)
+                keys = self._unsettled(reader, origin, after, through, wanted)
+                found += [(row.dot.sequence, row.queue, row.attempts) for row in self._ones(reader, origin, keys)]
+                if len(keys) < wanted:
+                    break
+                after = keys[-1][0]
+        return found
+
+    def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        with self._snapshot() as reader:
+            for row in self._ones(reader, origin, self._unsettled(reader, origin, after, through, UNSETTLED_ROWS)):
+                bytes_max -= len(row.headers) + len(row.body)
+                if rows and bytes_max < 0:
+                    break
+                rows.append(row)
+        return rows
+
+    def _unsettled(self, reader: C, origin: Origin, after: int, through: int, limit: int) -> list[UnsettledRow]:
+        """By sequence."""
+        number = self._origin_number(reader, origin)
+        if number is None:
+            return []
+        bounds = (number, min(after, SIGN - 1), min(through, SIGN - 1), limit)
+        return reader.execute(self.statements.UNSETTLED, bounds).fetchall()
+
+    def _origin_number(self, reader: C, origin: Origin) -> int | None:
+        found = reader.execute(self.statements.ORIGIN, origin_columns(origin)).fetchone()
+        return None if found is None else found[0]
+
+    def _partitions(
+        self, reader: C, statement: str, node: str, queue: str, parameters: tuple[object, ...]
+    ) -> list[PartitionRow]:
+        """The partitions of a queue that `statement` finds, by origin."""
+        return [
+            PartitionRow(partition, queue, rank, bool(delayed), number, Origin(node, unsigned(incarnation)))
+            for number, partition, incarnation, rank, delayed in sorted(
+                reader.execute(statement, parameters).fetchall()
+            )
+        ]
+
+    def _partition(self, reader: C, number: int) -> PartitionRow:
+        """Its checksum is the stored one. Raises `_broken` when there is none."""
+        found = reader.execute(self.statements.PARTITION, (number,)).fetchone()
+        if found is None:
+            raise self._broken(f"partition {number} is missing")
+        return partition_of(found)
+
+    def _lost(self, connection: C) -> list[MissingRange]:
+        """The stored missing ranges."""
+        return [missing_of(*found) for found in connection.execute(self.statements.MISSING_RANGES).fetchall()]
+
+    def _ones(self, reader: C, origin: Origin, keys: Sequence[UnsettledRow]) -> Iterator[QueueRow]:
+        """The sound ones of these rows, read one by one: their bodies may be large."""
+        for sequence, partition, queue, rank, delayed, number in keys:
+            raw = self._one(reader, (partition, sequence))
+            if raw is None:
+                raise self._broken(f"row {sequence} of partition {partition} is in one place and not in another")
+            row = self._row(reader, PartitionRow(partition, queue, rank, bool(delayed), number, origin), raw)
+            if row is not None:
+                yield row
+
+    def _sound(
+        self, reader: C, partition: PartitionRow, statement: str, parameters: tuple[int, ...], limit: int
+    ) -> list[QueueRow]:
+        """The first `limit` rows that `statement` finds in `partition`, without the damaged ones among them."""
+        return first_sound(
+            lambda wanted: self._rows(reader, statement, (*parameters, wanted)),
+            lambda raw: self._row(reader, partition, raw),
+            limit,
+        )
+
+    def _row(self, reader: C, partition: PartitionRow, raw: Raw) -> QueueRow | None:
+        """None: it is damaged, and one of the `missing_ranges` from now on."""
+        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        if sequence < 0 or timestamp_us < 0:
+            sequence, timestamp_us = unsigned(sequence), unsigned(timestamp_us)
+        # The classes' own constructors would take longer than the checksum.
+        dot = _new(Dot, (partition.origin, sequence))
+        row = _new(
+            QueueRow,
+            (dot, partition.queue, timestamp_us, flags, -partition.rank, due_us, expires_us, headers, body, attempts),
+        )
+        if is_sound(partition.checksum, row, checksum):
+            return row
+        place = (partition.id, raw[1])
+        if place not in self._met:
+            if self._partition(reader, partition.id).checksum != partition.checksum:
+                raise self._broken(f"the row of partition {partition.id} is damaged")
+            if not is_in_place(partition.checksum, row, checksum):
+                raise self._broken(f"a row of partition {partition.id} is not in its place")
+            self._met[place] = missing_of_row(row)
+            note_damage(self.damage, self._met[place])
+        return None
+
+    def _is_damaged(self, connection: C, place: Place) -> bool:
+        """Whether the row that was found damaged there is still there."""
+        raw = self._one(connection, place)
+        if raw is None:
+            return False
+        partition = self._partition(connection, place[0])
+        partition = PartitionRow(
+            partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
+        )
+        return self._row(connection, partition, raw) is None
+
+    @abstractmethod
+    def _snapshot(self) -> AbstractContextManager[C]:
+        """One reader at a time; everything read inside is of one moment."""
+
+    @abstractmethod
+    def _broken(self, what: str) -> Exception:
+        """To be raised inside `_snapshot` or `_change` where the database is not what was written to it."""
+
+    @abstractmethod
+    def _rows(self, reader: C, statement: str, parameters: tuple[int, ...]) -> list[Raw]: ...
+
+    @abstractmethod
+    def _one(self, connection: C, place: Place) -> Raw | None: ...
+
+    @abstractmethod
+    def _head_rows(self, reader: C, node: str, queues: Sequence[str]) -> Iterable[tuple[str, int, int, bool, int, int]]:
+        """Queue, partition, rank, delayed or not, messages, bytes of all partitions of these queues."""
+
+    @abstractmethod
+    def _expired_sizes(self, reader: C, parameters: tuple[int, ...]) -> Iterable[int]: ...
+
+
+def partition_of(found: tuple[int, str, int, int, int, str, int, int]) -> PartitionRow:
+    """From a row of the statement `PARTITION`. Its checksum is the stored one."""
+    partition, queue, rank, delayed, origin, node, incarnation, checksum = found
+    return PartitionRow(partition, queue, rank, bool(delayed), origin, Origin(node, unsigned(incarnation)), checksum)
+
+
+def _sequence(row: QueueRow) -> int:
+    return row.dot.sequence
+
+
+def _due_time(row: QueueRow) -> int:
+    return row.due_us
