@@ -87,4 +87,4 @@ async def test_nothing_is_held_longer_than_its_peers_take_to_answer(autojump_clo
         await rig.start("a")
         await eventually(lambda: not rig.nodes["a"].broker.queues.held)
 
-        assert trio.current_time() - began < 2.0
+        assert trio.current_time() - began < SPARE_SECONDS  # peers redial within two seconds
