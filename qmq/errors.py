@@ -12,7 +12,7 @@
     │   ├── CorruptLog           a bad batch with valid ones after it: damage, not a torn tail
     │   ├── FutureVersion        written by a newer format than this code reads
     │   └── DirectoryInUse       another process holds the data directory
-    ├── MeshError                a peer that must not be talked to: carries the alarm to raise
+    ├── MeshError                a peer that must not be talked to: carries the condition to raise
     └── ClientError              the Python client (qmq.client) cannot do what it was asked
         ├── NotConnected         it was closed, or every node of its list refuses it: it has stopped
         ├── Stale                the message cannot be settled any more: its connection or subscription is gone

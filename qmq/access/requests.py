@@ -16,6 +16,7 @@ KINDS: Final = ("/queue/", "/topic/", "/fanout/")
 
 VERBS: Final[Mapping[str, Action]] = {
     "status": Action.OBSERVE,
+    "conditions": Action.OBSERVE,
     "count-msgs": Action.OBSERVE,
     "count-subscribers": Action.OBSERVE,
     "list": Action.OBSERVE,

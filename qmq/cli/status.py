@@ -26,7 +26,7 @@ PUBLIC_KEYS = frozenset({"node", "software", "incarnation", "vector", "cut"})
 def status(node: Endpoint, as_json: bool) -> None:
     """Show the status of a node.
 
-    Shows its clients, queues, fanouts, journal, alarms, and links to every peer. Exit code 1 if the node does not
+    Shows its clients, queues, fanouts, journal, conditions, and links to every peer. Exit code 1 if the node does not
     answer.
     """
     with node.connect() as client:
@@ -77,8 +77,9 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     membership = facts.get("membership")
     if isinstance(membership, dict):
         lines += _membership(membership)
-    for alarm in facts.get("alarms") or ():
-        lines.append(f"ALARM {_alarm(alarm)}")
+    for condition in facts.get("conditions") or ():
+        lines.append(f"CONDITION {_condition(condition)}")
+    lines += [f"EVENT {_condition(row)}" for row in _rows(facts, "past") if row.get("severity") == "critical"]
     peers = _rows(facts, "peers")
     if peers:
         rows = [[peer.get("name"), peer.get("out"), peer.get("in"), _lag(peer.get("lag"))] for peer in peers]
@@ -135,8 +136,8 @@ def _lag(lag: object) -> int:
     return lag if isinstance(lag, int) else 0
 
 
-def _alarm(alarm: object) -> str:
-    if not isinstance(alarm, dict):
-        return str(alarm)
-    times = f" ({alarm['count']} times)" if alarm.get("count", 1) != 1 else ""
-    return f"{alarm.get('code', '?')}: {alarm.get('message', '')}{times}"
+def _condition(condition: object) -> str:
+    if not isinstance(condition, dict):
+        return str(condition)
+    times = f" ({condition['count']} times)" if condition.get("count", 1) != 1 else ""
+    return f"{condition.get('code', '?')}: {condition.get('message', '')}{times}"

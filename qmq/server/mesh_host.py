@@ -35,14 +35,14 @@ from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
-from qmq.server.runtime.contexts import Alarming, Engine
+from qmq.server.runtime.contexts import Engine, Reporting
 from qmq.server.runtime.waker import Waker
 from qmq.storage.format.batch import BatchHead
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind
 
 
-class HostContext(Engine, Alarming, Protocol):
+class HostContext(Engine, Reporting, Protocol):
     """The parts that act on what the mesh reports."""
 
     replay: Replay
@@ -90,8 +90,9 @@ class MeshHost:
         self.durable_vector = commit_path.durable_vector
         self.journal_durable_end = commit_path.committed_end
         self.journal_grew = commit_path.journal_grew
-        self.alarm = context.alarm
-        self.alarm_over = context.alarm_over
+        self.raise_condition = context.raise_condition
+        self.clear_condition = context.clear_condition
+        self.add_event = context.add_event
 
     @property
     def membership(self) -> Membership:
@@ -119,7 +120,7 @@ class MeshHost:
 
     def accept_gap(self, origin: Origin, through: int) -> None:
         context = self._context
-        context.alarm("gap", f"records of {origin} up to {through} are no longer kept by any reachable peer")
+        context.add_event("gap", f"records of {origin} up to {through} are no longer kept by any reachable peer")
         now_us = context.environment.now_us()
         out = Outcome(now_us=now_us)
         context.broker.note_gap(origin, through, now_us, out)
@@ -134,7 +135,7 @@ class MeshHost:
         """
         origin, first, last = missing
         context = self._context
-        context.alarm("gap", f"of the records {first} to {last} of {origin} no member has all any more")
+        context.add_event("gap", f"of the records {first} to {last} of {origin} no member has all any more")
         context.broker.note_fact(RecordKind.GONE, pack_lost(missing), out.now_us, out)
         context.broker.durable_subscriptions.gone.add(origin, last)
         out.gone.append((origin, first - 1, last))

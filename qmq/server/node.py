@@ -60,10 +60,10 @@ class Node(NodeParts):
             self.takeover.begin()
         recovered = self.store.recovered
         for message in in_words(recovered.quarantined):
-            self.alarm("quarantine", message)
+            self.add_event("quarantine", message)
         self.check_damage()
         if recovered.lost_positions:
-            self.alarm("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
+            self.add_event("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 
     # Running
 
@@ -134,7 +134,7 @@ class Node(NodeParts):
         try:
             listener = await self.environment.run_blocking(partial(LocalListener, self._local_socket))
         except OSError as error:
-            self.alarm("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
+            self.raise_condition("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
             return []
         _, close = await nursery.start(serve_listener, self, listener, None)
         return [close]

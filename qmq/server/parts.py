@@ -20,11 +20,12 @@ from qmq.environment import Environment
 from qmq.members import Membership
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
+from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.control import control_response
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.policies import Policies, broker_limits, follow_rules, wire_limits
-from qmq.server.admin.status import Alarms, peers_of
+from qmq.server.admin.status import peers_of
 from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_count import QueueCount
@@ -153,7 +154,7 @@ class NodeParts:
         self.rights_of = self.access.rights_of
         self.beats = Heartbeats()
         self.refusals = Refusals(self.beats)
-        self.alarms = Alarms()
+        self.conditions = Conditions()
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
         self.counts = DestinationCounts(self)
         self.addresses: list[tuple[str, int]] = []
@@ -320,12 +321,17 @@ class NodeParts:
     def check_right(self, user: str | None, destination: str) -> None:
         self.rights_of(user).check_control(destination)
 
-    def alarm(self, code: str, message: str) -> None:
-        if self.alarms.raise_alarm(code, message, self.environment.now_us()):
-            self.system.note("alarm", code=code, message=message)
+    def raise_condition(self, code: str, message: str) -> None:
+        if self.conditions.raise_condition(code, message, self.environment.now_us()):
+            self.system.note("condition", code=code, message=message, state="raised")
 
-    def alarm_over(self, code: str, message: str) -> None:
-        self.alarms.clear(code, message)
+    def clear_condition(self, code: str, message: str) -> None:
+        if self.conditions.clear(code, message, self.environment.now_us()):
+            self.system.note("condition", code=code, message=message, state="cleared")
+
+    def add_event(self, code: str, message: str) -> None:
+        if self.conditions.add_event(code, message, self.environment.now_us()):
+            self.system.note(code, message=message)
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})

@@ -26,6 +26,7 @@ from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_
 from qmq.errors import ConfigError, Refused
 from qmq.server.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
 from qmq.server.clients.access import note_if_open, permissions_of
+from qmq.server.runtime.condition_group import ConditionGroup
 
 if TYPE_CHECKING:
     from qmq.server.node import Node
@@ -55,8 +56,7 @@ class Reloader:
         self._peers = peers
         self._read = read
         self._fit = fit
-        self._refused: str | None = None
-        """The text of the alarm: why the last reload was refused."""
+        self._refused = ConditionGroup(node, "reload")
 
     async def reload(self) -> bool:
         """Read the files again and apply them; log what changed, or why nothing did. False when it was refused."""
@@ -84,7 +84,7 @@ class Reloader:
         if peers is not None and peers != self._peers:
             node.members.take_up(peers)
         self._settings, self._peers = settings, peers
-        self._end_alarm()
+        self._refused.show([])
         await follow_rules(node.broker.queues)
         self._log(lines)
         return True
@@ -94,15 +94,8 @@ class Reloader:
             log.error("! reload: %s", reason)
         count = len(reasons)
         more = f" (and {count - 1} more, see the log)" if count > 1 else ""
-        self._end_alarm()
-        self._refused = f"the configuration was not applied: {reasons[0]}{more}"
-        self._node.alarm("reload", self._refused)
+        self._refused.show([f"the configuration was not applied: {reasons[0]}{more}"])
         return False
-
-    def _end_alarm(self) -> None:
-        if self._refused is not None:
-            self._node.alarm_over("reload", self._refused)
-            self._refused = None
 
     def _log(self, changes: list[str]) -> None:
         for change in changes:

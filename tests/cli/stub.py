@@ -33,7 +33,7 @@ STATUS: dict[str, object] = {
         {"name": "b", "out": "up", "in": "up", "lag": {"b:00000000000000bb": 4}},
         {"name": "c", "out": "down", "in": "up", "lag": {}},
     ],
-    "alarms": [{"code": "forged-origin", "message": "b sent records of nobody", "count": 3, "last_us": 1}],
+    "conditions": [{"code": "forged-origin", "message": "b sent records of nobody", "count": 3, "last_us": 1}],
 }
 
 

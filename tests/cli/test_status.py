@@ -20,7 +20,7 @@ def test_the_status_is_shown_in_a_readable_order(run: Run, node: StubNode) -> No
         "node a  incarnation 00000000000000aa  up 01:02:05\n"
         "connections 3  subscriptions 2\n"
         "journal at 5096  kept 4.0 KiB  not yet on disk 0 B\n"
-        "ALARM forged-origin: b sent records of nobody (3 times)\n"
+        "CONDITION forged-origin: b sent records of nobody (3 times)\n"
         "\n"
         "PEER  OUT   IN  LAG\n"
         "b     up    up    4\n"
@@ -64,7 +64,7 @@ def test_a_long_status_arrives(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts", [{}, {"queues": 3, "peers": [1], "fanouts": None, "journal": [], "alarms": ["x", {}]}]
+    "facts", [{}, {"queues": 3, "peers": [1], "fanouts": None, "journal": [], "conditions": ["x", {}]}]
 )
 def test_a_status_of_another_version_is_shown_as_far_as_it_goes(facts: dict[str, object]) -> None:
     assert describe(facts)[0].startswith("node ?")

@@ -34,7 +34,7 @@ def test_qmq_status_tells_who_a_node_is_and_that_nothing_is_wrong(mesh: Cluster)
         ("a", "up", "up"),
         ("c", "up", "up"),
     ]
-    assert facts["alarms"] == []
+    assert facts["conditions"] == []
 
 
 def test_qmq_mesh_status_shows_all_nodes_ready_with_all_links(mesh: Cluster) -> None:

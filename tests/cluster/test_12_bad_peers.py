@@ -1,4 +1,4 @@
-"""Whoever does not belong to the mesh is refused with an alarm, and the mesh goes on."""
+"""Whoever does not belong to the mesh is refused with a condition, and the mesh goes on."""
 
 import contextlib
 import random
@@ -45,8 +45,8 @@ def test_a_node_that_does_not_belong_here_is_refused_and_learns_nothing(mesh: Cl
     mesh.kill("c")
 
     with impostor(mesh, "c", mesh.peers_text.replace(before, after)) as other:
-        eventually(lambda: code in mesh.alarms("a"), lambda: f"a raised {mesh.alarms('a')}")
-        eventually(lambda: code in mesh.alarms("b"), lambda: f"b raised {mesh.alarms('b')}")
+        eventually(lambda: code in mesh.reported("a"), lambda: f"a reports {mesh.reported('a')}")
+        eventually(lambda: code in mesh.reported("b"), lambda: f"b raised {mesh.reported('b')}")
         its = Client(other.nodes["c"].address)
         its.publish(destination, b"forged")
         facts = its.status()
@@ -58,7 +58,7 @@ def test_a_node_that_does_not_belong_here_is_refused_and_learns_nothing(mesh: Cl
     assert [message.body for message in got] == [b"secret", b"after"]
     assert {origin.partition("-")[0] for origin in facts["vector"]} == {"c"}
     assert all("up" not in (peer["out"], peer["in"]) for peer in facts["peers"])
-    assert {alarm["code"] for alarm in facts["alarms"]} & {code, f"refused-{code}"}
+    assert {one["code"] for one in (*facts["conditions"], *facts["past"])} & {code, f"refused-{code}"}
     mesh.start("c")
     mesh.wait_for_links()
     again = mesh.client("c").subscribe(destination)
@@ -70,8 +70,8 @@ def test_a_node_that_the_peers_file_does_not_name_is_refused(mesh: Cluster) -> N
     mesh.kill("c")
 
     with impostor(mesh, "d", text):
-        eventually(lambda: "unknown-node" in mesh.alarms("a"), lambda: f"a raised {mesh.alarms('a')}")
-        eventually(lambda: "unknown-node" in mesh.alarms("b"), lambda: f"b raised {mesh.alarms('b')}")
+        eventually(lambda: "unknown-node" in mesh.reported("a"), lambda: f"a reports {mesh.reported('a')}")
+        eventually(lambda: "unknown-node" in mesh.reported("b"), lambda: f"b raised {mesh.reported('b')}")
 
     mesh.wait_for_links(["a", "b"])
 

@@ -88,8 +88,8 @@ def test_a_node_with_the_wrong_certificate_is_refused(mesh: Cluster, authority: 
         got = mesh.client("b").subscribe(destination)
         mesh.client("a").publish(destination, b"right")
         eventually(lambda: got, "the mesh does not go on beside the node with the wrong certificate")
-        alarm = "wrong-certificate" if case == "the name of another node" else "bad-certificate"
-        eventually(lambda: alarm in mesh.alarms("a"), lambda: f"a raised {mesh.alarms('a')}")
+        code = "wrong-certificate" if case == "the name of another node" else "bad-certificate"
+        eventually(lambda: code in mesh.reported("a"), lambda: f"a reports {mesh.reported('a')}")
 
         assert bodies(got) == [b"right"]
         assert all("up" not in states for states in mesh.links("c").values())

@@ -61,7 +61,7 @@ def test_a_bad_file_changes_nothing(mesh: Cluster) -> None:
 
     reload(mesh, "b", NODE_FILE + "[destinations]\ncreate_on_use = false\ncreate_on_us = true\n")
 
-    eventually(lambda: "reload" in mesh.alarms("b"), "no alarm tells that the file was refused")
+    eventually(lambda: "reload" in mesh.reported("b"), "nothing reports that the file was refused")
     assert "did you mean create_on_use?" in log_of(mesh, "b")
     client.publish("/queue/any", b"still created on use")
 
@@ -73,7 +73,7 @@ def test_a_change_that_needs_a_restart_is_refused_with_everything_beside_it(mesh
 
     reload(mesh, "c", slower + "[destinations]\ncreate_on_use = false\n")
 
-    eventually(lambda: "reload" in mesh.alarms("c"), "no alarm tells that the file was refused")
+    eventually(lambda: "reload" in mesh.reported("c"), "nothing reports that the file was refused")
     assert "mesh.beat_seconds: 0.5 → 0.75, which needs a restart" in log_of(mesh, "c")
     client.publish("/queue/any", b"still created on use")
 

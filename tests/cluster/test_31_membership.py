@@ -54,7 +54,7 @@ class Changing:
         for name in names:
             eventually(
                 lambda n=name: self.membership(n).get("peers_version") == self.version,
-                lambda n=name: f"{n} goes by {self.membership(n)}, alarms {self.cluster.alarms(n)}",
+                lambda n=name: f"{n} goes by {self.membership(n)}, reports {self.cluster.reported(n)}",
             )
 
     def membership(self, name: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_a_fourth_node_joins_under_load_and_one_leaves_for_good(changing: Changi
     assert changing.membership("b")["members"] == ["a", "b", "d"]
     c = mesh.fleet.start("c")
     eventually(lambda: c.exit_code is not None, "the retired node goes on", 60)
-    eventually(lambda: "retired-node" in mesh.alarms("a"), "a has not raised an alarm about the retired node")
+    eventually(lambda: "retired-node" in mesh.reported("a"), "a has not raised a condition about the retired node")
     again = mesh.fleet.start("c")
     eventually(lambda: again.exit_code == 1, lambda: f"the retired node starts again: {again.exit_code}", 30)
 
@@ -151,7 +151,7 @@ def test_a_node_that_lost_its_disk_learns_before_it_counts(changing: Changing) -
     mesh.start("c")
     eventually(lambda: mesh.links("c").get("a") == ("up", "up"), "c and a are not linked")
     assert changing.membership("c")["learner"]
-    eventually(lambda: "new-disk" in mesh.alarms("a"), "a does not notice the new disk")
+    eventually(lambda: "new-disk" in mesh.reported("a"), "a does not notice the new disk")
     client = mesh.client("a")
     receipt = client.send("/queue/level", b"x", receipt=True)
     client.wait_receipts([receipt])
@@ -169,6 +169,6 @@ def test_a_file_that_would_cut_the_mesh_changes_nothing(changing: Changing) -> N
 
     process.send_signal(signal.SIGHUP)
 
-    eventually(lambda: "reload" in mesh.alarms("a"), "a took up a file without c, which was not retired")
+    eventually(lambda: "reload" in mesh.reported("a"), "a took up a file without c, which was not retired")
     assert changing.membership("a")["members"] == ["a", "b", "c"]
     assert mesh.links("a")["c"] == ("up", "up")

@@ -85,7 +85,7 @@ def test_a_node_that_comes_back_too_late_gets_what_is_left_and_hands_out_nothing
     eventually(lambda: len(left) >= 40, lambda: f"c hands out {len(left)} of 40 jobs")
     mesh.wait_until_same()
     assert sorted(bodies(left)) == sorted(sent[20:])
-    assert "gap" not in mesh.alarms("c")
+    assert "gap" not in mesh.reported("c")
 
 
 def test_a_wiped_node_gets_everything_back_behind_dropped_journals(mesh: Cluster) -> None:
@@ -157,7 +157,7 @@ def test_readers_of_a_rotten_fanout_log_are_sent_elsewhere(mesh: Cluster) -> Non
     reader = mesh.client("b").subscribe("/fanout/rotten")
     eventually(lambda: len(reader) >= 40, lambda: f"b has {len(reader)} of 40 messages")
     assert bodies(reader) == told
-    eventually(lambda: "damage" in mesh.alarms("c"), "no alarm about the damage")
+    eventually(lambda: "damage" in mesh.reported("c"), "nothing reported about the damage")
 
 
 def spoil_in_place(path: Path, old: bytes, new: bytes) -> None:
@@ -199,9 +199,9 @@ def test_flipped_bits_in_the_queue_store_change_no_message(mesh: Cluster) -> Non
     mesh.wait_for_links()
     mesh.wait_until_same()
 
-    eventually(lambda: "damage" in mesh.alarms("c"), "no alarm about the damage")
+    eventually(lambda: "damage" in mesh.reported("c"), "nothing reported about the damage")
     consumed(mesh, "c", queue, sent)
-    assert "lost" not in mesh.alarms("c")
+    assert "lost" not in mesh.reported("c")
 
 
 def test_a_queue_store_that_is_malformed_is_made_anew(mesh: Cluster) -> None:
@@ -215,9 +215,9 @@ def test_a_queue_store_that_is_malformed_is_made_anew(mesh: Cluster) -> None:
     mesh.wait_for_links()
     mesh.wait_until_same()
 
-    eventually(lambda: "damage" in mesh.alarms("c"), "no alarm about the damage")
+    eventually(lambda: "damage" in mesh.reported("c"), "nothing reported about the damage")
     consumed(mesh, "c", queue, sent)
-    assert "lost" not in mesh.alarms("c")
+    assert "lost" not in mesh.reported("c")
     assert list((node.data / "quarantine").glob("queues-*.sqlite"))
 
 

@@ -34,8 +34,9 @@ class Twin:
         host, port = self.fleet.nodes["a"].address
         return Client((host, port))
 
-    def alarms(self, client: Client) -> set[str]:
-        return {alarm["code"] for alarm in client.status(seconds=5.0)["alarms"]}
+    def reported(self, client: Client) -> set[str]:
+        status = client.status(seconds=5.0)
+        return {one["code"] for one in (*status["conditions"], *status["past"])}
 
 
 @pytest.fixture
@@ -55,11 +56,12 @@ def test_a_second_process_on_a_copy_is_refused_by_all_and_hands_out_nothing(mesh
     stolen = at_twin.subscribe("/queue/twice")
 
     eventually(
-        lambda: "refused-duplicate-node" in twin.alarms(at_twin), lambda: f"the twin's alarms: {twin.alarms(at_twin)}"
+        lambda: "refused-duplicate-node" in twin.reported(at_twin),
+        lambda: f"the twin reports: {twin.reported(at_twin)}",
     )
     eventually(
-        lambda: all("duplicate-node" in mesh.alarms(name) for name in "bc"),
-        lambda: f"b: {mesh.alarms('b')}, c: {mesh.alarms('c')}",
+        lambda: all("duplicate-node" in mesh.reported(name) for name in "bc"),
+        lambda: f"b: {mesh.reported('b')}, c: {mesh.reported('c')}",
     )
     more = numbered("after", 20)
     mesh.client("a").publish("/queue/twice", *more)
@@ -90,7 +92,7 @@ def test_a_copy_that_is_started_when_the_first_has_died_is_that_node_with_an_old
     mesh.wait_for_links()
     mesh.wait_until_same()
 
-    eventually(lambda: "old-disk" in mesh.alarms("a"), lambda: f"a: {mesh.alarms('a')}")
+    eventually(lambda: "old-disk" in mesh.reported("a"), lambda: f"a: {mesh.reported('a')}")
     eventually(
         lambda: not mesh.status("a")["membership"]["learner"] and not mesh.status("a")["held"],
         "a does not get over its old disk",

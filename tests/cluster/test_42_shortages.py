@@ -49,14 +49,14 @@ def test_without_descriptors_nobody_new_is_let_in_and_those_inside_go_on(mesh: C
     try:
         with limited(mesh, "a", resource.RLIMIT_NOFILE, open_files(mesh, "a")):
             waiting += [socket.create_connection(mesh.address("a")) for _ in range(5)]
-            eventually(lambda: "shortage" in alarms_heard_inside(inside), "no alarm about descriptors")
+            eventually(lambda: "shortage" in conditions_inside(inside), "no condition about descriptors")
             during = numbered("during", 20)
             inside.publish("/queue/short", *during)
             eventually(lambda: len(got) >= 40, lambda: f"b has {len(got)} of 40")
 
         after = numbered("after", 20)
         mesh.client("a").publish("/queue/short", *after)
-        eventually(lambda: "shortage" not in alarms_heard_inside(inside), "the alarm stays")
+        eventually(lambda: "shortage" not in conditions_inside(inside), "the condition stays")
     finally:
         for one in waiting:
             one.close()
@@ -66,10 +66,10 @@ def test_without_descriptors_nobody_new_is_let_in_and_those_inside_go_on(mesh: C
     mesh.wait_for_links()
 
 
-def alarms_heard_inside(client: object) -> set[str]:
+def conditions_inside(client: object) -> set[str]:
     """What the node says to one who is let in already."""
     status = client.status(seconds=5.0)  # type: ignore[attr-defined]
-    return {alarm["code"] for alarm in status["alarms"]}
+    return {one["code"] for one in status["conditions"]}
 
 
 def test_a_node_that_is_started_with_few_descriptors_keeps_what_it_needs_and_refuses_the_rest(mesh: Cluster) -> None:

@@ -50,10 +50,10 @@ def test_a_node_whose_disk_others_have_filled_drains_its_queues_and_takes_messag
     got = mesh.client("a").consume("/queue/full", prefetch=20)
     wanted = len(BACKLOG)
     eventually(lambda: set(BACKLOG) <= set(bodies(got)), lambda: f"a's consumer has {len(got)} of {wanted}")
-    assert "disk-full" in mesh.alarms("a")
+    assert "disk-full" in mesh.conditions("a")
 
     disks.empty("a")
-    eventually(lambda: "disk-full" not in mesh.alarms("a"), "the alarm stays although there is room")
+    eventually(lambda: "disk-full" not in mesh.conditions("a"), "the condition stays although there is room")
     mesh.client("a").publish("/queue/full", b"taken again")
     eventually(lambda: bodies(got)[-1:] == [b"taken again"], "what is sent after that does not come")
     assert mesh.fleet.nodes["a"].process is process and mesh.fleet.nodes["a"].is_alive

@@ -114,7 +114,7 @@ def run(
         for worker in workers:
             worker.finish()
         for name in names:
-            history.takeovers[name] = len(re.findall("! ALARM takeover:", _log(mesh, name)))
+            history.takeovers[name] = len(re.findall("! CONDITION takeover:", _log(mesh, name)))
     rows = judge(history)
     wrong = wrongs(history, rows, others)
     command = f"python -m tests.nemesis --minutes {seconds / 60:g} --nodes {nodes} --seed {seed}"

@@ -300,7 +300,7 @@ class Node:
         self._received: Vector = dict(self.journal.vector)
         self.settings = Settings() if settings is None else settings
         self.mesh = Mesh(self, peers=peers, node=name, settings=self.settings)
-        self.alarms: list[tuple[str, str]] = []
+        self.reports: list[tuple[str, str]] = []
         self.answers: list[tuple[str, int, bytes]] = []
         self.caught_up: list[str] = []
         self.seen: list[bytes] = []
@@ -425,7 +425,7 @@ class Node:
         merge(self._received, {origin: through})
         merge(self.journal.vector, {origin: through})
         merge(self.journal.base, {origin: through})
-        self.alarm("gap", f"{origin} {through}")
+        self.add_event("gap", f"{origin} {through}")
 
     def schedule_repair(self) -> None:
         """Nobody here has stores, so nobody knows what is left of a gap."""
@@ -484,11 +484,14 @@ class Node:
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         self.answers.append((peer.node, number, answer))
 
-    def alarm(self, code: str, message: str) -> None:
-        self.alarms.append((code, message))
+    def raise_condition(self, code: str, message: str) -> None:
+        self.reports.append((code, message))
 
-    def alarm_over(self, code: str, message: str) -> None:
-        self.alarms.remove((code, message))
+    def add_event(self, code: str, message: str) -> None:
+        self.reports.append((code, message))
+
+    def clear_condition(self, code: str, message: str) -> None:
+        self.reports.remove((code, message))
 
     # What a server does
 

@@ -53,13 +53,13 @@ class Spot:
         self.broker.open_session(1)
         self.routes = Routes(self, mesh.members, lambda: None)  # type: ignore[arg-type]  # of the Host only what is used
         self.lines: list[Line] = []
-        self.alarms: list[str] = []
+        self.reports: list[str] = []
         self.heard: list[tuple[Origin, int, str]] = []
         self.subscriptions: dict[str, Subscription] = {}
         self._numbers = 0
 
-    def alarm(self, code: str, message: str) -> None:
-        self.alarms.append(code)
+    def raise_condition(self, code: str, message: str) -> None:
+        self.reports.append(code)
 
     def submit(self, out: Outcome) -> None:
         for run in out.topic_runs:

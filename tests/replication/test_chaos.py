@@ -2,7 +2,7 @@
 
 A node that crashes keeps its journal and forgets everything else. Consumers ack what they get after a while. When the
 faults stop, every journal must hold the same records, every queue message that was journalled must have been given
-to a consumer and be settled everywhere, and no node may have raised an alarm. The seed is the name of the test.
+to a consumer and be settled everywhere, and no node may have raised a condition. The seed is the name of the test.
 """
 
 import logging
@@ -136,7 +136,7 @@ async def test_nothing_is_lost(
     assert published <= given
     for node in trial.past:
         assert len(node.fanouts) == len(set(node.fanouts))
-    assert [alarm for node in trial.past for alarm in node.alarms] == []
+    assert [one for node in trial.past for one in node.reports] == []
     assert [record.getMessage() for record in caplog.records] == []
 
 

@@ -251,8 +251,8 @@ async def test_a_follower_behind_the_retained_records_is_told_the_exact_gap(
         await nursery.start(b.run)
         await until(lambda: b.journal.vector == {A: 5})
 
-    assert [code for code, _ in b.alarms] == ["gap"]
-    assert b.alarms[0][1] == f"{A} 3"
+    assert [code for code, _ in b.reports] == ["gap"]
+    assert b.reports[0][1] == f"{A} 3"
     assert b.fanouts == [(A, b"3"), (A, b"4")]
 
 

@@ -24,6 +24,7 @@ from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from tests.server.clients.test_tls import Papers
 from tests.server.rig import Rig, eventually, send, subscribe
+from tests.support.conditions import present
 
 ANN = User(
     name="ann",
@@ -218,7 +219,7 @@ async def test_a_user_who_is_taken_out_while_the_password_is_checked_does_not_co
         assert not rig.alive.sessions
 
 
-async def test_a_bad_file_changes_nothing_and_raises_an_alarm(
+async def test_a_bad_file_changes_nothing_and_raises_a_condition(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     def read() -> tuple[NodeSettings, PeersFile | None]:
@@ -231,11 +232,11 @@ async def test_a_bad_file_changes_nothing_and_raises_an_alarm(
 
         assert rig.alive.settings is before
         assert rig.alive.rules.generation == 1
-        assert [alarm["code"] for alarm in rig.alive.alarms.list()] == ["reload"]
+        assert [one["code"] for one in present(rig.alive)] == ["reload"]
     assert "node.toml:3: this" in caplog.text and "node.toml:9: that" in caplog.text
 
 
-async def test_the_alarm_names_the_last_refusal_and_ends_when_a_reload_is_taken_up(
+async def test_the_condition_names_the_last_refusal_and_ends_when_a_reload_is_taken_up(
     autojump_clock: MockClock,
 ) -> None:
     answers: list[str | None] = ["node.toml:3: this", "node.toml:9: that", None]
@@ -251,11 +252,11 @@ async def test_the_alarm_names_the_last_refusal_and_ends_when_a_reload_is_taken_
         change = Reloader(rig.alive, rig.settings, None, read)
         assert not await change.reload()
         assert not await change.reload()
-        assert [alarm["message"][-4:] for alarm in rig.alive.alarms.list()] == ["that"]
+        assert [one["message"][-4:] for one in present(rig.alive)] == ["that"]
 
         assert await change.reload()
 
-        assert rig.alive.alarms.list() == []
+        assert present(rig.alive) == []
 
 
 async def test_a_certificate_is_renewed_with_all_else_or_not_at_all(

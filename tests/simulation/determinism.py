@@ -18,7 +18,7 @@ from trio._core import _run as scheduler
 from tests.support.moments import Moments
 from tests.support.world import WorldEndedError
 
-EXPECTED_ALARMS = (
+EXPECTED_REPORTS = (
     "quarantine",
     "gap",
     "new-disk",
@@ -36,6 +36,7 @@ EXPECTED_ALARMS = (
     "taken-over",
     "returned",
     "takeover-differs",
+    "takeover-failed",
     "clock",
 )
 """What an operator is told and what faults explain: writes that reached the disk out of order, rotten bytes and what
@@ -60,7 +61,7 @@ class ErrorLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         text = self.format(record)
-        expected = any(f"ALARM {code}:" in text for code in EXPECTED_ALARMS)
+        expected = any(f"CONDITION {code}:" in text or f"EVENT {code}:" in text for code in EXPECTED_REPORTS)
         if not expected and (error is None or not _only_world_ended(error)):
             self.errors.append(text)
 

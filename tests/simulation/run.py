@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import trio
 
 from tests.simulation import checks, nemeses, workloads
-from tests.simulation.checks import alarms
+from tests.simulation.checks import reports
 from tests.simulation.determinism import run_seeded
 from tests.simulation.faults import NEMESES, Fault
 from tests.simulation.plan import Family, Plan, draw_plan
@@ -87,7 +87,7 @@ def simulate(
         with plant():
             stage = Stage(plan, trace)
             errors = run_seeded(seed, Simulation(stage, report).run)
-        report.wrongs += [f"logged: {error}" for error in alarms.unexplained(errors, stage.excuses)]
+        report.wrongs += [f"logged: {error}" for error in reports.unexplained(errors, stage.excuses)]
     except Exception:
         report.wrongs.append("the simulation failed:\n" + traceback.format_exc())
     report.digest = trace.digest

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Origin
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
-from tests.simulation.checks import alarms, can_decide, fanouts, members, moves, queues, records, toil, topics, turns
+from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, reports, toil, topics, turns
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 
@@ -54,10 +54,10 @@ def test_a_hole_in_a_log_is_found() -> None:
 
 
 def test_only_what_a_lost_disk_had_may_be_told_as_lost() -> None:
-    told = f"! ALARM lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
+    told = f"! EVENT lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
 
-    assert alarms.unexplained([told], Excuses(dots={Dot(N1, 3)})) == []
-    assert alarms.unexplained([told, "! else"], Excuses(dots={Dot(N1, 4)})) == [told, "! else"]
+    assert reports.unexplained([told], Excuses(dots={Dot(N1, 3)})) == []
+    assert reports.unexplained([told, "! else"], Excuses(dots={Dot(N1, 4)})) == [told, "! else"]
 
 
 def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> None:

@@ -252,9 +252,13 @@ class Cluster:
         states = self.links(name).get(peer)
         return states is not None and "up" not in states
 
-    def alarms(self, name: str) -> set[str]:
-        """Codes of the node's alarms."""
-        return {alarm["code"] for alarm in self.status(name).get("alarms", ())}
+    def conditions(self, name: str) -> set[str]:
+        """Codes of the node's conditions now."""
+        return {one["code"] for one in self.status(name).get("conditions", ())}
+
+    def reported(self, name: str) -> set[str]:
+        """Codes of the node's conditions now, of its events, and of the conditions that are over."""
+        return self.conditions(name) | {one["code"] for one in self.status(name).get("past", ())}
 
     def depth(self, name: str, queue: str) -> int:
         """Unsettled messages of `queue` that the node owns; -1 when it does not answer."""

@@ -80,12 +80,17 @@ class ReturnMessages(NamedTuple):
     was_served: bool
 
 
-class RaiseAlarm(NamedTuple):
+class RaiseCondition(NamedTuple):
     code: str
     message: str
 
 
-class ClearAlarm(NamedTuple):
+class ClearCondition(NamedTuple):
+    code: str
+    message: str
+
+
+class ReportEvent(NamedTuple):
     code: str
     message: str
 
@@ -106,7 +111,8 @@ ElectionEffect = (
     | EndSync
     | HandOff
     | ReturnMessages
-    | RaiseAlarm
-    | ClearAlarm
+    | RaiseCondition
+    | ClearCondition
+    | ReportEvent
     | SchedulePoll
 )

@@ -15,14 +15,15 @@ from typing import Final
 from qmq.broker.takeover.campaigns import POLLS, Campaigns, NodeView, Released
 from qmq.broker.takeover.election_effects import (
     BeginSync,
-    ClearAlarm,
+    ClearCondition,
     ContinueService,
     ElectionEffect,
     EndSync,
     HandOff,
-    RaiseAlarm,
+    RaiseCondition,
     RecordTerm,
     RecordVote,
+    ReportEvent,
     ReturnMessages,
     SchedulePoll,
     SendHeartbeat,
@@ -53,8 +54,8 @@ class Elections:
         self._stamps: dict[Origin, int] = {}
         # Owner → the term that this node has obeyed.
         self._obeyed: dict[str, Term] = {}
-        # The standing alarms by their subject, an owner.
-        self._alarms: dict[str, RaiseAlarm] = {}
+        # The standing conditions by their subject, an owner.
+        self._conditions: dict[str, RaiseCondition] = {}
         self._sent_at = NEVER
         self._sent: tuple[object, ...] = ()
 
@@ -113,7 +114,7 @@ class Elections:
                     effects.append(self._hand_off(owner, term.server, effects))
                     if owner == rules.node:
                         served = f"{term.server} serves the messages of this node, in term {term.number}"
-                        self._alarm(owner, "taken-over", served, effects)
+                        self._raise(owner, "taken-over", served, effects)
                 else:
                     effects.append(EndSync(owner))
                     if owner == rules.node:
@@ -132,18 +133,21 @@ class Elections:
     def _hand_off(self, owner: str, server: str, effects: list[ElectionEffect]) -> HandOff:
         """Serve `owner` no more. Returns the hand-off, which is to follow."""
         self.served.pop(owner, None)
-        if (alarm := self._alarms.pop(owner, None)) is not None:
-            effects.append(ClearAlarm(*alarm))
+        self._clear(owner, effects)
         term = self.rules.term_of(owner)
         return HandOff(owner, server, term.number if term.server == server else 0)
 
-    def _alarm(self, subject: str, code: str, message: str, effects: list[ElectionEffect]) -> None:
-        """Raise an alarm about `subject`; the one before about the same subject ends, unless it is equal."""
-        before, alarm = self._alarms.get(subject), RaiseAlarm(code, message)
-        if before is not None and before != alarm:
-            effects.append(ClearAlarm(*before))
-        self._alarms[subject] = alarm
-        effects.append(alarm)
+    def _raise(self, subject: str, code: str, message: str, effects: list[ElectionEffect]) -> None:
+        """Raise a condition about `subject`; the one before about the same subject ends, unless it is equal."""
+        before, condition = self._conditions.get(subject), RaiseCondition(code, message)
+        if before is not None and before != condition:
+            effects.append(ClearCondition(*before))
+        self._conditions[subject] = condition
+        effects.append(condition)
+
+    def _clear(self, subject: str, effects: list[ElectionEffect]) -> None:
+        if (condition := self._conditions.pop(subject, None)) is not None:
+            effects.append(ClearCondition(*condition))
 
     # Heartbeats and terms of peers
 
@@ -227,9 +231,10 @@ class Elections:
         self.served[owner] = number
         effects: list[ElectionEffect] = []
         if owner == self.rules.node:
-            self._alarm(owner, "returned", f"this node serves its own messages again, in term {number}", effects)
+            self._clear(owner, effects)
+            effects.append(ReportEvent("returned", f"this node serves its own messages again, in term {number}"))
         else:
-            self._alarm(owner, "takeover", f"this node serves the messages of {owner}, in term {number}", effects)
+            self._raise(owner, "takeover", f"this node serves the messages of {owner}, in term {number}", effects)
         return effects
 
     def sync_failed(self, owner: str, number: int, now: float) -> bool:

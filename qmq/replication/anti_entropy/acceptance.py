@@ -54,7 +54,7 @@ ELEMENTS_MAX: Final = 1_000_000
 """Of all arrays and maps in the body of one record; of that many dots is a SETTLE of some hours."""
 
 NOT_HERE: Final = "gap"
-"""Code of the MeshError that only means: subscribe again. It needs no alarm."""
+"""Code of the MeshError that only means: subscribe again. It needs no condition."""
 
 
 class Acceptance:

@@ -136,11 +136,14 @@ class Host(Protocol):
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         """The response of `peer` to the request of `Mesh.ask` with that number; it may be late."""
 
-    def alarm(self, code: str, message: str) -> None:
-        """Something that an operator must see. `code` as in `errors`."""
+    def raise_condition(self, code: str, message: str) -> None:
+        """A state that an operator must see began, or lasts. `code` as in `errors`."""
 
-    def alarm_over(self, code: str, message: str) -> None:
-        """What this alarm said is true no more."""
+    def clear_condition(self, code: str, message: str) -> None:
+        """The state has ended."""
+
+    def add_event(self, code: str, message: str) -> None:
+        """Something has happened that an operator must see."""
 
 
 class PeerAddress(Protocol):

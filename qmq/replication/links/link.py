@@ -157,12 +157,12 @@ def reasons(error: BaseException) -> list[BaseException]:
 
 
 def report_end(registry: LinkRegistry, who: str, error: BaseException) -> str:
-    """Log and alarm why a connection ended; returns it in one line."""
+    """Log and report why a connection ended; returns it in one line."""
     worst = ""
     named = who or "a stranger"
     for reason in reasons(error):
         if isinstance(reason, MeshError):
-            registry.alarm(who, reason, trio.current_time())
+            registry.report(who, reason, trio.current_time())
             log.log(logging.INFO if reason.code in QUIET else logging.WARNING, "! link with %s: %s", named, reason)
         elif isinstance(reason, LOST):
             log.info("= link with %s ended: %r", named, reason)

@@ -2,9 +2,8 @@
 
 A connection has five seconds and a few KiB to prove that it is a node of this mesh, and few may try at once. For each
 node name one connection is served. A new connection of the same incarnation replaces the old one at once, because the
-old one is half-open. A connection of another incarnation (H35 of the research: a copied configuration, or a fast
-restart) replaces it only if the old one has been silent for two beats. Otherwise it is refused, with an alarm on both
-nodes.
+old one is half-open. A connection of another incarnation (a copied configuration, or a fast restart) replaces it
+only if the old one has been silent for two beats. Otherwise it is refused, and both nodes report it.
 
 Each follower has a feed task that walks the journal at the follower's pace. When a link ends, the messages lent to the
 follower stay lent until `redeliver_after_seconds`, because it may return and still hold them.

@@ -161,9 +161,9 @@ class PullingSide:
                 lending.decline(message, out, is_stale=verdict is None)
 
     def _check_space(self, left_out: int) -> None:
-        """Alarm if more last values were left out than `left_out`."""
+        """Report if more last values were left out than `left_out`."""
         if self._host.broker.retained.left_out > left_out:
-            self._host.alarm(
+            self._host.add_event(
                 "retained-full", "there is no room here for the last values of some topics, set on other nodes"
             )
 

@@ -1,7 +1,7 @@
 """State that the links of one node share.
 
 A single link does not know which origins its peer need not relay, whether records from another link let a lender take
-its messages back, or whether an alarm was raised a second ago. Pure: the caller passes the time.
+its messages back, or whether an error was reported a second ago. Pure: the caller passes the time.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from qmq.replication.links.routes import Routes
 from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.protocol.conversation import REFUSED
 from qmq.replication.protocol.frames import MembershipFrame
-from qmq.replication.protocol.handshake import RETIRED_NODE, TAKEOVER_DIFFERS, PeerIdentity
+from qmq.replication.protocol.handshake import RETIRED_NODE, PeerIdentity
 
-ALARM_SECONDS: Final = 60.0
-"""The same alarm about the same peer is not raised again within this."""
+REPORT_SECONDS: Final = 60.0
+"""The same code about the same peer is not reported again within this."""
 
-ALARMS_REMEMBERED_MAX: Final = 1000
+REPORTS_REMEMBERED_MAX: Final = 1000
 
 QUIET: Final = frozenset({NOT_HERE, "silent", "not-reading", "replaced", "login-too-slow"})
 """Codes that are no mistrust: the link ends and is dialled again."""
@@ -50,9 +50,9 @@ class LinkRegistry:
         self.gaps = Gaps()
         self.peer_came: Callable[[str], None] = _ignore_dial
         """Called with each peer that has opened a link to this node."""
-        self._alarms: dict[tuple[str, str], float] = {}
-        # Peer → code and message of the alarms that are over when a link with it opens.
-        self._differing: dict[str, dict[str, str]] = {}
+        self._reported: dict[tuple[str, str], float] = {}
+        # Peer → code and message of the conditions that are over when a link with it opens.
+        self._unlinked: dict[str, dict[str, str]] = {}
 
     def direct_for(self, peer: str) -> tuple[Origin, ...]:
         """Origins that `peer` need not send us: our own, and those that we follow at their own node.
@@ -78,9 +78,9 @@ class LinkRegistry:
         self.host.broker.replies.peers = frozenset(self.outboxes)
         self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
         for link in links:
-            for code, message in self._differing.pop(link.peer, {}).items():
-                self._alarms.pop((link.peer, code), None)
-                self.host.alarm_over(code, message)
+            for code, message in self._unlinked.pop(link.peer, {}).items():
+                self._reported.pop((link.peer, code), None)
+                self.host.clear_condition(code, message)
         self.host.links_changed()
         self.host.schedule_repair()
 
@@ -121,23 +121,32 @@ class LinkRegistry:
         for peer, messages in waiting.items():
             self.host.broker.lending.returned(peer, [(message.dot, Back.UNSEEN, None) for message in messages], out)
 
-    def alarm(self, who: str, error: MeshError, now: float) -> None:
-        """Alert the operator, unless it is a quiet error or the alert is repeated too soon."""
+    def report(self, peer: str, error: MeshError, now: float) -> None:
+        """Report to the operator, unless it is a quiet error or is repeated too soon.
+
+        It is a condition while there is no link with that member. Anything else may be done by a stranger under its
+        name, and is an event.
+        """
         if error.code == REFUSED + RETIRED_NODE:
-            self.host.refused_as_retired(who)
+            self.host.refused_as_retired(peer)
         if error.code.removeprefix(REFUSED) in QUIET:
             return
-        key = (who, error.code)
-        last = self._alarms.get(key)
-        if last is not None and now - last < ALARM_SECONDS:
+        key = (peer, error.code)
+        last = self._reported.get(key)
+        if last is not None and now - last < REPORT_SECONDS:
             return
-        if len(self._alarms) >= ALARMS_REMEMBERED_MAX:
-            self._alarms.clear()
-        self._alarms[key] = now
-        message = f"link with {who or 'an unknown peer'}: {error.message}"
-        if error.code.removeprefix(REFUSED) == TAKEOVER_DIFFERS:
-            self._differing.setdefault(who, {})[error.code] = message
-        self.host.alarm(error.code, message)
+        if len(self._reported) >= REPORTS_REMEMBERED_MAX:
+            self._reported.clear()
+        self._reported[key] = now
+        message = f"link with {peer or 'an unknown peer'}: {error.message}"
+        if peer in self.identity.members and peer not in self.followings and peer not in self.servings:
+            before = self._unlinked.setdefault(peer, {}).get(error.code)
+            if before is not None and before != message:
+                self.host.clear_condition(error.code, before)
+            self._unlinked[peer][error.code] = message
+            self.host.raise_condition(error.code, message)
+        else:
+            self.host.add_event(error.code, message)
 
 
 def _ignore_dial(peer: str) -> None:

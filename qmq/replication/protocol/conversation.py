@@ -161,7 +161,7 @@ class Conversation:
 
 
 REFUSED: Final = "refused-"
-"""Before the code of an ERROR that the other side sent: it has alarmed its operator, and we alarm ours."""
+"""Before the code of an ERROR that the other side sent: both nodes report it."""
 
 
 def refused_by_peer(frame: Frame) -> MeshError:

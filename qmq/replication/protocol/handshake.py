@@ -117,7 +117,7 @@ class Answering:
         self._certificate_names = certificate_names
         self._parts: tuple[str, ...] = ()
         self.claimed = ""
-        """The name the other side gave, for alarms; not proven."""
+        """The name the other side gave, for reports; not proven."""
 
     def turned(self, frame: Frame) -> str:
         """The node that asks with this CONNECT to be followed over its connection; "" when it is any other CONNECT.

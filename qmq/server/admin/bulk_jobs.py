@@ -24,7 +24,7 @@ from qmq.record_codec import Replay
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import FAR_US, QueuePager
-from qmq.server.runtime.contexts import Alarming, Committing, Engine
+from qmq.server.runtime.contexts import Committing, Engine, Reporting
 from qmq.storage.format.interfaces import QueueHead
 from qmq.storage.queues.served_rows import ServedRows
 
@@ -37,7 +37,7 @@ HAS_CONSUMERS: Final = "has-consumers"
 Facts = dict[str, Any]
 
 
-class BulkContext(Engine, Committing, Alarming, Protocol):
+class BulkContext(Engine, Committing, Reporting, Protocol):
     """What bulk jobs need of the node."""
 
     checkpoints: Checkpoints

@@ -1,8 +1,6 @@
 """The status of a node: one frozen snapshot that the CLI, tests and operators all read."""
 
 import json
-import logging
-from collections import deque
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Protocol
@@ -12,6 +10,7 @@ import trio
 from qmq.build import BUILD
 from qmq.config import NodeSettings
 from qmq.replication.mesh import Mesh
+from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.session import ClientSession
@@ -25,7 +24,7 @@ from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.runtime.contexts import Committing, Engine, MeshPeers
 
-ALARMS_MAX = 32
+PAST_SHOWN = 20
 STATUS_BYTES_MAX = 8000
 """The response is one header of a RECEIPT, and clients bound header lines (our own at 8 KiB)."""
 
@@ -33,38 +32,8 @@ DESTINATIONS_SHOWN = 20
 FORGOTTEN_SHOWN = 50
 """Dead incarnations of which nothing is left, the newest first."""
 
-LISTS = ("queues", "fanouts", "durables", "readers", "slow", "alarms", "forgotten", "vector")
+LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions", "forgotten", "vector")
 """Lists that are cut when the status is too long."""
-
-log = logging.getLogger("qmq.alarm")
-
-
-class Alarms:
-    """The latest alarms for the operator; a repeated alarm increases its count."""
-
-    def __init__(self) -> None:
-        self._alarms: deque[dict[str, Any]] = deque(maxlen=ALARMS_MAX)
-
-    def raise_alarm(self, code: str, message: str, now_us: int) -> bool:
-        """Whether it is new, so that it should be logged; the latest ones are kept."""
-        for alarm in self._alarms:
-            if alarm["code"] == code and alarm["message"] == message[:300]:
-                alarm["count"] += 1
-                alarm["last_us"] = now_us
-                return False
-        log.error("! ALARM %s: %s", code, message)
-        self._alarms.append({"code": code, "message": message[:300], "count": 1, "last_us": now_us})
-        return True
-
-    def clear(self, code: str, message: str) -> None:
-        """The cause of this alarm has ended."""
-        for alarm in list(self._alarms):
-            if alarm["code"] == code and alarm["message"] == message[:300]:
-                self._alarms.remove(alarm)
-                log.info("= alarm %s is over; it said: %s", code, message)
-
-    def list(self) -> list[dict[str, Any]]:
-        return list(self._alarms)
 
 
 class StatusContext(Engine, Committing, MeshPeers, Protocol):
@@ -85,7 +54,7 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
     dedup_query: DedupQuery
     incarnation_gc: IncarnationGc
     mesh: Mesh | None
-    alarms: Alarms
+    conditions: Conditions
 
 
 def status_of(context: StatusContext) -> dict[str, Any]:
@@ -138,7 +107,8 @@ def status_of(context: StatusContext) -> dict[str, Any]:
         "forgotten": [
             str(origin) for origin in islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
         ],
-        "alarms": context.alarms.list(),
+        "conditions": context.conditions.present(),
+        "past": context.conditions.past()[:PAST_SHOWN],
     }
 
 

@@ -18,7 +18,7 @@ from qmq.errors import DiskFull, LogBroken
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.checkpoint.retention_policy import Retentions
 from qmq.server.commit.commits import Commits
-from qmq.server.runtime.contexts import Alarming, Engine
+from qmq.server.runtime.contexts import Engine, Reporting
 from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.server.runtime.malloc_trim import give_back_memory
 from qmq.server.runtime.waker import Waker
@@ -42,7 +42,7 @@ QUIET_SECONDS_MIN = 1.0
 """Between two checkpoints that only the passing of time causes."""
 
 SLOW_SECONDS = 10.0
-"""A checkpoint that takes longer raises an alarm."""
+"""A checkpoint that takes longer raises a condition."""
 
 SLOW = "a checkpoint has been under way for 10 seconds: the queue store, or its disk, is slow or hangs"
 
@@ -55,7 +55,7 @@ RETENTION_PARTS = 8
 log = logging.getLogger("qmq.checkpoint")
 
 
-class CheckpointContext(Engine, Alarming, Protocol):
+class CheckpointContext(Engine, Reporting, Protocol):
     """What checkpoints need of the node."""
 
     queue_pager: QueuePager
@@ -121,11 +121,11 @@ class Checkpoints:
             await self.checkpoint()
         except DiskFull as error:
             self._refused = f"the journal cannot be carried into the stores: {error}"
-            self._context.alarm("checkpoint", self._refused)
+            self._context.raise_condition("checkpoint", self._refused)
             await self.check_space()
             return False
         if self._refused:
-            self._context.alarm_over("checkpoint", self._refused)
+            self._context.clear_condition("checkpoint", self._refused)
             self._refused = ""
         return True
 
@@ -184,9 +184,9 @@ class Checkpoints:
             with trio.move_on_after(SLOW_SECONDS):
                 await ended.wait()
             if not ended.is_set():
-                self._context.alarm("checkpoint", SLOW)
+                self._context.raise_condition("checkpoint", SLOW)
                 await ended.wait()
-                self._context.alarm_over("checkpoint", SLOW)
+                self._context.clear_condition("checkpoint", SLOW)
 
     async def _tidy(self) -> None:
         """After each checkpoint, free the space that drained queues have left in the store, until cancelled."""
@@ -233,14 +233,14 @@ class Checkpoints:
             self.ran_short()
         elif self._context.broker.send_limits.disk_full:
             self._context.store.journal.is_short = self._context.broker.send_limits.disk_full = False
-            self._context.alarm_over("disk-full", DISK_FULL)
+            self._context.clear_condition("disk-full", DISK_FULL)
             log.info("= %d bytes are free: this node takes messages again", free)
 
     def ran_short(self) -> None:
         """Refuse new durable messages from now on, until there is room again."""
         if not self._context.broker.send_limits.disk_full:
             self._context.broker.send_limits.disk_full = True
-            self._context.alarm("disk-full", DISK_FULL)
+            self._context.raise_condition("disk-full", DISK_FULL)
             self._calm.cancel()
 
     def _room(self) -> int:

@@ -14,7 +14,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.queues.paging.pager import Load, LoadedPage, page_limit
 from qmq.dots import Vector
 from qmq.record_codec import Replay
-from qmq.server.runtime.contexts import Alarming, Committing, Engine
+from qmq.server.runtime.contexts import Committing, Engine, Reporting
 from qmq.server.runtime.waker import Waker
 from qmq.storage.format.interfaces import QueueHead, QueueRow
 from qmq.storage.queues.served_rows import ServedRows
@@ -54,7 +54,7 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.queue_pager")
 
 
-class PagerContext(Engine, Committing, Alarming, Protocol):
+class PagerContext(Engine, Committing, Reporting, Protocol):
     """What the pager needs of the node."""
 
     replay: Replay

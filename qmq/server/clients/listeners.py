@@ -54,11 +54,11 @@ async def serve_listener(
                     pipe = await listener.accept()
                 except (OSError, trio.ClosedResourceError) as error:
                     short.add(message := f"no new client is accepted: {error}")
-                    context.alarm("shortage", message)
+                    context.raise_condition("shortage", message)
                     await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
                 while short:
-                    context.alarm_over("shortage", short.pop())
+                    context.clear_condition("shortage", short.pop())
                 _begin(context, nursery, pipe, settings)
         listener.close()
 

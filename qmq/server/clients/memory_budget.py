@@ -16,7 +16,7 @@ import trio
 
 from qmq.environment import Environment
 from qmq.errors import Refused
-from qmq.server.runtime.contexts import Alarming, Tasks
+from qmq.server.runtime.contexts import Reporting, Tasks
 from qmq.server.runtime.malloc_trim import give_back_memory
 
 SHARE = 4
@@ -47,7 +47,7 @@ class Holder(Protocol):
         """End the connection with this error."""
 
 
-class BudgetContext(Alarming, Tasks, Protocol):
+class BudgetContext(Reporting, Tasks, Protocol):
     """What counting needs of the node."""
 
     environment: Environment
@@ -129,7 +129,7 @@ class MemoryBudget:
         for session in sorted(self._context.sessions.values(), key=lambda one: one.held_bytes, reverse=True):
             if not self.is_near or not session.held_bytes:
                 break
-            self._context.alarm(
+            self._context.add_event(
                 "memory", "connections held three quarters of memory_bytes_max or more; the largest were ended"
             )
             self.ended += 1

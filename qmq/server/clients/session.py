@@ -27,7 +27,7 @@ from qmq.server.clients.login_exchange import READ_BYTES_MAX, LoginContext, Logi
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.runtime.certificates import Certificates
-from qmq.server.runtime.contexts import Alarming
+from qmq.server.runtime.contexts import Reporting
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.runtime.latch import Latch
 from qmq.wire.stomp import Connection, HeadCaches, Limits, Role, Version
@@ -37,7 +37,7 @@ REPLY_KEY_BITS = 64
 log = logging.getLogger("qmq.session")
 
 
-class SessionContext(FrameContext, LoginContext, Alarming, Protocol):
+class SessionContext(FrameContext, LoginContext, Reporting, Protocol):
     """What a session needs of its node."""
 
     wire_limits: Limits

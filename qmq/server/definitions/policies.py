@@ -22,17 +22,17 @@ from qmq.definitions.definition import Definition
 from qmq.errors import ConfigError, Refused
 from qmq.members import REPLICATED
 from qmq.server.definitions.live import LiveDefinitions, Value
-from qmq.server.runtime.contexts import Alarming, MeshPeers
+from qmq.server.runtime.contexts import MeshPeers, Reporting
 
 KIND: Final = "policy"
 
 UNFIT: Final = "policies-unfit"
-"""Code of the alarm."""
+"""Code of the condition."""
 
 log = logging.getLogger("qmq.definitions")
 
 
-class PolicyContext(MeshPeers, Alarming, Protocol):
+class PolicyContext(MeshPeers, Reporting, Protocol):
     """What the kind needs of the node."""
 
     settings: NodeSettings
@@ -112,9 +112,9 @@ class PolicyKind:
         unfit = f"left out, because they do not fit together with the others: {', '.join(left_out)}" if left_out else ""
         if unfit != self._unfit:
             if self._unfit:
-                self._context.alarm_over(UNFIT, self._unfit)
+                self._context.clear_condition(UNFIT, self._unfit)
             if unfit:
-                self._context.alarm(UNFIT, unfit)
+                self._context.raise_condition(UNFIT, unfit)
             self._unfit = unfit
         return file.model_copy(update={"destinations": destinations})
 

@@ -17,7 +17,7 @@ import trio
 from qmq.definitions.definition import Definition, Key
 from qmq.errors import Refused
 from qmq.server.definitions.live import LiveDefinitions
-from qmq.server.runtime.contexts import Alarming, Committing, MeshPeers, Tasks
+from qmq.server.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
 from qmq.storage.format.definition_record import version_fields, version_of
 
 START_SECONDS: Final = 2.0
@@ -27,7 +27,7 @@ PAGE_BYTES: Final = 200_000
 """About how many bytes of definitions one answer has."""
 
 BEHIND: Final = "definitions-behind"
-"""Code of the alarm."""
+"""Code of the condition."""
 BEHIND_TEXT: Final = "no majority has answered since the start: definitions may be older than those of the mesh"
 
 _REQUEST: Final = b'{"definitions":'
@@ -40,7 +40,7 @@ def is_about_definitions(request: bytes) -> bool:
     return request.startswith(_REQUEST)
 
 
-class SyncContext(Committing, MeshPeers, Alarming, Tasks, Protocol):
+class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
     """What levelling needs of the node."""
 
     definitions: LiveDefinitions
@@ -72,7 +72,7 @@ class DefinitionSync:
                 await self._changed.wait()
         if not self._has_majority():
             self._is_behind = True
-            self._context.alarm(BEHIND, BEHIND_TEXT)
+            self._context.raise_condition(BEHIND, BEHIND_TEXT)
 
     def links_changed(self) -> None:
         self._changed.set()
@@ -87,7 +87,7 @@ class DefinitionSync:
             return
         if self._is_behind and self._has_majority():
             self._is_behind = False
-            context.alarm_over(BEHIND, BEHIND_TEXT)
+            context.clear_condition(BEHIND, BEHIND_TEXT)
         live = context.definitions
         if not live.unrecorded or context.is_catching_up:
             return

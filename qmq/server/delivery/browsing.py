@@ -25,7 +25,7 @@ from qmq.gateways.encode import encode_run, tail_for
 from qmq.record_codec import Replay
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.clients.session import ClientSession, drained, session_of
-from qmq.server.runtime.contexts import Alarming, Committing, Engine, Tasks
+from qmq.server.runtime.contexts import Committing, Engine, Reporting, Tasks
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.store import Store
 from qmq.wire.stomp import encode_headers
@@ -42,7 +42,7 @@ END_ID: Final = "browser-end"
 log = logging.getLogger("qmq.browsing")
 
 
-class BrowseContext(Engine, Committing, Alarming, Tasks, Protocol):
+class BrowseContext(Engine, Committing, Reporting, Tasks, Protocol):
     """What browsing needs of the node."""
 
     checkpoints: Checkpoints

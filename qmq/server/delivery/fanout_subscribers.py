@@ -26,7 +26,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.delivery.durable_feed import DurableFeeds
 from qmq.server.delivery.resume_vector import ResumeVector
-from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, Tasks
+from qmq.server.runtime.contexts import Committing, Engine, JournalTail, Reporting, Tasks
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
 from qmq.storage.log.journal import Mark
 from qmq.storage.store import Store
@@ -38,7 +38,7 @@ READS_AT_ONCE = 4
 log = logging.getLogger("qmq.fanout_subscribers")
 
 
-class FanoutContext(Engine, Committing, JournalTail, Alarming, Tasks, Protocol):
+class FanoutContext(Engine, Committing, JournalTail, Reporting, Tasks, Protocol):
     """What reading fanouts needs of the node."""
 
     sessions: dict[int, ClientSession]

@@ -32,7 +32,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.repair.incarnation_gc import IncarnationGc
-from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, MeshPeers
+from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
 from qmq.storage.format.interfaces import QueueRow
 
@@ -57,7 +57,7 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.adopt_queues")
 
 
-class AdoptionContext(Engine, Committing, JournalTail, Alarming, MeshPeers, Protocol):
+class AdoptionContext(Engine, Committing, JournalTail, Reporting, MeshPeers, Protocol):
     """What adopting queues needs of the node."""
 
     settings: NodeSettings

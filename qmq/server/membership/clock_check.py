@@ -8,8 +8,8 @@ and `ttl` and `expires` of queue messages. Data from after the start ages by the
 The doubt ends in one of three cases. A majority of the mesh, including this node, has about the same time. The operator
 confirms the clock (`--trust-clock`). Or the node has run for BELIEVED_AFTER_SECONDS and no majority of the mesh
 contradicts its clock. A node in doubt sends peers no time, so two doubts never confirm each other before that. A clock
-that is ahead by less than QUIET_SECONDS_MAX raises no alarm by itself: most such nodes were switched off over night.
-See docs/decisions/0026-clock-check-at-start.md.
+that is ahead by less than QUIET_SECONDS_MAX raises no condition by itself: most such nodes were switched off over
+night. See docs/decisions/0026-clock-check-at-start.md.
 """
 
 import json
@@ -23,7 +23,8 @@ from qmq.errors import DiskFull
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.delivery.deadline_timer import DeadlineTimer
-from qmq.server.runtime.contexts import Alarming, Engine, MeshPeers
+from qmq.server.runtime.condition_group import ConditionGroup
+from qmq.server.runtime.contexts import Engine, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.facts import CLOCK
 from qmq.storage.format.interfaces import Shift
@@ -37,14 +38,14 @@ NOTE_SECONDS: Final = 600.0
 POLL_SECONDS: Final = 1.0
 """Between two checks of the clocks of peers while ours is in doubt."""
 
-ALARM_AFTER_SECONDS: Final = 5.0
-"""For peers to confirm the clock before an alarm is raised."""
+RAISE_AFTER_SECONDS: Final = 5.0
+"""For peers to confirm the clock before a condition is raised."""
 
 BELIEVED_AFTER_SECONDS: Final = 86400.0
 """Of running, in one incarnation or several, after which a node believes its clock unless peers contradict it."""
 
 QUIET_SECONDS_MAX: Final = 86400.0
-"""A clock may start so far ahead of the note on the disk without an alarm, as long as no peer contradicts it."""
+"""A clock may start so far ahead of the note on the disk without a condition, as long as no peer contradicts it."""
 
 _APART_US: Final = int(APART_SECONDS_MAX * 1e6)
 _NEVER_US: Final = 1 << 55
@@ -53,7 +54,7 @@ _NEVER_US: Final = 1 << 55
 log = logging.getLogger("qmq.clock")
 
 
-class ClockContext(Engine, Alarming, MeshPeers, Protocol):
+class ClockContext(Engine, Reporting, MeshPeers, Protocol):
     """What judging the clock needs of the node."""
 
     checkpoints: Checkpoints
@@ -67,7 +68,7 @@ class ClockCheck:
     def __init__(self, context: ClockContext, *, is_trusted: bool) -> None:
         self._context = context
         self._waker = Waker()
-        self._alarmed = ""
+        self._condition = ConditionGroup(context, "clock")
         self._is_unlikely = False
         self._began_us = now_us = context.environment.now_us()
         noted: list[int] = json.loads(context.store.catalog.facts().get(CLOCK, "[0, 0]"))
@@ -110,13 +111,13 @@ class ClockCheck:
     async def run(self) -> None:
         """Note the time and check the clocks of peers, until cancelled."""
         context = self._context
-        alarm_at = trio.current_time() + (ALARM_AFTER_SECONDS if context.peer_names else 0.0)
+        raise_at = trio.current_time() + (RAISE_AFTER_SECONDS if context.peer_names else 0.0)
         note_at = trio.current_time() + NOTE_SECONDS
         while True:
             self._compare()
             now = trio.current_time()
-            if self.in_doubt and now >= alarm_at and self._noted_us and self._is_unlikely:
-                self._warn(self._describe())
+            if self.in_doubt and now >= raise_at and self._noted_us and self._is_unlikely:
+                self._condition.show([self._describe()])
             if now >= note_at:
                 await self.note()
                 note_at = now + NOTE_SECONDS
@@ -154,9 +155,9 @@ class ClockCheck:
                 self._believe()
         elif 2 * len(far) > len(context.peer_names):
             least_us = min((known[name] for name in far), key=abs)
-            self._warn(f"the clock of this node is {_in_words(least_us)} those of {', '.join(far)}")
+            self._condition.show([f"the clock of this node is {_in_words(least_us)} those of {', '.join(far)}"])
         else:
-            self._over()
+            self._condition.show([])
 
     def _apart(self) -> dict[str, int]:
         """How far our clock is ahead of the clocks that peers have sent."""
@@ -166,7 +167,7 @@ class ClockCheck:
     def _believe(self) -> None:
         context = self._context
         self.in_doubt = False
-        self._over()
+        self._condition.show([])
         clocks, now_us = context.broker.clocks, context.environment.now_us()
         clocks.believe()
         context.store.shift = Shift()
@@ -186,17 +187,6 @@ class ClockCheck:
             " confirms it: what was there before is not dropped by age. Set the clock and restart the node, or, if the"
             " clock is right, start it with --trust-clock, or let it run for a day"
         )
-
-    def _warn(self, message: str) -> None:
-        if message != self._alarmed:
-            self._over()
-            self._alarmed = message
-            self._context.alarm("clock", message)
-
-    def _over(self) -> None:
-        if self._alarmed:
-            self._context.alarm_over("clock", self._alarmed)
-            self._alarmed = ""
 
 
 def _in_words(ahead_us: int) -> str:

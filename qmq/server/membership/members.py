@@ -23,7 +23,8 @@ from qmq.errors import StorageError
 from qmq.members import Listing, Membership, Retirement, Standing, majority
 from qmq.replication.mesh import Mesh
 from qmq.server.repair.incarnation_gc import IncarnationGc
-from qmq.server.runtime.contexts import Alarming, Committing, Engine, Tasks
+from qmq.server.runtime.condition_group import ConditionGroup
+from qmq.server.runtime.contexts import Committing, Engine, Reporting, Tasks
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.facts import (
@@ -39,13 +40,13 @@ FAREWELL_SECONDS = 1.0
 """For a retired node to be notified before its links end. It then stops by itself."""
 
 DIFFER = "destinations-differ"
-"""Code of the alarm."""
+"""Code of the condition."""
 
 NAMES_SENT = 3
-"""Of destinations that differ, in an alarm; the status has more."""
+"""Of destinations that differ, in a condition; the status has more."""
 
 UNCONFIRMED = "retirement-unconfirmed"
-"""Code of the alarm."""
+"""Code of the condition."""
 
 SILENT_SECONDS = 5.0
 """Without a link with a node, before this one agrees that it is retired: a link that breaks and a quick restart take
@@ -65,7 +66,7 @@ def listing_of(peers: PeersFile) -> Listing:
     return Listing(peers.version, frozenset(peer.name for peer in peers.nodes))
 
 
-class MembershipContext(Engine, Committing, Alarming, Tasks, Protocol):
+class MembershipContext(Engine, Committing, Reporting, Tasks, Protocol):
     """What membership needs of the node."""
 
     settings: NodeSettings
@@ -111,8 +112,12 @@ class LiveMembership:
             retired=retirements_of(facts),
         )
         self.membership.destinations = context.destinations_reported()
-        self._differing: dict[str, str] = {}
-        """Peer → the alarm that its destinations are configured differently."""
+        self._differing = ConditionGroup(context, DIFFER)
+        self._learning = ConditionGroup(context, "new-disk")
+        self._replaced = ConditionGroup(context, "new-disk")
+        self._restored = ConditionGroup(context, "old-disk")
+        self._new_disks: dict[str, str] = {}
+        """Peer → the text of its condition."""
         self._disks = disks_of(facts)
         self._incarnations = frozenset(catalog.incarnations())
         """Incarnations of this node on this directory. No other node can have had more of them than this directory had
@@ -123,8 +128,7 @@ class LiveMembership:
         self._unlinked_at: dict[str, float] = {}
         self._began = math.inf
         self._forced_until: dict[str, float] = {}
-        self._unconfirmed: dict[str, str] = {}
-        """Node → the alarm that peers report it as retired."""
+        self._unconfirmed = ConditionGroup(context, UNCONFIRMED)
         self._leaves = False
         self._refused_by: set[str] = set()
         # Facts to write, in this order, and the callbacks for when they are written.
@@ -173,11 +177,11 @@ class LiveMembership:
         known = self._disks.get(peer)
         if standing.disk and known != standing.disk:
             if known is not None:
-                self._context.alarm(
-                    "new-disk",
+                self._new_disks[peer] = (
                     f"{peer} has another data directory than before; it does not count as a copy and has no vote until "
-                    "it has what a majority of the others has",
+                    "it has what a majority of the others has"
                 )
+                self._learning.show([*self._new_disks.values()])
             self._disks[peer] = standing.disk
             self.remember({DISK + peer: standing.disk})
         self._check_retirements()
@@ -185,6 +189,9 @@ class LiveMembership:
         self._check_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
+            if not counted and peer in self._new_disks:
+                del self._new_disks[peer]
+                self._learning.show([*self._new_disks.values()])
             self._context.count_copies_of(peer)
         self._check_learning()
         self._context.rules_changed()
@@ -202,18 +209,12 @@ class LiveMembership:
             self._send_membership()
 
     def _check_destinations(self) -> None:
-        """Raise alarms while policies differ: otherwise the treatment of a message would depend on its node."""
-        differing: dict[str, str] = {}
+        """Raise conditions while policies differ: otherwise the treatment of a message would depend on its node."""
+        differing: list[str] = []
         for peer, names in self.membership.destinations_that_differ().items():
             more = f" and {len(names) - NAMES_SENT} more" if len(names) > NAMES_SENT else ""
-            differing[peer] = f"{peer} has other policies than this node for {', '.join(names[:NAMES_SENT])}{more}"
-        before, self._differing = self._differing, differing
-        for peer, message in before.items():
-            if differing.get(peer) != message:
-                self._context.alarm_over(DIFFER, message)
-        for peer, message in differing.items():
-            if before.get(peer) != message:
-                self._context.alarm(DIFFER, message)
+            differing.append(f"{peer} has other policies than this node for {', '.join(names[:NAMES_SENT])}{more}")
+        self._differing.show(differing)
 
     def knows(self, peer: str, vector: Vector) -> None:
         """`peer` had this vector when the link to it began."""
@@ -224,17 +225,19 @@ class LiveMembership:
             return
         self._had.update({origin: vector[origin] for origin in lost})
         if self.membership.is_learner:
-            context.alarm(
-                "new-disk",
-                "the mesh knows this node, but its data directory began empty: a replaced disk. It is a learner until "
-                "it has what a majority of the others has",
+            self._replaced.show(
+                [
+                    "the mesh knows this node, but its data directory began empty: a replaced disk. It is a learner "
+                    "until it has what a majority of the others has"
+                ]
             )
             return
-        context.alarm(
-            "old-disk",
-            f"{peer} knows more of incarnation {lost[0]} of this node than its data directory: "
-            "an old copy was restored, or the disk lost what it had synced. "
-            "It is a learner until it has what a majority of the others has",
+        self._restored.show(
+            [
+                f"{peer} knows more of incarnation {lost[0]} of this node than its data directory: "
+                "an old copy was restored, or the disk lost what it had synced. "
+                "It is a learner until it has what a majority of the others has",
+            ]
         )
         self.membership.forgets()
         self.membership.meets(peer)
@@ -281,6 +284,8 @@ class LiveMembership:
         await context.environment.run_blocking(context.store.journal.sync)
         await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {LEARNER: None}))
         self.membership.learnt()
+        self._replaced.show([])
+        self._restored.show([])
         log.info("= this node has what a majority of the others had: it counts as a copy from now on")
         self._send_membership()
 
@@ -324,20 +329,13 @@ class LiveMembership:
             self._send_membership()
         for retirement in membership.decided():
             self.retired(retirement)
-        before, self._unconfirmed = (
-            self._unconfirmed,
-            {
-                name: f"{', '.join(sorted(peers))} report {name} as retired, without a majority; this node reaches it"
+        self._unconfirmed.show(
+            [
+                f"{', '.join(sorted(peers))} report {name} as retired, without a majority; this node reaches it"
                 for name, peers in membership.retirements_reported().items()
                 if name in self._linked
-            },
+            ]
         )
-        for name, message in before.items():
-            if self._unconfirmed.get(name) != message:
-                self._context.alarm_over(UNCONFIRMED, message)
-        for name, message in self._unconfirmed.items():
-            if before.get(name) != message:
-                self._context.alarm(UNCONFIRMED, message)
 
     def retired(self, retirement: Retirement) -> None:
         """It is decided that a node has left. May come in the middle of a decision, and more than once."""
@@ -361,7 +359,7 @@ class LiveMembership:
     def _leave(self, why: str) -> None:
         if not self._leaves:
             self._leaves = True
-            self._context.alarm(
+            self._context.raise_condition(
                 "retired", f"this node was retired from the mesh ({why}): it stops, and its disk must not come back"
             )
             self.remember({SELF_RETIRED: why})

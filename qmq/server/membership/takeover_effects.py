@@ -1,4 +1,4 @@
-"""What follows from elections, on one node: frames, records, alarms, and hand-offs of messages.
+"""What follows from elections, on one node: frames, records, conditions, and hand-offs of messages.
 
 A vote is sent once it is durable. A hand-off is confirmed once all that was settled here before is durable.
 """
@@ -11,14 +11,15 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.takeover.election_effects import (
     BeginCampaign,
     BeginSync,
-    ClearAlarm,
+    ClearCondition,
     ContinueService,
     ElectionEffect,
     EndSync,
     HandOff,
-    RaiseAlarm,
+    RaiseCondition,
     RecordTerm,
     RecordVote,
+    ReportEvent,
     RequestRelease,
     RequestVote,
     ReturnMessages,
@@ -79,10 +80,12 @@ class TakeoverEffects:
                     if was_served:
                         log.info("= %s is back: this node has stopped serving its messages", hand_off.owner)
                     self._return(hand_off, number)
-                case RaiseAlarm(code, message):
-                    context.alarm(code, message)
-                case ClearAlarm(code, message):
-                    context.alarm_over(code, message)
+                case RaiseCondition(code, message):
+                    context.raise_condition(code, message)
+                case ClearCondition(code, message):
+                    context.clear_condition(code, message)
+                case ReportEvent(code, message):
+                    context.add_event(code, message)
                 case SchedulePoll():
                     self._wake()
 

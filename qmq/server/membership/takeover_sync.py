@@ -25,7 +25,7 @@ from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.commit.commits import Commits
 from qmq.server.repair.incarnation_gc import IncarnationGc
-from qmq.server.runtime.contexts import Alarming, Committing, Engine, JournalTail, MeshPeers, Tasks
+from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting, Tasks
 
 HOLDS_PART: Final = 1 / 5
 """Of `takeover_after_seconds`: how long a new server waits for the reports of what consumers of others hold."""
@@ -47,7 +47,7 @@ class OwnerSync:
         self.report_received = trio.Event()
 
 
-class TakeoverSyncContext(Engine, Committing, JournalTail, Alarming, Tasks, MeshPeers, Protocol):
+class TakeoverSyncContext(Engine, Committing, JournalTail, Reporting, Tasks, MeshPeers, Protocol):
     """What bringing messages in needs of the node."""
 
     mesh: Mesh | None
@@ -134,7 +134,7 @@ class TakeoverSync:
                         if self._still(owner, sync):
                             self._adopt(owner, sync)
         except DiskFull as error:
-            context.alarm("takeover", f"no room to take over the messages of {owner}: {error}")
+            context.add_event("takeover-failed", f"no room to take over the messages of {owner}: {error}")
         finally:
             if self._syncs.get(owner) is sync:
                 del self._syncs[owner]

@@ -1,4 +1,4 @@
-"""Damage that readers of the stores have found: raises an alarm for each, and schedules its repair."""
+"""Damage that readers of the stores have found: reports each once, and schedules its repair."""
 
 from typing import Protocol
 
@@ -14,11 +14,11 @@ class DamageContext(Protocol):
     fanout_repair: FanoutRepair
     queue_store_repair: QueueStoreRepair
 
-    def alarm(self, code: str, message: str) -> None: ...
+    def add_event(self, code: str, message: str) -> None: ...
 
 
 class DamageReport:
-    """One alarm for each place, however often it is read."""
+    """One event for each place, however often it is read."""
 
     def __init__(self, context: DamageContext) -> None:
         self._context = context
@@ -36,4 +36,4 @@ class DamageReport:
                 self._reported.add(what)
                 context.fanout_repair.schedule()
                 context.queue_store_repair.schedule()
-                context.alarm("damage", f"{what}; the records are requested from peers and not reported as missing")
+                context.add_event("damage", f"{what}; the records are requested from peers and not reported as missing")

@@ -23,7 +23,7 @@ from qmq.record_codec import record_of
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.repair.engine import RepairContext, RepairTask, Sink, Taken, repair
 from qmq.server.repair.requests import DOTS_AT_ONCE, ask_settled
-from qmq.server.runtime.contexts import Alarming, Committing, Repairing
+from qmq.server.runtime.contexts import Committing, Repairing, Reporting
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import unpack_record
 from qmq.storage.repair.range_snapshot import RangeSnapshot
@@ -41,7 +41,7 @@ ROUNDS_MAX: Final = 10
 log = logging.getLogger("qmq.queue_store_repair")
 
 
-class QueueStoreContext(RepairContext, Committing, Alarming, Repairing, Protocol):
+class QueueStoreContext(RepairContext, Committing, Reporting, Repairing, Protocol):
     """What repairing the queue store needs of the node."""
 
     queue_pager: QueuePager
@@ -84,7 +84,7 @@ class QueueStoreRepair(RepairTask, Sink):
         try:
             open_ = await repair(context, self.links, self, missing_ranges)
         except DiskFull as error:
-            context.alarm("damage", f"no room to restore rows of the queue store: {error}")
+            context.add_event("damage", f"no room to restore rows of the queue store: {error}")
         self._searched.intersection_update(open_)
         if self._has_changed:
             self._has_changed = False
@@ -171,7 +171,7 @@ class QueueStoreRepair(RepairTask, Sink):
         else:
             what = f"unsettled messages of {missing.origin} after {missing.after} up to {through}, if there were any,"
         lost = f"{what} cannot be restored: it was damaged here, and no member of the mesh has it"
-        self._context.alarm("lost", lost)
+        self._context.add_event("lost", lost)
 
     def _note(self, left: MissingRange | None) -> MissingRange | None:
         """The journal was searched for `left`; None: all was accounted for."""

@@ -13,7 +13,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, MeshError, Refused
 from qmq.replication.protocol.values import array, check_dots, number, origin_of, pack_dot_groups
 from qmq.server.repair.requests import ELEMENTS_MAX, MARK
-from qmq.server.runtime.contexts import Alarming, Engine, Repairing
+from qmq.server.runtime.contexts import Engine, Repairing, Reporting
 from qmq.storage.format.cursor_record import pack_move
 from qmq.storage.format.failure_records import pack_attempts
 from qmq.storage.format.missing_range import MissingRange
@@ -29,7 +29,7 @@ def is_about_repairs(request: bytes) -> bool:
     return request.startswith(MARK)
 
 
-class ResponderContext(Engine, Alarming, Repairing, Protocol):
+class ResponderContext(Engine, Reporting, Repairing, Protocol):
     """What the responses need of the node."""
 
     def rows_searched_for(self) -> Collection[MissingRange]: ...

@@ -71,16 +71,20 @@ class JournalTail(Protocol):
         """Send what was put into outboxes."""
 
 
-class Alarming(Protocol):
-    """Alarms for the operator."""
+class Reporting(Protocol):
+    """Conditions and events for the operator (`qmq.server.admin.conditions`)."""
 
-    def alarm(self, code: str, message: str) -> None: ...
+    def raise_condition(self, code: str, message: str) -> None:
+        """A state began, or lasts."""
 
-    def alarm_over(self, code: str, message: str) -> None:
-        """The cause of this alarm has ended."""
+    def clear_condition(self, code: str, message: str) -> None:
+        """The state has ended. Nothing happens if this was not raised."""
+
+    def add_event(self, code: str, message: str) -> None:
+        """Something has happened."""
 
     def check_damage(self) -> None:
-        """Raise alarms for damage that readers have met, and schedule its repair."""
+        """Report damage that readers have met, and schedule its repair."""
 
 
 class Noting(Protocol):

@@ -71,7 +71,7 @@ class Journal:
         self.is_short = False
         """A part of the reserve was freed; the task that restores the reserve resets this."""
         self.damage: list[Damage] = []
-        """Ranges that reads found damaged and skipped since the start; the node raises an alarm for them."""
+        """Ranges that reads found damaged and skipped since the start; the node raises a condition for them."""
 
     @property
     def node(self) -> str:

@@ -81,7 +81,7 @@ def missing_of(node: str, incarnation: int, after: int, through: int, sequence: 
 
 
 DAMAGE_REPORTED_MAX: Final = 20
-"""Damaged rows that are reported one by one: fewer than the alarms that are shown."""
+"""Damaged rows that are reported one by one: fewer than the conditions that are shown."""
 
 
 def note_damage(damage: RowDamage, missing: MissingRange) -> None:

@@ -1,4 +1,4 @@
-"""What one node decides about terms of owners, without a node: frames, records, alarms and hand-offs as values."""
+"""What one node decides about terms of owners, without a node: frames, records, conditions and hand-offs as values."""
 
 from collections.abc import Collection, Mapping
 from typing import TypeVar
@@ -8,14 +8,15 @@ import pytest
 from qmq.broker.takeover.campaigns import POLLS, NodeView
 from qmq.broker.takeover.election_effects import (
     BeginSync,
-    ClearAlarm,
+    ClearCondition,
     ContinueService,
     ElectionEffect,
     EndSync,
     HandOff,
-    RaiseAlarm,
+    RaiseCondition,
     RecordTerm,
     RecordVote,
+    ReportEvent,
     RequestRelease,
     RequestVote,
     ReturnMessages,
@@ -276,18 +277,18 @@ def test_recorded_term_is_obeyed_in_the_next_poll() -> None:
     assert node.term_recorded("a", Term(2, "c"), is_vote=False) == []
     effects = node.obey_terms()
 
-    cleared = ClearAlarm("takeover", "this node serves the messages of a, in term 1")
+    cleared = ClearCondition("takeover", "this node serves the messages of a, in term 1")
     assert effects == [cleared, HandOff("a", "c", 2)]
     assert node.served == {}
 
 
-def test_node_whose_messages_another_serves_hands_them_off_with_an_alarm() -> None:
+def test_node_whose_messages_another_serves_hands_them_off_with_a_condition() -> None:
     node = elections()
 
     node.term_recorded("b", Term(1, "c"), is_vote=False)
 
-    alarm = RaiseAlarm("taken-over", "c serves the messages of this node, in term 1")
-    assert node.obey_terms() == [HandOff("b", "c", 1), alarm]
+    condition = RaiseCondition("taken-over", "c serves the messages of this node, in term 1")
+    assert node.obey_terms() == [HandOff("b", "c", 1), condition]
 
 
 def test_takeover_stays_active_until_what_was_taken_over_is_returned() -> None:
@@ -313,7 +314,7 @@ def test_campaign_ends_when_another_node_wins_the_owner() -> None:
         assert node.vote_received(voter, "a", 1, {}, LATE) == []
 
 
-def test_alarm_is_cleared_when_the_owner_serves_its_messages_again() -> None:
+def test_condition_is_cleared_when_the_owner_serves_its_messages_again() -> None:
     node = elections()
     node.term_recorded("b", Term(1, "c"), is_vote=False)
     node.obey_terms()
@@ -321,8 +322,8 @@ def test_alarm_is_cleared_when_the_owner_serves_its_messages_again() -> None:
     effects = node.sync_done("b", 2)
 
     assert effects == [
-        ClearAlarm("taken-over", "c serves the messages of this node, in term 1"),
-        RaiseAlarm("returned", "this node serves its own messages again, in term 2"),
+        ClearCondition("taken-over", "c serves the messages of this node, in term 1"),
+        ReportEvent("returned", "this node serves its own messages again, in term 2"),
     ]
     assert node.sync_done("b", 2) == effects[1:]
 
@@ -389,7 +390,7 @@ def test_owner_that_is_back_requests_its_messages_of_their_server_until_they_are
 
 def test_server_returns_messages_to_their_owner_alone_and_in_no_later_term() -> None:
     node = serving_a()
-    cleared = ClearAlarm("takeover", "this node serves the messages of a, in term 1")
+    cleared = ClearCondition("takeover", "this node serves the messages of a, in term 1")
 
     assert node.release_requested("c", "a", 1) == []
     assert node.release_requested("a", "a", 0) == []

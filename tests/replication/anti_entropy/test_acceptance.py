@@ -70,7 +70,7 @@ def test_a_repeat_is_dropped_silently() -> None:
     assert (have, out.batches) == ({A: 3}, [])
 
 
-def test_a_gap_is_refused_without_an_alarm() -> None:
+def test_a_gap_is_refused_without_a_condition() -> None:
     assert refusal(batch_of(A, 2, 2)).code == NOT_HERE
     assert refusal(batch_of(A, 5, 6), {A: 3}).code == NOT_HERE
 

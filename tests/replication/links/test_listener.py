@@ -71,7 +71,7 @@ async def stranger(network: Network, **about: object) -> Stranger:
     return Stranger(pipe, identity(**about))  # type: ignore[arg-type]
 
 
-async def test_garbage_gets_one_error_and_an_alarm(autojump_clock: Clock) -> None:
+async def test_garbage_gets_one_error_and_a_condition(autojump_clock: Clock) -> None:
     network = Network()
     a = Node(network, "a", peers_of("abc"))
 
@@ -86,10 +86,10 @@ async def test_garbage_gets_one_error_and_an_alarm(autojump_clock: Clock) -> Non
     assert len(codes) == 3 and all(code.startswith("refused-") for code in codes)
     assert codes[2] == "refused-not-a-node"
     assert refused == 3
-    assert a.alarms
+    assert a.reports
 
 
-async def test_the_wrong_mesh_name_or_secret_is_refused_with_an_alarm_on_both_sides(autojump_clock: Clock) -> None:
+async def test_the_wrong_mesh_name_or_secret_is_refused_with_a_condition_on_both_sides(autojump_clock: Clock) -> None:
     for changes, code in (
         ({"mesh": "other"}, "wrong-mesh"),
         ({"secret": "quite another secret"}, "bad-proof"),
@@ -98,15 +98,15 @@ async def test_the_wrong_mesh_name_or_secret_is_refused_with_an_alarm_on_both_si
         a = Node(network, "a", peers_of("ab"))
         b = Node(network, "b", replace(peers_of("ab"), **changes))
         async with running(a, b, linked=False):
-            await until(lambda a=a, b=b: bool(a.alarms and b.alarms))
+            await until(lambda a=a, b=b: bool(a.reports and b.reports))
             await trio.sleep(20)
 
-        assert {found for found, _ in a.alarms} == {code, f"refused-{code}"}
-        assert {found for found, _ in b.alarms} == {code, f"refused-{code}"}
+        assert {found for found, _ in a.reports} == {code, f"refused-{code}"}
+        assert {found for found, _ in b.reports} == {code, f"refused-{code}"}
         assert a.link_states() == {"b": ("down", "down")}
 
 
-async def test_the_same_alarm_is_not_raised_with_every_redial(autojump_clock: Clock) -> None:
+async def test_the_same_condition_is_not_raised_with_every_redial(autojump_clock: Clock) -> None:
     network = Network()
     a = Node(network, "a", peers_of("ab"))
     b = Node(network, "b", replace(peers_of("ab"), mesh="other"))
@@ -115,7 +115,7 @@ async def test_the_same_alarm_is_not_raised_with_every_redial(autojump_clock: Cl
         await trio.sleep(50)
 
     assert network.dials > 10
-    assert [code for code, _ in a.alarms].count("wrong-mesh") == 1
+    assert [code for code, _ in a.reports].count("wrong-mesh") == 1
 
 
 async def test_a_login_that_dawdles_is_ended(autojump_clock: Clock) -> None:
@@ -241,10 +241,10 @@ async def test_a_newcomer_of_the_same_incarnation_takes_the_place_at_once(autoju
         await trio.sleep(1)
 
         assert a.link_states() == {"b": ("down", "up")}
-        assert a.alarms == []
+        assert a.reports == []
 
 
-async def test_a_second_live_node_of_one_name_is_refused_with_an_alarm(autojump_clock: Clock) -> None:
+async def test_a_second_live_node_of_one_name_is_refused_with_a_condition(autojump_clock: Clock) -> None:
     network = Network()
     a = Node(network, "a", peers_of("ab"))
 
@@ -259,7 +259,7 @@ async def test_a_second_live_node_of_one_name_is_refused_with_an_alarm(autojump_
         origin = a.mesh.statistics().peers[0].origin
 
     assert code == "refused-duplicate-node"
-    assert [found for found, _ in a.alarms] == ["duplicate-node"]
+    assert [found for found, _ in a.reports] == ["duplicate-node"]
     assert origin == B
 
 
@@ -275,7 +275,7 @@ async def test_a_restarted_node_takes_the_place_of_its_silent_past(autojump_cloc
         await new.log_in()
         await until(lambda: a.mesh.statistics().peers[0].origin == Origin("b", 2))
 
-    assert a.alarms == []
+    assert a.reports == []
 
 
 async def test_a_follower_that_does_not_read_is_let_go(autojump_clock: Clock) -> None:
@@ -324,16 +324,16 @@ class Impostor:
                 continue
 
 
-async def alarms_of(*says: bytes) -> tuple[Node, list[str]]:
+async def reports_of(*says: bytes) -> tuple[Node, list[str]]:
     network = Network()
     a = Node(network, "a", peers_of("abc"))
     async with running(a, linked=False) as nursery:
         await nursery.start(Impostor(network, encode_message(Welcome({})), *says).run)
         await trio.sleep(5)
-    return a, [code for code, _ in a.alarms]
+    return a, [code for code, _ in a.reports]
 
 
-async def test_a_serving_node_that_lies_is_left_with_one_alarm_and_nothing_taken(autojump_clock: Clock) -> None:
+async def test_a_serving_node_that_lies_is_left_with_one_report_and_nothing_taken(autojump_clock: Clock) -> None:
     flipped = bytearray(batch_of(B, 1, 1))
     flipped[-1] ^= 1
     lies = {
@@ -344,18 +344,20 @@ async def test_a_serving_node_that_lies_is_left_with_one_alarm_and_nothing_taken
     }
 
     for code, lie in lies.items():
-        a, alarms = await alarms_of(lie)
+        a, codes = await reports_of(lie)
         if code == "bad-frame":
-            assert len(alarms) == 1
+            assert len(codes) == 1
         else:
-            assert alarms == [code]
+            assert codes == [code]
         assert a.journal.vector == {}
 
 
-async def test_a_gap_in_the_stream_makes_the_follower_subscribe_again_without_an_alarm(autojump_clock: Clock) -> None:
-    a, alarms = await alarms_of(encode_message(Batches(1, batch_of(B, 1, 1) + batch_of(B, 3, 3))))
+async def test_a_gap_in_the_stream_makes_the_follower_subscribe_again_without_a_condition(
+    autojump_clock: Clock,
+) -> None:
+    a, codes = await reports_of(encode_message(Batches(1, batch_of(B, 1, 1) + batch_of(B, 3, 3))))
 
-    assert alarms == []
+    assert codes == []
     assert a.journal.vector == {B: 1}
     assert a.mesh.statistics().peers[0].dialled > 1
 
@@ -366,9 +368,9 @@ async def test_a_dialler_that_reaches_another_node_than_it_meant_says_so(autojum
 
     async with running(a, c, linked=False):
         network.listeners["b"] = network.listeners["c"]
-        await until(lambda: any(code == "refused-wrong-node" for code, _ in a.alarms))
+        await until(lambda: any(code == "refused-wrong-node" for code, _ in a.reports))
 
-    assert any(code == "wrong-node" for code, _ in c.alarms)
+    assert any(code == "wrong-node" for code, _ in c.reports)
 
 
 async def test_the_first_proof_alone_opens_nothing(autojump_clock: Clock) -> None:

@@ -32,7 +32,7 @@ async def test_who_cannot_be_dialled_is_followed_and_lends_all_the_same(autojump
         await until(lambda: b.journal.vector == a.journal.vector)
 
         assert a.link_states() == {"b": ("caught-up", "up")}
-        assert a.alarms == b.alarms == []
+        assert a.reports == b.reports == []
 
 
 async def test_such_a_link_is_made_again_when_it_breaks_and_dialled_when_that_works(

@@ -84,17 +84,17 @@ async def test_a_subscriber_that_leaves_before_its_answer_gets_none(autojump_clo
         await nothing_more(watcher)
 
 
-async def test_an_alarm_is_told_once(autojump_clock: MockClock) -> None:
+async def test_an_event_is_published_once(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         watcher = await rig.connect()
         await watcher.send(subscribe("/system/events"))
         await watcher.receipt()
 
-        rig.alive.alarm("gap", "one")
-        rig.alive.alarm("gap", "one")
-        rig.alive.alarm("gap", "two")
+        rig.alive.add_event("gap", "one")
+        rig.alive.add_event("gap", "one")
+        rig.alive.add_event("gap", "two")
 
-        assert [(event["code"], event["message"]) for event in await events(watcher, 2)] == [
+        assert [(event["event"], event["message"]) for event in await events(watcher, 2)] == [
             ("gap", "one"),
             ("gap", "two"),
         ]
@@ -119,8 +119,8 @@ async def test_nobody_is_told_by_another_node_and_nothing_is_left(autojump_clock
         await watcher.send(subscribe("/system/events"))
         await watcher.receipt()
 
-        mesh.nodes["a"].alarm("gap", "of a")
-        mesh.nodes["b"].alarm("gap", "of b")
+        mesh.nodes["a"].add_event("gap", "of a")
+        mesh.nodes["b"].add_event("gap", "of b")
         (event,) = await events(watcher, 1)
         watcher.pipe.close()
         await eventually(lambda: not mesh.nodes["b"].sessions)
@@ -137,7 +137,7 @@ async def test_patterns_of_topics_do_not_hear_it(autojump_clock: MockClock) -> N
             await watcher.send(subscribe(pattern, id=str(number)))
             await watcher.receipt()
 
-        rig.alive.alarm("gap", "one")
+        rig.alive.add_event("gap", "one")
         rig.alive.system.links_changed()
         await eventually(lambda: not rig.alive.system._waiting)
         await watcher.send(send("/topic/t", "the only one"))

@@ -10,15 +10,16 @@ from trio.testing import MockClock
 from qmq.config import StorageSettings
 from qmq.errors import LogBroken
 from tests.server.rig import Rig, eventually, send
+from tests.support.conditions import present
 
 HANGS = {"checkpoint", "listing"}
 
 
 def codes(rig: Rig) -> set[str]:
-    return {alarm["code"] for alarm in rig.alive.alarms.list()}
+    return {one["code"] for one in present(rig.alive)}
 
 
-async def test_while_a_checkpoint_hangs_there_is_an_alarm_and_new_clients_are_answered(
+async def test_while_a_checkpoint_hangs_there_is_a_condition_and_new_clients_are_answered(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = Rig(storage=StorageSettings(checkpoint_bytes=4096))
@@ -51,7 +52,7 @@ async def test_while_a_checkpoint_hangs_there_is_an_alarm_and_new_clients_are_an
         await eventually(lambda: "checkpoint" not in codes(rig))
 
 
-async def test_the_alarm_about_a_checkpoint_is_not_over_when_the_node_ends_of_it(
+async def test_the_condition_about_a_checkpoint_is_not_over_when_the_node_ends_of_it(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -71,9 +72,9 @@ async def test_the_alarm_about_a_checkpoint_is_not_over_when_the_node_ends_of_it
             await sender.send(send("/queue/q", "x" * 8000))
             await trio.sleep(60)
 
-    said = [record.getMessage() for record in caplog.records if "alarm checkpoint" in record.getMessage().lower()]
+    said = [record.getMessage() for record in caplog.records if "condition checkpoint" in record.getMessage().lower()]
     assert len(said) == 1
-    assert "ALARM checkpoint: a checkpoint has been under way" in said[0]
+    assert "CONDITION checkpoint: a checkpoint has been under way" in said[0]
 
 
 async def test_a_question_whose_store_fails_ends_its_connection_with_one_line_in_the_log(

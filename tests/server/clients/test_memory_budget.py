@@ -14,6 +14,7 @@ from qmq.server.admin.status import status_of
 from qmq.server.clients import memory_budget
 from qmq.server.clients.memory_budget import default_bytes_max
 from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
+from tests.support.conditions import reported
 
 MIB = 1 << 20
 BOUND = 8 * MIB
@@ -135,7 +136,7 @@ async def test_one_that_holds_most_is_told_why_it_is_ended(autojump_clock: MockC
         await small.send("ABORT\ntransaction:t\nreceipt:done\n\n")
         assert await small.receipt() == "done"
         assert rig.alive.memory_budget.ended == 1
-        assert [alarm["code"] for alarm in rig.alive.alarms.list()] == ["memory"]
+        assert [one["code"] for one in reported(rig.alive)] == ["memory"]
 
 
 async def test_near_the_bound_a_growing_client_waits_and_goes_on_when_there_is_room(autojump_clock: MockClock) -> None:

@@ -11,6 +11,7 @@ from qmq.dots import Vector
 from qmq.errors import DiskFull
 from qmq.storage.format.interfaces import Retention
 from tests.server.rig import Rig, eventually, send, subscribe
+from tests.support.conditions import present
 from tests.support.depths import depths
 
 RESERVE = 1 << 20
@@ -18,7 +19,7 @@ SMALL = StorageSettings(disk_reserve_bytes=RESERVE, checkpoint_bytes=4096)
 
 
 def codes(rig: Rig) -> set[str]:
-    return {alarm["code"] for alarm in rig.alive.alarms.list()}
+    return {one["code"] for one in present(rig.alive)}
 
 
 def take_all_room(rig: Rig) -> None:

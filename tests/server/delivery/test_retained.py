@@ -10,6 +10,7 @@ from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX
 from qmq.server.delivery.retained_delivery import PAGE_BYTES
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, Rig, eventually, send, subscribe
+from tests.support.conditions import reported
 
 Heard = list[tuple[str, str, bool]]
 
@@ -399,7 +400,7 @@ async def test_what_was_set_just_before_a_cut_was_noticed_comes_through_a_third(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_value_that_finds_no_room_on_another_node_raises_an_alarm_there(
+async def test_a_value_that_finds_no_room_on_another_node_raises_a_condition_there(
     when: str, autojump_clock: MockClock
 ) -> None:
     async with MeshRig("a", "b", limits={"retained_topics_max": 1}).run() as mesh:
@@ -419,7 +420,7 @@ async def test_a_value_that_finds_no_room_on_another_node_raises_an_alarm_there(
             mesh.heal("a", "b")
 
         assert sorted(await heard(b, 2)) == [("a", "y", when == "before"), ("b", "x", False)]
-        assert [alarm["code"] for alarm in mesh.nodes["b"].alarms.list()] == ["retained-full"]
+        assert [one["code"] for one in reported(mesh.nodes["b"])] == ["retained-full"]
         assert status_of(mesh.nodes["b"])["retained"]["left_out"] == 1
 
 

@@ -10,6 +10,7 @@ from qmq.server.membership.clock_check import APART_SECONDS_MAX, BELIEVED_AFTER_
 from qmq.server.node import Node
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.rig import Client, Rig, eventually, send, subscribe
+from tests.support.conditions import present
 
 HOUR = 3600.0
 DAY_US = 86_400 * 1_000_000
@@ -46,8 +47,8 @@ async def old_things_go(node: Node) -> None:
     await eventually(lambda: not node.store.fanout_info(NEWS).records)
 
 
-def alarms(node: Node) -> list[str]:
-    return [alarm["message"] for alarm in node.alarms.list() if alarm["code"] == "clock"]
+def conditions(node: Node) -> list[str]:
+    return [one["message"] for one in present(node) if one["code"] == "clock"]
 
 
 @pytest.mark.parametrize("days", [8, -8])
@@ -64,8 +65,8 @@ async def test_a_node_alone_that_starts_with_a_wrong_clock_keeps_everything_and_
 
         assert await news(client) == [b"news"]
         assert await job(client) == b"job"
-        assert len(alarms(rig.alive)) == 1
-        assert f"8 days {'ahead of' if days > 0 else 'behind'} what its disk had noted" in alarms(rig.alive)[0]
+        assert len(conditions(rig.alive)) == 1
+        assert f"8 days {'ahead of' if days > 0 else 'behind'} what its disk had noted" in conditions(rig.alive)[0]
         client.pipe.close()
     rig.skew_us = 0
     async with rig.run():
@@ -73,7 +74,7 @@ async def test_a_node_alone_that_starts_with_a_wrong_clock_keeps_everything_and_
 
         assert await news(client) == [b"news"]
         assert await job(client) == b"job"
-        assert not alarms(rig.alive)
+        assert not conditions(rig.alive)
 
 
 async def test_what_is_there_ages_by_the_time_that_the_node_runs_while_its_clock_is_in_doubt(
@@ -92,7 +93,7 @@ async def test_what_is_there_ages_by_the_time_that_the_node_runs_while_its_clock
 
         await trio.sleep(2 * HOUR)
 
-        assert alarms(rig.alive)
+        assert conditions(rig.alive)
         assert await news(client) == []
         assert not rig.alive.broker.queues.by_name.get("/queue/short")
 
@@ -105,7 +106,7 @@ async def test_a_wrong_clock_is_in_doubt_after_another_start_too(autojump_clock:
     for _ in range(3):
         async with rig.run():
             await trio.sleep(NOTE_SECONDS + 1)
-            assert alarms(rig.alive)
+            assert conditions(rig.alive)
             assert await news(await rig.connect()) == [b"news"]
 
 
@@ -119,11 +120,11 @@ async def test_a_node_alone_believes_its_clock_after_a_day_of_running_in_several
     for _ in range(2):
         async with rig.run():
             await trio.sleep(0.4 * BELIEVED_AFTER_SECONDS)
-            assert alarms(rig.alive)
+            assert conditions(rig.alive)
         rig.skew_us += DAY_US
     async with rig.run():
         await trio.sleep(0.3 * BELIEVED_AFTER_SECONDS)
-        assert not alarms(rig.alive)
+        assert not conditions(rig.alive)
         await old_things_go(rig.alive)
 
 
@@ -144,7 +145,7 @@ async def test_what_came_while_the_clock_was_in_doubt_is_as_old_as_it_is_when_it
         await trio.sleep(BELIEVED_AFTER_SECONDS + NOTE_SECONDS)
         await old_things_go(rig.alive)
 
-        assert not alarms(rig.alive)
+        assert not conditions(rig.alive)
         assert rig.alive.store.fanout_info("/fanout/later").records == 1
         client = await rig.connect()
         await client.send(subscribe("/queue/later", "l", ack="client-individual"))
@@ -161,10 +162,10 @@ async def test_the_operator_may_say_that_the_clock_is_right(autojump_clock: Mock
         await rig.alive.checkpoints.checkpoint()
 
         await old_things_go(rig.alive)
-        assert not alarms(rig.alive)
+        assert not conditions(rig.alive)
     rig.trusts_clock = False
     async with rig.run():
-        assert not alarms(rig.alive)
+        assert not conditions(rig.alive)
 
 
 async def test_a_node_that_was_off_for_less_than_the_bound_believes_its_clock(autojump_clock: MockClock) -> None:
@@ -183,7 +184,7 @@ async def test_an_empty_disk_raises_no_doubt(autojump_clock: MockClock) -> None:
         assert not rig.alive.clock_check.in_doubt
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: not any(node.clock_check.in_doubt for node in mesh.nodes.values()))
-        assert not any(alarms(node) for node in mesh.nodes.values())
+        assert not any(conditions(node) for node in mesh.nodes.values())
 
 
 async def filled() -> MeshRig:
@@ -206,7 +207,7 @@ async def test_a_node_of_a_mesh_that_starts_ahead_of_its_peers_deletes_no_copy(a
         await rig.nodes["a"].checkpoints.checkpoint()
         await trio.sleep(60)
 
-        assert len(alarms(rig.nodes["a"])) == 1
+        assert len(conditions(rig.nodes["a"])) == 1
         client = await rig.connect("a")
         assert await news(client) == [b"news"]
         assert await job(await rig.connect("b")) == b"job"
@@ -221,7 +222,7 @@ async def test_a_node_that_was_off_for_a_month_believes_its_clock_when_peers_hav
     async with rig.run():
         await old_things_go(rig.nodes["a"])
 
-        assert not alarms(rig.nodes["a"])
+        assert not conditions(rig.nodes["a"])
 
 
 async def test_nodes_that_all_start_with_the_same_wrong_clock_do_not_confirm_each_other(
@@ -233,7 +234,7 @@ async def test_nodes_that_all_start_with_the_same_wrong_clock_do_not_confirm_eac
         await trio.sleep(120)
 
         for name in rig.names:
-            assert len(alarms(rig.nodes[name])) == 1
+            assert len(conditions(rig.nodes[name])) == 1
             assert await news(await rig.connect(name)) == [b"news"]
         assert await job(await rig.connect("c")) == b"job"
 
@@ -247,7 +248,7 @@ async def test_one_node_with_a_trusted_clock_frees_a_mesh_of_three_that_was_swit
     async with rig.run():
         for name in rig.names:
             await old_things_go(rig.nodes[name])
-        await eventually(lambda: not any(alarms(node) for node in rig.nodes.values()))
+        await eventually(lambda: not any(conditions(node) for node in rig.nodes.values()))
 
 
 async def test_the_doubt_of_a_node_that_hears_no_peer_ends_with_the_cut(autojump_clock: MockClock) -> None:
@@ -257,13 +258,13 @@ async def test_the_doubt_of_a_node_that_hears_no_peer_ends_with_the_cut(autojump
     nodes = rig.nodes
     async with rig.run_apart("a"):
         await trio.sleep(60)
-        assert len(alarms(nodes["a"])) == 1
+        assert len(conditions(nodes["a"])) == 1
         assert nodes["a"].store.fanout_info(NEWS).records
 
         rejoin(rig, "a")
 
         await old_things_go(nodes["a"])
-        await eventually(lambda: not alarms(nodes["a"]))
+        await eventually(lambda: not conditions(nodes["a"]))
 
 
 async def test_a_clock_that_is_far_from_those_of_most_peers_is_told(autojump_clock: MockClock) -> None:
@@ -273,8 +274,8 @@ async def test_a_clock_that_is_far_from_those_of_most_peers_is_told(autojump_clo
     async with rig.run():
         await trio.sleep(10)
 
-        assert alarms(rig.nodes["a"]) == ["the clock of this node is 24 hours ahead of those of b, c"]
-        assert alarms(rig.nodes["b"]) == []
+        assert conditions(rig.nodes["a"]) == ["the clock of this node is 24 hours ahead of those of b, c"]
+        assert conditions(rig.nodes["b"]) == []
 
 
 async def test_the_clock_that_is_far_is_told_at_the_node_alone_that_has_it(autojump_clock: MockClock) -> None:
@@ -285,11 +286,11 @@ async def test_the_clock_that_is_far_is_told_at_the_node_alone_that_has_it(autoj
         await rig.start("a")
         await trio.sleep(10)
 
-        assert ["behind" in message for message in alarms(rig.nodes["a"])] == [True]
-        assert alarms(rig.nodes["b"]) == alarms(rig.nodes["c"]) == []
+        assert ["behind" in message for message in conditions(rig.nodes["a"])] == [True]
+        assert conditions(rig.nodes["b"]) == conditions(rig.nodes["c"]) == []
 
 
-async def test_a_node_that_was_off_over_night_is_in_doubt_without_an_alarm(autojump_clock: MockClock) -> None:
+async def test_a_node_that_was_off_over_night_is_in_doubt_without_a_condition(autojump_clock: MockClock) -> None:
     rig = Rig(destinations=KEPT_AN_HOUR)
     async with rig.run():
         await fill(await rig.connect())
@@ -300,7 +301,7 @@ async def test_a_node_that_was_off_over_night_is_in_doubt_without_an_alarm(autoj
 
         assert await news(client) == [b"news"]
         assert rig.alive.clock_check.in_doubt
-        assert not alarms(rig.alive)
+        assert not conditions(rig.alive)
 
 
 @pytest.fixture
@@ -321,11 +322,11 @@ async def test_a_mesh_that_was_off_as_a_whole_believes_its_clocks_after_a_day_of
         nodes = list(mesh.nodes.values())
         await trio.sleep(60)
         assert all(node.clock_check.in_doubt for node in nodes)
-        assert all(len(alarms(node)) == 1 for node in nodes)
+        assert all(len(conditions(node)) == 1 for node in nodes)
         await trio.sleep(short_day)
 
         assert not any(node.clock_check.in_doubt for node in nodes)
-        assert not any(alarms(node) for node in nodes)
+        assert not any(conditions(node) for node in nodes)
 
 
 async def test_a_node_that_is_cut_off_does_not_believe_its_clock_however_long_it_runs(

@@ -18,11 +18,12 @@ from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.mesh_rig import CLIENT_PORT, MeshRig, isolate
 from tests.server.rig import eventually, send, subscribe
+from tests.support.conditions import reported
 from tests.support.world import SimulatedWorld
 
 
 def codes(node: Node) -> list[str]:
-    return [alarm["code"] for alarm in node.alarms.list()]
+    return [one["code"] for one in reported(node)]
 
 
 def copy_of(disk: MemoryDisk) -> MemoryDisk:

@@ -11,6 +11,7 @@ from qmq.server.node import Node
 from tests.server.membership.test_members import all_count, codes
 from tests.server.mesh_rig import MeshRig, host_of
 from tests.server.rig import eventually, send, subscribe
+from tests.support.conditions import present
 
 
 async def test_a_fourth_node_is_dialled_learns_and_then_counts(autojump_clock: MockClock) -> None:
@@ -125,8 +126,8 @@ async def test_a_file_that_must_not_follow_changes_nothing_and_says_why(
 
         assert not await mesh.reload("a", mesh.peers_file(*names, version=version))
 
-        (alarm,) = [alarm for alarm in a.alarms.list() if alarm["code"] == "reload"]
-        assert sentence in alarm["message"]
+        (one,) = [one for one in present(a) if one["code"] == "reload"]
+        assert sentence in one["message"]
         assert a.peer_names == ["b", "c"]
         assert mesh.link("a", "c") == "caught-up"
 
@@ -173,7 +174,7 @@ def differing(mesh: MeshRig, name: str) -> dict[str, list[str]]:
     return found
 
 
-async def test_policies_that_differ_between_nodes_raise_an_alarm_until_they_are_the_same(
+async def test_policies_that_differ_between_nodes_raise_a_condition_until_they_are_the_same(
     autojump_clock: MockClock,
 ) -> None:
     mesh = MeshRig("a", "b", "c")
@@ -181,7 +182,7 @@ async def test_policies_that_differ_between_nodes_raise_an_alarm_until_they_are_
     async with mesh.run():
         await eventually(lambda: differing(mesh, "a") == {"b": ["/queue/jobs"], "c": ["/queue/jobs"]})
         assert differing(mesh, "b") == {"a": ["/queue/jobs"]}
-        assert [alarm["message"] for alarm in mesh.nodes["b"].alarms.list()] == [
+        assert [one["message"] for one in present(mesh.nodes["b"])] == [
             "a has other policies than this node for /queue/jobs"
         ]
 
@@ -189,7 +190,7 @@ async def test_policies_that_differ_between_nodes_raise_an_alarm_until_they_are_
         assert await mesh.reload("a", mesh.peers)
 
         await eventually(lambda: not any(differing(mesh, name) for name in mesh.names))
-        assert not any("destinations-differ" in codes(node) for node in mesh.nodes.values())
+        assert not any("destinations-differ" in {one["code"] for one in present(node)} for node in mesh.nodes.values())
 
 
 async def test_policies_of_a_peer_that_does_not_tell_them_differ_from_none(autojump_clock: MockClock) -> None:
@@ -202,6 +203,4 @@ async def test_policies_of_a_peer_that_does_not_tell_them_differ_from_none(autoj
         a.host.membership_received("b", replace(mesh.nodes["b"].membership.standing, destinations=None))
 
         assert set(differing(mesh, "a")) == {"c"}
-        assert [alarm["message"] for alarm in a.alarms.list()] == [
-            "c has other policies than this node for /queue/jobs"
-        ]
+        assert [one["message"] for one in present(a)] == ["c has other policies than this node for /queue/jobs"]

@@ -23,6 +23,7 @@ from qmq.server.node import Node
 from qmq.storage.catalog.facts import UNCHECKED
 from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin
 from tests.server.rig import Client, eventually, send, subscribe
+from tests.support.conditions import present, reported
 from tests.support.depths import depths
 
 JOBS = "/queue/jobs"
@@ -141,11 +142,11 @@ async def watch_until_served(rig: MeshRig, owner: str, *servers: str) -> None:
         await trio.sleep(0.1)
 
 
-def alarms(rig: MeshRig, name: str) -> list[str]:
-    return [alarm["code"] for alarm in rig.nodes[name].alarms.list()]
+def conditions(rig: MeshRig, name: str) -> list[str]:
+    return [one["code"] for one in present(rig.nodes[name])]
 
 
-async def test_the_alarms_of_a_takeover_are_over_when_the_owner_serves_itself_again(
+async def test_the_conditions_of_a_takeover_are_over_when_the_owner_serves_itself_again(
     autojump_clock: MockClock,
 ) -> None:
     async with three().run() as rig:
@@ -153,12 +154,12 @@ async def test_the_alarms_of_a_takeover_are_over_when_the_owner_serves_itself_ag
         await everywhere(rig)
         isolate(rig, "a")
         await eventually(lambda: serves(rig, "b") == {"a", "b"})
-        assert alarms(rig, "b") == ["takeover"]
+        assert conditions(rig, "b") == ["takeover"]
 
         rejoin(rig, "a")
-        await eventually(lambda: "returned" in alarms(rig, "a"))
+        await eventually(lambda: "returned" in {one["code"] for one in reported(rig.nodes["a"])})
 
-        assert [alarms(rig, name) for name in "abc"] == [["returned"], [], []]
+        assert [conditions(rig, name) for name in "abc"] == [[], [], []]
 
 
 @pytest.mark.parametrize("changes", [{"takeover_after_seconds": 2 * AFTER}, {"takeover": False}])
@@ -172,7 +173,7 @@ async def test_nodes_with_different_takeover_settings_do_not_link_until_they_are
         rig.mesh_changes = {"a": changes}
         await rig.start("a")
         differs = {"takeover-differs", "refused-takeover-differs"}
-        await eventually(lambda: set(alarms(rig, "a")) == differs and "takeover-differs" in alarms(rig, "b"))
+        await eventually(lambda: set(conditions(rig, "a")) == differs and "takeover-differs" in conditions(rig, "b"))
         assert rig.nodes["a"].mesh.linked() == set()  # type: ignore[union-attr]
 
         rig.mesh_changes = {}
@@ -180,7 +181,7 @@ async def test_nodes_with_different_takeover_settings_do_not_link_until_they_are
         await rig.start("a")
 
         await eventually(lambda: rig.nodes["a"].mesh.linked() == {"b", "c"})  # type: ignore[union-attr]
-        await eventually(lambda: not any(differs.intersection(alarms(rig, name)) for name in "abc"))
+        await eventually(lambda: not any(differs.intersection(conditions(rig, name)) for name in "abc"))
 
 
 async def test_what_was_taken_over_goes_back_to_its_owner_after_takeover_is_turned_off(
@@ -869,7 +870,7 @@ async def test_who_cannot_bring_a_takeover_to_its_end_leaves_it_to_another(autoj
 
         await eventually(lambda: serves(rig, "c") == {"a", "c"})
         assert await settle(await consumer(rig, "b")) == "one"
-        assert "takeover" in {alarm["code"] for alarm in rig.nodes["b"].alarms.list()}
+        assert "takeover-failed" in {one["code"] for one in reported(rig.nodes["b"])}
 
 
 async def test_without_takeover_messages_wait_for_their_node(autojump_clock: MockClock) -> None:

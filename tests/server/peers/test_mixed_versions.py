@@ -19,6 +19,7 @@ from qmq.server.node import Node
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import eventually, send, subscribe
 from tests.storage.test_version_1 import FILES
+from tests.support.conditions import reported
 
 FUTURE_KIND = 250
 VARYING = frozenset({"/mesh/lend"})
@@ -67,13 +68,13 @@ def write_unknown(node: Node, body: bytes) -> None:
 
 
 def trouble(mesh: MeshRig) -> list[tuple[str, str]]:
-    """Alarms that say that nodes do not understand each other."""
+    """Conditions and events that say that nodes do not understand each other."""
     quiet = {"new-disk"}
     return [
-        (name, alarm["message"])
+        (name, one["message"])
         for name, node in mesh.nodes.items()
-        for alarm in node.alarms.list()
-        if alarm["code"] not in quiet
+        for one in reported(node)
+        if one["code"] not in quiet
     ]
 
 

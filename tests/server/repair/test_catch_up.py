@@ -14,6 +14,7 @@ from qmq.storage.catalog.memory import MemoryCatalog
 from qmq.storage.disk.memory import MemoryDisk
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
+from tests.support.conditions import reported
 from tests.support.depths import depths
 
 F = "/fanout/f"
@@ -67,7 +68,7 @@ async def test_what_is_left_of_a_dropped_journal_reaches_a_node_that_comes_back(
         assert await reader.messages(3) == [b"before", b"while", b"away"]
         b = mesh.nodes["b"]
         assert b.catch_up.taken > 4
-        assert "gap" not in {alarm["code"] for alarm in b.alarms.list()}
+        assert "gap" not in {one["code"] for one in reported(b)}
         await b.checkpoints.checkpoint()
         waiting = {queue for queue, dot, _ in b.store.unsettled(None, 1000) if dot.origin.node == "a"}
         assert waiting == {JOBS, "/queue/elsewhere"}
@@ -172,7 +173,7 @@ async def test_what_a_fanouts_retention_has_dropped_is_told_to_those_who_resume(
         again = await followed(mesh, "b", **{"qmq-resume": f"{origin}={sequence}"})
         first = await again.next("MESSAGE")
         assert "qmq-gap" in first.head.headers
-        assert "gap" in {alarm["code"] for alarm in mesh.nodes["b"].alarms.list()}
+        assert "gap" in {one["code"] for one in reported(mesh.nodes["b"])}
 
 
 async def test_who_was_told_so_has_the_queue_messages_of_that_stretch_for_others(autojump_clock: MockClock) -> None:
@@ -186,7 +187,7 @@ async def test_who_was_told_so_has_the_queue_messages_of_that_stretch_for_others
         await mesh.start("b")
         await mesh.until_linked()
         await eventually(lambda: mesh.nodes["b"].durable_vector() == mesh.nodes["a"].durable_vector())
-        assert "gap" in {alarm["code"] for alarm in mesh.nodes["b"].alarms.list()}
+        assert "gap" in {one["code"] for one in reported(mesh.nodes["b"])}
         await forget_the_past(mesh, "b")
 
         await mesh.stop("a", wipe=True)

@@ -18,6 +18,7 @@ from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.repair.test_catch_up import forget_the_past, short_lived
 from tests.server.repair.test_incarnation_gc import age_until_unknown
 from tests.server.rig import eventually, send, subscribe
+from tests.support.conditions import reported
 from tests.support.depths import depths
 
 F = "/fanout/f"
@@ -91,7 +92,7 @@ async def test_it_comes_back_and_only_what_is_damaged_is_given_up(autojump_clock
         assert [vector[origin] for vector in vectors] == [5, 5, 5], "one record begins the incarnation"
         for node in mesh.nodes.values():
             assert node.broker.durable_subscriptions.gone.ends == {origin: [3]}
-            assert "gap" in {alarm["code"] for alarm in node.alarms.list()}
+            assert "gap" in {one["code"] for one in reported(node)}
         await mesh.kill("a")
         assert depths(await mesh.start("a")) == {JOBS: 3}
 
@@ -571,14 +572,14 @@ async def test_the_first_record_of_all_may_be_damaged_too(autojump_clock: MockCl
         await until_same(mesh, "abc")
 
 
-async def test_the_alarm_of_damage_is_still_to_be_seen_when_much_stood_behind_it(autojump_clock: MockClock) -> None:
+async def test_the_condition_of_damage_is_still_to_be_seen_when_much_stood_behind_it(autojump_clock: MockClock) -> None:
     async with mesh_of("a", "b", "c").run() as mesh:
         origin = await written_alone(mesh, "one", *[f"later {number}" for number in range(50)])
         rot(mesh.disks["a"], b"one")
 
         a = await mesh.start("a")
 
-        told = [str(alarm["message"]) for alarm in a.alarms.list() if alarm["code"] == "quarantine"]
+        told = [str(one["message"]) for one in reported(a) if one["code"] == "quarantine"]
         assert len(told) == 2
         assert "cannot be read" in told[1]
         assert f"records 3 to 52 of {origin}, intact but behind such a place" in told[0]

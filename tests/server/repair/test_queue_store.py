@@ -16,6 +16,7 @@ from tests.server.repair.test_catch_up import JOBS, SHORT, forget_the_past, publ
 from tests.server.repair.test_quarantine_restore import rot
 from tests.server.repair.test_rotten_rows import ONE_LIFE, codes, meet_damage, queued, rig, spoil, standing
 from tests.server.rig import Client, eventually, subscribe
+from tests.support.conditions import reported
 
 OTHER = "/queue/other"
 NEVER = StorageSettings(checkpoint_bytes=1 << 30)
@@ -41,7 +42,7 @@ async def same_everywhere(mesh: MeshRig) -> None:
 
 def lost(node: Node) -> list[str]:
     """What its operator is told to be lost."""
-    return [str(alarm["message"]) for alarm in node.alarms.list() if alarm["code"] == "lost"]
+    return [str(one["message"]) for one in reported(node) if one["code"] == "lost"]
 
 
 def by_its_stores(*nodes: Node) -> None:

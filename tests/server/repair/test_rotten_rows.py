@@ -17,6 +17,7 @@ from qmq.storage.queues.memory_store import MemoryQueueStore
 from tests.server.mesh_rig import MeshRig
 from tests.server.repair.test_catch_up import JOBS, SHORT, forget_the_past, publish
 from tests.server.rig import eventually, subscribe
+from tests.support.conditions import reported
 
 ONE_LIFE = {"segment_bytes_max": 4096, "journal_keep_bytes": 1 << 20, "journal_bytes_max": 1 << 22, "reserve_bytes": 0}
 """A journal that drops nothing."""
@@ -65,7 +66,7 @@ def meet_damage(node: Node, origin: Origin) -> None:
 
 
 def codes(node: Node) -> Collection[str]:
-    return {str(alarm["code"]) for alarm in node.alarms.list()}
+    return {str(one["code"]) for one in reported(node)}
 
 
 async def test_a_node_alone_brings_a_damaged_row_back_from_its_journal(autojump_clock: MockClock) -> None:
@@ -91,7 +92,7 @@ async def test_what_nobody_has_is_told_as_lost_and_the_queue_goes_on(autojump_cl
 
         assert await bodies(mesh, "a", 2) == [b"one", b"three"]
         await eventually(lambda: a.queue_store_repair.lost == 1)
-        (lost,) = [alarm for alarm in a.alarms.list() if alarm["code"] == "lost"]
+        (lost,) = [one for one in reported(a) if one["code"] == "lost"]
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
         assert status_of(a)["rows"] == {"mended": 0, "lost": 1}
@@ -232,7 +233,7 @@ async def test_a_node_alone_says_what_its_store_may_have_lost_and_goes_on(autoju
         a = await mesh.start("a")
 
         await eventually(lambda: "lost" in codes(a))
-        (lost,) = [alarm for alarm in a.alarms.list() if alarm["code"] == "lost"]
+        (lost,) = [one for one in reported(a) if one["code"] == "lost"]
         assert f"unsettled messages of {dropped[0]} after 0 up to {dropped[1]}" in str(lost["message"])
         assert "damage" in codes(a)
         await publish(mesh, "a", JOBS, "four")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from qmq.dots import Dot, parse_origin
 from tests.simulation.evidence import Excuses
 
-_LOST = re.compile(r"ALARM lost: the message (\S+)-(\d+) of ")
-_MAY_BE_LOST = re.compile(r"ALARM lost: unsettled messages of \S+ after \d+ up to \d+, if there were any")
+_LOST = re.compile(r"EVENT lost: the message (\S+)-(\d+) of ")
+_MAY_BE_LOST = re.compile(r"EVENT lost: unsettled messages of \S+ after \d+ up to \d+, if there were any")
 """Of a queue store of which nothing could be read."""
 
 

@@ -1,0 +1,166 @@
+"""Conditions and events: what an operator should know of a node.
+
+A condition is a state. It is raised when the state begins, cleared when it ends, and repeated reports of it only
+increase its count. An event is history: something was found or has happened, and nothing ends it. Both are logged, both
+are published on `/system/events`, and `qmq conditions` shows them with an advice.
+
+Conditions are kept until they are cleared. Events, and conditions that are over, are kept up to `PAST_KEPT`; the most
+severe stay longest. All of it ends with the process: a state that outlives it is found again at the start.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+CONDITIONS_MAX: Final = 200
+PAST_KEPT: Final = 100
+MESSAGE_CHARACTERS_MAX: Final = 300
+REPEATED_US: Final = 60_000_000
+"""An equal event within this time is counted, not logged."""
+
+log = logging.getLogger("qmq.condition")
+
+
+class Severity(StrEnum):
+    """How urgent it is. The order is that of the list."""
+
+    INFO = "info"
+    WARNING = "warning"
+    """Nothing is wrong for clients yet."""
+    ERROR = "error"
+    """Some clients are refused, or some copies are missing."""
+    CRITICAL = "critical"
+    """Messages are lost, or will be if nothing is done."""
+
+
+class Rule(NamedTuple):
+    """What a code means for the operator."""
+
+    severity: Severity
+    advice: str
+
+
+OPERATIONS: Final = "docs/operations.md"
+
+RULES: Final[Mapping[str, Rule]] = {
+    "checkpoint": Rule(Severity.ERROR, "Free disk space, or check the disk or server of the queue store."),
+    "clock": Rule(Severity.ERROR, f"Set the clock of the node that the message names ({OPERATIONS}, clocks)."),
+    "damage": Rule(Severity.ERROR, "A disk that flips bits once does it again: replace it."),
+    "destinations-differ": Rule(Severity.WARNING, "Give all nodes the same [[destinations]], then reload each."),
+    "disk-full": Rule(Severity.ERROR, "Free disk space, or let consumers drain the queues."),
+    "gap": Rule(Severity.CRITICAL, "These records are on no member. Compare with the senders' own records."),
+    "interest-full": Rule(Severity.WARNING, "Use patterns in place of many single topics."),
+    "local-socket": Rule(Severity.WARNING, "Use --at instead, or a shorter data directory."),
+    "lost": Rule(Severity.CRITICAL, "This message is on no member. Compare with the sender's own records."),
+    "lost-tail": Rule(Severity.CRITICAL, "The disk confirmed what it had not stored. Do not use it for this."),
+    "memory": Rule(Severity.WARNING, "See `qmq status` for slow subscriptions, and limits.memory_bytes_max."),
+    "new-disk": Rule(Severity.WARNING, "Wait: it counts when it has what a majority has."),
+    "old-disk": Rule(Severity.ERROR, "Wait, if the copy was restored on purpose; else find out which disk runs."),
+    "quarantine": Rule(Severity.ERROR, "In a mesh wait for its peers; alone run `qmq log release DIR`."),
+    "reload": Rule(Severity.WARNING, "Correct the file that the message names, then reload."),
+    "retained-full": Rule(Severity.WARNING, "Raise the limits of retained values, or clear unused ones."),
+    "retired": Rule(Severity.ERROR, "Do not start this data directory again."),
+    "retirement-unconfirmed": Rule(Severity.WARNING, "Check the links of the node that the message names."),
+    "returned": Rule(Severity.INFO, ""),
+    "shortage": Rule(Severity.ERROR, "Raise the limit of open files, or close idle clients."),
+    "takeover": Rule(Severity.WARNING, "Start the node whose messages are served here."),
+    "takeover-failed": Rule(Severity.ERROR, "Free disk space; another node tries meanwhile."),
+    "takeover-differs": Rule(Severity.ERROR, "Give both nodes the same takeover settings."),
+    "taken-over": Rule(Severity.WARNING, "Wait: this node asks for its messages."),
+}
+"""Codes that no link has. A code that is not here is that of a refused or broken link."""
+
+LINK: Final = Rule(Severity.ERROR, "Compare peers file, secret, certificate and software of both nodes.")
+
+
+@dataclass(slots=True)
+class Condition:
+    """One condition or event; times are microseconds since 1970. `until_us` is None while it is present."""
+
+    code: str
+    severity: Severity
+    message: str
+    advice: str
+    since_us: int
+    last_us: int
+    until_us: int | None = None
+    count: int = 1
+
+
+class Conditions:
+    """The conditions of one node, its latest events, and the conditions that are over."""
+
+    def __init__(self) -> None:
+        self._present: dict[tuple[str, str], Condition] = {}
+        self._past: list[Condition] = []
+
+    def raise_condition(self, code: str, message: str, now_us: int) -> bool:
+        """A state began, or lasts. Whether it is new; then it is logged."""
+        message = message[:MESSAGE_CHARACTERS_MAX]
+        known = self._present.get((code, message))
+        if known is not None:
+            known.count += 1
+            known.last_us = now_us
+            return False
+        if len(self._present) >= CONDITIONS_MAX:
+            del self._present[min(self._present, key=lambda one: _urgency(self._present[one]))]
+        one = self._present[code, message] = _condition(code, message, now_us)
+        log.log(_level(one.severity), "! CONDITION %s: %s", code, message)
+        return True
+
+    def clear(self, code: str, message: str, now_us: int) -> bool:
+        """The state has ended. Whether it was raised before."""
+        one = self._present.pop((code, message[:MESSAGE_CHARACTERS_MAX]), None)
+        if one is None:
+            return False
+        one.until_us = now_us
+        self._keep(one)
+        log.info("= condition %s is over; it said: %s", code, one.message)
+        return True
+
+    def add_event(self, code: str, message: str, now_us: int) -> bool:
+        """Something has happened. Whether it is logged: not when it is repeated within a minute."""
+        message = message[:MESSAGE_CHARACTERS_MAX]
+        one = next((one for one in self._past if (one.code, one.message) == (code, message)), None)
+        is_repeated = one is not None and now_us - one.last_us < REPEATED_US
+        if one is None:
+            one = _condition(code, message, now_us)
+            self._keep(one)
+        else:
+            one.count += 1
+        one.last_us = one.until_us = now_us
+        if not is_repeated:
+            log.log(_level(one.severity), "! EVENT %s: %s", code, message)
+        return not is_repeated
+
+    def present(self) -> list[dict[str, Any]]:
+        """The conditions, the most severe first, then the oldest."""
+        return [asdict(one) for one in sorted(self._present.values(), key=_urgency, reverse=True)]
+
+    def past(self) -> list[dict[str, Any]]:
+        """Events and conditions that are over, the latest first."""
+        return [asdict(one) for one in sorted(self._past, key=lambda one: one.last_us, reverse=True)]
+
+    def _keep(self, one: Condition) -> None:
+        if len(self._past) >= PAST_KEPT:
+            self._past.remove(min(self._past, key=lambda kept: (_rank(kept.severity), kept.last_us)))
+        self._past.append(one)
+
+
+def _condition(code: str, message: str, now_us: int) -> Condition:
+    rule = RULES.get(code, LINK)
+    return Condition(code, rule.severity, message, rule.advice, now_us, now_us)
+
+
+def _urgency(one: Condition) -> tuple[int, int]:
+    return _rank(one.severity), -one.since_us
+
+
+def _rank(severity: Severity) -> int:
+    return list(Severity).index(severity)
+
+
+def _level(severity: Severity) -> int:
+    return logging.INFO if severity is Severity.INFO else logging.ERROR
