@@ -25,6 +25,10 @@ COMMANDS: Table = {
     "send": ("qmq.cli.send:send", "Send messages to a destination."),
     "listen": ("qmq.cli.listen:listen", "Print the messages of a destination as they arrive."),
     "status": ("qmq.cli.status:status", "Show the status of a node."),
+    "conditions": (
+        "qmq.cli.admin.conditions:conditions",
+        "Show the present conditions of all nodes, the most severe first.",
+    ),
     "queues": ("qmq.cli.listing:queues", "List queues with messages or consumers."),
     "topics": ("qmq.cli.listing:topics", "List topics and patterns with subscribers."),
     "fanouts": ("qmq.cli.listing:fanouts", "List fanouts with a log or subscribers."),

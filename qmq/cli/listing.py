@@ -139,11 +139,11 @@ def _page(client: CommandClient) -> dict[str, Any]:
         raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
     try:
         page = json.loads(frame.body)
-        rows = page["destinations"] if "destinations" in page else page["subscribers"]
+        rows = next(page[name] for name in ("destinations", "subscribers", "conditions") if name in page)
         after = page.get("next", "")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not isinstance(after, str):
             raise ValueError("no rows")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, StopIteration, TypeError, AttributeError) as error:
         raise Failed(f"{client.address}: sends no list; is it a QMQ node?") from error
     return {**page, "rows": rows}
 

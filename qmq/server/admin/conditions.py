@@ -48,6 +48,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "checkpoint": Rule(Severity.ERROR, "Free disk space, or check the disk or server of the queue store."),
     "clock": Rule(Severity.ERROR, f"Set the clock of the node that the message names ({OPERATIONS}, clocks)."),
     "damage": Rule(Severity.ERROR, "A disk that flips bits once does it again: replace it."),
+    "definitions-behind": Rule(Severity.WARNING, "Start the other nodes: too few can be asked for the definitions."),
     "destinations-differ": Rule(Severity.WARNING, "Give all nodes the same [[destinations]], then reload each."),
     "disk-full": Rule(Severity.ERROR, "Free disk space, or let consumers drain the queues."),
     "gap": Rule(Severity.CRITICAL, "These records are on no member. Compare with the senders' own records."),
@@ -58,6 +59,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "memory": Rule(Severity.WARNING, "See `qmq status` for slow subscriptions, and limits.memory_bytes_max."),
     "new-disk": Rule(Severity.WARNING, "Wait: it counts when it has what a majority has."),
     "old-disk": Rule(Severity.ERROR, "Wait, if the copy was restored on purpose; else find out which disk runs."),
+    "policies-unfit": Rule(Severity.WARNING, "Change the policy or the limit that the message names."),
     "quarantine": Rule(Severity.ERROR, "In a mesh wait for its peers; alone run `qmq log release DIR`."),
     "reload": Rule(Severity.WARNING, "Correct the file that the message names, then reload."),
     "retained-full": Rule(Severity.WARNING, "Raise the limits of retained values, or clear unused ones."),
@@ -149,6 +151,12 @@ class Conditions:
         self._past.append(one)
 
 
+def urgency_key(row: Mapping[str, Any]) -> str:
+    """Orders rows of several nodes: the most severe first, then the oldest."""
+    rank = len(Severity) - _rank(Severity(row["severity"]))
+    return f"{rank}/{row['since_us']:020d}/{row['node']}/{row['code']}/{row['message']}"
+
+
 def _condition(code: str, message: str, now_us: int) -> Condition:
     rule = RULES.get(code, LINK)
     return Condition(code, rule.severity, message, rule.advice, now_us, now_us)
@@ -163,4 +171,4 @@ def _rank(severity: Severity) -> int:
 
 
 def _level(severity: Severity) -> int:
-    return logging.INFO if severity is Severity.INFO else logging.ERROR
+    return {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING}.get(severity, logging.ERROR)

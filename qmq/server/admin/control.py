@@ -19,6 +19,7 @@ from qmq.server.admin.counts import (
     CountsContext,
     Page,
     Row,
+    condition_rows,
     destination_rows,
     queue_depth,
     row_key,
@@ -38,6 +39,8 @@ COUNT_MESSAGES = "/control/count-msgs"
 COUNT_SUBSCRIBERS = "/control/count-subscribers"
 LIST = "/control/list"
 LIST_SUBSCRIBERS = "/control/list-subscribers"
+CONDITIONS = "/control/conditions"
+PAST = f"{CONDITIONS}/past"
 
 # Request → the kinds of destinations that it concerns.
 QUESTIONS: Mapping[str, tuple[DestinationKind, ...]] = {
@@ -45,21 +48,29 @@ QUESTIONS: Mapping[str, tuple[DestinationKind, ...]] = {
     COUNT_SUBSCRIBERS: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
     LIST: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
     LIST_SUBSCRIBERS: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
+    CONDITIONS: (),
 }
 FACTS: Mapping[str, str] = {
     COUNT_MESSAGES: "num_messages",
     COUNT_SUBSCRIBERS: "num_subscribers",
     LIST: "destinations",
     LIST_SUBSCRIBERS: "subscribers",
+    CONDITIONS: "conditions",
 }
 """The name of each fact in the response; headers have a hyphen where it has an underscore."""
 
 UNDERSTOOD = ", ".join(
     [
         STATUS,
+        CONDITIONS,
+        PAST,
         *(f"{CONTROL}{verb.form}" for verb in VERBS.values()),
         *UNDERSTOOD_DEFINITIONS,
-        *(f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME" for request, kinds in QUESTIONS.items()),
+        *(
+            f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME"
+            for request, kinds in QUESTIONS.items()
+            if kinds
+        ),
     ]
 )
 """For an error: `/control/count-subscribers/queue|topic|fanout/NAME`."""
@@ -74,7 +85,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """`about` is a destination, or for LIST a prefix of one."""
+    """`about` is a destination, for LIST a prefix of one, and for CONDITIONS the destination of the request."""
 
     what: str
     about: str
@@ -159,6 +170,8 @@ async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
 
 def parse_request(destination: str, headers: Mapping[str, str]) -> ControlRequest:
     """The request that a SEND contains. Raises Refused."""
+    if destination in (CONDITIONS, PAST):
+        return ControlRequest(CONDITIONS, destination, headers.get("after", ""), _limit(headers))
     for what, kinds in QUESTIONS.items():
         if not destination.startswith(f"{what}/"):
             continue
@@ -196,8 +209,11 @@ def _makes_sense(request: ControlRequest) -> bool:
         and type(request.limit) is int
         and 1 <= request.limit <= ROWS_MAX
         and request.what in QUESTIONS
-        and any(request.about.startswith(prefix) for prefix in KINDS)
-        and request.kind in QUESTIONS[request.what]
+        and (
+            request.about in (CONDITIONS, PAST)
+            if request.what == CONDITIONS
+            else any(request.about.startswith(prefix) for prefix in KINDS) and request.kind in QUESTIONS[request.what]
+        )
     )
 
 
@@ -210,6 +226,10 @@ async def respond_here(context: ControlContext, request: ControlRequest) -> Fact
         return {FACTS[what]: sum(1 for _ in subscribers_of(context, about))}
     if what == LIST:
         page = await destination_rows(context, request.kind, about, request.after, request.limit)
+    elif what == CONDITIONS:
+        reported = context.conditions
+        found = reported.past() if about == PAST else reported.present()
+        page = condition_rows(found, context.settings.name, request.after, request.limit)
     else:
         page = subscriber_rows(context, about, request.after, request.limit)
     return _page_facts(FACTS[what], page)

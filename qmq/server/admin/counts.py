@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.config import NodeSettings
+from qmq.server.admin.conditions import urgency_key
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Engine, Tasks
 from qmq.storage.queues.served_rows import ServedRows
@@ -214,8 +215,17 @@ def _subscriber_row(context: CountsContext, destination: str, subscription: Subs
     return {**row, "destination": subscription.destination}
 
 
+def condition_rows(reported: list[dict[str, Any]], node: str, after: str, limit: int) -> Page:
+    """One page of conditions or events of this node."""
+    rows = [{"node": node, **{name: value for name, value in one.items() if value is not None}} for one in reported]
+    rows = nsmallest(limit + 1, (row for row in rows if row_key(row) > after), key=row_key)
+    return Page(rows[:limit], row_key(rows[limit - 1]) if len(rows) > limit else "")
+
+
 def row_key(row: Row) -> str:
     """The key that orders lists and that `after` names: a destination, or a subscriber's address in the mesh."""
+    if "severity" in row:
+        return urgency_key(row)
     if "session" in row:
         return f"{row['node']}/{row['session']:019d}/{row['id']}"
     return str(row["destination"])

@@ -51,8 +51,8 @@ def policies(*given: tuple[str, int], locked: bool = False) -> DestinationSettin
     return DestinationSettings(policies=tuple(found))
 
 
-def alarms(node: Node) -> list[str]:
-    return [alarm["code"] for alarm in node.alarms.list()]
+def conditions(node: Node) -> list[str]:
+    return [one["code"] for one in node.conditions.present()]
 
 
 async def test_a_change_on_one_node_applies_on_all(autojump_clock: MockClock) -> None:
@@ -228,9 +228,9 @@ async def test_a_new_disk_gets_everything_and_keeps_it(autojump_clock: MockClock
         await mesh.start("c")
 
         assert (limit_of(mesh.nodes["c"]), limit_of(mesh.nodes["c"], "/queue/r")) == (7, 9)
-        assert "definitions-behind" in alarms(mesh.nodes["c"])
+        assert "definitions-behind" in conditions(mesh.nodes["c"])
         rejoin(mesh, "c")
-        await eventually(lambda: "definitions-behind" not in alarms(mesh.nodes["c"]))
+        await eventually(lambda: "definitions-behind" not in conditions(mesh.nodes["c"]))
 
 
 async def test_a_definition_without_record_is_recorded_again(autojump_clock: MockClock) -> None:
@@ -275,13 +275,16 @@ async def test_files_that_differ_no_longer_matter_once_the_mesh_has_policies(aut
     mesh = MeshRig("a", "b")
     mesh.destinations = {"a": policies((Q, 5)), "b": policies((Q, 6))}
     async with mesh.run():
-        assert (alarms(mesh.nodes["a"]), alarms(mesh.nodes["b"])) == (["destinations-differ"], ["destinations-differ"])
+        assert (conditions(mesh.nodes["a"]), conditions(mesh.nodes["b"])) == (
+            ["destinations-differ"],
+            ["destinations-differ"],
+        )
 
         await put(mesh, "a", "/queue/r", delivery_limit=9)
         await until_alike(mesh)
 
         assert [limit_of(node) for node in mesh.nodes.values()] == [5, 5]
-        await eventually(lambda: not alarms(mesh.nodes["a"]) and not alarms(mesh.nodes["b"]))
+        await eventually(lambda: not conditions(mesh.nodes["a"]) and not conditions(mesh.nodes["b"]))
 
 
 async def test_a_locked_entry_is_refused_and_counts(autojump_clock: MockClock) -> None:
@@ -295,7 +298,7 @@ async def test_a_locked_entry_is_refused_and_counts(autojump_clock: MockClock) -
         await put(mesh, "b", delivery_limit=8)
         await until_alike(mesh)
         assert (limit_of(mesh.nodes["a"]), limit_of(mesh.nodes["b"])) == (5, 8)
-        await eventually(lambda: "destinations-differ" in alarms(mesh.nodes["b"]))
+        await eventually(lambda: "destinations-differ" in conditions(mesh.nodes["b"]))
 
 
 async def test_changes_that_do_not_fit_together_leave_the_later_one_out_everywhere(autojump_clock: MockClock) -> None:
@@ -309,9 +312,9 @@ async def test_changes_that_do_not_fit_together_leave_the_later_one_out_everywhe
         for node in mesh.nodes.values():
             assert node.policies.queue_rules("/queue/x").dead_letter == "/queue/y"
             assert node.policies.queue_rules("/queue/y").dead_letter == "/queue/dead-letters"
-            assert "policies-unfit" in alarms(node)
+            assert "policies-unfit" in conditions(node)
         await ask(mesh, "a", "delete/policy/queue/x")
         await until_alike(mesh)
         for node in mesh.nodes.values():
             assert node.policies.queue_rules("/queue/y").dead_letter == "/queue/x"
-            assert "policies-unfit" not in alarms(node)
+            assert "policies-unfit" not in conditions(node)

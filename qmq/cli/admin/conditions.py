@@ -1,0 +1,56 @@
+"""`qmq conditions`: what an operator should look at, of one node or of the mesh (`qmq.server.admin.conditions`)."""
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ..client import Endpoint
+from ..listing import Row, pages
+from ..options import client_options, json_option
+from ..output import print_json, printable
+
+URGENT = ("error", "critical")
+
+
+@click.command
+@client_options
+@click.option("--past", is_flag=True, help="Show events and conditions that are over instead.")
+@click.option("--one-node", is_flag=True, help="Ask only the node that answers, not the whole mesh.")
+@json_option
+def conditions(node: Endpoint, past: bool, one_node: bool, as_json: bool) -> None:
+    """Show the present conditions of all nodes, the most severe first.
+
+    Each is shown with its node, since when it lasts, and what to do about it. Exit code 1 if one of them is an error or
+    critical, or if a node did not answer.
+    """
+    rows: list[Row] = []
+    missing: set[str] = set()
+    with node.connect() as client:
+        for page in pages(client, "/control/conditions" + "/past" * past, of_mesh=not one_node):
+            rows += page["rows"]
+            missing.update(page.get("nodes_missing") or ())
+    if as_json:
+        print_json({"rows": rows, "nodes_missing": sorted(missing)})
+    else:
+        for line in [line for row in rows for line in _lines(row)] or ["no conditions" if not past else "no events"]:
+            click.echo(printable(line))
+    if missing:
+        click.echo(f"qmq: did not answer: {printable(', '.join(sorted(missing)))}", err=True)
+    if missing or (not past and any(row.get("severity") in URGENT for row in rows)):
+        sys.exit(1)
+
+
+def _lines(row: Row) -> Iterator[str]:
+    times = f"  {row['count']} times" if row.get("count", 1) != 1 else ""
+    until = f" to {_time(row['until_us'])}" if "until_us" in row else ""
+    yield f"{row.get('severity')}  {row.get('node')}  {row.get('code')}  {_time(row.get('since_us', 0))}{until}{times}"
+    yield f"    {row.get('message')}"
+    if row.get("advice"):
+        yield f"    {row['advice']}"
+
+
+def _time(microseconds: Any) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
