@@ -45,6 +45,8 @@ COMMANDS: Table = {
     ),
     "connections": ("qmq.cli.admin.connections:connections", "List the connections of clients, on all nodes."),
     "kick": ("qmq.cli.admin.connections:kick", "End connections of clients, by ID, user or address, on all nodes."),
+    "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
+    "policies": ("qmq.cli.admin.definitions:policies", "List, set and delete the policies of destinations."),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),

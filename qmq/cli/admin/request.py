@@ -82,11 +82,11 @@ def show_missing(answer: Mapping[str, str]) -> None:
         raise SystemExit(1)
 
 
-def ask(node: Endpoint, destination: str, headers: Headers) -> dict[str, Any]:
+def ask(node: Endpoint, destination: str, headers: Headers = (), body: bytes = b"") -> dict[str, Any]:
     """The JSON response to a control request. Raises Failed or ServerError."""
     with node.connect() as client:
         asked = [("destination", f"/control/{destination}"), ("reply-to", ANSWERS), *headers]
-        client.write(client.frame("SEND", asked))
+        client.write(client.frame("SEND", asked, body))
         frame = client.receive(client.timeout_seconds)
         if frame is None:
             raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")

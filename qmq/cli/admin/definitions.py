@@ -1,0 +1,185 @@
+"""`qmq definitions` and `qmq policies`: settings that the mesh shares. The rules are in docs/definitions.md."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+import click
+
+from ...definitions.document import differences, document, read_document
+from ..client import Endpoint, Headers
+from ..options import client_options, json_option, together
+from ..output import Failed, print_json, printable, table
+from .request import ask, check_kind
+
+change_options: Callable[..., Any] = together(
+    client_options,
+    click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has the change."),
+    click.option("--dry-run", is_flag=True, help="Check everything, and change nothing."),
+    json_option,
+)
+
+
+@click.group
+def definitions() -> None:
+    """Export, import and compare the definitions of a mesh.
+
+    Definitions are settings that the whole mesh shares, such as policies of destinations.
+    """
+
+
+@definitions.command("export")
+@client_options
+def export(node: Endpoint) -> None:
+    """Print all definitions, as a file for `import`."""
+    click.echo(json.dumps(_export(node), indent=2, ensure_ascii=False))
+
+
+@definitions.command("import")
+@click.argument("file", type=click.File("rb"))
+@change_options
+def import_(file: BinaryIO, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+    """Define what a file contains: all of it or nothing.
+
+    FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. What has no counterpart in a
+    file of RabbitMQ is listed. Definitions that the file does not contain stay.
+    """
+    facts = ask(node, "definitions/import", _headers(quorum, dry_run), file.read())
+    left_out = facts.get("left_out", [])
+    if as_json:
+        print_json(facts)
+    else:
+        for line in left_out:
+            click.echo(printable(f"left out: {line}"))
+        count = facts["definitions"]
+        click.echo(
+            f"{count} definitions are correct" if dry_run else f"{count} definitions, {facts['changed']} changed"
+        )
+    _check_quorum(facts)
+
+
+@definitions.command("diff")
+@click.argument("file", type=click.File("rb"))
+@client_options
+@json_option
+def diff(file: BinaryIO, node: Endpoint, as_json: bool) -> None:
+    """Show how the definitions of the mesh differ from a file.
+
+    FILE is as for `import`. Exit code 1 if they differ.
+    """
+    wanted, left_out = read_document(file.read())
+    present, _ = read_document(json.dumps(_export(node)).encode())
+    rows = [
+        {"kind": kind, "name": name, "mesh": mesh, "file": in_file}
+        for kind, name, mesh, in_file in differences(present, wanted)
+    ]
+    if as_json:
+        print_json({"differences": rows, "left_out": left_out})
+    else:
+        for row in rows:
+            click.echo(printable(f"{row['kind']} {row['name']}: {_text(row['mesh'])} → {_text(row['file'])}"))
+        for line in left_out:
+            click.echo(printable(f"left out: {line}"))
+    if rows:
+        raise SystemExit(1)
+
+
+@click.group
+def policies() -> None:
+    """List, set and delete the policies of destinations.
+
+    A change applies on all nodes, without a restart.
+    """
+
+
+@policies.command("list")
+@client_options
+@json_option
+def list_policies(node: Endpoint, as_json: bool) -> None:
+    """List the policies, and what they set."""
+    facts = ask(node, "definitions/list/policy")
+    if as_json:
+        print_json(facts)
+        return
+    rows = [[row["name"], " ".join(f"{k}={_text(v)}" for k, v in row["value"].items())] for row in facts["definitions"]]
+    click.echo("\n".join(table(["PATTERN", "VALUES"], [[printable(cell) for cell in row] for row in rows])))
+    if not facts.get("seeded", True):
+        click.echo("qmq: these are from the node file: no policy was changed at run time", err=True)
+
+
+@policies.command("set")
+@click.argument("pattern")
+@click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
+@change_options
+def set_policy(
+    pattern: str, values: tuple[str, ...], node: Endpoint, quorum: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Set the policy of a destination, or of all that match a pattern.
+
+    PATTERN is a destination, or a prefix with `*`. The keys are those of the node file; a VALUE is JSON, or text. The
+    keys that are not given get their defaults. Exit code 1 if the policy is not allowed; then nothing has changed.
+    """
+    check_kind(pattern, ("queue", "fanout", "topic"))
+    facts = ask(
+        node, f"definitions/put/policy{pattern}", _headers(quorum, dry_run), json.dumps(_values(values)).encode()
+    )
+    _show(facts, "set", dry_run, as_json)
+
+
+@policies.command("delete")
+@click.argument("pattern")
+@change_options
+def delete_policy(pattern: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete the policy of exactly this pattern.
+
+    Exit code 1 if there is none.
+    """
+    check_kind(pattern, ("queue", "fanout", "topic"))
+    facts = ask(node, f"definitions/delete/policy{pattern}", _headers(quorum, dry_run))
+    _show(facts, "deleted", dry_run, as_json)
+
+
+def _export(node: Endpoint) -> dict[str, Any]:
+    found = ask(node, "definitions/export").get("document")
+    return found if isinstance(found, dict) else document({})
+
+
+def _headers(quorum: bool, dry_run: bool) -> Headers:
+    return [*([("quorum", "true")] if quorum else []), *([("dry-run", "true")] if dry_run else [])]
+
+
+def _values(given: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for one in given:
+        key, sign, text = one.partition("=")
+        if not sign or not key:
+            raise click.BadParameter(f"{one!r} must be KEY=VALUE")
+        try:
+            values[key] = json.loads(text)
+        except ValueError:
+            values[key] = text
+    return values
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _show(facts: Mapping[str, Any], done: str, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        name = f"{facts['kind']} {facts['name']}"
+        same = not dry_run and not facts["changed"]
+        click.echo(
+            printable(
+                f"{name} would be {done}" if dry_run else f"{name} was so before" if same else f"{name} is {done}"
+            )
+        )
+    _check_quorum(facts)
+
+
+def _check_quorum(facts: Mapping[str, Any]) -> None:
+    """Raises Failed when a majority was asked for and did not answer in time."""
+    if facts.get("quorum") is False:
+        raise Failed("no majority has the change yet; it stands, and spreads when the other nodes can be reached")
