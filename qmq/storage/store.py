@@ -9,7 +9,7 @@ Surprising: the node's own incarnation begins with `begin_incarnation`, not when
 read and serve its log before it writes a record of its own.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ from qmq.storage.queues.choice import SQLITE, open_queue_store
 from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.repair.fanout_logs import FanoutRepairer, FoundRange
 from qmq.storage.repair.queue_rows import RowRepairer, record_quarantined
-from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader
+from qmq.storage.repair.range_snapshot import SnapshotReader
 from qmq.storage.repair.source import RepairSource
 
 _START_BYTES: Final = 4 * 1024 * 1024
@@ -59,7 +59,7 @@ class StorageStatistics:
 
 
 class Store:
-    """See the module's opening. `journal` and `recovered` are for the owner to use."""
+    """See the module's opening. The owner may use the public attributes, too."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class Store:
         definitions = opened.recovered.definitions
         self._reader = FanoutReader(journal, logs, settings.fanout_prefix, deletions)
         self._repairer = FanoutRepairer(disk, journal, logs, lock, checkpointer)
-        self._row_repairer = RowRepairer(queues, journal, checkpointer, settings)
-        self._repair_source = RepairSource(
-            queues, SnapshotReader(queues, logs, lock, deletions, definitions), checkpointer, self._row_repairer
+        self.row_repairer = RowRepairer(queues, journal, checkpointer, settings)
+        self.repair_source = RepairSource(
+            queues, SnapshotReader(queues, logs, lock, deletions, definitions), checkpointer, self.row_repairer
         )
 
     @classmethod
@@ -244,40 +244,7 @@ class Store:
 
     def missing_ranges(self) -> list[MissingRange]:
         """The ranges that the queue store is missing because it was damaged."""
-        return self._row_repairer.missing_ranges()
-
-    def repair_from_journal(self, missing: MissingRange) -> MissingRange | None:
-        """Restore from the journal what it has of `missing`; return what only peers may have. See `RowRepairer`."""
-        return self._row_repairer.search_journal(missing)
-
-    def repair_from_snapshot(self, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> MissingRange | None:
-        """Restore what a peer still has of what `repair_from_journal` returned; return what is still missing."""
-        return self._row_repairer.take(missing, after, snapshot)
-
-    def give_up_rows(self, missing: MissingRange, through: int) -> bool:
-        """No member has the missing rows up to `through`: give them up. False: nothing was missing any more."""
-        return self._row_repairer.give_up(missing, through)
-
-    def read_snapshot(
-        self,
-        origin: Origin,
-        after: int,
-        through: int,
-        given_up: int,
-        fanout: str = "",
-        lost_ends: Sequence[int] = (),
-        searched_for: Collection[MissingRange] | None = None,
-    ) -> RangeSnapshot:
-        """What the stores still hold of a range, for a peer that is missing it. See `SnapshotReader.read`.
-
-        A part ends where the queue store of this node is missing rows; if that is at its beginning, CorruptLog.
-
-        If a peer repairs damaged rows, `searched_for` names the ranges that this node has not found in its own journal.
-        There, and in ranges that it gave up, this node knows only the records that it returns (`RangeSnapshot.lost`).
-        A part ends where such a range begins or ends, and no fanout log is read. If a missing range may still be in the
-        journal, the answer says nothing new.
-        """
-        return self._repair_source.read(origin, after, through, given_up, fanout, lost_ends, searched_for)
+        return self.row_repairer.missing_ranges()
 
     def read_quarantined(self, dot: Dot) -> bytes | None:
         """The packed record of this message, if it is in quarantine. Reads all of the quarantine."""
@@ -300,22 +267,14 @@ class Store:
         """Rewrite the log with what was found. False: the repair must begin again, or there is no room."""
         if not self._repairer.finish(destination, found, self._settings.reserve_bytes):
             return False
-        self._repair_source.forget_index()
+        self.repair_source.forget_index()
         self._logs.damaged.pop(destination, None)
         return True
-
-    def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
-        """Which of these messages this node knows to be settled, or to have failed; nothing about those it gave up."""
-        return self._repair_source.known_of(dots, given_up, forgotten)
 
     def unsettled(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
         """Up to `limit` messages in the queue store, by dot, each with its queue and how often it has failed; only what
         comes after `after`."""
-        return self._repair_source.unsettled(after, limit)
-
-    def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
-        """As `unsettled`, with the messages of damaged rows: a peer that does not know of a settle may restore them."""
-        return self._repair_source.in_doubt(after, limit)
+        return self.repair_source.unsettled(after, limit)
 
     def fanouts(self) -> list[str]:
         """Destinations that have a fanout log, sorted."""

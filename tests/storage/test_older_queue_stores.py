@@ -120,7 +120,7 @@ def test_a_settle_of_a_damaged_journal_outlives_the_search_of_one_run() -> None:
             disk.put(path, data.replace(b"rotten", b"Rotten"))
     MemoryQueueStore(disk).begin_anew()
     store = open_small(disk)
-    left = [store.repair_from_journal(missing) for missing in store.missing_ranges()]
+    left = [store.row_repairer.search_journal(missing) for missing in store.missing_ranges()]
     end = store.journal.end
     while store.journal.start < end:
         store.journal.append([a.published("/topic/x", b"x" * 900)])
@@ -131,7 +131,7 @@ def test_a_settle_of_a_damaged_journal_outlives_the_search_of_one_run() -> None:
     (missing,) = [one for one in left if one is not None and one.origin == B]
     waits = Writer(B)
     records = list(record_slices(waits.published("/queue/q", b"settled", b"waits")))
-    store.repair_from_snapshot(missing, missing.after, RangeSnapshot(2, 0, 0, records))
+    store.row_repairer.take(missing, missing.after, RangeSnapshot(2, 0, 0, records))
 
     assert all_rows(store) == {Dot(B, 2): b"waits"}
     assert store.tombstones == set()

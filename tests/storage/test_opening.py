@@ -235,7 +235,7 @@ def test_what_an_older_queue_store_lacks_is_not_taken_for_settled_while_there_is
     store = open_small(disk, ROOMY)
 
     assert [dot for dot, _ in store.recovered.messages] == [Dot(A, 1)]
-    assert store.known_of([Dot(A, 1)], {}).done == []
+    assert store.repair_source.known_of([Dot(A, 1)], {}).done == []
 
 
 def test_a_queue_store_that_lacks_what_the_journal_has_dropped_says_what_may_be_missing() -> None:

@@ -111,8 +111,8 @@ def test_a_peer_that_comes_later_gets_what_was_there_before_the_damage(damaged: 
     again.checkpoint(again.journal.end, NOW, {}, {})
 
     gone = again.recovered.lost.up_to(A, 5)
-    first = again.read_snapshot(A, 0, 5, 0, lost_ends=gone)
-    behind = again.read_snapshot(A, first.through, 5, 0, lost_ends=gone)
+    first = again.repair_source.read(A, 0, 5, 0, lost_ends=gone)
+    behind = again.repair_source.read(A, first.through, 5, 0, lost_ends=gone)
 
     assert (first.through, first.dropped, len(first.records)) == (2, 2, 1), "the part ends with what is gone"
     assert (behind.through, behind.dropped, len(behind.records)) == (5, 0, 1)

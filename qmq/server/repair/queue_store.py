@@ -102,7 +102,7 @@ class QueueStoreRepair(RepairTask, Sink):
         if missing in self._searched:
             return missing
         context = self._context
-        left = await context.environment.run_blocking(partial(context.store.repair_from_journal, missing))
+        left = await context.environment.run_blocking(partial(context.store.row_repairer.search_journal, missing))
         self._has_changed = True
         if left is not None and left.sequence:
             snapshot = self._in_memory(left)
@@ -156,7 +156,7 @@ class QueueStoreRepair(RepairTask, Sink):
             through = min(first - 1, through)
         if through > missing.after:
             self._has_changed = True
-            if await context.environment.run_blocking(partial(context.store.give_up_rows, missing, through)):
+            if await context.environment.run_blocking(partial(context.store.row_repairer.give_up, missing, through)):
                 self.lost += 1
                 self._report_lost(missing, through)
         left = missing._replace(after=through)
@@ -197,7 +197,7 @@ class QueueStoreRepair(RepairTask, Sink):
     async def _store(self, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> MissingRange | None:
         self._has_changed = True
         return await self._context.environment.run_blocking(
-            partial(self._context.store.repair_from_snapshot, missing, after, snapshot)
+            partial(self._context.store.row_repairer.take, missing, after, snapshot)
         )
 
     async def _read_anew(self) -> None:

@@ -96,7 +96,7 @@ class RepairResponder:
             # here.
             return _nothing_new(after)
         read: Callable[[], RangeSnapshot] = partial(
-            context.store.read_snapshot, origin, after, through, given_up, fanout, gone, searched_for
+            context.store.repair_source.read, origin, after, through, given_up, fanout, gone, searched_for
         )
         snapshot = await context.environment.run_blocking(read)
         if snapshot.through <= after and not snapshot.lost:
@@ -118,7 +118,9 @@ class RepairResponder:
         await context.bring_up_stores()
         given_up = dict(context.broker.durable_subscriptions.given_up)
         forgotten = frozenset(context.broker.forgotten)
-        known = await context.environment.run_blocking(partial(context.store.known_of, dots, given_up, forgotten))
+        known = await context.environment.run_blocking(
+            partial(context.store.repair_source.known_of, dots, given_up, forgotten)
+        )
         return _packed(pack_dot_groups(known.done), pack_attempts(known.failed.items()))
 
 

@@ -17,7 +17,7 @@ from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotRead
 
 
 class RepairSource:
-    """Of one store; any thread may call it. `Store` documents its methods."""
+    """Of one store; any thread may call it."""
 
     def __init__(
         self, queues: QueueStore, snapshots: SnapshotReader, checkpointer: Checkpointer, row_repairer: RowRepairer
@@ -34,11 +34,19 @@ class RepairSource:
         after: int,
         through: int,
         given_up: int,
-        fanout: str,
-        lost_ends: Sequence[int],
-        searched_for: Collection[MissingRange] | None,
+        fanout: str = "",
+        lost_ends: Sequence[int] = (),
+        searched_for: Collection[MissingRange] | None = None,
     ) -> RangeSnapshot:
-        """See `Store.read_snapshot`."""
+        """What the stores still hold of a range, for a peer that is missing it. See `SnapshotReader.read`.
+
+        A part ends where the queue store of this node is missing rows; if that is at its beginning, CorruptLog.
+
+        If a peer repairs damaged rows, `searched_for` names the ranges that this node has not found in its own journal.
+        There, and in ranges that it gave up, this node knows only the records that it returns (`RangeSnapshot.lost`).
+        A part ends where such a range begins or ends, and no fanout log is read. If a missing range may still be in the
+        journal, the answer says nothing new.
+        """
         with self._snapshot_lock, self._row_repairer.row_lock:
             known = given_up if searched_for is None else 0
             if not fanout and known <= after:
@@ -76,8 +84,8 @@ class RepairSource:
         with self._snapshot_lock:
             self.snapshots.forget()
 
-    def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin]) -> Known:
-        """See `Store.known_of`."""
+    def known_of(self, dots: list[Dot], given_up: Vector, forgotten: Collection[Origin] = ()) -> Known:
+        """Which of these messages this node knows to be settled, or to have failed; nothing about those it gave up."""
         vector, tombstones = self._checkpointer.stored
         with self._row_repairer.row_lock:
             known = known_of(self._queues, vector, tombstones, given_up, forgotten, dots)
@@ -97,7 +105,7 @@ class RepairSource:
         return found
 
     def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
-        """See `Store.in_doubt`."""
+        """As `unsettled`, with the messages of damaged rows: a peer that does not know of a settle may restore them."""
         with self._row_repairer.row_lock:
             found = self.unsettled(after, limit)
             missing_ranges = [missing for missing in self._row_repairer.missing_ranges() if missing.sequence]

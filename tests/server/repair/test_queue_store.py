@@ -119,12 +119,12 @@ async def test_what_a_peer_has_but_cannot_tell_yet_is_not_lost(autojump_clock: M
         await eventually(lambda: b.durable_vector() == a.durable_vector())
         (dot,) = spoil(a, b"two")
         lags = RangeSnapshot(dot.sequence - 1, 0, 0, [])
-        b.store.read_snapshot = lambda *args: lags  # type: ignore[method-assign]
+        b.store.repair_source.read = lambda *args: lags  # type: ignore[method-assign]
         meet_damage(a, dot.origin)
         await trio.sleep(100)
 
         assert (a.queue_store_repair.lost, a.queue_store_repair.mended) == (0, 0)
-        del b.store.read_snapshot
+        del b.store.repair_source.read
         await eventually(lambda: a.queue_store_repair.mended == 1)
 
 

@@ -145,7 +145,7 @@ async def test_a_peer_is_not_told_that_a_damaged_message_is_done(autojump_clock:
         (dot,) = spoil(b, b"two")
         mesh.cut("a", "b")
 
-        known = b.store.known_of([dot, Dot(dot.origin, dot.sequence + 1000)], {})
+        known = b.store.repair_source.known_of([dot, Dot(dot.origin, dot.sequence + 1000)], {})
 
         assert known.done == []
         b.check_damage()

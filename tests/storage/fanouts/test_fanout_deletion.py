@@ -130,7 +130,7 @@ def test_a_peer_that_was_away_gets_the_deletion_and_no_deleted_message() -> None
     append(store, a.published(F, b"1"), deleted(a, a=1), a.published(F, b"3"))
     checkpoint(store)
 
-    rest = store.read_snapshot(A, 0, 3, 0)
+    rest = store.repair_source.read(A, 0, 3, 0)
 
     assert rest.through == 3
     records = [unpack_record(packed) for packed in rest.records]

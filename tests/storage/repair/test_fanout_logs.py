@@ -137,7 +137,7 @@ def test_what_the_journal_has_dropped_is_named_and_comes_from_somebody_else(what
     found = store.begin_repair(F, {})
     assert not found.is_complete
     for index, missing in enumerate(found.left):
-        rest = other.read_snapshot(missing.origin, missing.after, missing.through, 0, F)
+        rest = other.repair_source.read(missing.origin, missing.after, missing.through, 0, F)
         found.add(index, rest.through, rest.records)
     assert found.is_complete and store.finish_repair(F, found)
     found.close()
@@ -171,11 +171,11 @@ def test_a_node_is_asked_for_one_fanout_only() -> None:
     store, rows = filled(MemoryDisk(), KEEPS_NONE)
     last = store.journal.vector()[A]
 
-    rest = store.read_snapshot(A, 0, last, 0, F)
+    rest = store.repair_source.read(A, 0, last, 0, F)
 
     assert rest.through == last
     assert len(rest.records) == sum(dot.origin == A for dot, _ in rows)
-    assert len(store.read_snapshot(A, 0, last, 0).records) > 2 * len(rest.records)
+    assert len(store.repair_source.read(A, 0, last, 0).records) > 2 * len(rest.records)
 
 
 def test_what_came_while_it_was_looked_for_is_in_the_log_that_is_written() -> None:

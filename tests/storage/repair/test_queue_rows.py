@@ -73,7 +73,7 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
     filled.damage(3)
     (missing,) = filled.store.missing_ranges()
     assert (missing.after, missing.through) == (2, 3)
-    left = filled.store.repair_from_journal(missing)
+    left = filled.store.row_repairer.search_journal(missing)
     assert left is not None
     old = answer(3, left.through)
 
@@ -82,7 +82,7 @@ def test_what_is_settled_while_it_is_looked_for_does_not_come_back(tmp_path: Pat
     filled.forget_the_past()
     if again:
         filled.damage()
-    assert filled.store.repair_from_snapshot(left, left.after, old) is None
+    assert filled.store.row_repairer.take(left, left.after, old) is None
 
     assert filled.standing() == [1, 2, 4, 5]
     assert filled.store.missing_ranges() == []
@@ -100,8 +100,8 @@ def test_what_is_settled_when_it_was_met_is_missing_no_more(tmp_path: Path) -> N
     filled.take(filled.b.batch())
 
     assert filled.store.missing_ranges() == []
-    assert not filled.store.give_up_rows(missing, missing.through)
-    assert filled.store.repair_from_snapshot(missing, missing.after, answer(3, missing.through)) is None
+    assert not filled.store.row_repairer.give_up(missing, missing.through)
+    assert filled.store.row_repairer.take(missing, missing.after, answer(3, missing.through)) is None
     assert filled.standing() == [1, 2, 4, 5]
     filled.store.close()
 
@@ -113,10 +113,10 @@ def test_a_row_that_is_not_in_its_place_has_the_file_made_anew(tmp_path: Path) -
     assert "moved to quarantine" in filled.store.damage()[0]
     (missing,) = [one for one in filled.store.missing_ranges() if one.origin == A]
     assert (missing.after, missing.through, missing.sequence) == (0, 5, 0)
-    left = filled.store.repair_from_journal(missing)
+    left = filled.store.row_repairer.search_journal(missing)
     assert left is not None
 
-    assert filled.store.repair_from_snapshot(left, left.after, answer(5, left.through)) is None
+    assert filled.store.row_repairer.take(left, left.after, answer(5, left.through)) is None
 
     assert filled.standing() == [1, 2, 3, 4, 5]
     filled.store.close()
@@ -139,13 +139,13 @@ def test_what_the_journal_settles_is_remembered_of_each_lack_while_others_are_lo
     # As after a start whose journal was damaged: the new file has not taken the settle from it.
     checkpointer = filled.store._checkpointer
     checkpointer.stored = checkpointer.stored._replace(tombstones=set())
-    lefts = [filled.store.repair_from_journal(missing) for missing in filled.store.missing_ranges()]
+    lefts = [filled.store.row_repairer.search_journal(missing) for missing in filled.store.missing_ranges()]
     assert [left.origin for left in lefts if left is not None] == [A, B]
     left = lefts[0]
     assert left is not None
     filled.forget_the_past()
 
-    filled.store.repair_from_snapshot(left, left.after, answer(1, left.through))
+    filled.store.row_repairer.take(left, left.after, answer(1, left.through))
 
     assert filled.standing() == [2, 3, 4]
     filled.store.close()
@@ -155,11 +155,11 @@ def test_a_peer_answers_for_what_it_has_whole_before_and_behind_what_it_lacks_it
     filled = Filled(tmp_path)
     filled.damage(3)
     (missing,) = filled.store.missing_ranges()
-    left = filled.store.repair_from_journal(missing)
+    left = filled.store.row_repairer.search_journal(missing)
     assert left is not None
 
     def part(after: int) -> tuple[int, int, list[int]]:
-        rest = filled.store.read_snapshot(A, after, 5, 0, searched_for={left})
+        rest = filled.store.repair_source.read(A, after, 5, 0, searched_for={left})
         return rest.through, rest.lost, [unpack_record(packed).sequence for packed in rest.records]
 
     assert part(0) == (2, 0, [1, 2])
@@ -175,9 +175,9 @@ def test_questions_about_rows_are_answered_although_the_log_of_a_fanout_is_damag
     (log,) = [path for path in (tmp_path / "fanout").rglob("*") if path.is_file() and b"something" in path.read_bytes()]
     log.write_bytes(log.read_bytes().replace(b"something", b"somethinG"))
     with pytest.raises(CorruptLog):
-        filled.store.read_snapshot(A, 0, 6, 0)
+        filled.store.repair_source.read(A, 0, 6, 0)
 
-    rest = filled.store.read_snapshot(A, 0, 6, 0, searched_for=())
+    rest = filled.store.repair_source.read(A, 0, 6, 0, searched_for=())
 
     assert (rest.through, rest.lost) == (6, 0)
     assert [unpack_record(packed).sequence for packed in rest.records] == [1, 2, 3, 4, 5]
@@ -193,20 +193,20 @@ def test_a_row_that_is_mended_while_a_peer_is_answered_is_not_told_as_done(
     filled.damage(3)
     store = filled.store
     (missing,) = store.missing_ranges()
-    at = (store.queues, "unsettled") if question == "settled" else (store._repair_source.snapshots, "read")
+    at = (store.queues, "unsettled") if question == "settled" else (store.repair_source.snapshots, "read")
     inner = getattr(*at)
     threads: list[threading.Thread] = []
 
     def read(*args: object) -> object:
         found = inner(*args)
-        threads.append(in_another_thread(lambda: store.repair_from_snapshot(missing, missing.after, answer(3, 3))))
+        threads.append(in_another_thread(lambda: store.row_repairer.take(missing, missing.after, answer(3, 3))))
         return found
 
     monkeypatch.setattr(*at, read)
     if question == "settled":
-        assert store.known_of([Dot(A, 3)], {}).done == []
+        assert store.repair_source.known_of([Dot(A, 3)], {}).done == []
     else:
-        assert store.read_snapshot(A, 0, 5, 0).through < 3
+        assert store.repair_source.read(A, 0, 5, 0).through < 3
     monkeypatch.undo()
     for thread in threads:
         thread.join(30)

@@ -36,7 +36,7 @@ def copied(store: Store, other: Store, origin: Origin, through: int) -> None:
     """What a peer does: ask for part after part, and take each into its own journal."""
     after = other.journal.vector().get(origin, 0)
     while after < through:
-        rest = store.read_snapshot(origin, after, through, 0)
+        rest = store.repair_source.read(origin, after, through, 0)
         assert rest.through > after
         other.journal.append([snapshot_batch(origin, after, rest)])
         after = rest.through
@@ -78,7 +78,7 @@ def test_a_long_stretch_comes_in_bounded_parts_without_a_record_lost_or_twice(op
         if number % 20 == 19:
             store.journal.append([b.batch()])
             checkpoint(store)
-    read = store.read_snapshot(B, 0, 300, 0)
+    read = store.repair_source.read(B, 0, 300, 0)
     assert sum(map(len, read.records)) <= SNAPSHOT_BYTES and read.through < 300
 
     copied(store, other, B, 300)
@@ -97,7 +97,7 @@ def test_a_stretch_of_which_nothing_is_left_is_accounted_for(opened: Callable[[s
     store.journal.append([b.batch()])
     checkpoint(store)
 
-    rest = store.read_snapshot(B, 0, 11, 0)
+    rest = store.repair_source.read(B, 0, 11, 0)
 
     assert (rest.through, rest.records) == (11, [])
     batch = snapshot_batch(B, 0, rest)
@@ -114,11 +114,11 @@ def test_a_node_answers_neither_for_what_it_gave_up_nor_for_what_its_stores_have
     b = Writer(B)
     store.journal.append([b.published("/queue/q", b"one", b"two")])
 
-    assert store.read_snapshot(B, 0, 2, 0).through == 0
+    assert store.repair_source.read(B, 0, 2, 0).through == 0
     checkpoint(store)
-    assert store.read_snapshot(B, 0, 9, 0).through == 2
-    assert store.read_snapshot(B, 0, 2, 1) == RangeSnapshot(0, 1, 0, [])
-    assert store.read_snapshot(B, 1, 2, 1).through == 2
+    assert store.repair_source.read(B, 0, 9, 0).through == 2
+    assert store.repair_source.read(B, 0, 2, 1) == RangeSnapshot(0, 1, 0, [])
+    assert store.repair_source.read(B, 1, 2, 1).through == 2
 
 
 def test_what_retention_dropped_of_a_fanout_is_said() -> None:
@@ -129,12 +129,12 @@ def test_what_retention_dropped_of_a_fanout_is_said() -> None:
         checkpoint(store, f=Retention(bytes_max=300))
     dropped = dict(store._logs.extents["/fanout/f"].dropped)[B]
 
-    rest = store.read_snapshot(B, 0, 4, 0)
+    rest = store.repair_source.read(B, 0, 4, 0)
 
     assert 0 < dropped < 4
     assert rest.dropped == dropped
     assert len(rest.records) == 4 - dropped
-    assert store.read_snapshot(B, dropped, 4, 0).dropped == 0
+    assert store.repair_source.read(B, dropped, 4, 0).dropped == 0
 
 
 @pytest.mark.parametrize("what", LIKE_AN_INDEX)
@@ -145,7 +145,7 @@ def test_bodies_that_end_like_an_index_are_left_too(what: str) -> None:
         store.journal.append([b.published("/fanout/f", b"x" * 600 + LIKE_AN_INDEX[what])])
         checkpoint(store)
 
-    assert len(store.read_snapshot(B, 0, 3, 0).records) == 3
+    assert len(store.repair_source.read(B, 0, 3, 0).records) == 3
 
 
 def test_a_damaged_log_has_no_answer() -> None:
@@ -159,7 +159,7 @@ def test_a_damaged_log_has_no_answer() -> None:
     node.data[node.data.index(b"two")] ^= 1
 
     with pytest.raises(CorruptLog):
-        store.read_snapshot(B, 0, 3, 0)
+        store.repair_source.read(B, 0, 3, 0)
     assert store.damaged_fanouts() == ["/fanout/f"]
 
 
@@ -176,7 +176,7 @@ def test_a_log_that_was_damaged_before_it_was_full_has_no_answer_either() -> Non
     assert len(store._logs.get("/fanout/f").chain.segments) > 1
 
     with pytest.raises(CorruptLog):
-        store.read_snapshot(B, 0, 5, 0)
+        store.repair_source.read(B, 0, 5, 0)
 
 
 def test_only_what_a_node_has_whole_does_it_know_to_be_done(opened: Callable[[str], Store]) -> None:
@@ -190,9 +190,9 @@ def test_only_what_a_node_has_whole_does_it_know_to_be_done(opened: Callable[[st
     asked = [Dot(B, 1), Dot(B, 2), Dot(B, 4), Dot(Origin("c", 1), 1)]
     nothing: Vector = {}
 
-    assert store.known_of(asked, nothing).done == [Dot(B, 1)]
-    assert store.known_of(asked, {B: 1}).done == []
-    assert store.known_of(asked, {B: 1}, {Origin("c", 1)}).done == [Dot(Origin("c", 1), 1)]
+    assert store.repair_source.known_of(asked, nothing).done == [Dot(B, 1)]
+    assert store.repair_source.known_of(asked, {B: 1}).done == []
+    assert store.repair_source.known_of(asked, {B: 1}, {Origin("c", 1)}).done == [Dot(Origin("c", 1), 1)]
     assert store.unsettled(None, 10) == [("/queue/q", Dot(B, 2), 0)]
     assert store.unsettled(Dot(B, 2), 10) == []
 
@@ -205,7 +205,7 @@ def test_a_node_knows_to_be_done_what_was_settled_before_it_got_the_message() ->
     store.journal.append([c.batch()])
     checkpoint(store)
 
-    assert store.known_of([Dot(B, 6), Dot(B, 7)], {}).done == [Dot(B, 7)]
+    assert store.repair_source.known_of([Dot(B, 6), Dot(B, 7)], {}).done == [Dot(B, 7)]
 
 
 def test_it_knows_that_also_while_a_checkpoint_takes_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_it_knows_that_also_while_a_checkpoint_takes_the_message(monkeypatch: py
     commit = store.catalog.commit_checkpoint
 
     def asked_first(*changes: Any, **named: Any) -> None:
-        told.append(store.known_of([Dot(B, 1)], {}).done)
+        told.append(store.repair_source.known_of([Dot(B, 1)], {}).done)
         commit(*changes, **named)
 
     monkeypatch.setattr(store.catalog, "commit_checkpoint", asked_first)
@@ -266,7 +266,7 @@ def test_a_stretch_that_is_gone_is_said_although_retention_has_dropped_more_else
     told = set()
     after = 0
     while after < 8:
-        rest = store.read_snapshot(B, after, 8, 0, lost_ends=[3])
+        rest = store.repair_source.read(B, after, 8, 0, lost_ends=[3])
         told.add(rest.dropped)
         after = rest.through
     assert 3 in told, told
