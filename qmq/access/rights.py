@@ -13,6 +13,9 @@ from qmq.access.requests import CONTROL, KINDS, of_control, of_system
 from qmq.access.rules import ANONYMOUS, ROLES, Action, Patterns, Permission, Principal
 from qmq.errors import Refused
 
+NOT_ALLOWED: Final = "not-allowed"
+"""The code of a refusal."""
+
 REMEMBERED_MAX: Final = 10_000
 """Destinations to which a principal has sent; at the bound they are forgotten and decided again."""
 
@@ -65,7 +68,7 @@ class Rights:
         if not self.allows(action, destination):
             is_anonymous = self.principal.name == ANONYMOUS.name
             client = "A client without login" if is_anonymous else f"The user {self.principal.name}"
-            raise Refused("not-allowed", f"{client} may not {action.value} {_preposition(action)}{destination}.")
+            raise Refused(NOT_ALLOWED, f"{client} may not {action.value} {_preposition(action)}{destination}.")
 
     def check_send(self, destination: str) -> None:
         """`check` for a SEND, remembered. Temporary queues and reply addresses are always allowed."""

@@ -11,7 +11,7 @@ destination was the reason (design section 7).
 
 from collections.abc import Mapping
 
-from qmq.access.rights import Rights
+from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
@@ -65,6 +65,8 @@ class StompGateway:
         self.repeats = Repeats(session_id, broker, self._plans)
         # Whether SENDs may be taken as one; False after a pause for a turn if a bound was near before it.
         self._may_run = True
+        self.denied: ProtocolError | Refused | None = None
+        """What the permissions refused last, for the audit."""
         self.has_left = False
         """Whether the client has sent DISCONNECT."""
 
@@ -205,6 +207,8 @@ class StompGateway:
         self, error: ProtocolError | Refused, receipt: str | None, out: Outcome, *, may_stay: bool = True
     ) -> None:
         """Answer with ERROR; end the session unless it may stay."""
+        if error.code == NOT_ALLOWED:
+            self.denied = error
         keep = may_stay and self.keep_open and error.code in KEEP_OPEN_CODES
         out.frames.append(encode_error(error, receipt, self.version))
         out.ending = not keep

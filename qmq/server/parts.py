@@ -153,9 +153,9 @@ class NodeParts:
         self.access = Access(self, self.settings)
         self.rights_of = self.access.rights_of
         self.beats = Heartbeats()
-        self.refusals = Refusals(self.beats)
         self.conditions = Conditions()
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
+        self.refusals = Refusals(self.beats, self.system.audit)
         self.counts = DestinationCounts(self)
         self.addresses: list[tuple[str, int]] = []
         self.started_seconds = trio.current_time()

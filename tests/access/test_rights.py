@@ -171,6 +171,8 @@ def test_a_wildcard_reaches_no_more_than_names_do(rows: list[Permission], subscr
         ("/control/list/queue/a", (OBSERVE, "/queue/a*")),
         ("/control/list/queue/a*", (OBSERVE, "/queue/a*")),
         ("/control/list-subscribers/fanout/a", (OBSERVE, "/fanout/a")),
+        ("/control/connections", (OBSERVE, "/control/connections")),
+        ("/control/kick/a/7", (ADMINISTER, "/control/kick/a/7")),
         ("/control/delete/fanout/a", (ADMINISTER, "/fanout/a")),
         ("/control/retire/c", (ADMINISTER, "/control/retire/c")),
         ("/control/added-later/queue/a", (ADMINISTER, "/queue/a")),

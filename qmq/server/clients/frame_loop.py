@@ -18,6 +18,7 @@ from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.paused import Paused, PauseReason
 from qmq.gateways.stomp import StompGateway
+from qmq.server.clients.refusals import Refusals
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.runtime.contexts import Committing
@@ -34,6 +35,7 @@ class FrameContext(Committing, Protocol):
     broker: Broker
     environment: Environment
     dedup_query: DedupQuery
+    refusals: Refusals
 
     async def answer(
         self, session: int, user: str | None, address: str, headers: Mapping[str, str], body: bytes
@@ -162,6 +164,10 @@ class FrameLoop:
         The requeue is a decision of its own: its subscriptions still get the effects of what came before.
         """
         context, session = self._context, self._session
+        denied = self._gateway.denied
+        if denied is not None:
+            self._gateway.denied = None
+            context.refusals.note(session.peer_address, denied, session.user, is_user=session.user is not None)
         if not out.ending:
             context.submit(out)
             return

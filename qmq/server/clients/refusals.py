@@ -1,9 +1,11 @@
 """The log of refused clients: a line at once for each reason, then at most one a minute with a count.
 
-A flood of connections or of wrong passwords must not fill the disk that the journal needs.
+A flood of connections or of wrong passwords must not fill the disk that the journal needs. With each line about a login
+or a permission goes an event of the audit. Neither has a passcode or a body.
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -15,24 +17,32 @@ from qmq.server.runtime.heartbeats import Heartbeats
 SUM_SECONDS: Final = 60.0
 USER_CHARACTERS_MAX: Final = 128
 
+AUDITED: Final = ("login-failed", "login-required", "not-allowed")
+"""Codes of refusals that are events of the audit."""
+
+Audit = Callable[..., None]
+"""As `SystemTopics.audit`."""
+
 log = logging.getLogger("qmq.login")
 
 
 class _Counted:
-    """For one reason: how many refusals since its last line, and the last of them."""
+    """For one reason: how many refusals since its last line, and the last of them, as text and as facts."""
 
-    __slots__ = ("count", "last")
+    __slots__ = ("count", "facts", "last")
 
     def __init__(self) -> None:
         self.count = 0
         self.last = ""
+        self.facts: dict[str, str | None] = {}
 
 
 class Refusals:
     """Recent refusals of one node."""
 
-    def __init__(self, heartbeats: Heartbeats) -> None:
+    def __init__(self, heartbeats: Heartbeats, audit: Audit = lambda event, **facts: None) -> None:
         self._heartbeats = heartbeats
+        self._audit = audit
         # By reason: the codes of errors before login, and one more for each configured user.
         self._reasons: dict[str, _Counted] = {}
 
@@ -42,16 +52,19 @@ class Refusals:
         """A client of `address` was refused. `login` is the name that it gave; a name of a user here (`is_user`) has
         its own lines.
         """
-        who = "" if login is None else f" as {login[:USER_CHARACTERS_MAX]!r}"
-        text = f"{address}{who}: {why}"
+        name = None if login is None else login[:USER_CHARACTERS_MAX]
+        text = f"{address}{'' if name is None else f' as {name!r}'}: {why}"
+        facts = {"user": name, "address": address, "reason": why.message}
         reason = f"{why.code} {login}" if is_user else why.code
         known = self._reasons.get(reason)
         if known is not None:
             known.count += 1
-            known.last = text
+            known.last, known.facts = text, facts
             return
         self._reasons[reason] = _Counted()
         log.warning("! %s", text)
+        if why.code in AUDITED:
+            self._audit(why.code, count=1, **facts)
         self._heartbeats.watch(trio.current_time() + SUM_SECONDS, partial(self._sum_up, reason))
 
     def _sum_up(self, reason: str, now: float) -> float | None:
@@ -59,15 +72,18 @@ class Refusals:
         if not known.count:
             del self._reasons[reason]
             return None
-        self._log(known)
+        self._log(reason, known)
         return now + SUM_SECONDS
 
     def close(self) -> None:
         """Log what was counted and not logged yet: the node is stopping."""
-        for known in self._reasons.values():
+        for reason, known in self._reasons.items():
             if known.count:
-                self._log(known)
+                self._log(reason, known)
 
-    def _log(self, known: _Counted) -> None:
+    def _log(self, reason: str, known: _Counted) -> None:
         log.warning("! %d more of these within %g s, the last: %s", known.count, SUM_SECONDS, known.last)
+        code = reason.partition(" ")[0]
+        if code in AUDITED:
+            self._audit(code, count=known.count, **known.facts)
         known.count = 0

@@ -1,5 +1,6 @@
 """What the log says of those who were not let in."""
 
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from qmq.config import User
 from qmq.errors import Refused
 from qmq.server.clients.refusals import SUM_SECONDS, USER_CHARACTERS_MAX, Refusals
 from qmq.server.runtime.heartbeats import Heartbeats
-from tests.server.rig import Rig, eventually
+from tests.server.rig import Rig, eventually, send, subscribe
 
 FULL = Refused("too-many-logins", "Too many.")
 WRONG = Refused("login-failed", "Unknown user or wrong passcode.")
@@ -72,6 +73,51 @@ async def test_each_reason_and_each_user_has_its_own_lines_and_unknown_names_sha
 
         assert [line.split()[3] for line in lines[1:]] == ["'ann':", "'bob':", "'guess"]
         assert len(lines) == 4
+
+
+async def test_refused_logins_and_permissions_are_events_of_the_audit_once_a_minute(autojump_clock: MockClock) -> None:
+    events: list[tuple[str, dict[str, object]]] = []
+    beats = Heartbeats()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(beats.run)
+        noted = Refusals(beats, lambda event, **facts: events.append((event, facts)))
+        for number in range(5):
+            noted.note(f"10.0.0.{number}", WRONG, "ann", is_user=True)
+            noted.note("10.0.0.9", FULL)
+        await trio.sleep(2 * SUM_SECONDS)
+        nursery.cancel_scope.cancel()
+
+    said = {"user": "ann", "reason": "Unknown user or wrong passcode."}
+    assert events == [
+        ("login-failed", {**said, "address": "10.0.0.0", "count": 1}),
+        ("login-failed", {**said, "address": "10.0.0.4", "count": 4}),
+    ]
+
+
+async def test_a_denied_frame_is_an_event_with_its_user_and_without_its_body(autojump_clock: MockClock) -> None:
+    password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("hunter2")
+    users = tuple(
+        User(name=name, password_hash=password_hash, groups=groups)
+        for name, groups in (("ann", ()), ("root", ("administrator",)))
+    )
+    async with Rig(users=users).run() as rig:
+        root = await rig.connect(login="root", passcode="hunter2")
+        await root.send(subscribe("/system/audit"))
+        await root.receipt()
+        ann = await rig.connect("10.0.0.7", login="ann", passcode="hunter2", on_error="keep-open")
+        await ann.send(send("/queue/q", "a body", "r"), subscribe("/queue/q"), send("/control/list/queue", "", "r"))
+
+        body = (await root.next("MESSAGE")).body
+
+    event = json.loads(body)
+    assert (event["event"], event["user"], event["address"], event["count"], event["reason"]) == (
+        "not-allowed",
+        "ann",
+        "10.0.0.7",
+        1,
+        "The user ann may not send to /queue/q.",
+    )
+    assert b"hunter2" not in body and b"a body" not in body
 
 
 async def test_what_was_counted_is_logged_when_the_node_stops(autojump_clock: MockClock, lines: list[str]) -> None:
