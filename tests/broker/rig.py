@@ -294,7 +294,9 @@ def check_turns(queue: Queue, selective: SelectiveDispatcher) -> None:
                 continue
             group = group_of(message)
             if group and not exclusive:
-                assert selective._holder_of(group, message) not in takers, "a message of a group waits for nothing"
+                assert selective.groups.holder_of(group, message) not in takers, (
+                    "a message of a group waits for nothing"
+                )
             else:
                 assert not any(wants(taker, message) for taker in takers), "a wanted message waits beside idle credit"
         if level.behind:

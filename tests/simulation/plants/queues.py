@@ -8,7 +8,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.lending.lending import Lending
-from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
+from qmq.broker.queues.selective.group_choice import GroupChoice
 from qmq.dots import Dot, Vector
 from qmq.replication.links.serving_side import ServingSide
 from qmq.storage.checkpoints.compaction import Compaction
@@ -58,15 +58,15 @@ def full_consumers_unknown() -> Iterator[None]:
 @plant(Family.NONE, "I23", seed=32)
 def groups_stay_for_good() -> Iterator[None]:
     """While messages of a group are out its consumer gets more of them, although the group should move."""
-    real = SelectiveDispatcher._holder_of
+    real = GroupChoice.holder_of
 
-    def holder_of(selective: SelectiveDispatcher, group: bytes, message: Message) -> object:
-        held = selective.outstanding.groups.get(group)
+    def holder_of(groups: GroupChoice, group: bytes, message: Message) -> object:
+        held = groups._outstanding.groups.get(group)
         if held is not None:
-            held.epoch = selective.outstanding.epoch
-        return real(selective, group, message)
+            held.epoch = groups._outstanding.epoch
+        return real(groups, group, message)
 
-    with patch.object(SelectiveDispatcher, "_holder_of", holder_of):
+    with patch.object(GroupChoice, "holder_of", holder_of):
         yield
 
 

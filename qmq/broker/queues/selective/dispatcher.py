@@ -26,10 +26,10 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.selective.consumers import Consumers
+from qmq.broker.queues.selective.group_choice import GroupChoice
 from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.ordered_buffer import OrderedBuffer
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.rendezvous import choose, wants
 from qmq.broker.queues.selective.selector_paging import evict_unmatched, restart_scan
 from qmq.broker.queues.state.priority_level import PriorityLevel, place_of
 from qmq.broker.queues.state.queue_state import QueueState
@@ -54,14 +54,12 @@ LET_GO_BYTES: Final = 8 << 20
 KEPT_BYTES_MAX: Final = 64 << 20
 """Of bodies and headers, likewise; one page may go over."""
 
-CHOICES_MAX: Final = 4096
-
 
 class SelectiveDispatcher:
     """See the module's opening."""
 
     __slots__ = (
-        "_choices",
+        "groups",
         "_local",
         "_peers",
         "_rewinds",
@@ -82,7 +80,7 @@ class SelectiveDispatcher:
         self.outstanding = self._local.outstanding
         self.is_grouped = False
         self.ordered_buffer = OrderedBuffer(self._local)
-        self._choices: dict[bytes, Subscription | Borrower] = {}
+        self.groups = GroupChoice(queue, self.consumers, self.outstanding)
         self._seen = self._local.seen
         # Priorities of which messages that nobody wanted were let go, behind what is in memory.
         self._skipped: set[int] = set()
@@ -153,7 +151,7 @@ class SelectiveDispatcher:
     def _changed(self) -> None:
         self.consumers.changed()
         self.outstanding.epoch += 1
-        self._choices.clear()
+        self.groups.forget()
         if self.is_grouped:
             self._seen.clear()
         self.queue.shared.dirty_queues[self.queue.name] = None
@@ -335,7 +333,7 @@ class SelectiveDispatcher:
         envelope = message.envelope
         group = group_of(message)
         if group and self.consumers.active is None:
-            taker = self._holder_of(group, message)
+            taker = self.groups.holder_of(group, message)
             if isinstance(taker, Subscription):
                 return taker if taker in self._subscriptions else None
             return taker if taker in self._peers else None
@@ -381,38 +379,6 @@ class SelectiveDispatcher:
             self._peers.append(taker)
         else:
             self._has_seen(taker, level, message.place)
-
-    # Groups
-
-    def _holder_of(self, group: bytes, message: Message) -> Subscription | Borrower | None:
-        """Who may have this message of `group`, with room or without; None: nobody now."""
-        held = self.outstanding.groups.get(group)
-        if held is not None:
-            if held.epoch != self.outstanding.epoch and not self.consumers.selectors:
-                chosen = self._choose(group, message)
-                if held.holder != (chosen.key if isinstance(chosen, Borrower) else chosen):
-                    return None
-                held.epoch = self.outstanding.epoch
-            holder = held.holder
-            taker = (self.queue.borrowers or {}).get(holder) if isinstance(holder, str) else holder
-            if taker is None or wants(taker, message):
-                return taker
-            held.was_unwanted = True
-            return None
-        if self.consumers.selectors:
-            return choose(self.queue, group, message)
-        return self._choose(group, message)
-
-    def _choose(self, group: bytes, message: Message) -> Subscription | Borrower | None:
-        """The one of all consumers that the group goes to when it is free; nobody has a selector."""
-        chosen = self._choices.get(group)
-        if chosen is None:
-            chosen = choose(self.queue, group, message)
-            if chosen is not None:
-                if len(self._choices) >= CHOICES_MAX:
-                    self._choices.clear()
-                self._choices[group] = chosen
-        return chosen
 
     # The queue store
 
