@@ -13,14 +13,16 @@ reads: a frame cut in its head waits in `_partial`, one cut in its body in `_bod
 
 from qmq.errors import RemoteProtocolError
 from qmq.wire.stomp.cache import CACHED_BLOCK_BYTES_MAX, HeadCache, HeadCaches
+from qmq.wire.stomp.frame_checks import BODY_COMMANDS, FrameChecks
 from qmq.wire.stomp.frames import Acks, Frame
 from qmq.wire.stomp.grammar import parse_content_length, parse_headers, parse_receipt, unescape
 from qmq.wire.stomp.head import CachedBlock, Head
 from qmq.wire.stomp.limits import Limits
+from qmq.wire.stomp.partial_body import PartialBody
 from qmq.wire.stomp.partial_head import PartialHead, check_block, first_line
-from qmq.wire.stomp.refusals import bad_utf8, body_not_allowed, missing_nul, too_large, unknown_command
+from qmq.wire.stomp.refusals import bad_utf8, missing_nul
 from qmq.wire.stomp.runs import HOLE_BYTES_MAX, NO_ACK_RUN, NO_SEND_RUN, learn_ack, learn_send, plain_text
-from qmq.wire.stomp.states import COMMANDS, Dialogue, Role, State
+from qmq.wire.stomp.states import Dialogue, Role, State
 from qmq.wire.stomp.version import Version
 
 LF = 10
@@ -32,18 +34,6 @@ BEATS_BYTES = 256
 
 NOT_FOUND = 1 << 62
 """Where the next blank line is when this chunk has none: further than any block that is looked up."""
-
-BODY_COMMANDS = frozenset({"SEND", "MESSAGE", "ERROR"})
-"""STOMP 1.2, "Body": only these may have one."""
-
-INTERNED: dict[bytes, str] = {
-    name.encode(): name
-    for name in (
-        "CONNECT", "STOMP", "SEND", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "BEGIN", "COMMIT", "ABORT",
-        "DISCONNECT", "CONNECTED", "MESSAGE", "RECEIPT", "ERROR",
-    )
-}  # fmt: skip
-"""One string object per command, shared by all heads."""
 
 
 class Reader:
@@ -57,19 +47,17 @@ class Reader:
         "_body_bytes_max",
         "_cache",
         "_caches",
+        "_checks",
         "_dialogue",
         "_expects_login",
         "_gathers",
         "_has_gathered",
-        "_head",
         "_head_version",
         "_last_known",
         "_learns",
-        "_length",
         "_limits",
         "_lookup_bytes_max",
         "_partial",
-        "_receipt",
         "_received",
         "_send_run",
         "_unchecked_bytes_max",
@@ -101,12 +89,10 @@ class Reader:
         )
         # A frame whose head is incomplete.
         self._partial = PartialHead(limits, dialogue.role)
-        # A frame whose body is incomplete: what is known of it. `_length` is -1 when NUL ends the body.
-        self._head: Head | None = None
-        self._receipt: str | None = None
-        self._length = -1
-        self._body = bytearray()
         self._body_bytes_max = limits.body_bytes_max
+        self._checks = FrameChecks(dialogue, limits)
+        # A frame whose body is incomplete.
+        self._body = PartialBody(self._checks)
         # The header block in hand, for failed_receipt().
         self._block = b""
 
@@ -119,7 +105,7 @@ class Reader:
         self._received += len(data)
         chunk = data
         pos = 0
-        if self._head is not None:
+        if self._body.head is not None:
             pos = self._continue_body(data, frames)
             if pos < 0:
                 return
@@ -134,17 +120,17 @@ class Reader:
                 if pos < 0:
                     return
         if self._expects_login:
-            self._check_login(self._received + 1)
+            self._checks.login(self._received + 1)
 
     @property
     def is_amid_frame(self) -> bool:
         """Whether an incomplete frame is kept."""
-        return self._head is not None or len(self._partial) > 0
+        return self._body.head is not None or len(self._partial) > 0
 
     def failed_receipt(self) -> str | None:
         """The receipt that the present frame requested, as far as it was readable."""
-        if self._head is not None:
-            return self._receipt
+        if self._body.head is not None:
+            return self._body.receipt
         # What follows a misplaced NUL may belong to another frame; what follows the last LF of a partial head
         # may be cut.
         block = self._block
@@ -162,12 +148,12 @@ class Reader:
     @property
     def unfinished_bytes(self) -> int:
         """Kept of a frame whose end has not come."""
-        return len(self._body) + len(self._partial)
+        return len(self._body.data) + len(self._partial)
 
     def forget(self) -> None:
         """Drop all that was buffered."""
         self._partial.clear()
-        self._body = bytearray()
+        self._body.data = bytearray()
         self._block = b""
 
     def _read_repeated(self, chunk: bytes, pos: int, frames: list[Frame]) -> int:
@@ -305,13 +291,13 @@ class Reader:
         else:
             self._partial.keep(chunk[pos:])
             if self._expects_login:
-                self._check_login(self._received + 1)
+                self._checks.login(self._received + 1)
             return -1
 
         block = chunk[pos:end]
         self._block = block
         if len(block) > self._unchecked_bytes_max or block.find(b"\0") >= 0:
-            self._check_command(block)
+            self._checks.command(block)
             check_block(block, self._limits)
         receipt: str | None = None
         known = self._cache.get(block)
@@ -330,21 +316,18 @@ class Reader:
 
         if length >= 0:
             stop = body_at + length
-            self._check_body(head.command, length)
+            self._checks.body(head.command, length)
             if stop < size and chunk[stop] != NUL:
                 raise missing_nul(length)
         else:
             stop = chunk.find(b"\0", body_at)
             if stop < 0:
                 stop = size
-            self._check_undeclared(head.command, 0, chunk, body_at, stop)
+            self._checks.undeclared(head.command, 0, chunk, body_at, stop)
         if self._expects_login:
-            self._check_login(self._received - size + stop + 1)
+            self._checks.login(self._received - size + stop + 1)
         if stop >= size:
-            self._head = head
-            self._receipt = receipt
-            self._length = length
-            self._body += chunk[body_at:]
+            self._body.keep(head, receipt, length, chunk[body_at:])
             return -1
         self._finish(head, chunk[body_at:stop], receipt, frames)
         # Not from the first frame of a chunk: whether the client sends LF after NUL is not seen there.
@@ -374,7 +357,7 @@ class Reader:
                 return known
         version = self._head_version
         # Where heads are looked up at all, SEND may come; the dialogue checks the others.
-        command = "SEND" if self._lookup_bytes_max > 0 and stem.startswith(b"SEND\n") else self._check_command(stem)
+        command = "SEND" if self._lookup_bytes_max > 0 and stem.startswith(b"SEND\n") else self._checks.command(stem)
         try:
             text = stem.decode()
         except UnicodeDecodeError:
@@ -420,55 +403,14 @@ class Reader:
 
     def _continue_body(self, data: bytes, frames: list[Frame]) -> int:
         """More of the body in hand. Returns where the next frame starts in `data`; -1 when there is still more."""
-        head = self._head
-        assert head is not None
-        if self._length >= 0:
-            stop = self._length - len(self._body)
-            if stop < len(data) and data[stop] != NUL:
-                raise missing_nul(self._length)
-        else:
-            stop = data.find(b"\0")
-            if stop < 0:
-                stop = len(data)
-            self._check_undeclared(head.command, len(self._body), data, 0, stop)
+        body = self._body
+        stop = body.end_in(data)
         if self._expects_login:
-            self._check_login(self._received - len(data) + stop + 1)
-        self._body += data[:stop]
+            self._checks.login(self._received - len(data) + stop + 1)
+        body.data += data[:stop]
         if stop >= len(data):
             return -1
-        self._finish(head, bytes(self._body), self._receipt, frames)
-        self._head = None
-        self._receipt = None
-        self._body = bytearray()
+        assert body.head is not None
+        self._finish(body.head, bytes(body.data), body.receipt, frames)
+        body.clear()
         return stop + 1
-
-    def _check_command(self, block: bytes) -> str:
-        """The command that `block` begins with, if it may come now."""
-        line = first_line(block, 0).removesuffix(b"\r")
-        command = INTERNED.get(line)
-        if command is None or len(line) > self._limits.command_bytes_max:
-            raise unknown_command(line, COMMANDS[self._dialogue.role])
-        self._dialogue.check(command)
-        return command
-
-    def _check_body(self, command: str, size: int) -> None:
-        """Refuse a body of `size` bytes, declared or found; called before anything is kept for it."""
-        if size > 0 and command not in BODY_COMMANDS:
-            raise body_not_allowed(command)
-        if size > self._body_bytes_max:
-            raise too_large("body-too-large", "body_bytes_max", self._body_bytes_max)
-
-    def _check_undeclared(self, command: str, kept: int, chunk: bytes, start: int, stop: int) -> None:
-        """As `_check_body`, for what a NUL ends: `kept` bytes and `chunk[start:stop]`.
-
-        Some clients end a line behind the headers of a frame that has no body. That is none.
-        """
-        if command in BODY_COMMANDS or chunk[start:stop].strip(b"\r\n"):
-            self._check_body(command, kept + stop - start)
-        elif kept + stop - start > self._body_bytes_max:
-            raise too_large("body-too-large", "body_bytes_max", self._body_bytes_max)
-
-    def _check_login(self, end: int) -> None:
-        """Refuse a login whose CONNECT frame ends at byte `end` of the stream, or not before it."""
-        if end > self._limits.login_bytes_max:
-            raise too_large("login-too-large", "login_bytes_max", self._limits.login_bytes_max)
