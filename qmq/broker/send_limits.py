@@ -57,6 +57,8 @@ class SendLimits:
             else:
                 depth, size = queue.held + queue.stored, queue.held_bytes + queue.stored_bytes
                 rules = queue.rules
+            if rules.is_acceptance_paused:
+                raise Refused("queue-paused", f"{envelope.destination} accepts no messages now: an operator paused it.")
             if rules.overflow != "refuse":
                 return
             if rules.messages_max and depth + messages_ahead >= rules.messages_max:

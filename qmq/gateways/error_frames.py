@@ -6,6 +6,7 @@ from qmq.wire.stomp import SUPPORTED_VERSIONS, Version, encode_frame
 KEEP_OPEN_CODES = frozenset(
     {
         "queue-full",
+        "queue-paused",
         "disk-full",
         "memory-full",
         "bad-destination",

@@ -42,6 +42,7 @@ from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.commit_path import CommitPath
 from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.definitions.policies import PolicyKind
 from qmq.server.definitions.sync import DefinitionSync
@@ -105,6 +106,7 @@ class NodeParts:
         self.software = f"qmq/{__version__}"
         self.policies = Policies(self)
         self.definitions = LiveDefinitions(self, store.recovered.definitions)
+        self.paused_queues = PausedQueues(self)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.certificates = Certificates()
         self.mesh: Mesh | None = None

@@ -16,6 +16,8 @@ REDELIVERY_US_MAX: Final = 60_000_000
 class QueueRules:
     """Times in µs, sizes in bytes of bodies; 0 is no bound, `dead_letter` "" means that such messages are dropped.
 
+    `is_delivery_paused`, `is_acceptance_paused`: no consumer gets a message, or no client may send one, until an
+    operator resumes the queue.
     `keeps_dropped`: what expires or does not fit goes to the dead letters, too, and not only what consumers refuse.
     """
 
@@ -25,6 +27,8 @@ class QueueRules:
         "dead_letter",
         "delivery_limit",
         "exclusive",
+        "is_acceptance_paused",
+        "is_delivery_paused",
         "keeps_dropped",
         "messages_max",
         "overflow",
@@ -45,6 +49,8 @@ class QueueRules:
         dead_letter: str = DEAD_LETTERS,
         keeps_dropped: bool = False,
         exclusive: bool = False,
+        is_delivery_paused: bool = False,
+        is_acceptance_paused: bool = False,
     ) -> None:
         self.messages_max = messages_max
         self.bytes_max = bytes_max
@@ -56,6 +62,8 @@ class QueueRules:
         self.dead_letter = dead_letter
         self.keeps_dropped = keeps_dropped
         self.exclusive = exclusive
+        self.is_delivery_paused = is_delivery_paused
+        self.is_acceptance_paused = is_acceptance_paused
 
     def back_off(self, failures: int) -> int:
         """How long a message waits after its n-th failed delivery, in µs: doubled each time up to the most."""

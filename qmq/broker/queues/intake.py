@@ -43,6 +43,7 @@ class Intake:
         if (
             queue is None
             or queue.is_bounded
+            or queue.rules.is_acceptance_paused
             or envelope.terms is not None
             or self._registry.held
             or not self._registry.serves_own

@@ -281,7 +281,7 @@ def _sum(kind: DestinationKind, one: Row, other: Row) -> Row:
     """Merge two rows of one destination. Every node has its own copy of a fanout's messages."""
     row = dict(one)
     for name, value in other.items():
-        mine = row[name]
+        mine = row.setdefault(name, value) if name == "paused" else row[name]
         if isinstance(value, int) and isinstance(mine, int):
             row[name] = max(mine, value) if kind is DestinationKind.FANOUT and name != "consumers" else mine + value
     return row

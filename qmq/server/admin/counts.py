@@ -19,6 +19,7 @@ from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.config import NodeSettings
 from qmq.server.admin.conditions import urgency_key
 from qmq.server.clients.session import ClientSession
+from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.runtime.contexts import Engine, Tasks
 from qmq.storage.queues.served_rows import ServedRows
 
@@ -50,6 +51,7 @@ class CountsContext(Engine, Tasks, Protocol):
     """What counting needs of the node."""
 
     settings: NodeSettings
+    paused_queues: PausedQueues
     sessions: dict[int, ClientSession]
 
     def served_rows(self) -> ServedRows: ...
@@ -172,6 +174,9 @@ def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tupl
             own = (sum(d.message.owner is None for d in s.in_flight.values()) for s in queue.subscriptions)
             row["in_flight"] = lent[name] + sum(own)
             row["consumers"] = len(queue.subscriptions)
+        paused = context.paused_queues.of(name)
+        if paused is not None:
+            row["paused"] = ",".join([part for part, is_paused in paused._asdict().items() if is_paused])
         if queue is not None or row["messages"]:
             rows.append(row)
     return rows

@@ -12,6 +12,7 @@ from qmq.broker.queues.queues import Queues
 from qmq.config import DestinationPolicy, LimitSettings, NodeSettings
 from qmq.gateways.rules import Rules
 from qmq.members import Membership
+from qmq.server.definitions.paused_queues import NOT_PAUSED, Pause, PausedQueues
 from qmq.wire.stomp import Limits
 
 QUEUES_AT_ONCE = 2_000
@@ -54,7 +55,7 @@ def bound_clients(rules: Rules, limits: LimitSettings) -> None:
     rules.destination_bytes_max = limits.destination_bytes_max
 
 
-def rules_under(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:
+def rules_under(policy: DestinationPolicy, limits: LimitSettings, paused: Pause = NOT_PAUSED) -> QueueRules:
     """The rules of a queue under `policy`."""
     return QueueRules(
         messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
@@ -67,6 +68,8 @@ def rules_under(policy: DestinationPolicy, limits: LimitSettings) -> QueueRules:
         dead_letter=policy.dead_letter,
         keeps_dropped=policy.keeps_dropped,
         exclusive=policy.exclusive,
+        is_delivery_paused=paused.delivery,
+        is_acceptance_paused=paused.acceptance,
     )
 
 
@@ -93,6 +96,7 @@ class PolicyContext(Protocol):
 
     settings: NodeSettings
     limits: LimitSettings
+    paused_queues: PausedQueues
 
     @property
     def membership(self) -> Membership: ...
@@ -114,8 +118,11 @@ class Policies:
         return self._context.settings.destinations.policy_of(destination)
 
     def queue_rules(self, destination: str) -> QueueRules:
-        """The rules of a queue; the same object for all queues under one policy."""
+        """The rules of a queue; the same object for all queues under one policy that are not paused."""
         policy, limits = self.of(destination), self._context.limits
+        paused = self._context.paused_queues.of(destination)
+        if paused is not None:
+            return rules_under(policy, limits, paused)
         known = self._rules.get(policy.pattern)
         if known is None or known[0] is not policy or known[1] is not limits:
             known = self._rules[policy.pattern] = (policy, limits, rules_under(policy, limits))

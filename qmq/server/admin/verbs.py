@@ -22,12 +22,14 @@ from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
 from qmq.server.admin.messages import get, peek, trace
 from qmq.server.admin.status import STATUS_BYTES_MAX
 from qmq.server.admin.system import SystemTopics
+from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
 from qmq.server.peers.control_response import ControlResponse
 
 CONTROL: Final = "/control/"
 NAMED_IN_AUDIT: Final[Mapping[str, str]] = {
     "selector": "selector",
+    "part": "part",
     "reason": "reason",
     "user": "kicked_user",
     "address": "kicked_address",
@@ -35,6 +37,13 @@ NAMED_IN_AUDIT: Final[Mapping[str, str]] = {
 """Headers of a request that say what it is about, and the fields of the event that have their values."""
 COUNT_MAX: Final = 10**12
 PEEK_DEFAULT: Final = 10
+PAUSE_DEFAULT: Final = "delivery"
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "delivery": ("delivery",),
+    "acceptance": ("acceptance",),
+    "both": ("delivery", "acceptance"),
+}
+"""Values of the header `part` of pause and resume."""
 PEEK_MAX: Final = 1000
 
 log = logging.getLogger("qmq.admin")
@@ -69,6 +78,7 @@ class VerbContext(DeleteContext, QueryContext, Protocol):
 
     decommission: Decommission
     mesh_jobs: MeshJobs
+    paused_queues: PausedQueues
     system: SystemTopics
 
 
@@ -122,6 +132,27 @@ def _count(headers: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 13 and 1 <= int(text) <= COUNT_MAX):
         raise Refused("bad-count", f"The header count is a number of messages from 1 to {COUNT_MAX}.")
     return int(text)
+
+
+async def _pause(context: VerbContext, asked: VerbRequest) -> Facts:
+    return await _set_pause(context, asked, is_paused=True)
+
+
+async def _resume(context: VerbContext, asked: VerbRequest) -> Facts:
+    return await _set_pause(context, asked, is_paused=False)
+
+
+async def _set_pause(context: VerbContext, asked: VerbRequest, *, is_paused: bool) -> Facts:
+    """Pause or resume parts of a queue, on all nodes."""
+    _check_queue(asked.about, asked.verb)
+    part = asked.headers.get("part", PAUSE_DEFAULT if is_paused else "both")
+    if part not in PARTS:
+        raise Refused("bad-part", f"The header part is one of {', '.join(PARTS)}.")
+    known = context.paused_queues.of(asked.about) or NOT_PAUSED
+    pause = known._replace(**dict.fromkeys(PARTS[part], is_paused))
+    if not asked.is_dry_run:
+        await context.paused_queues.set(asked.about, pause, asked.user)
+    return pause._asdict()
 
 
 async def _delete(context: VerbContext, asked: VerbRequest) -> Facts:
@@ -230,6 +261,8 @@ VERBS: Final[Mapping[str, Verb]] = {
     "purge": Verb("purge/queue/NAME", _purge),
     "move": Verb("move/queue/NAME", _move),
     "redrive": Verb("redrive/queue/NAME", _redrive),
+    "pause": Verb("pause/queue/NAME", _pause),
+    "resume": Verb("resume/queue/NAME", _resume),
     "delete": Verb("delete/queue|topic|fanout/NAME", _delete),
     "peek": Verb("peek/queue|topic|fanout/NAME", _peek, is_audited=False),
     "get": Verb("get/MESSAGE-ID", _get, is_audited=False),

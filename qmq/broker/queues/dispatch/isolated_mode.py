@@ -68,6 +68,8 @@ class IsolatedMode:
 
     def go_on(self, queue: Queue, out: Outcome) -> None:
         """Somebody may have room."""
+        if queue.rules.is_delivery_paused:
+            return
         waiting = self.waiting.get(queue.name)
         while waiting and (waiting[0].settled or queue.hand_out(waiting[0], out)):
             waiting.popleft()

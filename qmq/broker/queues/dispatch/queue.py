@@ -158,6 +158,8 @@ class Queue(QueueState):
             self.peer_rpc = None
 
     def _dispatch(self, out: Outcome) -> None:
+        if self.rules.is_delivery_paused:
+            return
         if self.selective is not None:
             self.selective.dispatch(out)
             return

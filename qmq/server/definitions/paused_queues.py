@@ -1,0 +1,85 @@
+"""The kind `pause`: queues whose delivery or acceptance an operator has paused, on all nodes.
+
+A pause is a definition, so it survives restarts and reaches nodes that were away. Each node applies it through the
+rules of the queue. The owner of a message alone decides about its delivery: what is lent already is not stopped.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.definitions.definition import Key
+from qmq.errors import Refused
+from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
+from qmq.server.runtime.contexts import Committing, Engine, Tasks
+
+KIND: Final = "pause"
+
+QUEUES_AT_ONCE: Final = 100
+"""Queues that are dispatched before other tasks get a turn."""
+
+
+class Pause(NamedTuple):
+    """Which parts of a queue are paused."""
+
+    delivery: bool
+    acceptance: bool
+
+
+NOT_PAUSED: Final = Pause(False, False)
+
+
+class PauseContext(Engine, Committing, Tasks, Protocol):
+    """What pauses need of the node."""
+
+    definitions: LiveDefinitions
+
+
+class PausedQueues:
+    """The pauses of all queues; adds its kind to the definitions."""
+
+    def __init__(self, context: PauseContext) -> None:
+        self._context = context
+        context.definitions.kinds[KIND] = SimpleKind(_checked, self._changed, names_destinations=True)
+
+    def of(self, queue: str) -> Pause | None:
+        """What is paused of this queue; None: nothing."""
+        found = self._context.definitions.table.get(Key(KIND, queue))
+        value = None if found is None else found.value
+        return None if value is None else Pause(value.get("delivery") is True, value.get("acceptance") is True)
+
+    async def set(self, queue: str, pause: Pause, user: str | None) -> None:
+        """Pause these parts of `queue`, and no others, on all nodes; durable here on return. Raises Refused."""
+        known = self.of(queue)
+        if pause != (known or NOT_PAUSED):
+            value = None if pause == NOT_PAUSED else pause._asdict()
+            await self._context.definitions.change({Key(KIND, queue): value}, user)
+
+    def _changed(self, names: Collection[str]) -> None:
+        queues = self._context.broker.queues
+        queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
+        self._context.spawn(partial(self._dispatch, list(names)))
+
+    async def _dispatch(self, names: list[str]) -> None:
+        """What waits in queues that are resumed is delivered."""
+        context = self._context
+        queues = context.broker.queues
+        for start in range(0, len(names), QUEUES_AT_ONCE):
+            await context.commit_slot()
+            out = Outcome(now_us=context.environment.now_us())
+            for name in names[start : start + QUEUES_AT_ONCE]:
+                queue = queues.by_name.get(name)
+                if queue is not None:
+                    queues.dispatch(queue, out)
+            context.submit(out)
+
+
+def _checked(name: str, value: Value) -> Mapping[str, bool]:
+    """Raises Refused for a bad definition."""
+    if not name.startswith("/queue/") or "*" in name or "#" in name:
+        raise Refused("bad-definition", f"{KIND} {name}: the name must be that of one queue")
+    unknown = value.keys() - set(Pause._fields)
+    if unknown or not all(type(flag) is bool for flag in value.values()) or not any(value.values()):
+        raise Refused("bad-definition", f"{KIND} {name}: the value must have delivery or acceptance, true or false")
+    return {field: bool(value.get(field)) for field in Pause._fields}
