@@ -53,7 +53,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "disk-full": Rule(Severity.ERROR, "Free disk space, or let consumers drain the queues."),
     "gap": Rule(Severity.CRITICAL, "These records are on no member. Compare with the senders' own records."),
     "interest-full": Rule(Severity.WARNING, "Use patterns in place of many single topics."),
-    "local-socket": Rule(Severity.WARNING, "Use --at instead, or a shorter data directory."),
+    "local-socket": Rule(
+        Severity.WARNING, "Remove the file qmq.sock, or use --at: the file system may have no sockets."
+    ),
     "lost": Rule(Severity.CRITICAL, "This message is on no member. Compare with the sender's own records."),
     "lost-tail": Rule(Severity.CRITICAL, "The disk confirmed what it had not stored. Do not use it for this."),
     "memory": Rule(Severity.WARNING, "See `qmq status` for slow subscriptions, and limits.memory_bytes_max."),
