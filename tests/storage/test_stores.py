@@ -8,6 +8,7 @@ import pytest
 import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
+from qmq.definitions.definition import Definition, Key, Version
 from qmq.dots import Origin
 from qmq.errors import FutureVersion, LogBroken
 from qmq.storage.catalog.catalog import TABLES, SqliteCatalog
@@ -28,6 +29,25 @@ OpenCatalog = Callable[[], Catalog]
 def open_catalog(request: pytest.FixtureRequest, tmp_path: Path) -> OpenCatalog:
     disk = MemoryDisk()
     return lambda: SqliteCatalog(tmp_path / "c.sqlite") if request.param == "sqlite" else MemoryCatalog(disk)
+
+
+def test_the_catalog_keeps_definitions_and_their_tombstones(open_catalog: OpenCatalog) -> None:
+    catalog = open_catalog()
+    first = Definition(Key("policy", "/queue/q"), Version(5, 0, HUGE, 2**63), '{"a":"é"}')
+    second = first._replace(version=Version(6, 1, OTHER, 1), text=None, replaced=first.version)
+    other = Definition(Key("policy", "/queue/r"), Version(7, 0, HUGE, 9), "{}")
+    assert catalog.definitions() == []
+    catalog.commit_checkpoint(CheckpointState(1, {}), {}, definitions=[first, other])
+    catalog.commit_checkpoint(CheckpointState(2, {}), {}, definitions=[second])
+    catalog.close()
+
+    catalog = open_catalog()
+    assert sorted(catalog.definitions(), key=str) == [second, other]
+    catalog.remove_definitions([second.key])
+    assert catalog.definitions() == catalog.definitions() == [other]
+    catalog.close()
+
+    assert open_catalog().definitions() == [other]
 
 
 def test_a_new_catalog_knows_nothing(open_catalog: OpenCatalog) -> None:

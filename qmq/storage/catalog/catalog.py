@@ -110,7 +110,10 @@ class SqliteCatalog:
                 if found != "ok":
                     raise sqlite3.DatabaseError(found)
                 for table in TABLES:
-                    list(self._rows(table))
+                    rows = list(self._rows(table))
+                # There can be many, and a start needs them next: they are not read and checked twice.
+                assert table == "definitions"
+                self._opened_with: list[Definition] | None = list(map(_definition, rows))
         except (LogBroken, LookupError, TypeError, ValueError) as error:
             what = f"{path.name} cannot be used (see docs/operations.md, A damaged disk)"
             raise LogBroken(f"{what}: {error}") from error
@@ -172,6 +175,7 @@ class SqliteCatalog:
             self._put("given_up", given)
             self._put("terms", [{**note._asdict(), "is_vote": int(note.is_vote)} for note in terms])
             self._put("definitions", [_definition_row(one) for one in definitions])
+            self._opened_with = None
 
     def base(self) -> CheckpointState:
         return self._position("base")
@@ -209,10 +213,12 @@ class SqliteCatalog:
 
     def definitions(self) -> list[Definition]:
         with self._lock, medium():
-            return [_definition(row) for row in self._rows("definitions")]
+            found, self._opened_with = self._opened_with, None
+            return found if found is not None else [_definition(row) for row in self._rows("definitions")]
 
     def remove_definitions(self, keys: Iterable[Key]) -> None:
         with self._lock, medium(), self._database.atomic():
+            self._opened_with = None
             for key in keys:
                 self._database.table("definitions").delete_where("kind = ? and name = ?", list(key))
 

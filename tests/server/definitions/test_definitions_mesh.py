@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings
@@ -249,6 +250,48 @@ async def test_a_definition_without_record_is_recorded_again(autojump_clock: Moc
 
         await eventually(lambda: not mesh.nodes["b"].definitions.unrecorded)
         await eventually(lambda: mesh.nodes["b"].durable_vector()[mesh.nodes["b"].origin] == 3)
+
+
+async def test_a_tombstone_goes_when_every_member_has_it_and_not_before(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", stored={"journal_age_seconds_max": 1}).run() as mesh:
+        await put(mesh, "a", delivery_limit=7)
+        await until_alike(mesh)
+        isolate(mesh, "b")
+        await ask(mesh, "a", f"delete/policy{Q}")
+        await trio.sleep(5)
+        for _ in range(3):
+            await mesh.nodes["a"].checkpoints.checkpoint()
+        assert len(mesh.nodes["a"].definitions.table.tombstones()) == 1
+
+        rejoin(mesh, "b")
+        await mesh.until_linked()
+        await until_alike(mesh)
+        await trio.sleep(5)
+        for name in "abab":
+            await mesh.nodes[name].checkpoints.checkpoint()
+
+        for name in "ab":
+            assert not mesh.nodes[name].definitions.table.tombstones()
+            await mesh.kill(name)
+            await mesh.start(name)
+            assert not mesh.nodes[name].definitions.table.tombstones()
+            assert limit_of(mesh.nodes[name]) == 20
+
+
+async def test_a_reload_applies_locked_entries_only_once_the_mesh_has_policies(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    mesh = MeshRig("a")
+    async with mesh.run():
+        await put(mesh, "a", delivery_limit=7)
+        mesh.destinations["a"] = policies((Q, 5))
+        await mesh.reload("a", mesh.peers)
+        assert limit_of(mesh.nodes["a"]) == 7
+        assert f"destinations.policies[{Q}]" in caplog.text
+
+        mesh.destinations["a"] = policies((Q, 5), locked=True)
+        await mesh.reload("a", mesh.peers)
+        assert limit_of(mesh.nodes["a"]) == 5
 
 
 # The node file
