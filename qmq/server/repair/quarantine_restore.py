@@ -17,7 +17,7 @@ the quarantine as of the start of the node. It does not change as batches are re
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -53,31 +53,6 @@ class QuarantineContext(Engine, Committing, MeshPeers, Repairing, Protocol):
 def is_about_quarantine(request: bytes) -> bool:
     """Whether a peer asks what is quarantined here."""
     return request.startswith(b'{"aside"')
-
-
-async def ask_quarantined(context: MeshPeers, after: Vector) -> dict[str, Vector] | None:
-    """Per member, what it has quarantined behind `after`: origin → its first such sequence, where there is one.
-
-    None when not all of them have responded.
-    """
-    request = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
-    answers: dict[str, Vector] = {}
-
-    async def ask(peer: str) -> None:
-        answer = await context.ask_one(peer, request)
-        if answer is not None:
-            try:
-                firsts = array(json.loads(answer)["aside"], len(after))
-                named = zip(after, firsts, strict=False)
-                answers[peer] = {origin: number(first) for origin, first in named if first}
-            except (ValueError, TypeError, KeyError, MeshError) as error:
-                log.error("! %s: invalid list of quarantined batches: %s", peer, error)
-
-    peers = list(context.member_names)
-    async with trio.open_nursery() as nursery:
-        for peer in peers:
-            nursery.start_soon(ask, peer)
-    return answers if len(answers) == len(peers) else None
 
 
 class QuarantineRestore:
@@ -119,13 +94,34 @@ class QuarantineRestore:
         """What this node or a member has quarantined behind `after`: incarnation → the first such sequence, where there
         is one. None: some member has not responded.
         """
-        answers = await ask_quarantined(self._context, after)
+        holders = await self._holders(after)
+        return None if holders is None else {origin: first for origin, (first, _) in holders.items()}
+
+    async def _holders(self, after: Vector) -> dict[Origin, tuple[int, str]] | None:
+        """As `anywhere`, each with the first node by name that has it."""
+        context = self._context
+        request = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
+        answers: dict[str, Vector] = {}
+
+        async def ask(peer: str) -> None:
+            answer = await context.ask_one(peer, request)
+            if answer is not None:
+                try:
+                    firsts = array(json.loads(answer)["aside"], len(after))
+                    answers[peer] = {origin: number(first) for origin, first in zip(after, firsts, strict=False)}
+                except (ValueError, TypeError, KeyError, MeshError) as error:
+                    log.error("! %s: invalid list of quarantined batches: %s", peer, error)
+
+        peers = list(context.member_names)
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(ask, peer)
         await self._is_known.wait()
-        if answers is None:
+        if len(answers) < len(peers):
             return None
-        own = {origin: first for origin, last in after.items() if (first := self._next(origin, last))}
-        known = [own, *answers.values()]
-        return {o: min(firsts[o] for firsts in known if o in firsts) for o in after if any(o in f for f in known)}
+        answers[context.origin.node] = {origin: self._next(origin, last) for origin, last in after.items()}
+        found = {o: [(firsts[o], node) for node, firsts in answers.items() if firsts.get(o)] for o in after}
+        return {origin: min(holders) for origin, holders in found.items() if holders}
 
     async def run(self) -> None:
         """Restore what can be, until nothing is quarantined."""
@@ -183,21 +179,14 @@ class QuarantineRestore:
             return False
         following, parted = due
         if not following and parted:
-            answers = await ask_quarantined(context, parted)
-            if answers is None:
+            asked = list(context.member_names)
+            holders = await self._holders(parted)
+            if holders is None:
                 return False
-            return await self._bring_back(links, self._restorable(parted, answers), answers.keys())
+            # No member has quarantined anything before what this node has.
+            ours = {o: known for o, known in parted.items() if o in holders and holders[o][1] == context.origin.node}
+            return await self._bring_back(links, ours, asked)
         return await self._bring_back(links, following, ())
-
-    def _restorable(self, parted: Vector, answers: Mapping[str, Vector]) -> Vector:
-        """The part of `parted` that this node restores: no member has quarantined anything before it."""
-        own = self._context.origin.node
-        ours: Vector = {}
-        for origin, known in parted.items():
-            firsts = [(answer[origin], peer) for peer, answer in answers.items() if origin in answer]
-            if min([*firsts, (self._next(origin, known), own)])[1] == own:
-                ours[origin] = known
-        return ours
 
     async def _bring_back(self, links: Links, have: Vector, asked: Collection[str]) -> bool:
         """`have`: the vector here of those origins; `asked`: members with nothing before the quarantined batches.

@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
 from qmq.storage.format.interfaces import QueueRow
-from qmq.storage.format.row_checksum import checksum_of, number_checksum, partition_checksum
+from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
 from qmq.storage.queues.database_reads import Place
@@ -28,7 +28,7 @@ from qmq.storage.queues.plan import (
     PartitionKey,
     Raw,
     origin_columns,
-    signed,
+    row_values,
     unsigned,
 )
 from qmq.storage.queues.postgres_watch import LostConnection, Watch, made_again, shut
@@ -341,25 +341,12 @@ def _flat(
     keys: list[tuple[str, int, bool, int]],
     ids: Mapping[tuple[str, int, bool, int], int],
     partitions: Mapping[PartitionKey, list[QueueRow]],
-) -> Iterator[tuple[int, int, int, int, int, int, int, bytes, bytes, int, int]]:
+) -> Iterator[list[int | bytearray]]:
     """The rows of `partitions`, in the order of the table's columns."""
+    width = len(sql.COPY_TYPES)
     for key, (partition_key, rows) in zip(keys, partitions.items(), strict=True):
-        partition, number, shared = ids[key], key[3], partition_checksum(*partition_key)
-        for row in rows:
-            (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
-            yield (
-                partition,
-                signed(sequence),
-                number,
-                signed(timestamp_us),
-                flags,
-                due_us,
-                expires_us,
-                headers,
-                body,
-                attempts,
-                checksum_of(shared, row),
-            )
+        values = row_values(ids[key], key[3], partition_checksum(*partition_key), rows)
+        yield from (values[at : at + width] for at in range(0, len(values), width))
 
 
 def _shown(url: str) -> str:
