@@ -18,9 +18,10 @@ from typing import Literal
 import trio
 
 from qmq.client.address import Rotation
-from qmq.client.core import Core, Phase
+from qmq.client.core import Core
 from qmq.client.dial import Dial, dial
 from qmq.client.encode import Headers, Send
+from qmq.client.exchange import Phase
 from qmq.client.feed import AckMode, Delivered, Feed
 from qmq.client.message import Message
 from qmq.client.receipt import Receipt

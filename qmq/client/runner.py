@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from qmq.client.address import NodeAddress, Rotation
-from qmq.client.core import Core, Phase
+from qmq.client.core import Core
 from qmq.client.dial import Dial, Line
+from qmq.client.exchange import Phase
 from qmq.client.feed import Feed
 from qmq.client.request_reply import PendingReply
 from qmq.client.requests import Request

@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qmq.client.core import Core, Phase
+from qmq.client.core import Core
+from qmq.client.exchange import Phase
 from qmq.client.feed import AckMode, Feed
 from qmq.client.requests import Request
 from qmq.client.vectors import Progress

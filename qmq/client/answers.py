@@ -1,0 +1,132 @@
+"""How requests of a client end: confirmed, refused, or blamed for the end of a connection."""
+
+from qmq.client.encode import Headers, encode_undo
+from qmq.client.exchange import Exchange
+from qmq.client.feed import FeedState
+from qmq.client.feeds import Feeds
+from qmq.client.request_reply import PendingReplies, PendingReply
+from qmq.client.requests import BLAMED_MAX, Request, RequestKind
+from qmq.errors import ClientError, Refused
+from qmq.wire.stomp import Frame
+
+NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "stopping", "unknown-ack"})
+"""ERRORs without a receipt that no request can be blamed for."""
+
+
+APPLIED_CODES = frozenset({"too-few-copies"})
+"""Codes of ERRORs after which the request is done, with less safety than requested."""
+
+ENDING_CODES = frozenset({"durable-taken-over", "durable-deleted"})
+"""Another client or an operator has ended the durable subscription here: resubscribing would undo that."""
+
+
+class Answers:
+    """For one client."""
+
+    def __init__(self, exchange: Exchange, feeds: Feeds, replies: PendingReplies) -> None:
+        self._exchange = exchange
+        self._requests = exchange.requests
+        self._feeds = feeds
+        self._replies = replies
+        self.parting: Refused | None = None
+        """The last ERROR without a receipt: it may be why the connection ends."""
+
+    def receipt(self, headers: Headers) -> None:
+        """The node has sent RECEIPT."""
+        request = self._requests.get(headers.get("receipt-id", ""))
+        self.parting = None
+        if request is None:
+            return  # a frame of a transaction, or no task waits any longer
+        if request.kind is RequestKind.STATUS:
+            assert request.feed is not None
+            self._requests.remove(request)
+            self._feeds.start_at(request.feed, headers.get("status", ""))
+            return
+        if request.feed is not None:
+            request.feed.state = FeedState.OPEN
+            request.feed.opened = True
+            self._exchange.changed[request.feed] = None
+        self._settled_by(request)
+        request.answer = headers
+        self.finish(request, None)
+
+    def error(self, frame: Frame) -> None:
+        """The node has sent ERROR. Raises it when another node can do what this one cannot yet."""
+        headers = frame.head.headers
+        error = error_of(frame)
+        receipt = headers.get("receipt-id", "")
+        is_applied = error.code in APPLIED_CODES
+        if receipt.startswith("t") and "." not in receipt and not is_applied:
+            # A COMMIT refused on a connection that stays open leaves its transaction open.
+            self._exchange.output.append(encode_undo("ABORT", "transaction", receipt))
+        if error.code in ENDING_CODES:
+            feed = self._feeds.by_wire_id.get(headers.get("subscription", ""))
+            if feed is not None:
+                self._feeds.end(feed, error)
+                return
+        request = self._requests.find(receipt) if receipt else None
+        if request is not None and request.feed is not None and error.code == "not-caught-up":
+            raise error  # this node will know the name in a moment; another one knows it now
+        if request is None:
+            self.parting = None if receipt else error
+            return
+        if is_applied:
+            self._settled_by(request)
+        self.refuse(request, error)
+
+    def refuse(self, request: Request, error: Refused) -> None:
+        if request.feed is not None:
+            self._feeds.by_wire_id.pop(request.feed.wire_id, None)
+            self._feeds.end(request.feed, error)
+        self.finish(request, error)
+
+    def finish(self, request: Request, error: ClientError | Refused | None) -> None:
+        if self._requests.remove(request):
+            request.done = True
+            request.error = error
+            if error is not None:
+                self._take_back(request)
+            self._exchange.changed[request] = None
+            pending = self._replies.of(request)
+            if error is not None and pending is not None:
+                self.fail(pending, error)
+
+    def _settled_by(self, request: Request) -> None:
+        """A transaction is applied: its messages are settled."""
+        for delivery in request.deliveries:
+            delivery.feed.settle(delivery)
+        request.deliveries = ()
+
+    def _take_back(self, request: Request) -> None:
+        """A transaction came to nothing: its messages are the application's again. Those that it left in the midst of
+        asking go back to their queue."""
+        for delivery in request.deliveries:
+            delivery.settled = False
+        if request.is_forgotten:
+            for delivery in request.deliveries:
+                # In `client` mode one NACK may have settled others of them.
+                if not delivery.settled and not self._feeds.is_stale(delivery):
+                    self._feeds.settle(delivery, False, None)
+
+    def fail(self, pending: PendingReply, error: ClientError | Refused) -> None:
+        self._replies.forget(pending)
+        pending.fail(error)
+        self._exchange.changed[pending] = None
+
+    def blame(self) -> None:
+        """If an ERROR about nothing in particular ended the connection, the first unanswered request is suspect."""
+        error = self.parting
+        request = self._requests.first()
+        if error is None or error.code in NO_REQUEST_CODES or request is None:
+            return
+        request.blamed += 1
+        if request.blamed >= BLAMED_MAX:
+            self.refuse(request, error)
+
+
+def error_of(frame: Frame) -> Refused:
+    """What an ERROR frame says."""
+    headers = frame.head.headers
+    return Refused(
+        headers.get("error-code", "error"), headers.get("message", ""), frame.body.decode("utf-8", "backslashreplace")
+    )
