@@ -26,6 +26,7 @@ from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.commit.commits import Commits
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting, Tasks
+from qmq.server.runtime.waker import Waker
 
 HOLDS_PART: Final = 1 / 5
 """Of `takeover_after_seconds`: how long a new server waits for the reports of what consumers of others hold."""
@@ -44,7 +45,7 @@ class OwnerSync:
         self.needs = needs
         self.reported: set[str] = set()
         """Peers that know the term, and have reported what their consumers hold."""
-        self.report_received = trio.Event()
+        self.waker = Waker()
 
 
 class TakeoverSyncContext(Engine, Committing, JournalTail, Reporting, Tasks, MeshPeers, Protocol):
@@ -112,7 +113,7 @@ class TakeoverSync:
         if sync is not None and sync.number == number:
             handoff.hold_only(peer, owner, dots)
             sync.reported.add(peer)
-            sync.report_received.set()
+            sync.waker.wake()
         elif owner in self._context.broker.queues.owned.serves:
             handoff.hold_elsewhere(peer, dots)
             self._requeue(owner, peer, dots, out)
@@ -160,8 +161,8 @@ class TakeoverSync:
         await context.checkpoints.checkpoint()
         with trio.move_on_after(HOLDS_PART * self._after):
             while not self._expected().issubset(sync.reported):
-                sync.report_received = trio.Event()
-                await sync.report_received.wait()
+                sync.waker.clear()
+                await sync.waker.wait()
         return True
 
     def _still(self, owner: str, sync: OwnerSync) -> bool:

@@ -20,6 +20,7 @@ from qmq.dots import Origin
 from qmq.errors import CorruptLog
 from qmq.server.repair.requests import request_about
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
+from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.checkpoints.checkpoint import CheckpointReport
 from qmq.storage.format.record import RecordKind
@@ -47,7 +48,7 @@ class IncarnationGc:
         self.links: Links | None = None
         self.seals = Seals.of(context.store.catalog.facts())
         self._context = context
-        self._wake = trio.Event()
+        self._waker = Waker()
 
     def seals_received(self, writer: str, seals: list[Seal]) -> None:
         """A SEAL record of another node, or of an earlier incarnation of this one."""
@@ -75,16 +76,14 @@ class IncarnationGc:
 
     async def _fix_ends(self) -> None:
         while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
+            await self._waker.wait()
             ends = {seal.origin: seal.last for seal in self._ends()}
             if not ends:
                 continue
             aside = await self._context.quarantined_anywhere(ends)
             if aside is None:
-                with trio.move_on_after(ASK_SECONDS):
-                    await self._wake.wait()
-                self._wake.set()
+                await self._waker.wait(ASK_SECONDS)
+                self._waker.wake()
                 continue
             await self._context.commit_slot()
             # Other tasks ran meanwhile.
@@ -131,7 +130,7 @@ class IncarnationGc:
 
     def wake(self) -> None:
         """A peer has caught up: it may be the last one that an end waited for."""
-        self._wake.set()
+        self._waker.wake()
 
     def _ends(self) -> list[Seal]:
         """Dead incarnations for which this node is responsible and whose end is equal on all members."""

@@ -29,6 +29,7 @@ from qmq.errors import MeshError, Refused
 from qmq.replication.protocol.values import array, number, origin_of
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
+from qmq.server.runtime.waker import Waker
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.missing_range import MissingRange
@@ -67,12 +68,12 @@ class QuarantineRestore:
         self._refused: set[Origin] = set()
         self._is_known = trio.Event()
         self._context = context
-        self._wake = trio.Event()
+        self._waker = Waker()
 
     def wake(self) -> None:
         """Records arrived, a peer has reported its vector, or the members have changed."""
         if self._quarantined:
-            self._wake.set()
+            self._waker.wake()
 
     async def answer(self, request: bytes) -> bytes:
         """What this node has quarantined behind the ranges of a request: a first sequence for each origin, or 0.
@@ -133,10 +134,9 @@ class QuarantineRestore:
             self._quarantined = await context.environment.run_blocking(wake)
         self._is_known.set()
         while links is not None and self._due(links) is not None:
-            self._wake = trio.Event()
+            self._waker.clear()
             if not await self._step(links):
-                with trio.move_on_after(RETRY_SECONDS):
-                    await self._wake.wait()
+                await self._waker.wait(RETRY_SECONDS)
 
     def _next(self, origin: Origin, after: int) -> int:
         """The first quarantined sequence behind `after`; 0: there is none."""
