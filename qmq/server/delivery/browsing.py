@@ -93,8 +93,8 @@ class Browsing:
             raise
         except Exception:
             log.exception("! %s cannot be browsed", subscription.destination)
-            session = context.sessions.get(subscription.session)
-            if session is not None and session.owns(subscription):
+            session = session_of(context.sessions, subscription)
+            if session is not None:
                 session.evict(Refused("log-unreadable", "The queue store cannot be read now; try again later."))
 
     async def _send_all(self, subscription: Subscription) -> None:

@@ -20,7 +20,7 @@ from qmq.broker.selectors import selects
 from qmq.dots import Dot, Origin, Vector
 from qmq.gateways.encode import encode_handed
 from qmq.gateways.gap_notice import gap_notices
-from qmq.server.clients.session import ClientSession
+from qmq.server.clients.session import ClientSession, session_of
 from qmq.server.runtime.contexts import Engine, JournalTail, Tasks
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
 from qmq.storage.format.record import Record
@@ -139,8 +139,7 @@ class DurableFeeds:
 
     def _session(self, attachment: Attachment) -> ClientSession | None:
         """The session to deliver to; None when there is none any more."""
-        session = self._context.sessions.get(attachment.subscription.session)
-        return session if session is not None and session.owns(attachment.subscription) else None
+        return session_of(self._context.sessions, attachment.subscription)
 
     # Reading
 

@@ -22,7 +22,7 @@ from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
 from qmq.gateways.gap_notice import Claim, gap_notices
-from qmq.server.clients.session import ClientSession
+from qmq.server.clients.session import ClientSession, session_of
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.delivery.durable_feed import DurableFeeds
 from qmq.server.delivery.resume_vector import ResumeVector
@@ -188,8 +188,8 @@ class FanoutSubscribers:
                 if run.destination == destination:
                     merge(reached, {message.origin: message.sequence for message in run.messages})
             for subscription in followers:
-                session = self._context.sessions.get(subscription.session)
-                if session is None or not session.owns(subscription):
+                session = session_of(self._context.sessions, subscription)
+                if session is None:
                     continue
                 if subscription.durable is not None:
                     self.feeds.send_lost(session, subscription.durable, [Dot(o, last) for o, _, last in lost])
@@ -269,8 +269,8 @@ class FanoutSubscribers:
         except Exception:
             log.exception("! the log of %s cannot be read", subscription.destination)
             self._context.check_damage()
-            session = self._context.sessions.get(subscription.session)
-            if session is not None and session.owns(subscription):
+            session = session_of(self._context.sessions, subscription)
+            if session is not None:
                 session.evict(Refused("log-unreadable", "The log of the fanout cannot be read now; try again later."))
         finally:
             self.reading -= 1
@@ -291,8 +291,8 @@ class FanoutSubscribers:
             async with self._reads:
                 have = store.journal.vector()
                 page = await context.environment.run_blocking(partial(store.fanout_page, name, position, READ_BYTES))
-            session = context.sessions.get(subscription.session)
-            if session is None or not session.owns(subscription):
+            session = session_of(context.sessions, subscription)
+            if session is None:
                 self._ahead.pop(subscription, None)
                 return
             position = page.position

@@ -24,7 +24,7 @@ from qmq.broker.selectors import Selector, selects
 from qmq.broker.topics.retained import RetainedValues, pattern_for
 from qmq.errors import Refused
 from qmq.gateways.encode import encode_run, tail_for
-from qmq.server.clients.session import ClientSession
+from qmq.server.clients.session import ClientSession, session_of
 from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, SubscriberBuffers
 from qmq.wire.stomp import Version
 
@@ -148,8 +148,8 @@ class RetainedDelivery:
 
     def _send_page(self, scan: _RetainedScan) -> None:
         subscription = scan.subscription
-        session = self._sessions.get(subscription.session)
-        if session is None or not session.owns(subscription):
+        session = session_of(self._sessions, subscription)
+        if session is None:
             del self.walking[subscription]
             return
         # A non-empty buffer, too: retained values do not count against a slow client.
