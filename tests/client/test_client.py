@@ -93,7 +93,7 @@ async def test_a_refused_message_raises_its_code_and_costs_no_connection(autojum
             await client.send("/queue/small", b"one too many")
 
         assert refused.value.code == "queue-full"
-        assert "most of 1 messages" in refused.value.message
+        assert "maximum of 1 messages" in refused.value.message
         await client.send("/queue/other", b"others go on")
         assert client.statistics().logins == 1
 

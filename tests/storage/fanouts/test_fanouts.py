@@ -252,9 +252,9 @@ def test_a_log_that_a_reader_opens_during_a_checkpoint_is_not_cut(monkeypatch: p
             checkpoint(store)
     commit = store.catalog.commit_checkpoint
 
-    def read_first(*arguments: object) -> None:
+    def read_first(*arguments: object, **named: object) -> None:
         assert [bodies(store, f"/fanout/{n}") for n in range(3)] == [[b"0", b"1"]] * 3
-        commit(*arguments)  # type: ignore[arg-type]
+        commit(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store.catalog, "commit_checkpoint", read_first)
     checkpoint(store)
