@@ -1,6 +1,7 @@
 """Accepting clients. If descriptors or memory are short, accepting slows down, and no connection ends."""
 
 from collections.abc import Callable
+from contextlib import closing
 
 import trio
 
@@ -47,7 +48,7 @@ async def serve_listener(
             listener.close()
 
         task_status.started((listener.address, stop_listening))
-        with accepting:
+        with closing(listener), accepting:
             short: set[str] = set()
             while True:
                 try:
@@ -60,7 +61,6 @@ async def serve_listener(
                 while short:
                     context.clear_condition("shortage", short.pop())
                 _begin(context, nursery, pipe, settings)
-        listener.close()
 
 
 def _begin(context: SessionContext, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings | None) -> None:

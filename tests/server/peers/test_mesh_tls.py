@@ -2,6 +2,7 @@
 
 import random
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import trio
@@ -16,20 +17,22 @@ from qmq.storage.store import open_memory_store
 from tests.server.clients.test_tls import HOST, SECONDS_MAX, Papers
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return int(found.getsockname()[1])
+def free_addresses(number: int) -> list[Address]:
+    """Held all at once, so that none is given out twice."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
+        for found in sockets:
+            found.bind((HOST, 0))
+        return [Address(HOST, int(found.getsockname()[1])) for found in sockets]
 
 
 async def test_nodes_that_have_only_certificates_find_each_other(tmp_path: Path) -> None:
     papers = Papers(tmp_path / "papers")
+    addresses = free_addresses(4)
     peers = PeersFile(
         mesh="m",
         version=1,
-        nodes=tuple(
-            Peer(name=name, mesh=Address(HOST, free_port()), client=Address(HOST, free_port())) for name in ("a", "b")
-        ),
+        nodes=tuple(Peer(name=name, mesh=addresses.pop(), client=addresses.pop()) for name in ("a", "b")),
     )
     nodes = []
     for name in ("a", "b"):
