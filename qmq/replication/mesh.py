@@ -31,12 +31,13 @@ from qmq.replication.links.reverse_dial import ReverseDial
 from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.links.statistics import MeshStatistics, mesh_statistics
 from qmq.replication.protocol.frames import (
-    Answer,
     Credit,
     Forgotten,
     HeartbeatFrame,
     Holds,
-    Question,
+    PeerRequest,
+    RequestFrame,
+    ResponseFrame,
     Returned,
     Settled,
     Terms,
@@ -169,17 +170,17 @@ class Mesh:
             outbox.put_replies(messages)
             self.replies_dropped += outbox.replies_dropped - dropped
 
-    def ask(self, number: int, request: bytes) -> list[Origin]:
+    def ask(self, number: int, request: PeerRequest) -> list[Origin]:
         """Ask every peer that can be reached now; returns whom. Answers come to `Host.response_received`."""
         for outbox in self._registry.outboxes.values():
-            outbox.put(Question(number, request))
+            outbox.put(RequestFrame(number, request))
         return list(self._registry.outboxes)
 
-    def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]:
+    def ask_one(self, peer: str, number: int, request: PeerRequest) -> list[Origin]:
         """Send a request to one peer, if it is reachable; returns its incarnation, or nothing."""
         found = [origin for origin in self._registry.outboxes if origin.node == peer]
         for origin in found[:1]:
-            self._registry.outboxes[origin].put(Question(number, request))
+            self._registry.outboxes[origin].put(RequestFrame(number, request))
         return found[:1]
 
     def links_to(self, peer: Origin) -> Collection[object]:
@@ -297,10 +298,10 @@ class Mesh:
         return set(self._registry.servings)
 
     def answer(self, peer: Origin, number: int, answer: bytes) -> None:
-        """Answer a question of `peer`."""
+        """Respond to a request of `peer`."""
         outbox = self._registry.outboxes.get(peer)
         if outbox is not None:
-            outbox.put(Answer(number, answer))
+            outbox.put(ResponseFrame(number, answer))
 
     def lend(self, peer: str, messages: list[Message]) -> None:
         """Messages that the broker has lent to `peer`; they are durable by now, where they have to be."""

@@ -16,7 +16,7 @@ from qmq.members import Membership, Standing
 from qmq.record_codec import Replay
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.frames import Terms
+from qmq.replication.protocol.frames import PeerRequest, Terms
 from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.receipts import Receipts
@@ -198,7 +198,7 @@ class MeshHost:
 
     # Requests of peers
 
-    def request_received(self, peer: Origin, number: int, request: bytes) -> None:
+    def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
         self._context.peer_rpc.request_received(peer, number, request)
 
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:

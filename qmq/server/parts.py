@@ -20,6 +20,7 @@ from qmq.environment import Environment
 from qmq.members import Membership
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.control import control_response
 from qmq.server.admin.counts import DestinationCounts
@@ -347,7 +348,7 @@ class NodeParts:
     def destinations_reported(self) -> Mapping[str, str]:
         return self.policy_kind.fingerprints()
 
-    async def ask_one(self, peer: str, request: bytes) -> bytes | None:
+    async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
         return await self.peer_rpc.ask_one(peer, request, REPAIR_SECONDS)
 
     async def bring_up_stores(self) -> bool:

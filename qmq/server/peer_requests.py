@@ -1,18 +1,18 @@
 """Requests of peers, and which part responds to each."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
 
+from qmq.errors import Refused
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.control import ControlContext, respond_to_peer
-from qmq.server.admin.mesh_jobs import is_about_jobs
-from qmq.server.admin.mesh_queries import is_about_administration, respond_to_query
-from qmq.server.definitions.sync import DefinitionSync, is_about_definitions
-from qmq.server.membership.adopt_queues import AdoptionContext, is_about_holding, respond_holding
-from qmq.server.membership.decommission import DecommissionContext, is_about_hearing, respond_hearing
-from qmq.server.peers.dedup_query import is_about_retries
+from qmq.server.admin.mesh_queries import respond_to_query
+from qmq.server.definitions.sync import DefinitionSync
+from qmq.server.membership.adopt_queues import AdoptionContext, respond_holding
+from qmq.server.membership.decommission import DecommissionContext, respond_hearing
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.repair.catch_up import CatchUp
-from qmq.server.repair.quarantine_restore import QuarantineRestore, is_about_quarantine
-from qmq.server.repair.responses import is_about_repairs
+from qmq.server.repair.quarantine_restore import QuarantineRestore
 
 
 class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Protocol):
@@ -23,32 +23,30 @@ class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Proto
     quarantine_restore: QuarantineRestore
 
 
-Respond = Callable[[RequestContext, bytes], Awaitable[bytes]]
+async def _hearing(context: RequestContext, body: bytes) -> bytes:
+    return respond_hearing(context, body)
 
 
-async def _hearing(context: RequestContext, request: bytes) -> bytes:
-    return respond_hearing(context, request)
+async def _holding(context: RequestContext, body: bytes) -> bytes:
+    return respond_holding(context, body)
 
 
-async def _holding(context: RequestContext, request: bytes) -> bytes:
-    return respond_holding(context, request)
+ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]] = {
+    RequestKind.REPAIR: lambda context, body: context.catch_up.answer(body),
+    RequestKind.QUARANTINE: lambda context, body: context.quarantine_restore.answer(body),
+    RequestKind.DEFINITIONS: lambda context, body: context.definition_sync.answer(body),
+    RequestKind.DEDUP: lambda context, body: context.dedup_query.answer(body),
+    RequestKind.LINKS: _hearing,
+    RequestKind.HELD: _holding,
+    RequestKind.BULK_JOB: lambda context, body: context.mesh_jobs.answer(body),
+    RequestKind.ADMIN_QUERY: respond_to_query,
+    RequestKind.CONTROL: respond_to_peer,
+}
 
 
-ROUTES: Sequence[tuple[Callable[[bytes], bool], Respond]] = (
-    (is_about_repairs, lambda context, request: context.catch_up.answer(request)),
-    (is_about_quarantine, lambda context, request: context.quarantine_restore.answer(request)),
-    (is_about_definitions, lambda context, request: context.definition_sync.answer(request)),
-    (is_about_retries, lambda context, request: context.dedup_query.answer(request)),
-    (is_about_hearing, _hearing),
-    (is_about_holding, _holding),
-    (is_about_jobs, lambda context, request: context.mesh_jobs.answer(request)),
-    (is_about_administration, respond_to_query),
-    (lambda request: True, respond_to_peer),
-)
-"""The first that knows the request responds."""
-
-
-async def respond(context: RequestContext, request: bytes) -> bytes:
+async def respond(context: RequestContext, request: PeerRequest) -> bytes:
     """The response of this node to a request of a peer. Raises Refused."""
-    route = next(route for knows, route in ROUTES if knows(request))
-    return await route(context, request)
+    route = ROUTES.get(request.kind)
+    if route is None:
+        raise Refused("bad-destination", f"this node knows no requests of the kind {ascii(request.kind)}")
+    return await route(context, request.body)

@@ -26,7 +26,7 @@ from qmq.members import Listing, Membership, Standing
 from qmq.record_codec import Replay, encode_group
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.frames import Terms
+from qmq.replication.protocol.frames import PeerRequest, Terms
 from qmq.storage.format.batch import BatchHead, batch_records, encode_batch, read_head
 from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_record, unpack_dots
 from qmq.storage.log.tail_cache import TailCache
@@ -478,8 +478,8 @@ class Node:
     def links_changed(self) -> None:
         """Nobody watches these nodes."""
 
-    def request_received(self, peer: Origin, number: int, question: bytes) -> None:
-        self.mesh.answer(peer, number, question[::-1])
+    def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
+        self.mesh.answer(peer, number, request.kind.encode() + request.body[::-1])
 
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         self.answers.append((peer.node, number, answer))

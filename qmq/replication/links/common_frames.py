@@ -8,7 +8,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.protocol.frames import Answer, Both, MembershipFrame, Question, Replies
+from qmq.replication.protocol.frames import Both, MembershipFrame, Replies, RequestFrame, ResponseFrame
 
 
 def take_common(host: Host, peer: Origin, frame: Both, way: LinkOutbox, out: Outcome) -> None:
@@ -17,9 +17,9 @@ def take_common(host: Host, peer: Origin, frame: Both, way: LinkOutbox, out: Out
         case Replies(messages):
             for message in messages:
                 host.broker.replies.from_peer(message, out)
-        case Question(number, body):
-            host.request_received(peer, number, body)
-        case Answer(number, body):
+        case RequestFrame(number, request):
+            host.request_received(peer, number, request)
+        case ResponseFrame(number, body):
             host.response_received(peer, number, body)
         case MembershipFrame(standing):
             host.membership_received(peer.node, standing)

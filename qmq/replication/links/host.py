@@ -15,7 +15,7 @@ from qmq.environment import Environment
 from qmq.members import Membership, Standing
 from qmq.record_codec import Replay
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.protocol.frames import Terms
+from qmq.replication.protocol.frames import PeerRequest, Terms
 from qmq.storage.format.batch import BatchHead
 
 
@@ -130,7 +130,7 @@ class Host(Protocol):
     def links_changed(self) -> None:
         """A link began or ended, in the midst of another decision."""
 
-    def request_received(self, peer: Origin, number: int, request: bytes) -> None:
+    def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
         """A request of `peer`. `Mesh.answer` may follow or not: requests above the limit are ignored."""
 
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:

@@ -17,7 +17,6 @@ from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
     Ack,
-    Answer,
     Ask,
     Batches,
     Forgotten,
@@ -28,9 +27,10 @@ from qmq.replication.protocol.frames import (
     Hole,
     Lend,
     MembershipFrame,
-    Question,
     Release,
     Replies,
+    RequestFrame,
+    ResponseFrame,
     Retained,
     Serves,
     Topics,
@@ -113,8 +113,8 @@ class PullingSide:
                 broker.lending.waiting(self.peer, queues)
             case (
                 Replies()
-                | Question()
-                | Answer()
+                | RequestFrame()
+                | ResponseFrame()
                 | MembershipFrame()
                 | HeartbeatFrame()
                 | Ask()

@@ -19,7 +19,6 @@ from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
     Ack,
-    Answer,
     Ask,
     Credit,
     Follows,
@@ -27,9 +26,10 @@ from qmq.replication.protocol.frames import (
     Held,
     Holds,
     MembershipFrame,
-    Question,
     Release,
     Replies,
+    RequestFrame,
+    ResponseFrame,
     Returned,
     Settled,
     Vote,
@@ -120,8 +120,8 @@ class ServingSide:
                 self._host.held_came(self.peer)
             case (
                 Replies()
-                | Question()
-                | Answer()
+                | RequestFrame()
+                | ResponseFrame()
                 | MembershipFrame()
                 | HeartbeatFrame()
                 | Ask()

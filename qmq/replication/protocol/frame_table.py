@@ -60,6 +60,8 @@ PRINTS_MAX: Final = 1001
 
 PRINT_CHARACTERS_MAX: Final = 64
 
+KIND_CHARACTERS_MAX: Final = 32
+
 # Fields of these frames alone
 
 
@@ -108,6 +110,7 @@ STANDING: Final = spread(
     destinations=optional(map_of(TEXT, text_of(PRINT_CHARACTERS_MAX), PRINTS_MAX)),
     heard_of=map_of(NODE, from_to(1), NAMES_MAX),
 )
+REQUEST: Final = spread(frames.PeerRequest, kind=text_of(KIND_CHARACTERS_MAX), body=BYTES)
 BEAT: Final = spread(
     Beat, stamp_us=NUMBER, echo_us=NUMBER, wants_echo=TRUTH, in_contact=TRUTH, claims=TERMS, promises=TERMS
 )
@@ -162,8 +165,8 @@ JOURNAL: Final = "/mesh/journal"
 
 COMMON_FRAMES: Final = _table(
     _row("/mesh/replies", frames.Replies, MESSAGES, messages=_messages(DestinationKind.REPLY)),
-    _row("/mesh/question", frames.Question, OPAQUE, number=NUMBER, body=BYTES),
-    _row("/mesh/answer", frames.Answer, OPAQUE, number=NUMBER, body=BYTES),
+    _row("/mesh/question", frames.RequestFrame, OPAQUE, number=NUMBER, request=REQUEST),
+    _row("/mesh/answer", frames.ResponseFrame, OPAQUE, number=NUMBER, body=BYTES),
     _row("/mesh/members", frames.MembershipFrame, FEW, standing=STANDING),
     _row("/mesh/reach", frames.Reach, FEW, number=NUMBER, origins=set_of(ORIGIN)),
     _row(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qmq.broker.consumers.subscription import Asks
 from qmq.broker.messages.lifecycle import Back
@@ -20,17 +21,24 @@ class Replies:
     messages: list[Message]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Something that the other side's node is asked; what it means is the nodes' business. `number` is the asker's."""
+class PeerRequest(NamedTuple):
+    """What one node asks of another. The kind selects the part that responds (`qmq.server.peer_requests`)."""
 
-    number: int
+    kind: str
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to the Question with that number. It may come late, over another link, or never."""
+class RequestFrame:
+    """A request to the other side's node. `number` is the requester's."""
+
+    number: int
+    request: PeerRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFrame:
+    """The response to the request with that number. It may come late, over another link, or never."""
 
     number: int
     body: bytes
@@ -265,7 +273,7 @@ class Forgotten:
 
 
 Terms = HeartbeatFrame | Ask | Vote | Release | Holds
-Both = Replies | Question | Answer | MembershipFrame | Terms
+Both = Replies | RequestFrame | ResponseFrame | MembershipFrame | Terms
 Paths = Reach | WantsPart | Heard | Passed
 """What links tell each other of who wants what, and how it gets there (`routes`)."""
 

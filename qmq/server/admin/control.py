@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.counts import (
     CountsContext,
     Page,
@@ -31,6 +32,7 @@ from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_an
 from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, VerbRequest, run_verb, verb_of
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.rpc import PeerRpc
 
 STATUS = "/control/status"
@@ -146,7 +148,7 @@ async def control_response(
     request = parse_request(destination, headers)
     facts = await respond_here(context, request)
     if is_mesh:
-        answers = await context.peer_rpc.ask(json.dumps(asdict(request)).encode())
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, json.dumps(asdict(request)).encode()))
         peers = {peer: found for peer, answer in answers.items() if (found := _facts_of_peer(request, answer))}
         facts = _together(request, [facts, *peers.values()])
         missing = sorted(set(context.peer_names) - set(peers))

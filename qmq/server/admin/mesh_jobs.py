@@ -16,12 +16,11 @@ from typing import Any, Final, Protocol
 import trio
 
 from qmq.errors import LogBroken, Refused
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, Facts, run_bulk_job
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.server.runtime.contexts import Tasks
-
-JOB: Final = "bulk_job"
-REQUEST_BEGIN: Final = f'{{"{JOB}"'.encode()
 
 REPORT_SECONDS: Final = ANSWER_SECONDS / 4
 """After so long a node answers that the job still runs: the answer must arrive while it is waited for."""
@@ -89,7 +88,8 @@ class MeshJobs:
         """The result of a peer; None when it does not answer."""
         origin = ""
         while True:
-            request = json.dumps({JOB: asdict(job), "origin": origin}).encode()
+            body = json.dumps({"job": asdict(job), "origin": origin}).encode()
+            request = PeerRequest(RequestKind.BULK_JOB, body)
             answer = await self._context.peer_rpc.ask_one(peer, request, ANSWER_SECONDS)
             facts = None if answer is None else json.loads(answer)
             if not isinstance(facts, dict):
@@ -104,7 +104,7 @@ class MeshJobs:
         """The response to a peer's request for a job: its result, or that it still runs. Raises Refused."""
         try:
             asked = json.loads(request)
-            job = BulkJob(**asked[JOB])
+            job = BulkJob(**asked["job"])
             origin = asked["origin"]
         except (ValueError, TypeError, KeyError) as error:
             raise Refused("bad-destination", "a bulk job of a peer is not one of this version") from error
@@ -141,8 +141,3 @@ class _PeerJob:
     def __init__(self, origin: str) -> None:
         self.done = trio.Event()
         self.facts: Mapping[str, Any] = {"running": True, "origin": origin}
-
-
-def is_about_jobs(request: bytes) -> bool:
-    """Whether a peer asks this node to run a bulk job."""
-    return request.startswith(REQUEST_BEGIN)

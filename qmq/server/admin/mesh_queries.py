@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from qmq.errors import Refused
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.connections import ConnectionsContext, connection_rows, kick
 from qmq.server.admin.messages import MessagesContext, whereabouts
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.rpc import PeerRpc
-
-QUERY: Final = "admin_query"
-REQUEST_BEGIN: Final = f'{{"{QUERY}"'.encode()
 
 Facts = dict[str, Any]
 
@@ -50,7 +49,9 @@ async def ask_nodes(
     found = {context.origin.node: await QUERIES[query](context, wanted)}
     if not is_mesh:
         return found, []
-    answers = await context.peer_rpc.ask(json.dumps({QUERY: query, "wanted": wanted}).encode())
+    answers = await context.peer_rpc.ask(
+        PeerRequest(RequestKind.ADMIN_QUERY, json.dumps({"query": query, "wanted": wanted}).encode())
+    )
     for peer in sorted(answers):
         facts = json.loads(answers[peer])
         if isinstance(facts, dict):
@@ -58,16 +59,11 @@ async def ask_nodes(
     return found, sorted(set(context.peer_names) - set(found))
 
 
-def is_about_administration(request: bytes) -> bool:
-    """Whether a peer sends an administrative query."""
-    return request.startswith(REQUEST_BEGIN)
-
-
 async def respond_to_query(context: QueryContext, request: bytes) -> bytes:
     """The response of this node to a query of a peer. Raises Refused."""
     try:
         asked = json.loads(request)
-        query, wanted = QUERIES[asked[QUERY]], dict(asked["wanted"])
+        query, wanted = QUERIES[asked["query"]], dict(asked["wanted"])
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", f"queries of peers are {', '.join(QUERIES)}") from error
     return json.dumps(await query(context, wanted)).encode()

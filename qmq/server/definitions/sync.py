@@ -16,7 +16,9 @@ import trio
 
 from qmq.definitions.definition import Definition, Key
 from qmq.errors import Refused
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
 from qmq.storage.format.definition_record import version_fields, version_of
 
@@ -30,14 +32,7 @@ BEHIND: Final = "definitions-behind"
 """Code of the condition."""
 BEHIND_TEXT: Final = "no majority has answered since the start: definitions may be older than those of the mesh"
 
-_REQUEST: Final = b'{"definitions":'
-
 log = logging.getLogger("qmq.definitions")
-
-
-def is_about_definitions(request: bytes) -> bool:
-    """Whether a peer asks for definitions."""
-    return request.startswith(_REQUEST)
 
 
 class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
@@ -112,8 +107,8 @@ class DefinitionSync:
         live = context.definitions
         after: list[str] | None = ["", ""]
         while after is not None:
-            request = _REQUEST + json.dumps({"digest": f"{live.table.digest:016x}", "after": after}).encode() + b"}"
-            answer = await context.ask_one(peer, request)
+            body = json.dumps({"digest": f"{live.table.digest:016x}", "after": after}).encode()
+            answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
             if answer is None:
                 return False
             page = json.loads(answer)
@@ -142,7 +137,7 @@ class DefinitionSync:
         """The next page of the definitions of this node. Raises Refused for an invalid request."""
         table = self._context.definitions.table
         try:
-            asked = json.loads(request)["definitions"]
+            asked = json.loads(request)
             after = Key(*map(str, asked["after"]))
             is_same = int(asked["digest"], 16) == table.digest
         except (ValueError, TypeError, KeyError) as error:

@@ -26,10 +26,12 @@ from qmq.dots import Dot, Vector, covers, merge
 from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
 from qmq.record_codec import Replay
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.values import SEQUENCE_MAX, array, mapping, number, origin_of
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
@@ -67,11 +69,6 @@ class AdoptionContext(Engine, Committing, JournalTail, Reporting, MeshPeers, Pro
     incarnation_gc: IncarnationGc
     peer_rpc: PeerRpc
     replay: Replay
-
-
-def is_about_holding(request: bytes) -> bool:
-    """Whether a peer asks which messages of a retired node are with consumers here."""
-    return request.startswith(b'{"holds"')
 
 
 def respond_holding(context: AdoptionContext, request: bytes) -> bytes:
@@ -178,7 +175,7 @@ class QueueAdoption:
         responded, or this node is missing records of a member, which may settle what it holds no more.
         """
         context = self._context
-        answers = await context.peer_rpc.ask(json.dumps({"holds": owner}).encode())
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.HELD, json.dumps({"holds": owner}).encode()))
         if is_patient and not answers.keys() >= set(context.peer_names):
             return None
         membership = context.membership

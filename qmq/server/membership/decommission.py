@@ -25,8 +25,10 @@ from qmq.dots import Vector, merge
 from qmq.errors import Refused
 from qmq.members import Retirement, majority
 from qmq.replication.mesh import Mesh
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.membership.members import AGREED_SECONDS, LiveMembership
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.runtime.contexts import Committing, Engine, MeshPeers
 
@@ -38,11 +40,6 @@ class DecommissionContext(Engine, Committing, MeshPeers, Protocol):
     members: LiveMembership
     peer_rpc: PeerRpc
     checkpoints: Checkpoints
-
-
-def is_about_hearing(request: bytes) -> bool:
-    """Whether a peer asks if this node has a link with another one."""
-    return request.startswith(b'{"hears"')
 
 
 def respond_hearing(context: DecommissionContext, request: bytes) -> bytes:
@@ -161,9 +158,9 @@ class Decommission:
         that `name` has left.
         """
         context = self._context
-        request = json.dumps({"hears": name}).encode()
-        answers = await context.peer_rpc.ask(request)
-        answers[context.origin.node] = respond_hearing(context, request)
+        body = json.dumps({"hears": name}).encode()
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.LINKS, body))
+        answers[context.origin.node] = respond_hearing(context, body)
         responses = {peer: json.loads(answer) for peer, answer in answers.items() if peer != name}
         hearing = sorted(peer for peer, one in responses.items() if one.get("hears"))
         agrees_in = {peer: one.get("agrees_in") for peer, one in responses.items()}

@@ -29,6 +29,8 @@ from qmq.broker.messages.dedup import KEY_BYTES, Dedup, is_dead_letter, is_retry
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from qmq.record_codec import messages_with_keys
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers
 from qmq.storage.log.journal import Journal
@@ -108,7 +110,7 @@ class DedupQuery:
         for start in range(0, len(keys), KEYS_MAX):
             part = keys[start : start + KEYS_MAX]
             request = {"dedup": [key.hex() for key in part], "node": context.origin.node, "at": at}
-            answers = await self._ask(json.dumps(request).encode())
+            answers = await self._ask(PeerRequest(RequestKind.DEDUP, json.dumps(request).encode()))
             found.update(pair for answer in answers.values() for pair in _read_answer(part, answer))
         with trio.move_on_after(ARRIVAL_SECONDS):
             for dot in found.values():
@@ -118,7 +120,7 @@ class DedupQuery:
         now_us = context.environment.now_us()
         return {key for key in found if context.broker.dedup.find(key, now_us) is None}
 
-    async def _ask(self, request: bytes) -> dict[str, bytes]:
+    async def _ask(self, request: PeerRequest) -> dict[str, bytes]:
         context = self._context
         answers = await context.peer_rpc.ask(request)
         while trio.current_time() < self._waking_until and not answers.keys() >= set(context.peer_names):
@@ -151,11 +153,6 @@ class DedupQuery:
         """Whether this node decides about one of `keys` and asked before that peer did."""
         deciding = self._deciding
         return any((min(deciding[key]), self._context.origin.node) < (at, asker) for key in keys if key in deciding)
-
-
-def is_about_retries(request: bytes) -> bool:
-    """Whether a peer's request is one that `DedupQuery.answer` knows."""
-    return request.startswith(b'{"dedup"')
 
 
 def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:

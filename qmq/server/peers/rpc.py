@@ -18,6 +18,7 @@ import trio
 
 from qmq.dots import Origin
 from qmq.errors import LogBroken, Refused
+from qmq.replication.protocol.frames import PeerRequest
 
 ANSWER_SECONDS = 2.0
 
@@ -30,9 +31,9 @@ log = logging.getLogger("qmq.peer_rpc")
 class RequestLinks(Protocol):
     """What carries requests; see `qmq.replication.mesh.Mesh`."""
 
-    def ask(self, number: int, request: bytes) -> list[Origin]: ...
+    def ask(self, number: int, request: PeerRequest) -> list[Origin]: ...
 
-    def ask_one(self, peer: str, number: int, request: bytes) -> list[Origin]: ...
+    def ask_one(self, peer: str, number: int, request: PeerRequest) -> list[Origin]: ...
 
     def answer(self, peer: Origin, number: int, answer: bytes) -> None: ...
 
@@ -43,7 +44,7 @@ class PeerRpc:
     """Both sides. `answer` makes this node's response to a request of a peer; it raises Refused for an invalid one."""
 
     def __init__(
-        self, spawn: Callable[[Callable[[], object]], None], answer: Callable[[bytes], Awaitable[bytes]]
+        self, spawn: Callable[[Callable[[], object]], None], answer: Callable[[PeerRequest], Awaitable[bytes]]
     ) -> None:
         self.links: RequestLinks | None = None
         self._spawn = spawn
@@ -53,14 +54,14 @@ class PeerRpc:
         self._answering: Counter[Origin] = Counter()
         self._numbers = 0
 
-    async def ask(self, request: bytes) -> dict[str, bytes]:
+    async def ask(self, request: PeerRequest) -> dict[str, bytes]:
         """The responses that came in time, by node. Waits at most ANSWER_SECONDS once it is its turn."""
         links = self.links
         if links is None:
             return {}
         return await self._ask(links, request, lambda number: links.ask(number, request), ANSWER_SECONDS)
 
-    async def ask_one(self, peer: str, request: bytes, seconds: float) -> bytes | None:
+    async def ask_one(self, peer: str, request: PeerRequest, seconds: float) -> bytes | None:
         """The response of one peer; None when it cannot be reached, or has not responded after `seconds`."""
         links = self.links
         if links is None:
@@ -69,7 +70,7 @@ class PeerRpc:
         return answers.get(peer)
 
     async def _ask(
-        self, links: RequestLinks, request: bytes, put: Callable[[int], list[Origin]], seconds: float
+        self, links: RequestLinks, request: PeerRequest, put: Callable[[int], list[Origin]], seconds: float
     ) -> dict[str, bytes]:
         async with self._turns:
             self._numbers += 1
@@ -108,13 +109,13 @@ class PeerRpc:
             asked.answers[peer.node] = answer
             asked.changed.set()
 
-    def request_received(self, peer: Origin, number: int, request: bytes) -> None:
+    def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
         """`peer` sent a request; the response is made in a task of its own."""
         if self._answering[peer] < REQUESTS_AT_ONCE:
             self._answering[peer] += 1
             self._spawn(partial(self._respond, peer, number, request))
 
-    async def _respond(self, peer: Origin, number: int, request: bytes) -> None:
+    async def _respond(self, peer: Origin, number: int, request: PeerRequest) -> None:
         try:
             answer = await self._answer(request)
             if self.links is not None:
@@ -134,7 +135,7 @@ class PeerRpc:
 class _Asked:
     """One request under way."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: PeerRequest) -> None:
         self.request = request
         self.missing: dict[Origin, Collection[object]] = {}
         """Peers that have not responded, and the links with them when the request was sent."""

@@ -26,7 +26,9 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.errors import MeshError, Refused
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.values import array, number, origin_of
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
 from qmq.server.runtime.waker import Waker
@@ -49,11 +51,6 @@ class QuarantineContext(Engine, Committing, MeshPeers, Repairing, Protocol):
     """What restoring from quarantine needs of the node."""
 
     incarnation_gc: IncarnationGc
-
-
-def is_about_quarantine(request: bytes) -> bool:
-    """Whether a peer asks what is quarantined here."""
-    return request.startswith(b'{"aside"')
 
 
 class QuarantineRestore:
@@ -101,7 +98,8 @@ class QuarantineRestore:
     async def _holders(self, after: Vector) -> dict[Origin, tuple[int, str]] | None:
         """As `anywhere`, each with the first node by name that has it."""
         context = self._context
-        request = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
+        body = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
+        request = PeerRequest(RequestKind.QUARANTINE, body)
         answers: dict[str, Vector] = {}
 
         async def ask(peer: str) -> None:

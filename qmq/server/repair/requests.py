@@ -13,16 +13,15 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.cursors import Move
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, MeshError
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.values import array, check_dots, check_move, name_of, number, octets, pack_dot_groups
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.runtime.contexts import MeshPeers
 from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.failure_records import ATTEMPTS_MAX, unpack_attempts
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import unpack
 from qmq.storage.repair.range_snapshot import RangeSnapshot
-
-MARK: Final = b"\x00"
-"""Before a request of this kind; those of `control` are JSON."""
 
 DOTS_AT_ONCE: Final = 2000
 """Messages that one request names."""
@@ -33,7 +32,7 @@ ELEMENTS_MAX: Final = 1_000_000
 log = logging.getLogger("qmq.repair")
 
 
-def request_about(origins: list[Origin]) -> bytes:
+def request_about(origins: list[Origin]) -> PeerRequest:
     """Ask a peer what it knows of dead incarnations; see `qmq.server.repair.incarnation_gc`."""
     return _packed("seals", [value for origin in origins for value in origin])
 
@@ -89,11 +88,11 @@ async def ask_subscriptions(context: MeshPeers, peer: str, after: tuple[str, str
     return None if fields is None else moves
 
 
-def _packed(*request: object) -> bytes:
-    return MARK + msgpack.packb(request)  # type: ignore[no-any-return]
+def _packed(*request: object) -> PeerRequest:
+    return PeerRequest(RequestKind.REPAIR, msgpack.packb(request))
 
 
-async def _ask(context: MeshPeers, peer: str, request: bytes, least: int) -> list[object] | None:
+async def _ask(context: MeshPeers, peer: str, request: PeerRequest, least: int) -> list[object] | None:
     """At least so many fields of a response; None: no response."""
     answer = await context.ask_one(peer, request)
     try:

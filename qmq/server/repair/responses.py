@@ -12,7 +12,7 @@ from qmq.cursors import Move, Name
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, MeshError, Refused
 from qmq.replication.protocol.values import array, check_dots, number, origin_of, pack_dot_groups
-from qmq.server.repair.requests import ELEMENTS_MAX, MARK
+from qmq.server.repair.requests import ELEMENTS_MAX
 from qmq.server.runtime.contexts import Engine, Repairing, Reporting
 from qmq.storage.format.cursor_record import pack_move
 from qmq.storage.format.failure_records import pack_attempts
@@ -22,11 +22,6 @@ from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left
 
 PICTURES_BYTES: Final = 256 * 1024
 """Of durable subscriptions in one response, approximately."""
-
-
-def is_about_repairs(request: bytes) -> bool:
-    """Whether a request of a peer is for `RepairResponder.answer`."""
-    return request.startswith(MARK)
 
 
 class ResponderContext(Engine, Reporting, Repairing, Protocol):
@@ -48,7 +43,7 @@ class RepairResponder:
         """The response of this node to a request of a peer. Raises Refused for an invalid request."""
         context = self._context
         try:
-            fields = array(unpack(request[len(MARK) :], ELEMENTS_MAX), 1)
+            fields = array(unpack(request, ELEMENTS_MAX), 1)
             what = fields[0]
             if what == "rest":
                 origin = origin_of(fields[1], fields[2])

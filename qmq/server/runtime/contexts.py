@@ -14,6 +14,7 @@ from qmq.dots import Origin, Vector
 from qmq.environment import Environment
 from qmq.members import Membership
 from qmq.replication.anti_entropy.gaps import NextRepair
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import Record
@@ -114,7 +115,7 @@ class MeshPeers(Protocol):
     def linked_peers(self) -> Collection[str]:
         """The peers that follow this node now."""
 
-    async def ask_one(self, peer: str, request: bytes) -> bytes | None:
+    async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
         """The response of one peer; None when none comes in time."""
 
     async def quarantined_anywhere(self, after: Vector) -> Vector | None:

@@ -7,6 +7,7 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.replication.links.outbox import REPLY_BYTES_MAX
+from qmq.replication.protocol.frames import PeerRequest
 from tests.replication.rig import Network, Node, peers_of, running, until
 
 
@@ -92,13 +93,13 @@ async def test_a_question_is_asked_of_every_reachable_peer_and_answered(autojump
     peers = peers_of("abc")
     a, b, c = (Node(network, name, peers) for name in "abc")
     async with running(a, b, c):
-        asked = a.mesh.ask(5, b"abc")
+        asked = a.mesh.ask(5, PeerRequest("kind-", b"abc"))
         await until(lambda: len(a.answers) == 2)
         network.cut("a", "c")
         await until(lambda: a.link_states()["c"] == ("down", "down"))
-        asked_then = a.mesh.ask(6, b"xyz")
+        asked_then = a.mesh.ask(6, PeerRequest("kind-", b"xyz"))
         await until(lambda: len(a.answers) == 3)
 
     assert sorted(origin.node for origin in asked) == ["b", "c"]
     assert [origin.node for origin in asked_then] == ["b"]
-    assert sorted(a.answers) == [("b", 5, b"cba"), ("b", 6, b"zyx"), ("c", 5, b"cba")]
+    assert sorted(a.answers) == [("b", 5, b"kind-cba"), ("b", 6, b"kind-zyx"), ("c", 5, b"kind-cba")]

@@ -18,7 +18,6 @@ from qmq.members import Listing, Retirement, Standing
 from qmq.replication.protocol.frame_table import COMMON_FRAMES, FROM_PULLING_SIDE, FROM_SERVING_SIDE, decode, pack
 from qmq.replication.protocol.frames import (
     Ack,
-    Answer,
     Ask,
     Credit,
     Forgotten,
@@ -32,10 +31,12 @@ from qmq.replication.protocol.frames import (
     MembershipFrame,
     MeshFrame,
     Passed,
-    Question,
+    PeerRequest,
     Reach,
     Release,
     Replies,
+    RequestFrame,
+    ResponseFrame,
     Retained,
     Returned,
     Settled,
@@ -69,7 +70,7 @@ FRAMES: list[MeshFrame] = [
     Welcome({A: 3}),
     Gap([(A, 3), (B, 1)]),
     Hole((A, B)),
-    Question(7, b"what?"),
+    RequestFrame(7, PeerRequest("kind", b"what?")),
     HeartbeatFrame(Beat(5, 0, True, False, {"a": 0, "b": 3}, {"b": 4})),
     Ask(Bid("a", 4, "b", Term(3, "c"))),
     Ask(Bid("a", 1, "b")),
@@ -90,7 +91,7 @@ FRAMES: list[MeshFrame] = [
     MembershipFrame(
         Standing(listing=Listing(0, frozenset()), disk="", is_learner=False, destinations={"/queue/a": "0a1b"})
     ),
-    Answer(7, b""),
+    ResponseFrame(7, b""),
     Reach(3, frozenset({A, B})),
     Reach(0, frozenset()),
     WantsPart(A2, -1, 7, 2, 1, False, {"/topic/a": True, "/topic/b.*": True}),

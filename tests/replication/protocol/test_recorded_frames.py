@@ -14,7 +14,6 @@ from qmq.members import Listing, Retirement, Standing
 from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE, JOURNAL, decode, pack
 from qmq.replication.protocol.frames import (
     Ack,
-    Answer,
     Ask,
     Batches,
     Credit,
@@ -29,10 +28,12 @@ from qmq.replication.protocol.frames import (
     MembershipFrame,
     MeshFrame,
     Passed,
-    Question,
+    PeerRequest,
     Reach,
     Release,
     Replies,
+    RequestFrame,
+    ResponseFrame,
     Retained,
     Returned,
     Settled,
@@ -120,8 +121,8 @@ RECORDED: list[tuple[MeshFrame, str, str]] = [
         "919195d9252f7265706c792d71756575652f622d303030303030303030303030303030312e312e322e33c4046b3a760ac295"
         "01ff1100c40500626f647900",
     ),
-    (Question(7, b"what?"), "/mesh/question", "9207c405776861743f"),
-    (Answer(7, b"that"), "/mesh/answer", "9207c40474686174"),
+    (RequestFrame(7, PeerRequest("kind", b"what?")), "/mesh/question", "9307a46b696e64c405776861743f"),
+    (ResponseFrame(7, b"that"), "/mesh/answer", "9207c40474686174"),
     (
         MembershipFrame(STANDING),
         "/mesh/members",
@@ -173,7 +174,7 @@ REFUSED: list[tuple[str, object, str]] = [
         [[["/reply-queue/x", b"", False, [], 0]]],
         "'/reply-queue/x': A reply goes to the address of reply-to, /reply-queue/…, unchanged.",
     ),
-    ("/mesh/question", [7, "what?"], "bytes were expected, not 'what?'"),
+    ("/mesh/question", [7, "k" * 33, b""], "at most 32 characters were expected, not 33"),
     ("/mesh/answer", [-1, b""], "a number from 0 to 9223372036854775807 was expected, not -1"),
     ("/mesh/members", [3, ["a"], "", True, ["c"], None, {}], "an array of groups of 3 was expected, not 1 elements"),
     (

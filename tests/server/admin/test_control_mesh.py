@@ -6,6 +6,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.control import ROWS_DEFAULT
 from qmq.server.peers.rpc import ANSWER_SECONDS
 from tests.client.rig import running
@@ -100,7 +101,8 @@ async def test_a_node_that_does_not_answer_is_waited_for_so_long_and_no_longer(a
         assert (answer["receipt-id"], answer["nodes-missing"]) == ("slow", "c")
         assert await asker.receipt() == "after it"
         assert waited_other < ANSWER_SECONDS / 2 < ANSWER_SECONDS <= waited < ANSWER_SECONDS + 0.5
-        assert not mesh.nodes["a"].peer_rpc._asked
+        asked = mesh.nodes["a"].peer_rpc._asked.values()
+        assert not [one for one in asked if one.request.kind == "control"]
 
 
 async def test_an_answer_comes_in_order_and_counts_what_was_sent_before_the_question(autojump_clock: MockClock) -> None:
@@ -248,7 +250,8 @@ async def test_a_question_of_a_peer_that_makes_no_sense_is_not_answered_and_harm
     async with running("ab") as mesh:
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         for question in (b"", b"[]", b'{"what": 1}', b'{"what": "/control/list", "about": "x"}', b"\xff"):
-            b.peer_rpc.request_received(a.origin, 1, question)
+            b.peer_rpc.request_received(a.origin, 1, PeerRequest("control", question))
+        b.peer_rpc.request_received(a.origin, 1, PeerRequest("of a later version", b""))
         await eventually(lambda: not b.peer_rpc._answering)
         client = await at(mesh, "a")
 

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Vector, covers
 from qmq.errors import DiskFull
 from qmq.members import Retirement
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.membership.adopt_queues import POLL_SECONDS, respond_holding
 from qmq.server.node import Node
 from tests.server.membership.test_decommission import knows_retired, retire
@@ -186,9 +187,9 @@ async def test_who_is_the_adopter_no_more_leaves_everything_to_the_one_that_is(
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         ask = b.peer_rpc.ask
 
-        async def overtaken(question: bytes, *rest: Any) -> Any:
-            answers = await ask(question, *rest)
-            if b"holds" in question:
+        async def overtaken(request: PeerRequest, *rest: Any) -> Any:
+            answers = await ask(request, *rest)
+            if request.kind == "held":
                 for node in (a, b):
                     node.members.retired(Retirement(node="c", adopter="a", sealed={}))
             return answers
@@ -416,9 +417,9 @@ async def test_nodes_of_an_earlier_version_name_what_is_in_memory_only(
         a = mesh.nodes["a"]
         ask = a.peer_rpc.ask
 
-        async def earlier(question: bytes, *rest: Any) -> Any:
-            answers = await ask(question, *rest)
-            return dict.fromkeys(answers, b'{"holds": [[1, -1]]}') if b"holds" in question else answers
+        async def earlier(request: PeerRequest, *rest: Any) -> Any:
+            answers = await ask(request, *rest)
+            return dict.fromkeys(answers, b'{"holds": [[1, -1]]}') if request.kind == "held" else answers
 
         monkeypatch.setattr(a.peer_rpc, "ask", earlier)
         await retire(await mesh.connect("a"), "c")
@@ -448,9 +449,9 @@ async def test_who_answers_with_nonsense_is_asked_again(
         a = mesh.nodes["a"]
         ask = a.peer_rpc.ask
 
-        async def nonsense(question: bytes, *rest: Any) -> Any:
-            answers = await ask(question, *rest)
-            return dict.fromkeys(answers, answer) if b"holds" in question else answers
+        async def nonsense(request: PeerRequest, *rest: Any) -> Any:
+            answers = await ask(request, *rest)
+            return dict.fromkeys(answers, answer) if request.kind == "held" else answers
 
         monkeypatch.setattr(a.peer_rpc, "ask", nonsense)
         await retire(await mesh.connect("a"), "c")

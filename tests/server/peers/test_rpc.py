@@ -151,7 +151,7 @@ async def test_an_answer_that_fails_is_none_and_harms_nobody(
             node.request_received(B, number, question)
 
     assert links.answered == [(B, 2, b"good")]
-    assert "a question of b failed" in caplog.text
+    assert "a request of b failed" in caplog.text
 
 
 async def test_a_peer_that_no_link_leads_to_any_more_is_not_waited_for(autojump_clock: MockClock) -> None:
