@@ -21,8 +21,9 @@ from qmq.bench.frames import BODY_MARK, MarkCounter
 from qmq.bench.many import drain, publish
 from qmq.bench.plan import MIB, BenchPlan, LoadConnections, Report
 from qmq.bench.process import usage
-from qmq.cli.bench.command import BACKLOG_BODY_BYTES, BACKLOG_COUNT, WINDOW_OF_MANY, cores, limits_for
+from qmq.cli.bench.command import BACKLOG_BODY_BYTES, BACKLOG_COUNT, WINDOW_OF_MANY
 from qmq.cli.bench.output import facts
+from qmq.cli.bench.target import cores, limits_for
 from qmq.cli.output import Failed
 from qmq.cli.throwaway import Throwaway, throwaway
 

@@ -24,7 +24,7 @@ from benchmarks.others import OTHERS, Other, started
 from benchmarks.rows import COMPARED, GROWTH, SPEED, Row, held
 from benchmarks.tables import COUNTS, write_pages
 from qmq.build import BUILD
-from qmq.cli.bench.command import cores
+from qmq.cli.bench.target import cores
 from qmq.cli.throwaway import exit_on_signals
 
 RUN_SECONDS_MAX = 1800

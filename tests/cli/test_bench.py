@@ -15,7 +15,7 @@ import pytest
 
 from qmq.bench import exchange, many, paced, process, workloads
 from qmq.bench.process import Usage
-from qmq.cli.bench.command import limits_for
+from qmq.cli.bench.target import limits_for
 from qmq.cli.throwaway import exit_on_signals
 
 from .conftest import Run

@@ -1,17 +1,14 @@
 """`qmq bench`: measure a broker on this machine.
 
-The generator is `qmq.bench`. This module has its options, `bench_meaning` which of them apply, `bench_output` the
-output, and `throwaway` a node or a mesh to measure. If there are two cores, the node and the generator get one each,
-because a rate means little if both share one.
+The generator is `qmq.bench`. This module has its options, `option_rules` which of them apply, `target` the node or mesh
+that is measured, and `output` the output.
 """
 
 import contextlib
 import os
-import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -21,12 +18,12 @@ from ...bench.plan import BenchPlan
 from ...bench.progress import SILENT, Live, RunProgress
 from ...bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
 from ...config.address import Address
-from ...config.limits import LimitSettings
 from ..options import DEFAULT_AT, FILE, FOLDER, SECONDS, SECONDS_MAX, Number, read_address, read_headers
 from ..output import Failed
-from ..throwaway import NODES_MAX, exit_on_signals, throwaway, throwaway_mesh
+from ..throwaway import NODES_MAX, exit_on_signals
 from .option_rules import COUNTED, KINDS, check_options
 from .output import Output, facts, read_run
+from .target import Target, allow_files, cores, limits_for, read_cores, served
 
 FAN_OUT_SUBSCRIBERS = 10
 OUTSTANDING_EACH = 5000
@@ -45,39 +42,12 @@ RATE_MAX = 10_000_000
 MANY_MAX = 10_000_000
 """Numbers of queues and subscriptions are bounded by the limits of a node file."""
 
-FILES_BESIDES = 100
-CONNECTIONS_BESIDES = 100
-DESTINATIONS_BESIDES = 100
-"""In addition to the measured ones: those of the node itself and of the generator."""
-
 WAITING_LINES = ("backlog", "drain")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The broker to measure: addresses, and processes if they are known."""
-
-    addresses: tuple[Address, ...]
-    pids: tuple[int, ...]
 
 
 def read_addresses(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Address, ...]:
     """`host:port`, several times."""
     return tuple(read_address(ctx, param, value) for value in values)
-
-
-def read_cores(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """`NODE,GENERATOR`, both numbers of cores that this process may use."""
-    if value is None:
-        return None
-    words = value.split(",")
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
-        raise click.BadParameter(f"{value!r} must be two numbers of cores, such as 0,1")
-    allowed = sorted(os.sched_getaffinity(0))
-    for word in words:
-        if int(word) not in allowed:
-            raise click.BadParameter(f"core {word} is not among those of this process: {', '.join(map(str, allowed))}")
-    return int(words[0]), int(words[1])
 
 
 @click.command
@@ -340,7 +310,7 @@ def bench(
     connections = connections if connections is not None else int(workload == "subscriptions")
     pins = chosen_cores or (cores() if (serve and workload != "mesh" if pin is None else pin) else None)
     clients = connections + subscribers
-    _allow_files(clients)
+    allow_files(clients)
     before = os.sched_getaffinity(0)
     with contextlib.ExitStack() as stack:
         target = Target((at, *others), pids)
@@ -349,7 +319,7 @@ def bench(
                 stack.callback(signal.signal, number, signal.getsignal(number))
             exit_on_signals()
             target = stack.enter_context(
-                _served(
+                served(
                     serve_in,
                     limits_for(
                         connections=clients,
@@ -431,60 +401,7 @@ def adapted(
     )
 
 
-@contextlib.contextmanager
-def _served(folder: Path | None, limits: Mapping[str, int], core: int | None, nodes: int) -> Iterator[Target]:
-    """A throwaway node, or a mesh of several."""
-    if nodes == 1:
-        with throwaway(folder, limits, core) as node:
-            yield Target((node.address,), (node.pid,))
-        return
-    with throwaway_mesh(folder, limits, core, nodes) as mesh:
-        yield Target(
-            tuple(node.address for node in mesh.nodes.values()),
-            tuple(node.process.pid for node in mesh.nodes.values() if node.process is not None),
-        )
-
-
 def _progress(wanted: bool | None) -> RunProgress:
     if not (sys.stderr.isatty() if wanted is None else wanted):
         return SILENT
     return Live(lambda text: click.echo(text, err=True, nl=False))
-
-
-def limits_for(
-    *, connections: int = 0, destinations: int = 0, subscriptions: int = 0, body_bytes: int = 0, prefetch: int = 0
-) -> Mapping[str, int]:
-    """The limits that a throwaway node needs beyond its defaults."""
-    wanted = {}
-    defaults = LimitSettings()
-    connections += CONNECTIONS_BESIDES
-    for key in ("connections_max", "connections_per_address_max"):
-        if connections > getattr(defaults, key):
-            wanted[key] = connections
-    if prefetch > defaults.prefetch_max:
-        wanted["prefetch_max"] = prefetch  # a higher value would be reduced without an error
-    if destinations >= defaults.destinations_max:
-        wanted["destinations_max"] = destinations + DESTINATIONS_BESIDES
-    if subscriptions > defaults.subscriptions_max:
-        wanted["subscriptions_max"] = subscriptions
-    if body_bytes > defaults.body_bytes_max:
-        wanted["body_bytes_max"] = body_bytes
-        wanted["outbox_bytes_max"] = max(defaults.outbox_bytes_max, 4 * body_bytes)
-    return wanted
-
-
-def cores() -> tuple[int, int]:
-    """(Core of the node, core of the generator); the same if there is only one."""
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[0], cores[-1]
-
-
-def _allow_files(connections: int) -> None:
-    """Raise the limit of open files, which the throwaway node inherits. Raises Failed if the system forbids it."""
-    wanted = connections + FILES_BESIDES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(hard, wanted)))
-        except (OSError, ValueError) as error:
-            raise Failed(f"{connections} connections need {wanted} open files; the system allows {hard}") from error
