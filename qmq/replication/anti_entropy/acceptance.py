@@ -32,6 +32,7 @@ from qmq.replication.protocol.values import (
 from qmq.storage.catalog.incarnations import unpack_seals
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
 from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.lost_record import unpack_lost
@@ -44,8 +45,11 @@ CHECKED: Final = frozenset(
 )
 """Kinds of which this node obeys every record."""
 
-FACTS: Final = frozenset({RecordKind.TERM, RecordKind.VOTE, RecordKind.SEAL, RecordKind.GONE})
+FACTS: Final = frozenset({RecordKind.TERM, RecordKind.VOTE, RecordKind.SEAL, RecordKind.GONE, RecordKind.DEFINITION})
 """Kinds whose content is in the body only."""
+
+KEPT: Final = frozenset({RecordKind.PUBLISH, RecordKind.DELETE, RecordKind.DEFINITION})
+"""Kinds of records that can be left of a range; the last record of its snapshot may be of another kind."""
 
 COUNTED: Final = (CHECKED | FACTS) - {RecordKind.PUBLISH, RecordKind.DEAD, RecordKind.SETTLE}
 """Kinds whose body another module unpacks; this one checks the unpacked size first."""
@@ -103,7 +107,7 @@ class Acceptance:
         except (CorruptLog, ValueError) as error:
             raise MeshError("bad-batch", f"the snapshot of {origin}: {error}") from error
         for record in records:
-            if record.kind not in (RecordKind.PUBLISH, RecordKind.DELETE) and record is not records[-1]:
+            if record.kind not in KEPT and record is not records[-1]:
                 raise MeshError("bad-batch", f"the snapshot of {origin} has a record of kind {record.kind}")
             _check_record(record, head)
         have[origin] = head.last
@@ -229,6 +233,13 @@ def _check_fact(kind: int, body: bytes) -> None:
     elif kind == RecordKind.GONE:
         span = unpack_lost(body)
         check_vector({span.origin: span.last})
+    elif kind == RecordKind.DEFINITION:
+        change = unpack_definition(body)
+        for version in (change.version, change.replaced):
+            if version is not None:
+                check_vector({version.origin: version.sequence})
+                number(version.time_us)
+                number(version.counter)
     else:
         term = unpack_term(kind, body)
         node_name(term.owner)

@@ -10,9 +10,10 @@ from trio.testing import MockClock
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.definitions.definition import Key
 from qmq.server.definitions.live import QUORUM_SECONDS
+from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.node import Node
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
-from tests.server.repair.test_catch_up import short_lived
+from tests.server.repair.test_catch_up import forget_the_past, short_lived
 from tests.server.rig import eventually, send, subscribe
 
 Q = "/queue/q"
@@ -213,6 +214,29 @@ async def test_a_node_that_was_away_gets_a_change_that_has_left_the_journal(auto
         await mesh.kill("b")
         await mesh.start("b")
         assert limit_of(mesh.nodes["b"]) == 8
+
+
+async def test_a_snapshot_of_the_range_has_the_definitions(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the levelling of tables, which would bring them, too."""
+    monkeypatch.setattr(DefinitionSync, "_pull", never)
+    async with short_lived().run() as mesh:
+        await put(mesh, "a", delivery_limit=7)
+        await until_alike(mesh)
+        await mesh.stop("b")
+        await put(mesh, "a", delivery_limit=8)
+        await forget_the_past(mesh, "a")
+
+        await mesh.start("b")
+        await mesh.until_linked()
+
+        await eventually(lambda: limit_of(mesh.nodes["b"]) == 8)
+
+
+async def never(sync: DefinitionSync, peer: str) -> bool:
+    """No answer of the peer."""
+    return False
 
 
 async def test_a_new_disk_gets_everything_and_keeps_it(autojump_clock: MockClock) -> None:
