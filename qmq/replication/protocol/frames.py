@@ -46,9 +46,9 @@ class ResponseFrame:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whom the sender has a link with now, the other side left out: it can pass on messages to them.
+    """The nodes that the sender has a link with, except the other side: it can relay messages to them.
 
-    `number` grows with every one: they may come over two connections, and an older one counts no more.
+    `number` grows with each frame. Frames may arrive over two connections; an older one is ignored.
     """
 
     number: int
@@ -57,8 +57,10 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class WantsPart:
-    """What the subscribers of `origin` want, in its `version`: a difference from the version `base` on, or a part of
-    all of it (`base` is NEVER). `whole` tells apart which parts belong together; they are numbered from 0."""
+    """Interest of `origin` in its `version`: the difference from version `base`, or a part of the whole.
+
+    `base` is NEVER in a part of the whole. Parts with one `whole` belong together; they are numbered from 0.
+    """
 
     origin: Origin
     base: int
@@ -71,15 +73,14 @@ class WantsPart:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """(origin, version of what it wants that is in force here), and wherever the sender passes it on; NEVER asks for
-    all of it."""
+    """(origin, version of its interest in force at the sender and where it relays it). NEVER asks for the whole."""
 
     versions: list[tuple[Origin, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Topic messages or replies of one origin for the node `target`: the other side, or one that it has a link with."""
+    """Topic messages or replies of one origin for the node `target`: the other side, or a node with a link to it."""
 
     target: str
     messages: list[Message]
@@ -98,14 +99,14 @@ class MembershipFrame:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFrame:
-    """A beat."""
+    """A heartbeat."""
 
     beat: Beat
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The sender, who is the candidate, asks for a vote."""
+    """The sender is the candidate, and asks for a vote."""
 
     bid: Bid
 
@@ -121,8 +122,11 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Without `has`: the owner asks the node that serves it in that term to stop. With it: that has stopped, and its
-    consumers' settles are in its records up to there. `lent` is what consumers of each node have."""
+    """Without `has`: the owner asks the node that serves it in that term to stop.
+
+    With `has`: that node has stopped, and its records up to `has` contain the settles of its consumers.
+    `lent`: node → messages that its consumers have.
+    """
 
     owner: str
     number: int
@@ -178,23 +182,23 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Lent messages that a consumer has settled; where they are durable, so is that."""
+    """Lent messages that a consumer has settled. The settle of a durable message is durable."""
 
     dots: list[Dot]
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Lent messages given back, in their order: why, and what their consumer asked for in that case."""
+    """Lent messages that return, in their order: the reason, and what their consumer asked for in that case."""
 
     returns: list[tuple[Dot, Back, Asks | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Once per link, before any Credit: the lent messages that the pulling side's consumers still have.
+    """Once per link, before any Credit: the lent messages that consumers of the pulling side still have.
 
-    Whatever else was lent to it is either settled in its records up to `through` (of its own origins), or lost.
+    All else that was lent to it is settled in its records up to `through` (of its own origins), or lost.
     """
 
     keep: list[Dot]
@@ -215,14 +219,14 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Retention gave these up here: (origin, last sequence that will not come)."""
+    """Ranges that retention has dropped here: (origin, last sequence of the range)."""
 
     gaps: list[tuple[Origin, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Records of these origins are damaged here and cannot be sent now: the pulling side must get them elsewhere."""
+    """Records of these origins are damaged here: the pulling side must get them from other nodes."""
 
     origins: tuple[Origin, ...]
 
@@ -260,14 +264,14 @@ class Lend:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """Last values of topics, and marks of removed ones, whoever set them."""
+    """Last values of topics, and tombstones of removed ones, of all origins."""
 
     values: list[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Offers that were withdrawn and are forgotten: nothing is on its way that was lent against them."""
+    """Withdrawn offers that are forgotten: nothing that was lent against them is in transit."""
 
     names: list[str]
 
