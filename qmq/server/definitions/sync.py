@@ -111,16 +111,19 @@ class DefinitionSync:
             answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
             if answer is None:
                 return False
-            page = json.loads(answer)
+            try:
+                changes, after = _page_of(answer, after)
+            except (ValueError, TypeError, KeyError) as error:
+                log.warning("! %s: invalid response about definitions: %s", peer, error)
+                return False
             received = context.received_vector()
-            for change in map(_change_of, page["rows"]):
+            for change in changes:
                 # A tombstone that this node has had and dropped: see `qmq.definitions.tombstones`.
                 is_dropped = received.get(change.version.origin, 0) >= change.version.sequence
                 if change.text is None and change.key not in live.table.by_key and is_dropped:
                     continue
                 if live.merge(change):
                     live.unrecorded[change.key] = change.version
-            after = page["next"]
             if live.news:
                 live.publish()
         self._answered.add(peer)
@@ -160,8 +163,21 @@ def _row(one: Definition) -> list[Any]:
     return [one.key.kind, one.key.name, one.text, version_fields(one.version), version_fields(one.replaced)]
 
 
+def _page_of(answer: bytes, after: list[str]) -> tuple[list[Definition], list[str] | None]:
+    """The changes of a response, and after which key the next page begins. Raises ValueError, TypeError or KeyError."""
+    page = json.loads(answer)
+    following = page["next"]
+    if following is not None and not (isinstance(following, list) and [type(one) for one in following] == [str, str]):
+        raise ValueError("the next key is no pair of texts")
+    if following is not None and following <= after:
+        raise ValueError("the next key is not behind the last one")
+    return [_change_of(row) for row in page["rows"]], following
+
+
 def _change_of(row: list[Any]) -> Definition:
     kind, name, text, version_row, replaced = row
+    if type(kind) is not str or type(name) is not str or not (text is None or isinstance(json.loads(text), dict)):
+        raise ValueError("a definition is a kind, a name, and a JSON object")
     version = version_of(version_row)
     if version is None:
         raise ValueError("a definition without version")

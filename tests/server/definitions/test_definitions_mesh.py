@@ -234,6 +234,35 @@ async def test_a_snapshot_of_the_range_has_the_definitions(
         await eventually(lambda: limit_of(mesh.nodes["b"]) == 8)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"nonsense",
+        b"[]",
+        b'{"rows": []}',
+        b'{"rows": [1], "next": null}',
+        b'{"rows": [["policy", "/queue/q", "[]", [1, 0, "b", 1, 1], null]], "next": null}',
+        b'{"rows": [["policy", "/queue/q", "{}", [1, 0], null]], "next": null}',
+        b'{"rows": [], "next": 7}',
+        b'{"rows": [], "next": ["", ""]}',
+    ],
+)
+async def test_an_invalid_response_of_a_peer_is_logged_and_changes_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: bytes
+) -> None:
+    async def invalid(sync: DefinitionSync, request: bytes) -> bytes:
+        return answer
+
+    monkeypatch.setattr(DefinitionSync, "answer", invalid)
+    async with MeshRig("a", "b").run() as mesh:
+        await mesh.until_linked()
+        await put(mesh, "a", delivery_limit=7)
+
+        await eventually(lambda: limit_of(mesh.nodes["b"]) == 7)
+
+        assert "invalid response about definitions" in caplog.text
+
+
 async def never(sync: DefinitionSync, peer: str) -> bool:
     """No answer of the peer."""
     return False
