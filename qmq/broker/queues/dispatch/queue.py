@@ -130,8 +130,8 @@ class Queue(QueueState):
         if self.borrowers is not None and self.borrowers.pop(borrower.key, None) is not None:
             if not self.borrowers:
                 self.borrowers = None
-            if self.peer_rpc is not None:
-                self.peer_rpc.pop(borrower, None)
+            if self.asking_borrowers is not None:
+                self.asking_borrowers.pop(borrower, None)
             if self.selective is not None:
                 self.selective.dismissed(borrower)
 
@@ -140,22 +140,22 @@ class Queue(QueueState):
     def dispatch(self, out: Outcome) -> None:
         """Give ready messages away, the highest priority first, until nobody has room or none is left."""
         self._dispatch(out)
-        if self.peer_rpc is not None and not self.is_loading:
-            self._answer(self.peer_rpc, out)
+        if self.asking_borrowers is not None and not self.is_loading:
+            self._answer(self.asking_borrowers, out)
 
-    def _answer(self, peer_rpc: "dict[Borrower, bool]", out: Outcome) -> None:
+    def _answer(self, asking_borrowers: "dict[Borrower, bool]", out: Outcome) -> None:
         """Let peers hear what they have asked for: that something waits, when they have no room; that nothing does,
         when they have some. Where they had room, a message that is lent answers as well."""
         is_waiting = not self.is_counted or any(level.ready or level.behind for level in self.levels)
-        for borrower, had_room in list(peer_rpc.items()):
+        for borrower, had_room in list(asking_borrowers.items()):
             has_room = borrower.limit > borrower.sent
             if not had_room and (has_room or not is_waiting or self.selective is not None):
                 continue
-            del peer_rpc[borrower]
+            del asking_borrowers[borrower]
             if has_room or not had_room:
                 out.peer_waiting.setdefault(borrower.peer, {})[self.name] = not had_room
-        if not peer_rpc:
-            self.peer_rpc = None
+        if not asking_borrowers:
+            self.asking_borrowers = None
 
     def _dispatch(self, out: Outcome) -> None:
         if self.rules.is_delivery_paused:

@@ -31,7 +31,7 @@ WITHDRAWN: Final = -1
 """The limit of an offer that is no more."""
 
 
-def peer_rpc(limit: int) -> int:
+def asking_offer(limit: int) -> int:
     """An offer with this limit that also asks whether messages wait, and the inverse of it: less than WITHDRAWN."""
     return WITHDRAWN - 1 - limit
 
@@ -98,17 +98,17 @@ class Lending:
         queue = self._queues.get(queue_name)
         queue.admit(borrower)
         asks = limit < WITHDRAWN
-        borrower.limit = peer_rpc(limit) if asks else limit
+        borrower.limit = asking_offer(limit) if asks else limit
         queue.line_up_peer(borrower)
-        if queue.peer_rpc is not None:
-            queue.peer_rpc.pop(borrower, None)
+        if queue.asking_borrowers is not None:
+            queue.asking_borrowers.pop(borrower, None)
         if asks and not of:
             has_room = borrower.limit > borrower.sent
             if has_room and self._queues.held:
                 out.peer_waiting.setdefault(peer, {})[name] = False
             else:
-                queue.peer_rpc = queue.peer_rpc or {}
-                queue.peer_rpc[borrower] = has_room
+                queue.asking_borrowers = queue.asking_borrowers or {}
+                queue.asking_borrowers[borrower] = has_room
         self._queues.dispatch(queue, out)
 
     def settled(self, peer: str, dots: Iterable[Dot]) -> None:
@@ -387,4 +387,4 @@ class Lending:
                 self._asked[peer].add(name)
             else:
                 self._asked[peer].discard(name)
-            told.append((peer, name, peer_rpc(limit) if asks_now else limit))
+            told.append((peer, name, asking_offer(limit) if asks_now else limit))

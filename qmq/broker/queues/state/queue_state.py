@@ -26,7 +26,7 @@ class QueueState:
     """Messages in order, consumers in line. Pure; what follows is added to an Outcome."""
 
     __slots__ = (
-        "peer_rpc",
+        "asking_borrowers",
         "borrowers",
         "check_us",
         "delayed",
@@ -88,7 +88,7 @@ class QueueState:
         self.in_line: list[Subscription] | None = None
         self.borrowers: dict[str, Borrower] | None = None
         self.peers_in_line: deque[Borrower] | None = None
-        self.peer_rpc: dict[Borrower, bool] | None = None
+        self.asking_borrowers: dict[Borrower, bool] | None = None
         """Peers that want to hear whether messages wait for them here; True: they had room when they asked."""
 
     @property

@@ -10,7 +10,7 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
-from qmq.broker.queues.lending.lending import WITHDRAWN, peer_rpc
+from qmq.broker.queues.lending.lending import WITHDRAWN, asking_offer
 from qmq.broker.queues.selective.dispatcher import COST_SHARE, LOOKED_MAX
 from qmq.broker.queues.selective.rendezvous import rendezvous
 from qmq.broker.selectors import Selector
@@ -641,7 +641,7 @@ def test_window_without_room_is_not_offered_and_offered_again_when_there_is() ->
     borrow(node, 1, b"1")
     out = node.borrow(message_of(B, 2, b"2", MORE, owner="b"))
     assert [why for _, why, _ in out.peer_returns["b"]] == [Back.UNSEEN]
-    assert node.lending.offers() == [("b", JOBS, peer_rpc(1)), ("b", MORE, peer_rpc(1))]
+    assert node.lending.offers() == [("b", JOBS, asking_offer(1)), ("b", MORE, asking_offer(1))]
     client.ack_all()
 
     assert node.lending.offers() == [("b", JOBS, 2), ("b", MORE, 2)]
