@@ -207,7 +207,7 @@ class Fire:
             found = {}
             for name in names:
                 status = mesh.status(name)
-                gone = set(status.get("forgotten", ()))
+                gone = set(status.get("collected", ()))
                 has = status.get("vector", {})
                 less = {o: has.get(o, 0) for o, last in wanted.items() if o not in gone and has.get(o, 0) < last}
                 if less or not status or status["membership"]["learner"]:

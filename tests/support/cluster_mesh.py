@@ -287,7 +287,7 @@ class Cluster:
 
         def vectors() -> list[dict[str, int]]:
             pictures = [self.status(name) for name in wanted]
-            forgotten = {origin for picture in pictures for origin in picture.get("forgotten", ())}
+            forgotten = {origin for picture in pictures for origin in picture.get("collected", ())}
             return [
                 {origin: last for origin, last in picture.get("vector", {}).items() if origin not in forgotten}
                 for picture in pictures

@@ -32,7 +32,7 @@ DESTINATIONS_SHOWN = 20
 FORGOTTEN_SHOWN = 50
 """Dead incarnations of which nothing is left, the newest first."""
 
-LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions", "forgotten", "vector")
+LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions", "collected", "vector")
 """Lists that are cut when the status is too long."""
 
 
@@ -84,7 +84,7 @@ def status_of(context: StatusContext) -> dict[str, Any]:
         },
         "queues": [queue_row(context, name, depths[name]) for name in deepest],
         "fanouts": [
-            {"destination": name, "messages": count, "followers": len(broker.subscriptions.fanouts.get(name, ()))}
+            {"destination": name, "messages": count, "subscribers": len(broker.subscriptions.fanouts.get(name, ()))}
             for name, count in context.counts.fanouts.items()
         ],
         "durables": durables_of(context),
@@ -99,12 +99,12 @@ def status_of(context: StatusContext) -> dict[str, Any]:
             "bytes": broker.retained.bytes,
             "left_out": broker.retained.left_out,
         },
-        "rows": {"mended": context.queue_store_repair.mended, "lost": context.queue_store_repair.lost},
+        "rows": {"repaired": context.queue_store_repair.repaired, "lost": context.queue_store_repair.lost},
         "dedup": {"ids": len(broker.dedup), "asked": context.dedup_query.asked},
         "peers": peers_of(context),
         "topics": topics_of(context),
         "vector": {str(origin): sequence for origin, sequence in context.received_vector().items()},
-        "forgotten": [
+        "collected": [
             str(origin) for origin in islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
         ],
         "conditions": context.conditions.present(),

@@ -35,7 +35,7 @@ class FanoutRepair(RepairTask):
 
     def __init__(self, context: RepairContext) -> None:
         super().__init__()
-        self.mended = 0
+        self.repaired = 0
         """Repaired logs, since the start."""
         self._context = context
 
@@ -58,7 +58,7 @@ class FanoutRepair(RepairTask):
             if not found.is_complete:
                 log.info("= the log of %s cannot be repaired yet: %d ranges are missing", destination, found.missing)
             elif await context.environment.run_blocking(partial(context.store.finish_repair, destination, found)):
-                self.mended += 1
+                self.repaired += 1
                 log.info("= the log of %s is repaired", destination)
         except DiskFull as error:
             log.info("= the log of %s cannot be repaired yet: %s", destination, error)

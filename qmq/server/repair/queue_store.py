@@ -54,7 +54,7 @@ class QueueStoreRepair(RepairTask, Sink):
 
     def __init__(self, context: QueueStoreContext) -> None:
         super().__init__()
-        self.mended = 0
+        self.repaired = 0
         """Damaged rows, or ranges of a lost file, that were accounted for, since the start."""
         self.lost = 0
         """Those that no member had."""
@@ -176,7 +176,7 @@ class QueueStoreRepair(RepairTask, Sink):
     def _note(self, left: MissingRange | None) -> MissingRange | None:
         """The journal was searched for `left`; None: all was accounted for."""
         if left is None:
-            self.mended += 1
+            self.repaired += 1
         else:
             self._searched.add(left)
         return left

@@ -66,7 +66,7 @@ async def test_status_counts_what_the_fanouts_hold(autojump_clock: MockClock) ->
 
         status = json.loads((await ask(client, "/control/status"))["status"])
 
-        assert status["fanouts"] == [{"destination": "/fanout/f", "messages": 5, "followers": 1}]
+        assert status["fanouts"] == [{"destination": "/fanout/f", "messages": 5, "subscribers": 1}]
 
 
 @pytest.mark.parametrize("question", ["/control/reboot", "/control/count-msgs/topic/t", "/control/count-msgs/q"])

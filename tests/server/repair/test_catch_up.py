@@ -409,7 +409,7 @@ async def test_a_damaged_fanout_log_is_made_whole_by_asking_peers(autojump_clock
         await mesh.until_linked()
         refused = await followed(mesh, "b")
         assert (await refused.next("ERROR")).head.headers["error-code"] == "log-unreadable"
-        await eventually(lambda: b.fanout_repair.mended == 1)
+        await eventually(lambda: b.fanout_repair.repaired == 1)
 
         reader = await followed(mesh, "b")
         assert sorted(await reader.messages(20)) == sorted(bodies)
@@ -427,7 +427,7 @@ async def test_damage_that_no_reader_meets_is_mended_when_its_segment_is_full(au
         await publish(mesh, "a", F, "x" * 70_000)
         await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
         await mesh.nodes["b"].checkpoints.checkpoint()
-        await eventually(lambda: mesh.nodes["b"].fanout_repair.mended == 1)
+        await eventually(lambda: mesh.nodes["b"].fanout_repair.repaired == 1)
 
         reader = await followed(mesh, "b")
         assert (await reader.messages(4))[:3] == [b"one", b"two", b"three"]
@@ -448,9 +448,9 @@ async def test_a_log_that_nobody_can_mend_stays_refused_until_somebody_can(autoj
             refused = await followed(mesh, "b")
             assert (await refused.next("ERROR")).head.headers["error-code"] == "log-unreadable"
             await trio.sleep(100)
-        assert b.fanout_repair.mended == 0
+        assert b.fanout_repair.repaired == 0
         await mesh.start("a")
-        await eventually(lambda: b.fanout_repair.mended == 1)
+        await eventually(lambda: b.fanout_repair.repaired == 1)
 
         reader = await followed(mesh, "b")
         assert await reader.messages(3) == [b"one", b"two", b"three"]

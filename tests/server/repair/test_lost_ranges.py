@@ -219,7 +219,7 @@ async def test_a_log_that_rots_later_is_mended_with_what_came_before_the_gap(aut
         await mesh.until_linked()
         await followed(mesh, "b")
 
-        await eventually(lambda: b.fanout_repair.mended == 1)
+        await eventually(lambda: b.fanout_repair.repaired == 1)
 
         again = await followed(mesh, "b", **KEPT)
         assert await again.messages(4) == [b"one", b"", b"three", b"four"]

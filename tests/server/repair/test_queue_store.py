@@ -123,9 +123,9 @@ async def test_what_a_peer_has_but_cannot_tell_yet_is_not_lost(autojump_clock: M
         meet_damage(a, dot.origin)
         await trio.sleep(100)
 
-        assert (a.queue_store_repair.lost, a.queue_store_repair.mended) == (0, 0)
+        assert (a.queue_store_repair.lost, a.queue_store_repair.repaired) == (0, 0)
         del b.store.repair_source.read
-        await eventually(lambda: a.queue_store_repair.mended == 1)
+        await eventually(lambda: a.queue_store_repair.repaired == 1)
 
 
 async def test_two_nodes_that_lack_the_same_row_do_not_wait_for_each_other(autojump_clock: MockClock) -> None:
@@ -342,7 +342,7 @@ async def test_what_a_peer_has_in_quarantine_comes_back(autojump_clock: MockCloc
         await eventually(lambda: b.received_vector() == a.received_vector())
         await b.checkpoints.checkpoint()
 
-        assert a.queue_store_repair.mended == 1
+        assert a.queue_store_repair.repaired == 1
         assert queued(a, a.origin) == queued(b, a.origin) == [b"one", b"two", b"three"]
 
 

@@ -78,7 +78,7 @@ async def test_a_node_alone_brings_a_damaged_row_back_from_its_journal(autojump_
         spoil(a, b"two")
 
         assert sorted(await bodies(mesh, "a", 3)) == [b"one", b"three", b"two"]
-        assert a.queue_store_repair.mended == 1
+        assert a.queue_store_repair.repaired == 1
         assert codes(a) == {"damage"}
 
 
@@ -95,7 +95,7 @@ async def test_what_nobody_has_is_told_as_lost_and_the_queue_goes_on(autojump_cl
         (lost,) = [one for one in reported(a) if one["code"] == "lost"]
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
-        assert status_of(a)["rows"] == {"mended": 0, "lost": 1}
+        assert status_of(a)["rows"] == {"repaired": 0, "lost": 1}
         await a.checkpoints.checkpoint()
         await a.counts.refresh()
         assert JOBS not in a.counts.queues
@@ -112,7 +112,7 @@ async def test_a_damaged_row_comes_back_from_a_peer(autojump_clock: MockClock) -
         spoil(a, b"two")
 
         assert sorted(await bodies(mesh, "a", 3)) == [b"one", b"three", b"two"]
-        assert (a.queue_store_repair.mended, a.queue_store_repair.lost) == (1, 0)
+        assert (a.queue_store_repair.repaired, a.queue_store_repair.lost) == (1, 0)
 
 
 async def test_a_damaged_row_waits_for_the_member_that_may_have_it(autojump_clock: MockClock) -> None:
@@ -150,7 +150,7 @@ async def test_a_peer_is_not_told_that_a_damaged_message_is_done(autojump_clock:
         assert known.done == []
         b.check_damage()
         mesh.heal("a", "b")
-        await eventually(lambda: b.queue_store_repair.mended == 1 and not b.store.missing_ranges())
+        await eventually(lambda: b.queue_store_repair.repaired == 1 and not b.store.missing_ranges())
 
 
 async def test_a_settle_that_only_this_node_has_holds_for_what_a_peer_brings_back(autojump_clock: MockClock) -> None:
