@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from benchmarks.work import REPEATS, Work, work_of
+from qmq.access.rights import AccessTable
+from qmq.access.rules import ANONYMOUS
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.light_subscriptions import Subscriber
 from qmq.broker.consumers.outcome import Outcome
@@ -110,7 +112,8 @@ class Client:
         node.broker.open_session(session)
         self.codec = Connection(Role.SERVER, LIMITS, node.caches)
         self.codec.receive(encode_frame("CONNECT", [("accept-version", "1.2"), ("host", "here")]))
-        self.gateway = StompGateway(session, node.broker, node.rules, Version.V12, False, rights=node.rights_of(None))
+        rights = AccessTable().rights_of(ANONYMOUS)
+        self.gateway = StompGateway(session, node.broker, node.rules, Version.V12, False, rights=rights)
 
     def say(self, data: bytes) -> None:
         """What one read brings, and all that follows from it."""

@@ -69,7 +69,7 @@ def write_unknown(node: Node, body: bytes) -> None:
 
 def trouble(mesh: MeshRig) -> list[tuple[str, str]]:
     """Conditions and events that say that nodes do not understand each other."""
-    quiet = {"new-disk"}
+    quiet = {"new-disk", "definitions-behind"}
     return [
         (name, one["message"])
         for name, node in mesh.nodes.items()
