@@ -637,3 +637,18 @@ def test_what_comes_back_of_a_group_is_seen_by_the_consumer_that_gets_the_group_
     mesh.accounts_agree()
     mesh.come_to_rest()
     mesh.teardown()
+
+
+def test_a_window_keeps_no_place_for_messages_that_go_to_an_exclusive_consumer_of_another_node() -> None:
+    """A history that the machine above has found: c said that messages wait, and then b's consumer was exclusive."""
+    mesh = MeshOfBrokers()
+    windowed, plain = ("a", JOBS, Ack.AUTO, "", False, True), ("a", JOBS, Ack.AUTO, "", False, False)
+    exclusive = ("b", JOBS, Ack.AUTO, "", True, False)
+    mesh.start(consumers=[windowed, plain, plain, exclusive], durable=False, headers=b"")
+    mesh.come_to_rest()
+
+    mesh.ack(who=0, which=0)
+
+    mesh.accounts_agree()
+    mesh.come_to_rest()
+    mesh.teardown()

@@ -65,7 +65,12 @@ class PrefetchRounds:
                     self._registry.touched[its.name] = None
 
     def _may_come(self, subscription: Subscription) -> bool:
-        return not subscription.lent_as and subscription.destination in self._shared.waiting_elsewhere
+        """Whether one of the messages at other nodes is for it: while a consumer is exclusive, none is."""
+        name = subscription.destination
+        if subscription.lent_as or name not in self._shared.waiting_elsewhere:
+            return False
+        selective = self._registry.get(name).selective
+        return selective is None or selective.consumers.active is None
 
     def end_turns_of(self, queue_name: str) -> None:
         """A message for the places that are kept is here: they are free for it."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.consumer_class import class_of, offer_name
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
@@ -583,6 +584,39 @@ def test_place_that_is_kept_is_free_when_the_link_or_the_subscription_ends(how: 
 
     assert client.bodies == [b"0", b"1"]
     assert window.turn is None
+    check_accounts(here)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_no_place_is_kept_for_messages_of_which_an_exclusive_consumer_gets_all(when: str) -> None:
+    here, there = Node("a"), Node("b")
+    here.lending.owner_connected("b")
+    here.lending.borrower_connected("c")
+    there.lending.borrower_connected("a")
+    for number in range(3):
+        here.send(b"%d" % number)
+    there.send(b"more", MORE)
+    client, window = here.client(), ConnectionPrefetch(1)
+    for name in (JOBS, MORE):
+        client.subscribe(name, id=name, window=window)
+    talk(here, there)
+    exclusive = offer_name(MORE, class_of(None, 1))
+
+    if when == "before":
+        here.offer("c", 0, exclusive)
+    client.ack(client.inbox[-1])
+    if when == "after":
+        assert window.turn is not None
+        here.offer("c", 0, exclusive)
+
+    assert window.turn is None
+    assert client.bodies == [b"0", b"1"]
+    check_accounts(here)
+
+    here.offer("c", WITHDRAWN, exclusive)
+    client.ack(client.inbox[-1])
+    talk(here, there)
+    assert client.bodies == [b"0", b"1", b"more"]
     check_accounts(here)
 
 
