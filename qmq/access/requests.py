@@ -22,6 +22,9 @@ VERBS: Final[Mapping[str, Action]] = {
     "list": Action.OBSERVE,
     "list-subscribers": Action.OBSERVE,
     "connections": Action.OBSERVE,
+    "trace": Action.OBSERVE,
+    "peek": Action.SUBSCRIBE,
+    "get": Action.SUBSCRIBE,
 }
 
 SYSTEM_TOPICS: Final[Mapping[str, Action]] = {

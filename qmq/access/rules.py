@@ -19,6 +19,7 @@ class Action(Enum):
 
     SEND = "send"
     SUBSCRIBE = "subscribe"
+    """Read bodies: consume, browse, follow, peek and get."""
     DECLARE = "declare"
     """Create and change a destination."""
     ADMINISTER = "administer"
@@ -67,7 +68,13 @@ def _role(name: str, *rows: tuple[tuple[Action, ...], tuple[str, ...]]) -> tuple
 
 ROLES: Final[Mapping[str, tuple[Permission, ...]]] = {
     ADMINISTRATOR: _role(ADMINISTRATOR, (ACTIONS, ("/*",))),
-    "operator": _role("operator", ((Action.OBSERVE,), ("/*",)), ((Action.DECLARE, Action.ADMINISTER), _MESSAGES)),
+    "operator": _role(
+        "operator",
+        ((Action.OBSERVE,), ("/*",)),
+        ((Action.SUBSCRIBE, Action.DECLARE, Action.ADMINISTER), _MESSAGES),
+        ((Action.SUBSCRIBE,), ("/control/get/*",)),
+        ((Action.ADMINISTER,), ("/control/kick", "/control/kick/*")),
+    ),
     "observer": _role("observer", ((Action.OBSERVE,), ("/*",))),
     "client": _role("client", ((Action.SEND, Action.SUBSCRIBE, Action.DECLARE), _MESSAGES)),
 }

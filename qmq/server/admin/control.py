@@ -37,6 +37,7 @@ from qmq.server.peers.rpc import PeerRpc
 
 STATUS = "/control/status"
 MOVE = "/control/move"
+REDRIVE = "/control/redrive"
 COUNT_MESSAGES = "/control/count-msgs"
 COUNT_SUBSCRIBERS = "/control/count-subscribers"
 LIST = "/control/list"
@@ -139,6 +140,9 @@ async def control_response(
     check_right(destination)
     if "to" in headers and destination.startswith(MOVE):
         check_right(f"{MOVE}{headers['to']}")
+    if destination.startswith(REDRIVE):
+        # Each message names its own queue, so the right must be for every queue.
+        check_right(f"{REDRIVE}/queue/*")
     if destination.startswith(DEFINITIONS):
         return await definitions_response(context, headers, body, user, address)
     verb = verb_of(destination)

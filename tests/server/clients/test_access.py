@@ -201,6 +201,34 @@ async def test_a_move_needs_the_right_to_administer_both_queues(autojump_clock: 
         assert await answers(rig, "none", frames) == ["done", "not-allowed", "not-allowed"]
 
 
+async def test_a_redrive_needs_the_right_for_every_queue(autojump_clock: MockClock) -> None:
+    rows = (may("none", "administer", "/queue/dead"), may("client", "administer", "/queue/*"))
+    frames = (send("/control/redrive/queue/dead", "", "r"),)
+    async with Rig(users=users("none", "client"), permissions=rows).run() as rig:
+        assert await answers(rig, "none", frames) == ["not-allowed"]
+        assert await answers(rig, "client", frames) == ["done"]
+
+
+async def test_an_operator_may_follow_the_page_on_poisoned_queues(autojump_clock: MockClock) -> None:
+    verbs = (
+        *("list/queue", "peek/queue/q", "trace/x-1-1", "get/x-1-1", "connections", "kick/x/1"),
+        *("pause/queue/q", "resume/queue/q", "purge/queue/q", "redrive/queue/q", "delete/queue/q"),
+    )
+    frames = tuple(send(f"/control/{verb}", "", "r") for verb in verbs)
+    async with Rig(users=users("operator")).run() as rig:
+        assert "not-allowed" not in await answers(rig, "operator", frames)
+
+
+async def test_an_operator_without_subscribe_sees_no_bodies(autojump_clock: MockClock) -> None:
+    rows = (may_not("operator", "subscribe", "/*"),)
+    frames = (
+        *(send(f"/control/{verb}", "", "r") for verb in ("peek/queue/q", "get/x-1-1", "purge/queue/q")),
+        subscribe("/queue/q"),
+    )
+    async with Rig(users=users("operator"), permissions=rows).run() as rig:
+        assert await answers(rig, "operator", frames) == ["not-allowed", "not-allowed", "done", "not-allowed"]
+
+
 async def test_a_denied_queue_is_denied_to_a_client_as_well(autojump_clock: MockClock) -> None:
     rows = (may_not("client", "send", "/queue/q"),)
     async with Rig(users=users("client"), permissions=rows).run() as rig:
