@@ -26,6 +26,10 @@ OWN_HEADERS = frozenset(
     {
         "ack",
         "content-length",
+        "dead-letter-deliveries",
+        "dead-letter-from",
+        "dead-letter-id",
+        "dead-letter-reason",
         RETRY,
         SENDER,
         "delivery-count",

@@ -221,6 +221,16 @@ def test_rejected_message_goes_to_the_dead_letters_with_its_history(in_transacti
     assert "redelivered" not in headers
 
 
+def test_sender_cannot_say_that_its_message_is_a_dead_letter() -> None:
+    client = consumer()
+
+    names = ("dead-letter-reason", "dead-letter-from", "dead-letter-id", "dead-letter-deliveries")
+    lines = "\n".join(f"{name}:/queue/secret" for name in names)
+    ((headers, _),) = client.read(client.say(f"SEND\ndestination:/queue/q\n{lines}\n\nx"))
+
+    assert not [name for name in headers if name.startswith("dead-letter-")]
+
+
 def test_rejection_by_a_stomp_11_client_names_message_and_subscription() -> None:
     client = consumer(version="1.1")
     ((headers, _),) = client.read(client.say(SEND))

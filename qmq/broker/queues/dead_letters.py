@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Dot
+from qmq.errors import Refused
 
 REJECTED: Final = "rejected"
 DELIVERY_LIMIT: Final = "delivery-limit"
@@ -100,12 +101,19 @@ class DeadLetters:
 
 
 def source_of(message: Message) -> str:
-    """The queue that a dead letter comes from; "" if `message` is no dead letter of a queue."""
+    """The queue that a dead letter comes from; "" if `message` is no dead letter of a queue.
+
+    A node of an earlier version let senders set the header, so it may be anything.
+    """
     found = _SOURCE.search(message.envelope.headers)
     if found is None:
         return ""
     source = _ESCAPE.sub(lambda escape: _CHARACTERS[escape[0]], found[1].decode("utf-8", "replace"))
-    return source if source.startswith("/queue/") else ""
+    try:
+        is_queue = kind_of(source) is DestinationKind.QUEUE and not is_pattern(source)
+    except Refused:
+        return ""
+    return source if is_queue else ""
 
 
 def _escaped(text: str) -> bytes:
