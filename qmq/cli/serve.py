@@ -4,6 +4,7 @@ import logging
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -12,6 +13,21 @@ from ..config.address import Address
 from .options import node_options, overrides, read_optional_address
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+# The control characters, and the line separators of Unicode.
+ESCAPES: Final = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+
+
+class LineFormatter(logging.Formatter):
+    """One line for each message, and traceback lines are indented: no name that a client chose looks like a line of the
+    node, or controls a terminal.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return super().formatMessage(record).translate(ESCAPES)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return "\n".join(f"  {line.translate(ESCAPES)}" for line in super().formatException(ei).splitlines())
 
 
 @click.command
@@ -55,11 +71,9 @@ def serve(
     """
     read = partial(load, config_file, peers_file, node_name, overrides(data, listen))
     settings, peers = read()
-    logging.basicConfig(
-        level=log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
     # Imported last: an error in a file is printed without waiting until the whole server is loaded.
     from ..server.main import serve as run
 
