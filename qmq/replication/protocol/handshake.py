@@ -148,6 +148,8 @@ class Answering:
     def _check(self, frame: Frame, purpose: str) -> Partner:
         headers = frame.head.headers
         mine = self._identity
+        if headers.get("node", "") in mine.retired:
+            self.claimed = headers["node"]
         partner = _check_partner(headers, mine)
         node = self.claimed = partner.origin.node
         if node == mine.origin.node:

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from qmq.replication.protocol.conversation import REFUSED
+
 CONDITIONS_MAX: Final = 200
 PAST_KEPT: Final = 100
 MESSAGE_CHARACTERS_MAX: Final = 300
@@ -74,9 +76,23 @@ RULES: Final[Mapping[str, Rule]] = {
     "takeover-differs": Rule(Severity.ERROR, "Give both nodes the same takeover settings."),
     "taken-over": Rule(Severity.WARNING, "Wait: this node asks for its messages."),
 }
-"""Codes that no link has. A code that is not here is that of a refused or broken link."""
+"""Codes that no refusal of a link has, except `takeover-differs`."""
 
-LINK: Final = Rule(Severity.ERROR, "Compare peers file, secret, certificate and software of both nodes.")
+REFUSALS: Final[Mapping[str, str]] = {
+    "bad-proof": "Give both nodes the same secret in the peers file.",
+    "duplicate-node": "Stop one of the two nodes with this name; after a restart it is over by itself.",
+    "forged-origin": "Examine the node at the other end: it sends records that it cannot have.",
+    "future-format": "Upgrade the older of the two nodes.",
+    "no-proof": "Set a secret in the peers file of all nodes, or TLS for links.",
+    "retired-node": "Stop the retired node. To join again it needs another name and an empty data directory.",
+    "unknown-node": "Give all nodes the same peers file, then reload each.",
+    "wrong-certificate": "Issue the certificate of the node with the name that the peers file has.",
+    "wrong-mesh": "Correct the mesh id, or the address that leads to another mesh, in the peers file.",
+}
+"""Code of a refused link → advice, on both sides."""
+
+LINK: Final = "Compare peers file, secret, certificate and software of both nodes."
+"""Advice for all other codes: the link was refused or broke."""
 
 
 @dataclass(slots=True)
@@ -160,7 +176,8 @@ def urgency_key(row: Mapping[str, Any]) -> str:
 
 
 def _condition(code: str, message: str, now_us: int) -> Condition:
-    rule = RULES.get(code, LINK)
+    code_here = code.removeprefix(REFUSED)
+    rule = RULES.get(code_here) or Rule(Severity.ERROR, REFUSALS.get(code_here, LINK))
     return Condition(code, rule.severity, message, rule.advice, now_us, now_us)
 
 

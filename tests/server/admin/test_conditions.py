@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from qmq.server.admin.conditions import CONDITIONS_MAX, PAST_KEPT, RULES, Conditions
+from qmq.server.admin.conditions import CONDITIONS_MAX, PAST_KEPT, REFUSALS, RULES, Conditions
 
 MINUTE_US = 60_000_000
 
@@ -137,3 +137,13 @@ def test_good_news_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> N
         Conditions().add_event("returned", "this node serves its own messages again", 0)
 
     assert [record.levelno for record in caplog.records] == [logging.INFO]
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_both_sides_of_a_refused_link_get_the_advice_for_its_code(code: str) -> None:
+    conditions = Conditions()
+
+    conditions.raise_condition(code, "here", 1)
+    conditions.raise_condition(f"refused-{code}", "there", 1)
+
+    assert [one["advice"] for one in conditions.present()] == [REFUSALS[code]] * 2
