@@ -29,6 +29,8 @@ PROGRAM: Sequence[str] = (sys.executable, "-m", "qmq")
 
 READY_SECONDS = 20.0
 PROBE_SECONDS = 1.0
+LOGIN_SECONDS = 3.0
+"""For a probe with a login: a node refuses a wrong passcode after `FAILED_LOGIN_SECONDS`."""
 POLL_SECONDS = 0.05
 STOP_SECONDS = 20.0
 """From SIGTERM to SIGKILL: the default `limits.drain_seconds`, the last frames and records, and a little more."""

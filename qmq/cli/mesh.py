@@ -20,7 +20,7 @@ import click
 
 from ..config import PeersFile, is_open_to_others, load_peers
 from .client import CommandClient, Endpoint, Login, ServerError
-from .launch import PROBE_SECONDS, LocalMesh, NodeProcess, exit_text, recorded, stop_recorded
+from .launch import LOGIN_SECONDS, PROBE_SECONDS, LocalMesh, NodeProcess, exit_text, recorded, stop_recorded
 from .mesh_members import check, retire
 from .mesh_serving import merge_serving, serving_table
 from .options import FILE, FOLDER, json_option, login_options
@@ -52,7 +52,7 @@ class NodeState:
     """Links to and from peers; None if the node does not say."""
     links: int | None
     notes: str = ""
-    """Whether it is a learner, uses another version of the peers file, or has other policies than its peers."""
+    """Why it does not answer or refuses; whether it is a learner, or has another peers file or other policies."""
 
 
 @click.group
@@ -150,7 +150,7 @@ def status(peers: Path, data: Path | None, login: Login, as_json: bool) -> None:
     """Show every node of a peers file: whether it answers, its links, and whose queue messages it serves.
 
     Works for nodes on other hosts, too. If users are configured, log in as one of the group `observer`. Exit code 1
-    if a node does not answer.
+    if a node does not answer or refuses its status.
     """
     file = load_peers(peers)
     where = data or default_data(file)
@@ -171,7 +171,7 @@ def status(peers: Path, data: Path | None, login: Login, as_json: bool) -> None:
     else:
         lines = [*state_table(states), *(["", *serving_table(owners)] if owners else [])]
         click.echo("\n".join(printable(line) for line in lines))
-    if any(state.state != "ready" for state in states):
+    if any(state.state != "ready" or state.links_up is None for state in states):
         sys.exit(1)
 
 
@@ -246,7 +246,9 @@ class StatusProbe:
             state = "ready"
             notes = f"refuses its status: {refused.code or refused.message}"
             self.close()
-        except Failed:
+        except Failed as failed:
+            if unanswered != "starting":
+                notes = str(failed).removeprefix(f"{self.node.address}: ")
             self.close()
         return NodeState(self.node.name, str(self.node.address), pid, state, up, links, notes)
 
@@ -255,7 +257,8 @@ class StatusProbe:
         if self.node.socket.exists():
             with suppress(Failed):
                 return Endpoint(self.node.socket, Login(), PROBE_SECONDS).connect()
-        return Endpoint(self.node.address, self._login, PROBE_SECONDS).connect()
+        patience = PROBE_SECONDS if self._login.name is None else LOGIN_SECONDS
+        return Endpoint(self.node.address, self._login, patience).connect()
 
     def close(self) -> None:
         if self._client is not None:

@@ -16,8 +16,18 @@ from pathlib import Path
 import pytest
 
 from qmq.cli import launch
-from qmq.cli.launch import LocalMesh, NodeDied, Running, recorded, start_mark, stop_recorded
+from qmq.cli.launch import (
+    LOGIN_SECONDS,
+    PROBE_SECONDS,
+    LocalMesh,
+    NodeDied,
+    Running,
+    recorded,
+    start_mark,
+    stop_recorded,
+)
 from qmq.cli.output import Failed
+from qmq.server.clients.login import FAILED_LOGIN_SECONDS
 from qmq.wire.stomp import Frame
 
 from .conftest import Run
@@ -303,9 +313,27 @@ def test_status_logs_in_and_says_why_a_node_refuses_it(run: Run, tmp_path: Path)
         refused = run("mesh", "status", str(peers))
         shown = run("mesh", "status", str(peers), "--login", "ann", "--passcode", "secret")
 
+    assert refused.exit_code == 1
     assert refused.output.splitlines()[1].split(maxsplit=5)[3:] == ["ready", "-", "refuses its status: login-required"]
     assert shown.exit_code == 0, shown.output
     assert shown.output.splitlines()[1].split()[3:] == ["ready", "3/4"]
+
+
+def test_status_with_a_login_waits_until_a_wrong_passcode_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LOGIN_SECONDS > FAILED_LOGIN_SECONDS + PROBE_SECONDS
+    monkeypatch.setattr("qmq.cli.mesh.LOGIN_SECONDS", 0.125)
+    with StubNode(lambda _node, _request: b"") as node:
+        host, _, port = node.at.rpartition(":")
+        peers = tmp_path / "peers.toml"
+        peers.write_text(
+            f'mesh = "m"\nversion = 1\n[[nodes]]\nname = "a"\nclient = "{host}:{port}"\nmesh = "{host}:1"\n', "utf-8"
+        )
+        result = run("mesh", "status", str(peers), "--login", "ann", "--passcode", "secret")
+
+    assert result.exit_code == 1
+    assert "silent  -      no answer to CONNECT within 0.125 s" in result.output
 
 
 def test_status_shows_which_nodes_answer(make_mesh: MakeMesh, run: Run) -> None:
@@ -317,11 +345,11 @@ def test_status_shows_which_nodes_answer(make_mesh: MakeMesh, run: Run) -> None:
     as_json = run("mesh", "status", str(mesh.peers_file), "--data", str(mesh.data), "--json")
 
     assert result.exit_code == as_json.exit_code == 1  # b is not there
-    lines = [line.split() for line in result.output.splitlines()]
+    lines = [line.split(maxsplit=5) for line in result.output.splitlines()]
     assert lines == [
-        ["NODE", "ADDRESS", "PID", "STATE", "LINKS"],
+        ["NODE", "ADDRESS", "PID", "STATE", "LINKS", "NOTES"],
         ["a", str(mesh.nodes["a"].address), str(pid_of(mesh, "a")), "ready", "3/4"],
-        ["b", str(mesh.nodes["b"].address), "-", "silent", "-"],
+        ["b", str(mesh.nodes["b"].address), "-", "silent", "-", "Connection refused; is a node running there?"],
     ]
     facts = json.loads(as_json.output)
     assert facts["mesh"] == "test"
