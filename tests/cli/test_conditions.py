@@ -54,3 +54,17 @@ def test_history_is_asked_for_by_name_and_is_no_error(run: Run) -> None:
 
     assert result.exit_code == 0
     assert [(one["destination"], "scope" in one) for one in asked(node)] == [("/control/conditions/past", False)]
+
+
+@pytest.mark.parametrize("option", [(), ("--past",)])
+def test_without_the_answer_of_a_node_there_is_no_all_clear(run: Run, option: tuple[str, ...]) -> None:
+    with answers({"conditions": [], "nodes_missing": ["n3"]}) as node:
+        result = run("conditions", *option, "--at", node.at)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "n3" in result.stderr
+
+
+def test_without_conditions_it_says_so(run: Run) -> None:
+    with answers({"conditions": []}) as node:
+        assert run("conditions", "--at", node.at).stdout == "no conditions\n"

@@ -35,8 +35,10 @@ def conditions(node: Endpoint, past: bool, one_node: bool, as_json: bool) -> Non
     if as_json:
         print_json({"rows": rows, "nodes_missing": sorted(missing)})
     else:
-        for line in [line for row in rows for line in _lines(row)] or ["no conditions" if not past else "no events"]:
+        for line in [line for row in rows for line in _lines(row)]:
             click.echo(printable(line))
+        if not rows and not missing:
+            click.echo("no conditions" if not past else "no events")
     if missing:
         click.echo(f"qmq: did not answer: {printable(', '.join(sorted(missing)))}", err=True)
     if missing or (not past and any(row.get("severity") in URGENT for row in rows)):
