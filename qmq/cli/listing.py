@@ -40,9 +40,9 @@ def queues(prefix: str, **options: Any) -> None:
     """List queues with messages or consumers.
 
     Lists names that begin with PREFIX (/queue/ may be left out), in order. A node counts the messages that it owns and
-    its own consumers; with --mesh, all nodes are summed.
+    its own consumers; with --mesh, all nodes are summed. A paused queue is listed, too.
     """
-    heads = ["QUEUE", "MESSAGES", "BYTES", "IN FLIGHT", "CONSUMERS"]
+    heads = ["QUEUE", "MESSAGES", "BYTES", "IN FLIGHT", "CONSUMERS", "PAUSED"]
     _show(_list("queue", prefix), heads, _depths, **options)
 
 
@@ -159,6 +159,7 @@ def _depths(row: Row) -> Sequence[object]:
         byte_size(row.get("bytes", 0)),
         row.get("in_flight", 0),
         row.get("consumers", 0),
+        row.get("paused") or "-",
     ]
 
 

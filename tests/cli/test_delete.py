@@ -54,14 +54,33 @@ def test_a_queue_is_deleted_by_force_and_missing_nodes_end_it_with_exit_code_1(r
     def answer(node: StubNode, got: Frame) -> bytes | None:
         if got.head.command != "SEND":
             return polite(node, got)
-        return receipt_of(got, ("messages", "7"), ("reason", ""), ("nodes-missing", "c"))
+        return receipt_of(got, ("messages", "7"), ("reason", ""), *asked, ("nodes-missing", "c"))
 
+    asked = [("nodes-asked", "3"), ("nodes-answered", "2")]
     with StubNode(answer) as node:
         result = run("delete", "/queue/q", "--force", "--at", node.at)
 
-    assert (result.exit_code, result.stdout) == (1, "/queue/q is deleted: 7 messages\n")
+    assert (result.exit_code, result.stdout) == (
+        1,
+        "/queue/q is deleted on 2 of 3 nodes: 7 messages\nwhat c has stays: run the command again\n",
+    )
     assert "c" in result.stderr
     assert sent(node)["force"] == "true"
+
+
+def paused_and_left(node: StubNode, got: Frame) -> bytes | None:
+    if got.head.command != "SEND":
+        return polite(node, got)
+    return receipt_of(got, ("messages", "7"), ("reason", "disk-full: no room"), ("paused", "delivery"))
+
+
+def test_the_pause_of_a_deleted_queue_stays_and_the_command_says_so(run: Run) -> None:
+    with StubNode(paused_and_left) as node:
+        text = run("delete", "/queue/q", "--at", node.at)
+        facts = json.loads(run("delete", "/queue/q", "--at", node.at, "--json").stdout)
+
+    assert "/queue/q stays paused (delivery)" in text.stdout
+    assert (facts["paused"], facts["reason"], facts["nodes_missing"]) == ("delivery", "disk-full: no room", [])
 
 
 def test_a_refusal_ends_it_with_exit_code_1_and_the_code(run: Run) -> None:

@@ -35,15 +35,16 @@ def asked(node: StubNode) -> list[dict[str, str]]:
 
 
 def test_pages_are_put_together_into_one_table(run: Run) -> None:
-    with answers({"destinations": QUEUES[:2], "next": "/queue/two"}, {"destinations": QUEUES[2:]}) as node:
+    two = {**QUEUES[1], "paused": "delivery"}
+    with answers({"destinations": [QUEUES[0], two], "next": "/queue/two"}, {"destinations": QUEUES[2:]}) as node:
         result = run("queues", "t", "--at", node.at)
 
     assert result.exit_code == 0, result.output
     assert result.output == (
-        "QUEUE                 MESSAGES  BYTES    IN FLIGHT  CONSUMERS\n"
-        "/queue/one                   0  0 B              1          2\n"
-        "/queue/two                   1  1.0 KiB          1          2\n"
-        "/queue/\\x1b[31mthree         2  2.0 KiB          1          2\n"
+        "QUEUE                 MESSAGES  BYTES    IN FLIGHT  CONSUMERS  PAUSED\n"
+        "/queue/one                   0  0 B              1          2  -\n"
+        "/queue/two                   1  1.0 KiB          1          2  delivery\n"
+        "/queue/\\x1b[31mthree         2  2.0 KiB          1          2  -\n"
     )
     assert [question["after"] for question in asked(node)] == ["", "/queue/two"]
     assert {question["destination"] for question in asked(node)} == {"/control/list/queue/t*"}

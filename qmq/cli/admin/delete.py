@@ -35,15 +35,25 @@ def delete(destination: str, node: Endpoint, force: bool, dry_run: bool, as_json
         headers += [("dry-run", "true")] if dry_run else []
         answer = client.request("SEND", headers).head.headers
     counts = {name: json.loads(answer[name]) for name in COUNTS if name in answer}
+    paused = answer.get("paused", "")
+    missing = [name for name in answer.get("nodes-missing", "").split(",") if name]
+    reason = answer.get("reason", "")
     if as_json:
         facts = {name.replace("-", "_"): count for name, count in counts.items()}
-        facts |= {"nodes_missing": answer["nodes-missing"].split(",")} if answer.get("nodes-missing") else {}
+        facts |= {"reason": reason, "nodes_missing": missing} if "reason" in answer else {}
+        facts |= {"paused": paused} if paused else {}
         print_json({"destination": destination, **facts, "dry_run": dry_run})
     else:
         done = "would be deleted" if dry_run else "is deleted"
+        if missing and not dry_run:
+            done += f" on {answer.get('nodes-answered')} of {answer.get('nodes-asked')} nodes"
         more = ""
         if "subscribers" in counts:
             more = f", {counts['durable-subscriptions']} durable subscriptions"
             more += f"; {counts['subscribers']} subscribers of this node"
         click.echo(printable(f"{destination} {done}: {counts.get('messages', 0)} messages{more}"))
+        if missing and not dry_run:
+            click.echo(printable(f"what {', '.join(missing)} has stays: run the command again"))
+        if paused:
+            click.echo(printable(f"{destination} stays paused ({paused}); see `qmq resume`"))
     show_missing(answer)

@@ -136,7 +136,7 @@ async def destination_rows(context: CountsContext, kind: DestinationKind, prefix
 def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
     broker = context.broker
     if kind is DestinationKind.QUEUE:
-        return list(broker.queues.by_name)
+        return list({**dict.fromkeys(broker.queues.by_name), **dict.fromkeys(context.paused_queues.names())})
     if kind is DestinationKind.TOPIC:
         return list(broker.topics)
     return list({**dict.fromkeys(broker.send_limits.logged_fanouts), **dict.fromkeys(broker.subscriptions.fanouts)})
@@ -174,10 +174,10 @@ def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tupl
             own = (sum(d.message.owner is None for d in s.in_flight.values()) for s in queue.subscriptions)
             row["in_flight"] = lent[name] + sum(own)
             row["consumers"] = len(queue.subscriptions)
-        paused = context.paused_queues.of(name)
-        if paused is not None:
-            row["paused"] = ",".join([part for part, is_paused in paused._asdict().items() if is_paused])
-        if queue is not None or row["messages"]:
+        paused = context.paused_queues.parts(name)
+        if paused:
+            row["paused"] = paused
+        if queue is not None or paused or row["messages"]:
             rows.append(row)
     return rows
 

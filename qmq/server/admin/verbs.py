@@ -181,7 +181,10 @@ async def _delete_queue(context: VerbContext, asked: VerbRequest) -> Facts:
     code, _, message = facts["reason"].partition(": ")
     if code == HAS_CONSUMERS:
         raise Refused(HAS_CONSUMERS, message)
-    return facts if asked.is_dry_run else await jobs.everywhere(replace(job, id=jobs.new_id(), is_dry_run=False))
+    if not asked.is_dry_run:
+        facts = await jobs.everywhere(replace(job, id=jobs.new_id(), is_dry_run=False))
+    paused = context.paused_queues.parts(asked.about)
+    return {**facts, **({"paused": paused} if paused else {})}
 
 
 DELETIONS: Final[Mapping[DestinationKind, Callable[[VerbContext, VerbRequest], Awaitable[Facts]]]] = {

@@ -49,6 +49,15 @@ class PausedQueues:
         value = None if found is None else found.value
         return None if value is None else Pause(value.get("delivery") is True, value.get("acceptance") is True)
 
+    def parts(self, queue: str) -> str:
+        """The names of the paused parts, as lists show them; "": nothing is paused."""
+        paused = self.of(queue)
+        return "" if paused is None else ",".join([part for part, is_paused in paused._asdict().items() if is_paused])
+
+    def names(self) -> list[str]:
+        """The queues that are paused."""
+        return [found.key.name for found in self._context.definitions.table.of_kind(KIND)]
+
     async def set(self, queue: str, pause: Pause, user: str | None) -> None:
         """Pause these parts of `queue`, and no others, on all nodes; durable here on return. Raises Refused."""
         known = self.of(queue)

@@ -127,6 +127,32 @@ async def test_a_pause_survives_a_restart_and_is_in_the_list_of_queues(autojump_
         assert await worker.messages(1) == [b"1"]
 
 
+async def test_a_paused_queue_without_messages_is_in_the_list_of_queues(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await parts(client, "pause")
+
+        (row,) = (await ask(client, "list/queue"))["destinations"]
+        assert (row["destination"], row["messages"], row["paused"]) == (Q, 0, "delivery")
+        assert (await ask(client, "list/queue/other*"))["destinations"] == []
+        await parts(client, "resume")
+        assert (await ask(client, "list/queue"))["destinations"] == []
+
+
+async def test_the_pause_of_a_deleted_queue_stays_and_the_response_says_so(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, "1")
+        assert "paused" not in await ask(client, f"delete{Q}")
+        await parts(client, "pause")
+
+        assert (await ask(client, f"delete{Q}"))["paused"] == "delivery"
+
+        assert rig.alive.paused_queues.parts(Q) == "delivery"
+
+
 async def test_every_node_pauses_what_it_owns_also_one_that_was_away(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         isolate(mesh, "c")
