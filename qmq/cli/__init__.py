@@ -6,7 +6,7 @@
     lazy      groups of commands that are imported when they run
     launch    nodes as processes on this machine; tests/cluster uses it, too
     mesh_members  `qmq mesh check` and `retire`
-    serve, mesh, send, listen, status, listing, admin, config, log, pipeline, bench     the commands
+    serve, mesh, send, listen, status, listing, admin, access, config, log, pipeline, bench     the commands
 
 Exit codes of all commands: 0 success, 1 failure, 2 an error in the command line or the configuration.
 """
@@ -49,6 +49,11 @@ COMMANDS: Table = {
     "kick": ("qmq.cli.admin.connections:kick", "End connections of clients, by ID, user or address, on all nodes."),
     "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
     "policies": ("qmq.cli.admin.definitions:policies", "List, set and delete the policies of destinations."),
+    "users": ("qmq.cli.access.users:users", "List, add and delete the users of a mesh."),
+    "permissions": (
+        "qmq.cli.access.permissions:permissions",
+        "List, add and delete the permissions of users and groups.",
+    ),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),

@@ -48,6 +48,13 @@ from .policy_values import read_policy as read_policy
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective
+from .user_values import name_permission as name_permission
+from .user_values import permission_name as permission_name
+from .user_values import permission_values as permission_values
+from .user_values import read_permission as read_permission
+from .user_values import read_user as read_user
+from .user_values import split_permission as split_permission
+from .user_values import user_values as user_values
 from .users import LOCAL_ADMINISTRATOR as LOCAL_ADMINISTRATOR
 from .users import PermissionSettings as PermissionSettings
 from .users import User as User

@@ -31,7 +31,7 @@ from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_count import QueueCount
 from qmq.server.checkpoint.queue_pager import QueuePager
-from qmq.server.clients.access import Access
+from qmq.server.clients.access import Access, permissions_of
 from qmq.server.clients.admission import Admission
 from qmq.server.clients.login import Logins
 from qmq.server.clients.memory_budget import MemoryBudget, default_bytes_max
@@ -47,6 +47,7 @@ from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.definitions.policies import PolicyKind
 from qmq.server.definitions.sync import DefinitionSync
+from qmq.server.definitions.users import UserDefinitions
 from qmq.server.delivery.browsing import Browsing
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
@@ -109,6 +110,8 @@ class NodeParts:
         self.definitions = LiveDefinitions(self, store.recovered.definitions)
         self.paused_queues = PausedQueues(self)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
+        self.user_definitions = UserDefinitions(self, settings)
+        self.settings = self.user_definitions.join(settings)
         self.certificates = Certificates()
         self.mesh: Mesh | None = None
         self.members = LiveMembership(self, peers)
@@ -344,6 +347,12 @@ class NodeParts:
         self.checkpoints.schedule()
         self.members.destinations_changed()
         self.spawn(partial(follow_rules, self.broker.queues))
+
+    def users_changed(self) -> None:
+        settings = self.settings
+        self.spawn(partial(self.logins.prepare, settings.users))
+        self.logins.change(settings.users, self.limits)
+        self.access.change(settings.users, permissions_of(settings))
 
     def destinations_reported(self) -> Mapping[str, str]:
         return self.policy_kind.fingerprints()

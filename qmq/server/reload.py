@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_difference
-from qmq.errors import ConfigError, Refused
+from qmq.errors import ConfigError
 from qmq.server.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
-from qmq.server.clients.access import note_if_open, permissions_of
+from qmq.server.clients.access import permissions_of
 from qmq.server.runtime.condition_group import ConditionGroup
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Reloader:
         await node.logins.prepare(settings.users)
         take_up(node, fitting)
         node.policy_kind.log_without_effect([change.key for change in changes])
+        node.user_definitions.log_without_effect([change.key for change in changes])
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         if peers is not None and peers != self._peers:
@@ -109,10 +110,8 @@ def _counted(changes: int) -> str:
 
 def take_up(node: "Node", settings: NodeSettings) -> None:
     """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
-    settings = node.policy_kind.join(settings)
+    settings = node.user_definitions.join(node.policy_kind.join(settings))
     limits = settings.limits
-    if node.settings.users:
-        note_if_open(settings)
     node.settings = settings
     node.limits = limits
     node.wire_limits = wire_limits(limits)
@@ -123,12 +122,4 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.members.destinations_changed()
     node.admission.change(limits)
     node.logins.change(settings.users, limits)
-    known = {user.name for user in settings.users}
-    for session in list(node.sessions.values()):
-        if session.listener is None:
-            continue
-        if session.user is not None and session.user not in known:
-            session.evict(Refused("user-removed", f"The user {session.user} may not log in here any more."))
-        elif session.user is None and not node.logins.serves_anonymous(session.listener):
-            session.evict(Refused("login-required", "From now on this listener serves only users that log in."))
     node.access.change(settings.users, permissions_of(settings))

@@ -44,7 +44,7 @@ def import_(file: BinaryIO, node: Endpoint, quorum: bool, dry_run: bool, as_json
     FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. What has no counterpart in a
     file of RabbitMQ is listed. Definitions that the file does not contain stay.
     """
-    facts = ask(node, "definitions/import", _headers(quorum, dry_run), file.read())
+    facts = ask(node, "definitions/import", change_headers(quorum, dry_run), file.read())
     left_out = facts.get("left_out", [])
     if as_json:
         print_json(facts)
@@ -121,9 +121,9 @@ def set_policy(
     """
     check_kind(pattern, ("queue", "fanout", "topic"))
     facts = ask(
-        node, f"definitions/put/policy{pattern}", _headers(quorum, dry_run), json.dumps(_values(values)).encode()
+        node, f"definitions/put/policy{pattern}", change_headers(quorum, dry_run), json.dumps(_values(values)).encode()
     )
-    _show(facts, "set", dry_run, as_json)
+    show_change(facts, "set", dry_run, as_json)
 
 
 @policies.command("delete")
@@ -135,8 +135,8 @@ def delete_policy(pattern: str, node: Endpoint, quorum: bool, dry_run: bool, as_
     Exit code 1 if there is none.
     """
     check_kind(pattern, ("queue", "fanout", "topic"))
-    facts = ask(node, f"definitions/delete/policy{pattern}", _headers(quorum, dry_run))
-    _show(facts, "deleted", dry_run, as_json)
+    facts = ask(node, f"definitions/delete/policy{pattern}", change_headers(quorum, dry_run))
+    show_change(facts, "deleted", dry_run, as_json)
 
 
 def _export(node: Endpoint) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _export(node: Endpoint) -> dict[str, Any]:
     return found if isinstance(found, dict) else document({})
 
 
-def _headers(quorum: bool, dry_run: bool) -> Headers:
+def change_headers(quorum: bool, dry_run: bool) -> Headers:
     return [*([("quorum", "true")] if quorum else []), *([("dry-run", "true")] if dry_run else [])]
 
 
@@ -165,7 +165,7 @@ def _text(value: object) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _show(facts: Mapping[str, Any], done: str, dry_run: bool, as_json: bool) -> None:
+def show_change(facts: Mapping[str, Any], done: str, dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:

@@ -22,6 +22,8 @@ from qmq.server.runtime.contexts import Committing
 LOCAL: Final = Principal(LOCAL_ADMINISTRATOR, frozenset({ADMINISTRATOR}))
 """A client at the Unix socket."""
 
+OPEN: Final = "= no users are configured: every client on this machine may do everything, administration included"
+
 log = logging.getLogger("qmq.node")
 
 
@@ -39,10 +41,13 @@ class Access:
     def __init__(self, context: AccessContext, settings: NodeSettings) -> None:
         self._context = context
         self._table = AccessTable()
+        self._users: frozenset[str] = frozenset()
         self._take(settings.users, permissions_of(settings))
 
     def _take(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
-        self._table.change({user.name: frozenset(user.groups) for user in users}, permissions)
+        groups = {user.name: frozenset(user.groups) for user in users}
+        self._users = frozenset(groups)
+        self._table.change(groups, permissions)
 
     def rights_of(self, user: str | None) -> Rights:
         """The rights of `user`; None for a client without login."""
@@ -51,10 +56,28 @@ class Access:
         return self._table.rights_of(LOCAL if user == LOCAL_ADMINISTRATOR else Principal(user))
 
     def change(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
-        """Let these count from now on, also for the subscriptions that there are. Never waits."""
+        """Let these count from now on, also for clients that are connected and their subscriptions. Never waits."""
+        had_users = bool(self._users)
         self._take(users, permissions)
+        if had_users and not self._users:
+            log.info(OPEN)
         for session in list(self._context.sessions.values()):
-            self._recheck(session)
+            if not self._dismiss(session):
+                self._recheck(session)
+
+    def _dismiss(self, session: ClientSession) -> bool:
+        """Disconnect a client that could not log in now. Whether it was."""
+        if session.listener is None:
+            return False
+        if session.user is None:
+            if session.listener.serves_anonymous(has_users=bool(self._users)):
+                return False
+            session.dismiss(Refused("login-required", "From now on this listener serves only users that log in."))
+            return True
+        if session.user in self._users:
+            return False
+        session.dismiss(Refused("user-removed", f"The user {session.user} may not log in here any more."))
+        return True
 
     def _recheck(self, session: ClientSession) -> None:
         """End what the client of `session` is subscribed to and may not be any more."""
@@ -89,4 +112,4 @@ def permissions_of(settings: NodeSettings) -> list[Permission]:
 def note_if_open(settings: NodeSettings) -> None:
     """Log that the node has no users, and what that means. Its listeners are all on loopback then."""
     if not settings.users:
-        log.info("= no users are configured: every client on this machine may do everything, administration included")
+        log.info(OPEN)

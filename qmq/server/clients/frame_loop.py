@@ -25,6 +25,7 @@ from qmq.server.runtime.contexts import Committing
 from qmq.wire.stomp import Connection, Frame
 
 CONTROL = "/control/"
+DEFINITIONS = f"{CONTROL}definitions/"
 
 log = logging.getLogger("qmq.session")
 
@@ -51,6 +52,10 @@ class LoopSession(Protocol):
     finishing: bool
     ending: bool
     waits_for_slot: bool
+    waits_for_change: bool
+    leaves_with: Refused | None
+
+    def end_in_order(self, why: Refused | None = None) -> None: ...
 
     @property
     def peer_address(self) -> str: ...
@@ -99,17 +104,22 @@ class FrameLoop:
                 if session.ending or session.finishing:
                     return
                 left = self._answer(paused, response)
+                if session.leaves_with is not None:
+                    session.end_in_order(session.leaves_with)
                 if session.ending:
                     return
                 paused = self._decide(left)
 
     async def _response(self, request: Frame) -> ControlResponse | Refused:
+        session = self._session
+        headers = request.head.headers
+        session.waits_for_change = headers["destination"].startswith(DEFINITIONS)
         try:
-            session = self._session
-            headers = request.head.headers
             return await self._context.answer(session.id, session.user, session.peer_address, headers, request.body)
         except Refused as refused:
             return refused
+        finally:
+            session.waits_for_change = False
 
     def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Frame]:
         """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.

@@ -66,6 +66,10 @@ class ClientSession:
         self.finishing = False
         self.ending = False
         """No later frame of the client is obeyed: its last answer is decided."""
+        self.waits_for_change = False
+        """A change of definitions that the client has requested is not answered yet."""
+        self.leaves_with: Refused | None = None
+        """With which ERROR the connection ends after that answer."""
         self.waits_for_slot = False
         """The client is not read now."""
         self._reader_done = Latch()
@@ -273,6 +277,13 @@ class ClientSession:
             self.outbox.put_answer(encode_error(error, None, self.version, subscription))
             self.outbox.flush()
             self.finish()
+
+    def dismiss(self, error: Refused) -> None:
+        """`evict` a client that may not be connected any more. If its own request caused that, it is answered first."""
+        if self.waits_for_change:
+            self.leaves_with = error
+        else:
+            self.evict(error)
 
     def finish(self) -> None:
         """Read no more; what is in the outbox gets `farewell_seconds` to leave."""

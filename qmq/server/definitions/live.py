@@ -57,7 +57,7 @@ class DefinitionKind(Protocol):
 
 
 class SimpleKind:
-    """A kind that no file seeds. `check_one` raises Refused for a bad name or value."""
+    """A kind whose definitions are independent. `check_one` raises Refused for a bad name or value."""
 
     def __init__(
         self,
@@ -65,16 +65,15 @@ class SimpleKind:
         changed: Callable[[Collection[str]], None],
         *,
         names_destinations: bool = False,
+        seeds: Callable[[], Mapping[str, Value]] = dict,
     ) -> None:
         self.names_destinations = names_destinations
         self._check_one = check_one
         self.changed = changed
+        self.seeds = seeds
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         return {name: None if value is None else self._check_one(name, value) for name, value in changes.items()}
-
-    def seeds(self) -> Mapping[str, Value]:
-        return {}
 
 
 @dataclass(frozen=True, slots=True)

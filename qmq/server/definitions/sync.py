@@ -106,26 +106,29 @@ class DefinitionSync:
         context = self._context
         live = context.definitions
         after: list[str] | None = ["", ""]
+        changes: list[Definition] = []
         while after is not None:
             body = json.dumps({"digest": f"{live.table.digest:016x}", "after": after}).encode()
             answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
             if answer is None:
                 return False
             try:
-                changes, after = _page_of(answer, after)
+                page, after = _page_of(answer, after)
             except (ValueError, TypeError, KeyError) as error:
                 log.warning("! %s: invalid response about definitions: %s", peer, error)
                 return False
-            received = context.received_vector()
-            for change in changes:
-                # A tombstone that this node has had and dropped: see `qmq.definitions.tombstones`.
-                is_dropped = received.get(change.version.origin, 0) >= change.version.sequence
-                if change.text is None and change.key not in live.table.by_key and is_dropped:
-                    continue
-                if live.merge(change):
-                    live.unrecorded[change.key] = change.version
-            if live.news:
-                live.publish()
+            changes += page
+        # All at once: a part of the users or permissions of a mesh must not count.
+        received = context.received_vector()
+        for change in changes:
+            # A tombstone that this node has had and dropped: see `qmq.definitions.tombstones`.
+            is_dropped = received.get(change.version.origin, 0) >= change.version.sequence
+            if change.text is None and change.key not in live.table.by_key and is_dropped:
+                continue
+            if live.merge(change):
+                live.unrecorded[change.key] = change.version
+        if live.news:
+            live.publish()
         self._answered.add(peer)
         self._changed.set()
         return True

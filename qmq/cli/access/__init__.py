@@ -1,0 +1,1 @@
+"""Commands about users and permissions of a mesh."""

@@ -1,0 +1,115 @@
+"""`qmq permissions`: what users and groups may do, on all nodes. The rules are in docs/permissions.md."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ...config import name_permission
+from ..admin.definitions import change_headers, change_options, show_change
+from ..admin.request import ask
+from ..client import Endpoint
+from ..options import client_options, json_option, together
+from ..output import print_json, printable, table
+
+row_arguments: Callable[..., Any] = together(
+    click.argument("subject"), click.argument("actions"), click.argument("pattern")
+)
+
+
+@click.group
+def permissions() -> None:
+    """List, add and delete the permissions of users and groups.
+
+    SUBJECT is `group:NAME`, `user:NAME`, or NAME alone for a user. ACTIONS are send, subscribe, declare, administer and
+    observe, separated by commas. PATTERN is a destination, or a prefix with `*`.
+    """
+
+
+@permissions.command("list")
+@client_options
+@json_option
+def list_permissions(node: Endpoint, as_json: bool) -> None:
+    """List the permissions, without those of the predefined groups."""
+    facts = ask(node, "definitions/list/permission")
+    if as_json:
+        print_json(facts)
+        return
+    rows = []
+    for value in (one["value"] for one in facts["definitions"]):
+        word = "allow" if "allow" in value else "deny"
+        rows.append([word, _subject(value), ",".join(value[word]), " ".join(value["destinations"])])
+    heads = ["", "SUBJECT", "ACTIONS", "PATTERN"]
+    click.echo("\n".join(table(heads, [[printable(cell) for cell in row] for row in rows])))
+    if not facts.get("seeded", True):
+        click.echo("qmq: these are from the node file: no permission was changed at run time", err=True)
+
+
+@permissions.command
+@row_arguments
+@change_options
+def allow(subject: str, actions: str, pattern: str, **options: Any) -> None:
+    """Allow a user or a group these actions on what matches a pattern.
+
+    Exit code 1 if the permission is refused; then nothing has changed.
+    """
+    _put(_value(subject, "allow", actions, pattern), **options)
+
+
+@permissions.command
+@row_arguments
+@change_options
+def deny(subject: str, actions: str, pattern: str, **options: Any) -> None:
+    """Deny a user or a group these actions on what matches a pattern.
+
+    What is denied is denied, whatever else is allowed. Exit code 1 if the permission is refused; then nothing has
+    changed.
+    """
+    _put(_value(subject, "deny", actions, pattern), **options)
+
+
+@permissions.command
+@click.argument("word", type=click.Choice(["allow", "deny"]), metavar="allow|deny")
+@row_arguments
+@change_options
+def delete(
+    word: str,
+    subject: str,
+    actions: str,
+    pattern: str,
+    node: Endpoint,
+    quorum: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete exactly this permission, as `list` shows it.
+
+    Exit code 1 if there is none.
+    """
+    name = _name(_value(subject, word, actions, pattern))
+    facts = ask(node, f"definitions/delete/permission/{name}", change_headers(quorum, dry_run))
+    show_change(facts, "deleted", dry_run, as_json)
+
+
+def _value(subject: str, word: str, actions: str, pattern: str) -> dict[str, Any]:
+    kind, colon, name = subject.partition(":")
+    if not colon or kind not in ("user", "group"):
+        kind, name = "user", subject
+    return {kind: name, word: [action.strip() for action in actions.split(",")], "destinations": [pattern]}
+
+
+def _name(value: dict[str, Any]) -> str:
+    """The name of the definition. What the value has is checked by the node."""
+    word = "allow" if "allow" in value else "deny"
+    return name_permission(_subject(value), word, value[word], value["destinations"][0])
+
+
+def _subject(value: dict[str, Any]) -> str:
+    return f"user:{value['user']}" if "user" in value else f"group:{value['group']}"
+
+
+def _put(value: dict[str, Any], node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+    body = json.dumps(value).encode()
+    facts = ask(node, f"definitions/put/permission/{_name(value)}", change_headers(quorum, dry_run), body)
+    show_change(facts, "set", dry_run, as_json)

@@ -1,0 +1,100 @@
+"""`qmq users`: the users of a mesh. The rules are in docs/permissions.md."""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from ..admin.definitions import change_headers, change_options, show_change
+from ..admin.request import ask
+from ..client import Endpoint
+from ..options import client_options, json_option
+from ..output import print_json, printable, table
+
+CLOSED = (
+    "qmq: these are the first users: from now on clients without login are refused, except at listeners with "
+    "anonymous = true. `qmq … --data DIR` on the machine of a node needs no login"
+)
+
+
+@click.group
+def users() -> None:
+    """List, add and delete the users of a mesh.
+
+    A change applies on all nodes, without a restart, and to connected clients, too.
+    """
+
+
+@users.command("list")
+@client_options
+@json_option
+def list_users(node: Endpoint, as_json: bool) -> None:
+    """List the users and their groups.
+
+    Password hashes are not shown.
+    """
+    facts = ask(node, "definitions/list/user")
+    rows = [_row(one) for one in facts["definitions"]]
+    if as_json:
+        print_json({"users": rows, "seeded": facts.get("seeded", True)})
+        return
+    cells = [[row["name"], "yes" if row["password"] else "no", " ".join(row["groups"])] for row in rows]
+    click.echo("\n".join(table(["USER", "PASSWORD", "GROUPS"], [[printable(cell) for cell in row] for row in cells])))
+    if not facts.get("seeded", True):
+        click.echo("qmq: these are from the node file: no user was changed at run time", err=True)
+
+
+@users.command("add")
+@click.argument("name")
+@click.option("--passcode-stdin", is_flag=True, help="The first line of the standard input is the password.")
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="A group of the user; repeatable.")
+@change_options
+def add_user(
+    name: str,
+    passcode_stdin: bool,
+    groups: tuple[str, ...],
+    node: Endpoint,
+    quorum: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Add a user, or replace it as a whole.
+
+    The node gets a hash of the password, never the password. Without --passcode-stdin the user can log in with a
+    certificate only. Exit code 1 if the user is not allowed; then nothing has changed.
+    """
+    value: dict[str, Any] = {"groups": list(groups)}
+    if passcode_stdin:
+        value["password_hash"] = _hash(sys.stdin.readline().removesuffix("\n").removesuffix("\r"))
+    is_first = not ask(node, "definitions/list/user")["definitions"]
+    body = json.dumps(value).encode()
+    facts = ask(node, f"definitions/put/user/{name}", change_headers(quorum, dry_run), body)
+    if is_first:
+        click.echo(CLOSED.replace("from now on", "then") if dry_run else CLOSED, err=True)
+    show_change(facts, "set", dry_run, as_json)
+
+
+@users.command("delete")
+@click.argument("name")
+@change_options
+def delete_user(name: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete a user, and end its connections on all nodes.
+
+    Exit code 1 if there is none. After the last user, clients on the machine of a node need no login again.
+    """
+    facts = ask(node, f"definitions/delete/user/{name}", change_headers(quorum, dry_run))
+    show_change(facts, "deleted", dry_run, as_json)
+
+
+def _row(one: dict[str, Any]) -> dict[str, Any]:
+    value = {"groups": [], **one["value"]}
+    return {"name": one["name"], "password": value.pop("password_hash", None) is not None, **value}
+
+
+def _hash(password: str) -> str:
+    if not password:
+        raise click.UsageError("the password is empty")
+    from argon2 import PasswordHasher
+
+    return PasswordHasher().hash(password)

@@ -1,0 +1,109 @@
+"""The kinds `user` and `permission`: who may log in, and what each may do, on all nodes.
+
+Until an operator changes the first user at run time, the users of the node file count, and the same for permissions.
+That change writes them as definitions. From then on those of the mesh count on all nodes, and those of files do not.
+
+A change applies to connected clients, too (`qmq.server.clients.access`). A permission may be about a user or group that
+does not exist: users and permissions arrive in any order.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from qmq.config import (
+    NodeSettings,
+    PermissionSettings,
+    User,
+    permission_name,
+    permission_values,
+    read_permission,
+    read_user,
+    split_permission,
+    user_values,
+)
+from qmq.errors import ConfigError, Refused
+from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
+
+USER: Final = "user"
+PERMISSION: Final = "permission"
+
+S = TypeVar("S", User, PermissionSettings)
+
+log = logging.getLogger("qmq.definitions")
+
+
+class UserContext(Protocol):
+    """What these kinds need of the node."""
+
+    settings: NodeSettings
+    definitions: LiveDefinitions
+
+    def users_changed(self) -> None:
+        """Let `settings.users` and `settings.permissions` count from now on."""
+
+
+class UserDefinitions:
+    """Users and permissions of the mesh; adds their kinds to the definitions."""
+
+    def __init__(self, context: UserContext, file: NodeSettings) -> None:
+        self._context = context
+        self._file = file
+        kinds = context.definitions.kinds
+        kinds[USER] = SimpleKind(_checked_user, self._changed, seeds=self._user_seeds)
+        kinds[PERMISSION] = SimpleKind(_checked_permission, self._changed, seeds=self._permission_seeds)
+
+    def join(self, file: NodeSettings) -> NodeSettings:
+        """The settings that apply while the node file says `file`."""
+        self._file = file
+        found: dict[str, Any] = {}
+        if self._context.definitions.is_seeded(USER):
+            found["users"] = self._all(USER, read_user)
+        if self._context.definitions.is_seeded(PERMISSION):
+            found["permissions"] = self._all(PERMISSION, read_permission)
+        return file.model_copy(update=found)
+
+    def log_without_effect(self, changed: Collection[str]) -> None:
+        """Log which of these changed keys of the file have no effect, because the mesh has users of its own."""
+        for kind in (USER, PERMISSION):
+            for key in changed if self._context.definitions.is_seeded(kind) else ():
+                if key.startswith(f"{kind}s"):
+                    log.warning("! %s has no effect: the %ss of the mesh apply; see `qmq %ss`", key, kind, kind)
+
+    def _user_seeds(self) -> Mapping[str, Value]:
+        return {user.name: user_values(user) for user in self._file.users}
+
+    def _permission_seeds(self) -> Mapping[str, Value]:
+        rows = [one for row in self._file.permissions for one in split_permission(row)]
+        return {permission_name(row): permission_values(row) for row in rows}
+
+    def _changed(self, names: Collection[str]) -> None:
+        context = self._context
+        joined = self.join(self._file)
+        found = {"users": joined.users, "permissions": joined.permissions}
+        context.settings = context.settings.model_copy(update=found)
+        context.users_changed()
+
+    def _all(self, kind: str, read: Callable[[str, Value], S]) -> tuple[S, ...]:
+        found: list[S] = []
+        for one in self._context.definitions.table.of_kind(kind):
+            try:
+                found.append(read(one.key.name, one.value or {}))
+            except ConfigError:
+                # Written by a later version of the software.
+                log.warning("! %s is left out: this version cannot read it", one.key)
+        return tuple(found)
+
+
+def _checked_user(name: str, value: Value) -> Value:
+    try:
+        return user_values(read_user(name, value))
+    except ConfigError as error:
+        raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
+
+
+def _checked_permission(name: str, value: Value) -> Value:
+    try:
+        return permission_values(read_permission(name, value))
+    except ConfigError as error:
+        raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
