@@ -95,7 +95,8 @@ async def _change(
 
 def _kind(live: LiveDefinitions, kind: str) -> str:
     if kind not in live.kinds:
-        raise Refused("bad-definition", f"unknown kind of definition {kind!r}: it is one of {', '.join(sorted(live.kinds))}")
+        known = ", ".join(sorted(live.kinds))
+        raise Refused("bad-definition", f"unknown kind of definition {kind!r}: it is one of {known}")
     return kind
 
 
