@@ -130,7 +130,7 @@ async def get(context: MessagesContext, message_id: str) -> Facts:
         state = _state(context, message, _in_flight(context), context.environment.now_us())
     else:
         state = "settled"
-    return {"messages": 1, "rows": [_row(context, message, state)]}
+    return {"destination": message.envelope.destination, "messages": 1, "rows": [_row(context, message, state)]}
 
 
 async def trace(context: MessagesContext, message_id: str) -> Facts:

@@ -35,6 +35,14 @@ NAMED_IN_AUDIT: Final[Mapping[str, str]] = {
     "address": "kicked_address",
 }
 """Headers of a request that say what it is about, and the fields of the event that have their values."""
+SUBJECTS: Final[Mapping[str, str]] = {
+    "get": "message_id",
+    "trace": "message_id",
+    "connections": "connection",
+    "kick": "connection",
+    "retire": "retired_node",
+}
+"""Verbs that are not about a destination, and the field that says what they are about."""
 COUNT_MAX: Final = 10**12
 PEEK_DEFAULT: Final = 10
 PAUSE_DEFAULT: Final = "delivery"
@@ -287,7 +295,7 @@ async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
     verb = VERBS[asked.verb]
     facts = await verb.run(context, asked)
     if asked.verb != "retire":
-        facts = {"destination": asked.about, **facts, **({"dry_run": asked.is_dry_run} if verb.is_audited else {})}
+        facts = {**_subject(asked), **facts, **({"dry_run": asked.is_dry_run} if verb.is_audited else {})}
     if verb.is_audited:
         _audit(context, asked, facts)
     body = json.dumps(facts).encode()
@@ -300,9 +308,17 @@ async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
     return ControlResponse(headers, body)
 
 
+def _subject(asked: VerbRequest) -> dict[str, str]:
+    """What the request is about: a destination, or the id or name of something else; nothing if it names none."""
+    name = SUBJECTS.get(asked.verb)
+    if name is None:
+        return {"destination": asked.about}
+    return {name: asked.about.removeprefix("/")} if asked.about else {}
+
+
 def _audit(context: VerbContext, asked: VerbRequest, facts: Facts) -> None:
     count = facts.get("connections", facts.get("messages", 0))
-    said = {"destination": asked.about, "count": count, "dry_run": asked.is_dry_run}
+    said = {**_subject(asked), "count": count, "dry_run": asked.is_dry_run}
     said |= {field: asked.headers[name] for name, field in NAMED_IN_AUDIT.items() if name in asked.headers}
     said |= {name: facts[name] for name in ("to", "reason", "nodes_missing") if facts.get(name)}
     context.system.audit(asked.verb, user=asked.user, address=asked.address, **said)

@@ -100,8 +100,12 @@ async def test_a_kick_is_an_event_of_the_audit(autojump_clock: MockClock) -> Non
 
         await ask(client, "connections")
         await ask(client, "kick", address="10.9.9.9", reason="why")
+        facts = await ask(client, "kick/b/1", dry_run="true")
 
-        (event,) = [json.loads(body) for body in await watcher.messages(1)]
+        event, other = [json.loads(body) for body in await watcher.messages(2)]
+        assert facts["connection"] == other["connection"] == "b/1"
+        assert not {"destination", "connection"} & event.keys()
+        assert "destination" not in {**facts, **other}
         assert (event["event"], event["count"], event["reason"]) == ("kick", 0, "why")
         assert (event["address"], event["kicked_address"]) == ("10.0.0.1", "10.9.9.9")
 

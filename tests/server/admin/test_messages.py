@@ -103,7 +103,9 @@ async def test_a_message_is_found_by_its_id_on_any_node_and_after_it_is_settled(
         name, kept = await id_of(client), await id_of(client, "/fanout/f")
         other = await mesh.connect("b")
 
-        assert brief((await ask(other, f"get/{name}"))["rows"]) == [("a", "1", "waiting")]
+        facts = await ask(other, f"get/{name}")
+        assert (facts["message_id"], facts["destination"]) == (name, Q)
+        assert brief(facts["rows"]) == [("a", "1", "waiting")]
         assert brief((await ask(other, f"get/{kept}"))["rows"]) == [("a", "kept", "kept")]
         await ask(client, "purge/queue/q")
         await until_alike(mesh)
