@@ -88,3 +88,11 @@ def test_what_is_no_queue_is_a_mistake_of_the_command_line(run: Run, command: tu
 
     assert result.exit_code == 2
     assert "/queue/NAME" in result.stderr
+
+
+def test_one_message_is_singular(run: Run) -> None:
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        return receipt_of(got, ("messages", "1")) if got.head.command == "SEND" else polite(node, got)
+
+    with StubNode(answer) as node:
+        assert run("purge", "/queue/q", "--at", node.at).output == "/queue/q: 1 message purged\n"

@@ -61,3 +61,10 @@ def test_a_kick_that_ends_nothing_or_misses_a_node_ends_with_exit_code_1(run: Ru
 
 def test_a_kick_without_a_name_is_a_mistake_of_the_command_line(run: Run) -> None:
     assert run("kick", "--reason", "x").exit_code == 2
+
+
+def test_a_kick_needs_no_reason(run: Run) -> None:
+    with answers(connections=1, rows=[ROW], nodes_missing=[]) as node:
+        assert run("kick", "b/7", "--at", node.at).exit_code == 0
+
+    assert "reason" not in sent(node)

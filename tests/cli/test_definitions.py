@@ -101,3 +101,10 @@ def test_an_import_lists_what_is_left_out(run: Run, tmp_path: Path) -> None:
 
     assert result.output == "left out: users: ann: has no counterpart\n1 definitions, 1 changed\n"
     assert sent(node) == ({"destination": "/control/definitions/import"}, file.read_bytes())
+
+
+@pytest.mark.parametrize("values", [(), ("ttl_seconds=1", "ttl_seconds=2")])
+def test_a_policy_without_values_or_with_one_key_twice_is_a_mistake_of_the_command_line(
+    run: Run, values: tuple[str, ...]
+) -> None:
+    assert run("policies", "set", Q, *values).exit_code == 2

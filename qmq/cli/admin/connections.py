@@ -42,7 +42,7 @@ def connections(node: Endpoint, user: str | None, address: str | None, one_node:
 @click.argument("connection", required=False, metavar="[ID]")
 @client_options
 @named_options
-@click.option("--reason", required=True, metavar="TEXT", help="What the client reads in its ERROR.")
+@click.option("--reason", metavar="TEXT", help="What the client reads in its ERROR.")
 @click.option("--dry-run", is_flag=True, help="Show which connections it would be, and change nothing.")
 @json_option
 def kick(
@@ -51,7 +51,7 @@ def kick(
     user: str | None,
     address: str | None,
     one_node: bool,
-    reason: str,
+    reason: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -62,7 +62,8 @@ def kick(
     """
     if connection is None and user is None and address is None:
         raise click.UsageError("name the connections: ID, --user or --address")
-    headers = [*_headers(user, address, one_node), ("reason", reason), *([("dry-run", "true")] if dry_run else [])]
+    headers = [*_headers(user, address, one_node), *([("dry-run", "true")] if dry_run else [])]
+    headers += [("reason", reason)] if reason is not None else []
     facts = ask(node, f"kick/{connection}" if connection else "kick", headers)
     if as_json:
         print_json(facts)

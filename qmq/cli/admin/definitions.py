@@ -109,7 +109,7 @@ def list_policies(node: Endpoint, as_json: bool) -> None:
 
 @policies.command("set")
 @click.argument("pattern")
-@click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 @change_options
 def set_policy(
     pattern: str, values: tuple[str, ...], node: Endpoint, quorum: bool, dry_run: bool, as_json: bool
@@ -154,6 +154,8 @@ def _values(given: tuple[str, ...]) -> dict[str, Any]:
         key, sign, text = one.partition("=")
         if not sign or not key:
             raise click.BadParameter(f"{one!r} must be KEY=VALUE")
+        if key in values:
+            raise click.BadParameter(f"{key} is given twice")
         try:
             values[key] = json.loads(text)
         except ValueError:

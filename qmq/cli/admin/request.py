@@ -67,7 +67,7 @@ def run_job(
     else:
         would = "would be " if dry_run else ""
         to = f" to {more['to']}" if "to" in more else ""
-        click.echo(printable(f"{queue}: {messages} messages {would}{DONE[verb]}{to}"))
+        click.echo(printable(f"{queue}: {messages} message{'s' * (messages != 1)} {would}{DONE[verb]}{to}"))
     show_missing(answer)
 
 
