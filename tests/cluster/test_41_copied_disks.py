@@ -27,7 +27,7 @@ class Twin:
         peers.write_text(text, "utf-8")
         self.fleet = LocalMesh(peers, folder, nodes=["a"], config_file=mesh.write_node_file("a"))
         mesh.pause("a")  # as a snapshot of its volume is: of one moment
-        shutil.copytree(mesh.fleet.nodes["a"].data, folder / "a")
+        shutil.copytree(mesh.fleet.nodes["a"].data, folder / "a", ignore=shutil.ignore_patterns("*.sock"))
         mesh.resume("a")
 
     def client(self) -> Client:

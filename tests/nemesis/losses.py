@@ -81,7 +81,7 @@ def old_disk(fire: Fire, rng: random.Random) -> Steps:
         image = data.with_name(f"{name}.image")
         with fire.history.harm("SIGSTOP", name):
             fire.mesh.pause(name)
-            shutil.copytree(data, image)
+            shutil.copytree(data, image, ignore=shutil.ignore_patterns("*.sock"))
             fire.mesh.resume(name)
         yield rng.uniform(0.5, 5)
 
