@@ -171,8 +171,16 @@ class Conditions:
 
 def urgency_key(row: Mapping[str, Any]) -> str:
     """Orders rows of several nodes: the most severe first, then the oldest."""
-    rank = len(Severity) - _rank(Severity(row["severity"]))
+    rank = len(Severity) - _rank(_severity_of(row["severity"]))
     return f"{rank}/{row['since_us']:020d}/{row['node']}/{row['code']}/{row['message']}"
+
+
+def _severity_of(text: object) -> Severity:
+    """A severity of a later version is one that an operator should see."""
+    try:
+        return Severity(text)  # type: ignore[arg-type]
+    except ValueError:
+        return Severity.ERROR
 
 
 def _condition(code: str, message: str, now_us: int) -> Condition:

@@ -33,6 +33,7 @@ from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, VerbRequest, run
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 
 STATUS = "/control/status"
@@ -166,7 +167,7 @@ async def control_response(
 async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
     """The response of this node to the request of a peer. Raises Refused."""
     try:
-        asked: ControlRequest | None = ControlRequest(**json.loads(request))
+        asked: ControlRequest | None = ControlRequest(**decode_json(request))
     except (ValueError, TypeError):
         asked = None
     if asked is None or not _makes_sense(asked):
@@ -259,8 +260,17 @@ def _with_rows(name: str, rows: list[Row], after: str) -> Facts:
 
 def _facts_of_peer(request: ControlRequest, answer: bytes) -> Facts | None:
     """The facts in a peer's response; None when it is not valid, which counts as no response."""
-    facts = json.loads(answer)
-    return facts if isinstance(facts, dict) and FACTS[request.what] in facts else None
+    name = FACTS[request.what]
+    is_count = request.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS)
+    facts = facts_of(answer, {name: int if is_count else list})
+    if facts is None or type(facts.get("next", "")) is not str:
+        return None
+    try:
+        for row in () if is_count else facts[name]:
+            row_key(row)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return facts
 
 
 def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
@@ -287,8 +297,8 @@ def _sum(kind: DestinationKind, one: Row, other: Row) -> Row:
     """Merge two rows of one destination. Every node has its own copy of a fanout's messages."""
     row = dict(one)
     for name, value in other.items():
-        mine = row.setdefault(name, value) if name == "paused" else row[name]
-        if isinstance(value, int) and isinstance(mine, int):
+        mine = row.setdefault(name, value)
+        if name in one and isinstance(value, int) and isinstance(mine, int):
             row[name] = max(mine, value) if kind is DestinationKind.FANOUT and name != "consumers" else mine + value
     return row
 

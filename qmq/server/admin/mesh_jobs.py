@@ -19,11 +19,15 @@ from qmq.errors import LogBroken, Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, Facts, run_bulk_job
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.server.runtime.contexts import Tasks
 
 REPORT_SECONDS: Final = ANSWER_SECONDS / 4
 """After so long a node answers that the job still runs: the answer must arrive while it is waited for."""
+
+PAUSE_SECONDS: Final = 0.1
+"""Between two requests for the result of a job: a peer may answer at once that the job still runs."""
 
 JOBS_KEPT: Final = 64
 """Finished jobs of peers whose result is remembered, for a request that is sent again."""
@@ -91,19 +95,23 @@ class MeshJobs:
             body = json.dumps({"job": asdict(job), "origin": origin}).encode()
             request = PeerRequest(RequestKind.BULK_JOB, body)
             answer = await self._context.peer_rpc.ask_one(peer, request, ANSWER_SECONDS)
-            facts = None if answer is None else json.loads(answer)
-            if not isinstance(facts, dict):
+            if answer is None:
                 return None
-            if "messages" in facts and "reason" in facts:
+            facts = facts_of(answer, {"messages": int, "reason": str})
+            if facts is not None:
                 return facts
+            still = facts_of(answer, {"running": bool, "origin": str})
+            if still is None or not still["running"]:
+                return None
             # A later incarnation does not know what this one has done, and must not begin again.
-            origin = str(facts.get("origin", ""))
+            origin = still["origin"]
             log.debug("= %s still works on %s of %s", peer, job.verb, job.queue)
+            await trio.sleep(PAUSE_SECONDS)
 
     async def answer(self, request: bytes) -> bytes:
         """The response to a peer's request for a job: its result, or that it still runs. Raises Refused."""
         try:
-            asked = json.loads(request)
+            asked = decode_json(request)
             job = BulkJob(**asked["job"])
             origin = asked["origin"]
         except (ValueError, TypeError, KeyError) as error:

@@ -12,6 +12,7 @@ from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.connections import ConnectionsContext, connection_rows, kick
 from qmq.server.admin.messages import MessagesContext, whereabouts
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 
 Facts = dict[str, Any]
@@ -41,6 +42,13 @@ QUERIES: Final[Mapping[str, Callable[[QueryContext, Mapping[str, Any]], Awaitabl
     "whereabouts": _whereabouts,
 }
 
+FACTS: Final[Mapping[str, Mapping[str, type]]] = {
+    "connections": {"connections": int, "rows": list},
+    "kick": {"connections": int, "rows": list},
+    "whereabouts": {"has_record": bool, "in_flight": list},
+}
+"""What the response to each query has at least."""
+
 
 async def ask_nodes(
     context: QueryContext, query: str, wanted: Mapping[str, Any], *, is_mesh: bool
@@ -53,8 +61,8 @@ async def ask_nodes(
         PeerRequest(RequestKind.ADMIN_QUERY, json.dumps({"query": query, "wanted": wanted}).encode())
     )
     for peer in sorted(answers):
-        facts = json.loads(answers[peer])
-        if isinstance(facts, dict):
+        facts = facts_of(answers[peer], FACTS[query])
+        if facts is not None:
             found[peer] = facts
     return found, sorted(set(context.peer_names) - set(found))
 
@@ -62,7 +70,7 @@ async def ask_nodes(
 async def respond_to_query(context: QueryContext, request: bytes) -> bytes:
     """The response of this node to a query of a peer. Raises Refused."""
     try:
-        asked = json.loads(request)
+        asked = decode_json(request)
         query, wanted = QUERIES[asked["query"]], dict(asked["wanted"])
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", f"queries of peers are {', '.join(QUERIES)}") from error

@@ -19,6 +19,7 @@ from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json
 from qmq.server.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
 from qmq.storage.format.definition_record import version_fields, version_of
 
@@ -114,7 +115,7 @@ class DefinitionSync:
                 return False
             try:
                 page, after = _page_of(answer, after)
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 log.warning("! %s: invalid response about definitions: %s", peer, error)
                 return False
             changes += page
@@ -143,7 +144,7 @@ class DefinitionSync:
         """The next page of the definitions of this node. Raises Refused for an invalid request."""
         table = self._context.definitions.table
         try:
-            asked = json.loads(request)
+            asked = decode_json(request)
             after = Key(*map(str, asked["after"]))
             is_same = int(asked["digest"], 16) == table.digest
         except (ValueError, TypeError, KeyError) as error:
@@ -168,7 +169,7 @@ def _row(one: Definition) -> list[Any]:
 
 def _page_of(answer: bytes, after: list[str]) -> tuple[list[Definition], list[str] | None]:
     """The changes of a response, and after which key the next page begins. Raises ValueError, TypeError or KeyError."""
-    page = json.loads(answer)
+    page = decode_json(answer)
     following = page["next"]
     if following is not None and not (isinstance(following, list) and [type(one) for one in following] == [str, str]):
         raise ValueError("the next key is no pair of texts")

@@ -32,6 +32,7 @@ from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
@@ -78,7 +79,7 @@ def respond_holding(context: AdoptionContext, request: bytes) -> bytes:
     Raises Refused for an invalid request.
     """
     try:
-        owner = str(json.loads(request)["holds"])
+        owner = str(decode_json(request)["holds"])
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", "an invalid request about held messages") from error
     if not context.takeover.has_let_go(owner) or _is_adopter(context, owner):
@@ -249,7 +250,7 @@ class QueueAdoption:
 def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vector] | None:
     """The messages of `owner` that `peer` holds, and its vector; None when it cannot say, or it is invalid."""
     try:
-        response = mapping(json.loads(answer))
+        response = mapping(decode_json(answer))
         if response.get("holds") is None:
             return None
         # Nodes of an earlier version also name memory-only messages, and do not send their vector.
@@ -257,7 +258,7 @@ def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vecto
         has = [array(entry, 3) for entry in array(response.get("has", []))]
         dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]
         return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
-    except (ValueError, MeshError, RecursionError) as error:
+    except (ValueError, MeshError) as error:
         log.error("! %s: invalid list of held messages of %s: %s", peer, owner, error)
         return None
 

@@ -29,6 +29,7 @@ from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.membership.members import AGREED_SECONDS, LiveMembership
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.runtime.contexts import Committing, Engine, MeshPeers
 
@@ -48,7 +49,7 @@ def respond_hearing(context: DecommissionContext, request: bytes) -> bytes:
     Raises Refused for an invalid request.
     """
     try:
-        name = json.loads(request)["hears"]
+        name = decode_json(request)["hears"]
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", "an invalid request about a node's links") from error
     if type(name) is not str:
@@ -161,10 +162,12 @@ class Decommission:
         body = json.dumps({"hears": name}).encode()
         answers = await context.peer_rpc.ask(PeerRequest(RequestKind.LINKS, body))
         answers[context.origin.node] = respond_hearing(context, body)
-        responses = {peer: json.loads(answer) for peer, answer in answers.items() if peer != name}
-        hearing = sorted(peer for peer, one in responses.items() if one.get("hears"))
-        agrees_in = {peer: one.get("agrees_in") for peer, one in responses.items()}
-        return hearing, {peer: float(seconds) for peer, seconds in agrees_in.items() if seconds is not None}
+        found = {peer: facts_of(answer, {"hears": bool}) for peer, answer in answers.items() if peer != name}
+        responses = {peer: facts for peer, facts in found.items() if facts is not None}
+        hearing = sorted(peer for peer, one in responses.items() if one["hears"])
+        waits: dict[str, object] = {peer: one.get("agrees_in") for peer, one in responses.items()}
+        agrees_in = {peer: float(one) for peer, one in waits.items() if isinstance(one, int | float) and one >= 0}
+        return hearing, agrees_in
 
     async def _write(self, names: Collection[str]) -> dict[str, Any]:
         context = self._context

@@ -26,11 +26,13 @@ from typing import Final, Protocol
 import trio
 
 from qmq.broker.messages.dedup import KEY_BYTES, Dedup, is_dead_letter, is_retry
-from qmq.dots import Dot, Origin
-from qmq.errors import Refused
+from qmq.dots import Dot
+from qmq.errors import MeshError, Refused
 from qmq.record_codec import messages_with_keys
 from qmq.replication.protocol.frames import PeerRequest
+from qmq.replication.protocol.values import SEQUENCE_MAX, number, origin_of
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers
 from qmq.storage.log.journal import Journal
@@ -175,7 +177,7 @@ def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
 
 def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:
     try:
-        asked = json.loads(request)
+        asked = decode_json(request)
         at, node, keys = int(asked["at"]), asked["node"], [bytes.fromhex(text) for text in asked["dedup"]]
         if not isinstance(node, str) or len(keys) > KEYS_MAX or any(len(key) != KEY_BYTES for key in keys):
             raise ValueError("no keys")
@@ -188,8 +190,8 @@ def _read_answer(keys: Sequence[bytes], answer: bytes) -> list[tuple[bytes, Dot]
     """The messages in a peer's response; none when it is not valid, which counts as no response."""
     try:
         return [
-            (keys[int(index)], Dot(Origin(str(node), int(incarnation)), int(sequence)))
-            for index, node, incarnation, sequence in json.loads(answer)
+            (keys[number(index, 0, len(keys) - 1)], Dot(origin_of(node, incarnation), number(sequence, -SEQUENCE_MAX)))
+            for index, node, incarnation, sequence in decode_json(answer)
         ]
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, MeshError):
         return []

@@ -29,6 +29,7 @@ from qmq.errors import MeshError, Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.values import array, number, origin_of
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
 from qmq.server.runtime.waker import Waker
@@ -78,7 +79,7 @@ class QuarantineRestore:
         Raises Refused for an invalid request.
         """
         try:
-            asked = [array(values, 3) for values in array(json.loads(request)["aside"])]
+            asked = [array(values, 3) for values in array(decode_json(request)["aside"])]
             after = [(origin_of(values[0], values[1]), number(values[2])) for values in asked]
         except (ValueError, TypeError, KeyError, MeshError) as error:
             raise Refused("bad-destination", "an invalid request about quarantined batches") from error
@@ -106,7 +107,7 @@ class QuarantineRestore:
             answer = await context.ask_one(peer, request)
             if answer is not None:
                 try:
-                    firsts = array(json.loads(answer)["aside"], len(after))
+                    firsts = array(decode_json(answer)["aside"], len(after))
                     answers[peer] = {origin: number(first) for origin, first in zip(after, firsts, strict=False)}
                 except (ValueError, TypeError, KeyError, MeshError) as error:
                     log.error("! %s: invalid list of quarantined batches: %s", peer, error)

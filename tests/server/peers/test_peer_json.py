@@ -1,0 +1,25 @@
+"""JSON of peers: what is refused."""
+
+import pytest
+
+from qmq.server.peers.peer_json import decode_json, facts_of
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"\xff", b"[" * 100_000, b"Infinity", b"[NaN]", b"1e999", b"9" * 30, b"9" * 5000, rb'["\ud800"]'],
+)
+def test_invalid_json_of_a_peer_is_one_error(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_json(data)
+
+    assert facts_of(data, {}) is None
+
+
+def test_numbers_of_64_bits_and_pairs_of_surrogates_are_valid() -> None:
+    assert decode_json(rb'[18446744073709551615, 0.5, "\ud83d\ude00"]') == [(1 << 64) - 1, 0.5, "\U0001f600"]
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"null", b"{}", b'{"messages":true}', b'{"messages":"1"}'])
+def test_facts_of_another_type_are_not_valid(answer: bytes) -> None:
+    assert facts_of(answer, {"messages": int}) is None
