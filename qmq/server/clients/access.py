@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from qmq.access.rights import AccessTable, Rights
-from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Permission, Principal
+from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Action, Permission, Principal
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.config import LOCAL_ADMINISTRATOR, NodeSettings, User
@@ -80,16 +80,19 @@ class Access:
         return True
 
     def _recheck(self, session: ClientSession) -> None:
-        """End what the client of `session` is subscribed to and may not be any more."""
+        """End what the client of `session` is subscribed to and may not be any more, or with what dead letter queue."""
         known = self._context.broker.sessions.get(session.id)
         if known is None or session.finishing:
             return
         rights = self.rights_of(session.user)
         light = {} if known.listener is None else known.listener.topics
+        letters = {id: one.asks.dead_letter for id, one in known.subscriptions.items() if one.asks is not None}
         subscribed = {id: one.destination for id, one in known.subscriptions.items()}
         for id, destination in [*subscribed.items(), *light.items()]:
             try:
                 rights.check_subscribe(destination)
+                if target := letters.get(id):
+                    rights.check(Action.SEND, target)
             except Refused as refused:
                 if not session.keep_open:
                     session.evict(refused, id)

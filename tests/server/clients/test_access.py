@@ -132,6 +132,20 @@ async def test_a_consumer_names_no_dead_letter_queue_to_which_it_may_not_send(au
         assert await answers(rig, "none", frames) == ["not-allowed", "done"]
 
 
+async def test_a_subscription_ends_when_its_client_may_not_send_to_its_dead_letter_queue_any_more(
+    autojump_clock: MockClock,
+) -> None:
+    rows = (may("none", "subscribe", "/queue/q"), may("none", "send", "/queue/other"))
+    async with Rig(users=users("none"), permissions=rows).run() as rig:
+        consumer = await log_in(rig, "none")
+        assert await answer(consumer, subscribe("/queue/q", ack="client", dead_letter="/queue/other")) == "done"
+
+        assert await reloader(rig, permissions=rows[:1]).reload()
+
+        error = (await consumer.until_closed())[-1].head.headers
+        assert (error["error-code"], error["subscription"]) == ("not-allowed", "0")
+
+
 async def test_a_durable_subscription_is_deleted_by_a_user_that_may_subscribe(autojump_clock: MockClock) -> None:
     delete = "UNSUBSCRIBE\nid:d\ndestination:/fanout/f\ndurable:true\nreceipt:r\n\n"
     async with Rig(users=users("client", "none")).run() as rig:
