@@ -28,6 +28,8 @@ class LocalDelivery:
         self.outstanding.given(queue.give(message, subscription, out))
         window = subscription.window
         if window is not None:
+            if window.turn is subscription:
+                window.turn = None  # This message has the place, also when another peer was to send it.
             window.held += 1
             if window.room <= 0:
                 if subscription.free > 0:

@@ -587,6 +587,32 @@ def test_place_that_is_kept_is_free_when_the_link_or_the_subscription_ends(how: 
     check_accounts(here)
 
 
+@pytest.mark.parametrize("credit", [1, 2])
+def test_place_that_is_kept_goes_to_a_message_of_any_node(credit: int) -> None:
+    here, there = Node("a"), Node("b")
+    for peer in ("b", "c"):
+        here.lending.owner_connected(peer)
+    there.lending.borrower_connected("a")
+    for number in range(2):
+        here.send(b"%d" % number)
+    there.send(b"more", MORE)
+    client, window = here.client(), ConnectionPrefetch(2)
+    client.subscribe(JOBS, id=JOBS, window=window)
+    client.subscribe(MORE, id=MORE, window=window, credit=credit)
+    talk(here, there)
+    here.decide(lambda out: here.lending.waiting("c", {MORE: False}))
+    for delivery in list(client.inbox):
+        client.ack(delivery)
+    assert (window.turn is not None, window.room) == (True, 1)
+
+    message = message_of(Origin("c", 1), 1, b"c", MORE, owner="c", headers=group("g"))
+    here.borrow(message)
+
+    check_accounts(here)
+    assert window.turn is None
+    assert b"c" in client.bodies
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_no_place_is_kept_for_messages_of_which_an_exclusive_consumer_gets_all(when: str) -> None:
     here, there = Node("a"), Node("b")
