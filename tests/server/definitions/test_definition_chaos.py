@@ -170,7 +170,7 @@ async def test_a_planted_bug_is_found(
     found: list[str] = []
     seed = 0
     with planted():
-        while not found and seed < 12:
+        while not found and seed < 60:
             found = await wrongs(seed)
             seed += 1
 
