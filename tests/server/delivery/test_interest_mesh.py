@@ -126,7 +126,7 @@ async def test_a_node_whose_peers_do_not_answer_starts_all_the_same(autojump_clo
         await client.send(send(T, "x", receipt="r"))
 
         assert await client.receipt() == "r"
-        assert took < 1.5
+        assert took < 3.0  # definitions wait for a majority for two seconds
 
 
 async def test_a_request_by_topic_and_its_reply_go_round_a_cut(autojump_clock: MockClock) -> None:
