@@ -96,10 +96,10 @@ def acknowledgements_stay_at_their_node() -> Iterator[None]:
     """What peers say that a durable subscription is done with is not taken into account."""
     accept = DurableSubscriptions.accept
 
-    def accept_beginnings(durable_subscriptions: DurableSubscriptions, move: Move) -> None:
+    def accept_beginnings(durable_subscriptions: DurableSubscriptions, move: Move, out: Outcome) -> None:
         if move.start is not None:
             move.done = {}
-            accept(durable_subscriptions, move)
+            accept(durable_subscriptions, move, out)
 
     with patch.object(DurableSubscriptions, "accept", accept_beginnings):
         yield
