@@ -18,6 +18,7 @@ import trio
 from qmq.config import ListenerSettings, NodeSettings, PeersFile
 from qmq.environment import Environment
 from qmq.errors import DiskFull
+from qmq.replication.mesh import Mesh
 from qmq.server.clients.access import note_if_open
 from qmq.server.clients.draining import drain_clients, hand_over
 from qmq.server.clients.listeners import serve_clients, serve_listener
@@ -93,11 +94,12 @@ class Node(NodeParts):
                         await serving.start(self.mesh.run)
                         serving.start_soon(self.start_hold.run)
                         serving.start_soon(self.takeover.run)
-                        await self.host.learn_interest(self.mesh, self.settings.mesh.interest_confirm_seconds)
-                        await self.definition_sync.before_clients()
-                    listeners = await self._listen_locally(serving)
-                    listeners += [await self._listen(serving, listener) for listener in self.settings.stomp]
-                    note_if_open(self.settings)
+                        await self._learn_from_peers(self.mesh)
+                    listeners: list[Callable[[], None]] = []
+                    if not self.is_stopping:
+                        listeners += await self._listen_locally(serving)
+                        listeners += [await self._listen(serving, listener) for listener in self.settings.stomp]
+                        note_if_open(self.settings)
                     task_status.started()
                     await self._stop.wait()
                     for close in listeners:
@@ -121,6 +123,20 @@ class Node(NodeParts):
             with trio.CancelScope(shield=True):
                 await self.environment.run_blocking(self.store.close)
             self.ended.set()
+
+    async def _learn_from_peers(self, mesh: Mesh) -> None:
+        """What clients need of the peers, as long as the settings allow; until `stop`, because a majority may say that
+        this node is retired.
+        """
+        async with trio.open_nursery() as learning:
+            learning.start_soon(self._cancel_at_stop, learning.cancel_scope)
+            await self.host.learn_interest(mesh, self.settings.mesh.interest_confirm_seconds)
+            await self.definition_sync.before_clients()
+            learning.cancel_scope.cancel()
+
+    async def _cancel_at_stop(self, scope: trio.CancelScope) -> None:
+        await self._stop.wait()
+        scope.cancel()
 
     async def _listen(self, nursery: trio.Nursery, listener: ListenerSettings) -> Callable[[], None]:
         address, close = await nursery.start(serve_clients, self, listener)

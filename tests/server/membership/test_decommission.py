@@ -112,6 +112,8 @@ async def test_a_retired_node_is_refused_when_it_comes_back_stops_and_does_not_s
             await c.ended.wait()
 
         assert {"refused-retired-node", "retired"} <= set(codes(c))
+        assert "definitions-behind" not in codes(c)
+        assert c.addresses == []
         (event,) = (one for one in mesh.nodes["a"].conditions.past() if one["code"] == "retired-node")
         assert event["message"].startswith("link with c: c was retired")
         assert event["advice"].startswith("Stop the retired node.")
