@@ -125,14 +125,16 @@ class Node(NodeParts):
             self.ended.set()
 
     async def _learn_from_peers(self, mesh: Mesh) -> None:
-        """What clients need of the peers, as long as the settings allow; until `stop`, because a majority may say that
-        this node is retired.
+        """Learn from peers what clients need: interest and definitions at the same time, each for a bounded time.
+
+        Ends at `stop`, because a majority may say that this node is retired.
         """
-        async with trio.open_nursery() as learning:
-            learning.start_soon(self._cancel_at_stop, learning.cancel_scope)
-            await self.host.learn_interest(mesh, self.settings.mesh.interest_confirm_seconds)
-            await self.definition_sync.before_clients()
-            learning.cancel_scope.cancel()
+        async with trio.open_nursery() as until_stop:
+            until_stop.start_soon(self._cancel_at_stop, until_stop.cancel_scope)
+            async with trio.open_nursery() as learning:
+                learning.start_soon(self.host.learn_interest, mesh, self.settings.mesh.interest_confirm_seconds)
+                learning.start_soon(self.definition_sync.before_clients)
+            until_stop.cancel_scope.cancel()
 
     async def _cancel_at_stop(self, scope: trio.CancelScope) -> None:
         await self._stop.wait()
