@@ -5,7 +5,7 @@ change that was confirmed is among these records, and no deleted definition is b
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch
 
@@ -39,6 +39,14 @@ def record_of(store: Store) -> list[Definition]:
             records = [one for one in batch_records(data) if one.kind == RecordKind.DEFINITION]
             found += [unpack_definition(one.body) for one in records]
     return found
+
+
+def greatest(changes: Iterable[Definition]) -> list[Definition]:
+    """What counts by the rule, worked out without the table, which may have a planted bug."""
+    latest: dict[Key, Definition] = {}
+    for one in changes:
+        latest[one.key] = max(one, latest.get(one.key, one), key=lambda change: change.version)
+    return sorted(one for one in latest.values() if one.text is not None)
 
 
 def present(node: Node) -> list[Definition]:
@@ -113,7 +121,7 @@ async def wrongs(seed: int) -> list[str]:
                     await mesh.start(name)
                 node = mesh.nodes[name]
                 written = record_of(node.store)
-                expected = sorted(DefinitionTable(written).present())
+                expected = greatest(written)
                 if not trial.confirmed <= {one.text for one in written}:
                     found.append(f"{name}{round_name} has lost what was confirmed")
                 if present(node) != expected:
@@ -170,7 +178,7 @@ async def test_a_planted_bug_is_found(
     found: list[str] = []
     seed = 0
     with planted():
-        while not found and seed < 60:
+        while not found and seed < 12:
             found = await wrongs(seed)
             seed += 1
 
