@@ -61,7 +61,6 @@ REMAINING: Mapping[str, int] = {
     "mistakes": 7,
     "nobody": 6,
     "rest": 78,
-    "soon": 52,
     "tell": 15,
     "told": 74,
     "twin": 10,
