@@ -11,11 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from qmq.cli import main
-from qmq.spark.jobs.audit import Gone, audit, audit_deep, verify_extent
-from qmq.spark.jobs.audit import extents_of as extents
+from qmq.spark.jobs.audit import Gone, audit, audit_deep
+from qmq.spark.jobs.audit_deep import extents_of as extents
+from qmq.spark.jobs.audit_deep import verify_extent
 from qmq.spark.jobs.latency import Bounds, measure
-from qmq.spark.reading.logs import DataDirectory, Log, SegmentFile
+from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import Options, read_options
+from qmq.spark.reading.segments import SegmentFile
 from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind, pack_gap

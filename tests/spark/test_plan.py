@@ -8,9 +8,10 @@ import pytest
 from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog
 from qmq.spark.reading.files import Files
-from qmq.spark.reading.logs import DataDirectory, Log, SegmentFile, SegmentListing
+from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import Options, read_options
 from qmq.spark.reading.plan import DataLoss
+from qmq.spark.reading.segments import SegmentFile, SegmentListing
 from qmq.spark.reading.tables import time_of
 from qmq.storage.format import segment
 from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch

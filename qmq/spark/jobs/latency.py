@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from qmq.errors import CorruptLog
-from qmq.spark.reading.logs import DataDirectory, SegmentListing
+from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import passed_by
+from qmq.spark.reading.segments import SegmentListing
 from qmq.storage.format.segment import BatchEntry
 
 SEGMENTS_LOOKED_AT: Final = 16

@@ -4,10 +4,11 @@ import glob
 from typing import Any
 
 from qmq.dots import Vector
-from qmq.spark.reading.logs import DataDirectory, SegmentFile, SegmentListing, ranges_of
+from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import Part, available, plan, plan_nodes
 from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
+from qmq.spark.reading.segments import SegmentFile, SegmentListing, ranges_of
 from qmq.spark.reading.tables import rows_of
 
 

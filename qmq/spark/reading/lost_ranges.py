@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from qmq.errors import CorruptLog
-from qmq.spark.reading.logs import SegmentFile, SegmentListing
+from qmq.spark.reading.segments import SegmentFile, SegmentListing
 from qmq.storage.format.batch import BatchHead, read_head, unpack_records, verify_batch
 from qmq.storage.format.lost_record import LostRange, unpack_lost
 from qmq.storage.format.record import RecordKind

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, QmqError
-from qmq.spark.reading.logs import DataDirectory, Extent, Log, SegmentFile, SegmentListing, ranges_of
+from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.ranges import NOTHING, RangeMap
+from qmq.spark.reading.segments import Extent, SegmentFile, SegmentListing, ranges_of
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.format.segment import BatchEntry
 
@@ -207,6 +208,12 @@ def _ends(segments: list[tuple[SegmentFile, SegmentListing]]) -> Iterator[tuple[
             ends[entry.origin] = (min(after, entry.first - 1), max(through, entry.last))
     for origin, (after, through) in ends.items():
         yield origin, after, through
+
+
+def is_left_out(segment: SegmentFile, choice: Options | None) -> bool:
+    """Whether nothing of the choice may stand in a segment. Raises as `SegmentFile.list`."""
+    # Without a choice whole indexes are not looked at: they take several times as long as their summaries.
+    return choice is not None and choice.chooses and passed_by(segment.list(), choice)
 
 
 def passed_by(listing: SegmentListing, options: Options) -> bool:

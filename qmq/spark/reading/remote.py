@@ -15,10 +15,10 @@ import pyarrow as pa
 from qmq.blocking import BlockingClient, error_of
 from qmq.dots import Origin, Vector, merge
 from qmq.errors import NotConnected
-from qmq.spark.reading.logs import Extent
 from qmq.spark.reading.options import BadOption, Options, vector_from_json, vector_to_json
 from qmq.spark.reading.plan import DataLoss, Part, loss_text
 from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
+from qmq.spark.reading.segments import Extent
 from qmq.spark.reading.views import read_batches
 from qmq.storage.format.batch import REST, read_head
 

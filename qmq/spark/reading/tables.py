@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from qmq.dots import Origin
-from qmq.spark.reading.logs import DataDirectory, Log, SegmentFile, SegmentListing
+from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import vector_to_json
+from qmq.spark.reading.segments import SegmentFile, SegmentListing
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from qmq.errors import CorruptLog
 from qmq.spark.reading.columns import EVERYTHING, Columns, Piece
-from qmq.spark.reading.logs import Extent
 from qmq.spark.reading.options import BadOption, Options
 from qmq.spark.reading.plan import DataLoss, Part
 from qmq.spark.reading.ranges import RangeMap
+from qmq.spark.reading.segments import Extent
 from qmq.storage.format.batch import BatchHead, read_head
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import RecordKind, unpack_dots
