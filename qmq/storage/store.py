@@ -18,7 +18,7 @@ from qmq.dots import Dot, Origin, Vector, merge
 from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.catalog.facts import QUEUES_IN
 from qmq.storage.catalog.memory import MemoryCatalog
-from qmq.storage.checkpoints.checkpoint import CheckpointReport
+from qmq.storage.checkpoints.report import CheckpointReport
 from qmq.storage.disk.disk import RealDisk
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader

@@ -22,7 +22,7 @@ from qmq.server.runtime.contexts import Engine, Reporting
 from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.server.runtime.malloc_trim import give_back_memory
 from qmq.server.runtime.waker import Waker
-from qmq.storage.checkpoints.checkpoint import CheckpointReport
+from qmq.storage.checkpoints.report import CheckpointReport
 
 TRIM_BYTES = 4 << 20
 """After a checkpoint of at least so much journal, its memory is returned to the system."""

@@ -22,7 +22,7 @@ from qmq.server.repair.requests import request_about
 from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
 from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
-from qmq.storage.checkpoints.checkpoint import CheckpointReport
+from qmq.storage.checkpoints.report import CheckpointReport
 from qmq.storage.format.record import RecordKind
 
 ASK_SECONDS = 15.0

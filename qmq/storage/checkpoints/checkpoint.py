@@ -16,18 +16,16 @@ each, so memory stays bounded.
 """
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from qmq.definitions.definition import Definition
-from qmq.deletions import Deletion
-from qmq.dots import Dot, Origin, Vector
+from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog, DiskFull, LogBroken
-from qmq.storage.catalog.incarnations import Seal
 from qmq.storage.checkpoints.cleanup import Cleanup
 from qmq.storage.checkpoints.compaction import NEVER, Compaction
 from qmq.storage.checkpoints.facts import CheckpointFacts
+from qmq.storage.checkpoints.report import CheckpointReport
 from qmq.storage.checkpoints.retention import LogRetention
 from qmq.storage.fanouts.log import FanoutLog, RangeArrival, sync_all
 from qmq.storage.fanouts.open_logs import FanoutLogs
@@ -56,40 +54,6 @@ COMMIT_BYTES: Final = 256 * 1024
 """What the databases' own logs may take for the smallest slice. The catalog's commit comes last and, unlike that of the
 queue store, cannot be undone half-way. So a slice does not begin where that commit might have no room."""
 _READ_BYTES: Final = 1024 * 1024
-
-
-_UNTOLD: Final = frozenset({"vector", "position", "forgotten", "released", "obsolete"})
-
-
-class CheckpointReport(NamedTuple):
-    """What one checkpoint did. Bytes are bytes of files."""
-
-    position: int
-    read_bytes: int
-    queue_rows_added: int
-    queue_rows_deleted: int
-    fanout_records: int
-    dropped_bytes: int
-    """Of the journal."""
-    sealed: int
-    """Journal segments that got their index."""
-    vector: Vector
-    """What is in the stores now: unsettled messages up to it are in the queue store."""
-    retention_due_us: int = 0
-    """When the next part of the fanout logs becomes too old to be kept; 0: they are empty."""
-    forgotten: tuple[Origin, ...] = ()
-    """Dead incarnations that have left the vectors."""
-    released: tuple[Seal, ...] = ()
-    """Dead incarnations of which this node stores nothing any more and has not yet said so to the mesh."""
-    obsolete: Mapping[str, Collection[Deletion]] = {}
-    """Deletions of fanouts that are no longer remembered."""
-    obsolete_definitions: Sequence[Definition] = ()
-    """Tombstones of definitions that are no longer remembered."""
-
-    def __str__(self) -> str:
-        """For the log: what the checkpoint did, without the vector."""
-        facts = {name: value for name, value in self._asdict().items() if value and name not in _UNTOLD}
-        return ", ".join(f"{name} {value}" for name, value in facts.items()) or "nothing to do"
 
 
 class Stored(NamedTuple):
