@@ -48,7 +48,11 @@ def convert(found: Mapping[str, Any]) -> tuple[Values, list[str]]:
     policies: dict[str, dict[str, Any]] = {}
     left_out: list[str] = []
     for part in PARTS:
-        for entry in _entries(found.get(part)):
+        entries = found.get(part, [])
+        for entry in entries if isinstance(entries, list) else [entries]:
+            if not isinstance(entry, dict):
+                left_out.append(f"{part}: {entry!r}: is not an object")
+                continue
             label = f"{part}: {entry.get('name') or entry.get('user') or entry.get('source') or entry}"
             if entry.get("vhost", "/") != "/":
                 left_out.append(f"{label}: only the virtual host / is read, not {entry['vhost']}")
@@ -69,7 +73,7 @@ def _policy(entry: Mapping[str, Any], label: str, policies: dict[str, dict[str, 
     if pattern is None:
         left_out.append(f"{label}: the pattern {entry.get('pattern')!r} is neither a name nor a prefix")
         return
-    values = _values(entry.get("definition"), label, left_out)
+    values = _values(_object(entry, "definition", label, left_out), label, left_out)
     if values and pattern in policies:
         left_out.append(f"{label}: {pattern} has a policy already, and QMQ applies one")
     elif values:
@@ -78,19 +82,29 @@ def _policy(entry: Mapping[str, Any], label: str, policies: dict[str, dict[str, 
 
 def _queue(entry: Mapping[str, Any], label: str, policies: dict[str, dict[str, Any]], left_out: list[str]) -> None:
     """A queue comes to life at its first use; only what differs from the defaults needs a policy."""
-    arguments = {key.removeprefix("x-"): value for key, value in dict(entry.get("arguments") or {}).items()}
+    arguments = {key.removeprefix("x-"): value for key, value in _object(entry, "arguments", label, left_out).items()}
     values = _values(arguments, label, left_out)
     if entry.get("durable") is False:
         values["durable"] = False
     if entry.get("auto_delete"):
         left_out.append(f"{label}: auto_delete has no counterpart")
-    if values:
+    if values and not isinstance(entry.get("name"), str):
+        left_out.append(f"{label}: has no name")
+    elif values:
         policies[f"/queue/{entry['name']}"] = values
 
 
-def _values(keys: Any, label: str, left_out: list[str]) -> dict[str, Any]:
+def _object(entry: Mapping[str, Any], part: str, label: str, left_out: list[str]) -> dict[str, Any]:
+    found = entry.get(part) or {}
+    if isinstance(found, dict):
+        return found
+    left_out.append(f"{label}: {part} = {found!r} is not an object")
+    return {}
+
+
+def _values(found: Mapping[str, Any], label: str, left_out: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    keys = dict(keys or {})
+    keys = dict(found)
     exchange = keys.pop("dead-letter-exchange", "")
     if exchange or ("dead-letter-routing-key" not in keys and exchange is None):
         left_out.append(f"{label}: dead-letter-exchange {exchange!r} has no counterpart")
@@ -101,7 +115,7 @@ def _values(keys: Any, label: str, left_out: list[str]) -> dict[str, Any]:
         try:
             name, read = KEYS[key]
             values[name] = read(value)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             left_out.append(f"{label}: {key} = {value!r} has no counterpart")
     return values
 
@@ -121,7 +135,3 @@ def _pattern(expression: str) -> str | None:
     if "*" in plain or "#" in plain:
         return None
     return f"/queue/{plain}" if is_exact else f"/queue/{plain}*"
-
-
-def _entries(found: Any) -> list[dict[str, Any]]:
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []

@@ -104,3 +104,29 @@ def test_values_survive_the_way_through_json() -> None:
 
     assert values == {"children": ["/queue/a"], "retention_bytes": 5}
     assert read_policy("/fanout/f", values) == one.model_copy(update={"locked": False})
+
+
+@pytest.mark.parametrize("number", [1e400, 10**400, -1e400])
+def test_a_number_without_a_counterpart_is_listed(number: float) -> None:
+    text = json.dumps({"rabbit_version": "3", "policies": [policy("^a", message_ttl=number, max_length=3)]})
+
+    values, left_out = read_document(text.encode())
+
+    assert values == {"policy": {"/queue/a*": {"max_messages": 3}}}
+    assert [line.partition(" = ")[0] for line in left_out] == ["policies: p: message-ttl"]
+
+
+def test_what_is_no_object_is_listed() -> None:
+    values, left_out = convert(
+        queues=[{"name": "a", "arguments": 5}, {"name": {}, "durable": False}, {"durable": False}, 7],
+        policies=[{"name": "p", "pattern": "^a", "definition": "x"}],
+    )
+
+    assert values == {}
+    assert left_out == [
+        "policies: p: definition = 'x' is not an object",
+        "queues: a: arguments = 5 is not an object",
+        "queues: {'name': {}, 'durable': False}: has no name",
+        "queues: {'durable': False}: has no name",
+        "queues: 7: is not an object",
+    ]
