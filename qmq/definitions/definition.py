@@ -8,7 +8,7 @@ Surprising: a value is kept as canonical JSON text. Most values are only stored 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from qmq.dots import Dot, Origin
@@ -16,6 +16,9 @@ from qmq.errors import Refused
 
 VALUE_BYTES_MAX: Final = 64 << 10
 NAME_BYTES_MAX: Final = 1024
+
+DEPTH_MAX: Final = 20
+"""Objects and arrays inside each other that a value may have; no kind needs more than a few."""
 
 
 class Key(NamedTuple):
@@ -55,11 +58,11 @@ class Definition(NamedTuple):
 
     @property
     def value(self) -> dict[str, Any] | None:
-        """The value, parsed; None: a tombstone."""
-        if self.text is None:
+        """The value, parsed; None: a tombstone, or a text that is no value (`parsed`)."""
+        try:
+            return None if self.text is None else parsed(self.text)
+        except ValueError:
             return None
-        value: dict[str, Any] = json.loads(self.text)
-        return value
 
     def is_concurrent_with(self, earlier: "Definition") -> bool:
         """Whether the writer of this change did not know `earlier`, an earlier version of the same key.
@@ -71,12 +74,44 @@ class Definition(NamedTuple):
         return replaced != earlier.version and (replaced is None or replaced < earlier.version)
 
 
-def text_of(key: Key, value: Mapping[str, Any]) -> str:
-    """The canonical text of `value`. Raises Refused if it is too long, or no JSON."""
+def parsed(text: str) -> dict[str, Any]:
+    """The value with this text. Raises ValueError if it is too long, too deep, or no JSON object."""
+    if len(text.encode()) > VALUE_BYTES_MAX:
+        raise ValueError(f"a value of more than {VALUE_BYTES_MAX} bytes")
     try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("a value that is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError("a value that is no JSON object")
+    if _is_too_deep(value):
+        raise ValueError("a value that is nested too deeply")
+    return value
+
+
+def text_of(key: Key, value: Mapping[str, Any]) -> str:
+    """The canonical text of `value`. Raises Refused if it is too long, too deep, or no JSON."""
+    if _is_too_deep(value):
+        raise Refused("bad-definition", f"{key}: the value has more than {DEPTH_MAX} objects and arrays in each other")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()  # No text with half of a surrogate pair.
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise Refused("bad-definition", f"{key}: the value must be a JSON object: {error}") from error
     if len(text) > VALUE_BYTES_MAX:
         raise Refused("bad-definition", f"{key}: the value must have at most {VALUE_BYTES_MAX} bytes, not {len(text)}")
     return text
+
+
+def _is_too_deep(value: object) -> bool:
+    """Without recursion, so that no depth is too much for it."""
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        level = [inner for one in level for inner in _inside(one)]
+    return any(isinstance(one, dict | list) for one in level)
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

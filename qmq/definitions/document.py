@@ -32,6 +32,7 @@ def read_document(data: bytes) -> tuple[Values, list[str]]:
     """
     try:
         found = json.loads(data)
+        json.dumps(found, ensure_ascii=False).encode()  # No text with half of a surrogate pair.
     except (ValueError, RecursionError) as error:
         raise Refused("bad-definitions", f"not JSON: {error}") from error
     if isinstance(found, dict) and MARK in found:

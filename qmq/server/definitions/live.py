@@ -126,7 +126,7 @@ class LiveDefinitions:
                 self._write(key, text, out)
         for key in list(checked)[:1]:
             more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""
-            log.info("= user %s changes %s%s: %d changes", user or "-", key, more, changed)
+            log.info("= user %s changes %s %r%s: %d changes", user or "-", *key, more, changed)
         last = context.broker.next_sequence - 1
         context.submit(out)
         await context.flushed()
@@ -139,8 +139,12 @@ class LiveDefinitions:
             if key.kind not in self.kinds:
                 known = ", ".join(sorted(self.kinds))
                 raise Refused("bad-definition", f"unknown kind of definition {key.kind!r}: it is one of {known}")
+            if not key.name.isprintable():
+                raise Refused("bad-definition", f"{key.kind} {key.name!r}: a name has printable characters only")
             if not key.name or len(key.name.encode()) > NAME_BYTES_MAX:
                 raise Refused("bad-definition", f"{key.kind}: a name has 1 to {NAME_BYTES_MAX} bytes")
+            if value is not None:
+                text_of(key, value)  # Before the kind looks at it: no kind expects great depth.
             if value is None and self.table.get(key) is None and key.name not in self._pending_seeds(key.kind):
                 raise Refused("unknown-definition", f"there is no {key}")
             by_kind.setdefault(key.kind, {})[key.name] = value
@@ -180,8 +184,8 @@ class LiveDefinitions:
             self.news[change.key] = None
         if merged.lost is not None:
             kept, lost = self.table.by_key[change.key], merged.lost
-            names = (change.key, kept.version.origin.node, lost.version.origin.node)
-            log.warning("! %s: of two changes at once, that of %s counts, and that of %s does not", *names)
+            names = (*change.key, kept.version.origin.node, lost.version.origin.node)
+            log.warning("! %s %r: of two changes at once, that of %s counts, and that of %s does not", *names)
             self._context.system.note(
                 "definition-conflict",
                 kind=change.key.kind,

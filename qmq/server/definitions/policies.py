@@ -150,6 +150,9 @@ class PolicyKind:
     def _policy(self, one: Definition) -> DestinationPolicy:
         text, known = self._parsed.get(one.key.name, ("", None))
         if known is None or text != one.text:
-            known = read_policy(one.key.name, one.value or {})
+            value = one.value
+            if value is None:
+                raise ConfigError([f"policy {one.key.name}: no JSON object"])
+            known = read_policy(one.key.name, value)
             self._parsed[one.key.name] = (one.text or "", known)
         return known

@@ -21,7 +21,7 @@ from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json
 from qmq.server.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
-from qmq.storage.format.definition_record import version_fields, version_of
+from qmq.storage.format.definition_record import definition_of, version_fields
 
 START_SECONDS: Final = 2.0
 """For which a starting node keeps clients waiting until a majority has answered."""
@@ -147,7 +147,7 @@ class DefinitionSync:
             asked = decode_json(request)
             after = Key(*map(str, asked["after"]))
             is_same = int(asked["digest"], 16) == table.digest
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Refused("bad-definitions", f"not a request for definitions: {error}") from error
         rows: list[Any] = []
         size = 0
@@ -175,14 +175,4 @@ def _page_of(answer: bytes, after: list[str]) -> tuple[list[Definition], list[st
         raise ValueError("the next key is no pair of texts")
     if following is not None and following <= after:
         raise ValueError("the next key is not behind the last one")
-    return [_change_of(row) for row in page["rows"]], following
-
-
-def _change_of(row: list[Any]) -> Definition:
-    kind, name, text, version_row, replaced = row
-    if type(kind) is not str or type(name) is not str or not (text is None or isinstance(json.loads(text), dict)):
-        raise ValueError("a definition is a kind, a name, and a JSON object")
-    version = version_of(version_row)
-    if version is None:
-        raise ValueError("a definition without version")
-    return Definition(Key(kind, name), version, text, version_of(replaced))
+    return [definition_of(*row) for row in page["rows"]], following

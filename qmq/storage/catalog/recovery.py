@@ -14,7 +14,7 @@ from qmq.dots import Dot, Vector, merge
 from qmq.lost_ranges import LostRanges
 from qmq.storage.format.batch import GAPS, record_slices
 from qmq.storage.format.cursor_record import unpack_move
-from qmq.storage.format.definition_record import unpack_definition
+from qmq.storage.format.definition_record import readable_definition
 from qmq.storage.format.delete_record import deletions_of, unpack_delete
 from qmq.storage.format.interfaces import Catalog
 from qmq.storage.format.lost_record import lost_of, unpack_lost
@@ -60,7 +60,9 @@ def replay_cursors(
                     dot = Dot(head.origin, record.sequence)
                     deletions.add(Deletion(record.destination, dot, record.timestamp_us, unpack_delete(record.body)))
                 elif kind == RecordKind.DEFINITION:
-                    definitions.merge(unpack_definition(unpack_record(packed).body))
+                    change = readable_definition(unpack_record(packed).body)
+                    if change is not None:
+                        definitions.merge(change)
                 elif is_term(kind, head.origin.node, journal.node):
                     terms.take(unpack_term(kind, unpack_record(packed).body))
     return cursors, given_up, lost, list(terms.values()), deletions, definitions

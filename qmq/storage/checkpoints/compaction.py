@@ -19,7 +19,7 @@ from qmq.dots import Dot, Origin, Vector, merge
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
 from qmq.storage.format.batch import GAPS, BatchHead, Unpacked, record_slices, unpack_records
 from qmq.storage.format.cursor_record import unpack_move
-from qmq.storage.format.definition_record import unpack_definition
+from qmq.storage.format.definition_record import readable_definition
 from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.fanout_entry import FanoutEntry
@@ -184,7 +184,9 @@ class Compaction:
                 self._delete(Deletion(destination, Dot(origin, sequence), timestamp_us, unpack_delete(body)))
                 name = ""
             elif kind == RecordKind.DEFINITION and fanouts:
-                self.definitions.append(unpack_definition(body))
+                change = readable_definition(body)
+                if change is not None:
+                    self.definitions.append(change)
             elif kind == RecordKind.GAP and head.attributes & GAPS and origin.node == self._node:
                 self._give_up(*unpack_gap(body), queues)
         self.vector[origin] = head.last

@@ -8,14 +8,20 @@ Surprising: the version names the change, not the record. A node that got a defi
 writes the same change again.
 """
 
+import logging
 from typing import Any, Final
 
 import msgpack
 
-from qmq.definitions.definition import Definition, Key, Version
+from qmq.definitions.definition import NAME_BYTES_MAX, Definition, Key, Version, parsed
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
+
+_NUMBER_MAX: Final = 2**63 - 1
+"""Of each number of a version: what a database holds."""
+
+log = logging.getLogger("qmq.definitions")
 
 ENVELOPE: Final = pack_envelope("", b"")
 
@@ -38,14 +44,33 @@ def unpack_definition(body: bytes) -> Definition:
     """The inverse of `pack_definition`. Raises CorruptLog for anything else."""
     try:
         fields = msgpack.unpackb(body)
-        version = version_of(fields["version"])
-        text = fields["value"]
-        if version is None or not (text is None or isinstance(text, str)):
-            raise ValueError("no version or value")
-        key = Key(str(fields["kind"]), str(fields["name"]))
-        return Definition(key, version, text, version_of(fields.get("replaced")))
-    except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException) as error:
+        return definition_of(fields["kind"], fields["name"], fields["value"], fields["version"], fields.get("replaced"))
+    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a definition: {error}") from error
+
+
+def readable_definition(body: bytes) -> Definition | None:
+    """The same of a record that the journal has already; None, with a log line, for anything else.
+
+    It is too late to refuse the record, and a start must not fail because of it.
+    """
+    try:
+        return unpack_definition(body)
+    except CorruptLog as error:
+        log.warning("! a record of a definition in the journal is left out: %s", error)
+        return None
+
+
+def definition_of(kind: object, name: object, text: object, version_row: Any, replaced_row: Any) -> Definition:
+    """The definition with these fields of a record or of a peer's response. Raises ValueError or TypeError."""
+    version = version_of(version_row)
+    if version is None or type(kind) is not str or type(name) is not str or not isinstance(text, str | None):
+        raise ValueError("a definition has a kind, a name, a value and a version")
+    if len(kind.encode()) > NAME_BYTES_MAX or len(name.encode()) > NAME_BYTES_MAX:
+        raise ValueError(f"a kind or name of more than {NAME_BYTES_MAX} bytes")
+    if text is not None:
+        parsed(text)
+    return Definition(Key(kind, name), version, text, version_of(replaced_row))
 
 
 def packed_record(change: Definition, timestamp_us: int) -> bytes:
@@ -68,4 +93,7 @@ def version_of(fields: Any) -> Version | None:
     if fields is None:
         return None
     time_us, counter, node, incarnation, sequence = fields
-    return Version(int(time_us), int(counter), Origin(str(node), int(incarnation)), int(sequence))
+    numbers = (time_us, counter, sequence, incarnation >> 1)  # An incarnation has 64 bits.
+    if type(node) is not str or not all(type(one) is int and 0 <= one <= _NUMBER_MAX for one in numbers):
+        raise ValueError("not a version")
+    return Version(time_us, counter, Origin(node, incarnation), sequence)

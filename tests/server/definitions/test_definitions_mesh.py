@@ -7,11 +7,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.consumers.outcome import Outcome
 from qmq.config import DestinationPolicy, DestinationSettings
-from qmq.definitions.definition import Key
+from qmq.definitions.definition import Definition, Key, Version
+from qmq.dots import Origin
 from qmq.server.definitions.live import QUORUM_SECONDS
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.node import Node
+from qmq.storage.format.definition_record import pack_definition
+from qmq.storage.format.record import RecordKind
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.repair.test_catch_up import forget_the_past, short_lived
 from tests.server.rig import eventually, send, subscribe
@@ -57,6 +61,49 @@ def conditions(node: Node) -> list[str]:
     return [one["code"] for one in node.conditions.present()]
 
 
+def write(node: Node, kind: str, name: str, text: str | None, time_us: int = 1) -> None:
+    """A change that this node does not check."""
+    out = Outcome(now_us=node.environment.now_us())
+    change = Definition(Key(kind, name), Version(time_us, 0, node.origin, node.broker.next_sequence), text)
+    node.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
+    node.submit(out)
+
+
+@pytest.mark.parametrize("text", ["{", "5", "[1]", '{"a":' * 5000 + "1" + "}" * 5000], ids=lambda text: text[:5])
+@pytest.mark.parametrize("kind", ["policy", "pause"])
+async def test_a_record_that_is_no_definition_stops_no_node(autojump_clock: MockClock, kind: str, text: str) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await put(mesh, "b", "/queue/other", delivery_limit=7)
+        await until_alike(mesh)
+        write(mesh.nodes["b"], kind, Q, text)
+        await trio.testing.wait_all_tasks_blocked()
+
+        for name in "ab":
+            await mesh.kill(name)
+        for name in "ab":
+            await mesh.start(name)
+            client = await mesh.connect(name)
+            await client.send(send(Q, "x", "r"))
+            await client.receipt()
+            assert limit_of(mesh.nodes[name], "/queue/other") == 7
+
+
+async def test_a_stored_value_that_is_not_readable_is_no_policy_and_no_pause(autojump_clock: MockClock) -> None:
+    async with MeshRig("a").run() as mesh:
+        await put(mesh, "a", "/queue/other", delivery_limit=7)
+        node = mesh.nodes["a"]
+        for sequence, kind in enumerate(("policy", "pause"), 1):
+            node.definitions.merge(Definition(Key(kind, Q), Version(1, 0, Origin("b", 1), sequence), "[1]"))
+        node.definitions.publish()
+
+        client = await mesh.connect("a")
+        await client.send(send(Q, "x", "r"))
+        await client.receipt()
+
+        assert limit_of(node) == 20
+        assert "policies-unfit" in conditions(node)
+
+
 async def test_a_change_on_one_node_applies_on_all(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         answer = await put(mesh, "a", delivery_limit=7)
@@ -95,10 +142,14 @@ async def test_the_same_value_again_is_no_change(autojump_clock: MockClock) -> N
         ("put/policy/queue/q", "{", "must be a JSON object"),
         ("put/policies/queue/q", {}, "one of pause, permission, policy, user"),
         ("put/policy/que/q", {}, "must be a destination under"),
+        ("put/policy/queue/q", '{"a":' * 900 + "1" + "}" * 900, "more than 20 objects and arrays in each other"),
+        ("put/policy/queue/q", {"dead_letter": "/queue/\ud800"}, "surrogates not allowed"),
+        ("put/policy/queue/q\\nFORGED", {}, r"'/queue/q\nFORGED': a name has printable characters only"),
         ("delete/policy/queue/q", "", "there is no policy /queue/q"),
         ("list/colour", "", "one of pause, permission, policy, user"),
         ("find/policy", "", "Requests about definitions are"),
         ("import", {"qmq_definitions": 2}, "reads 1, not 2"),
+        ("import", {"qmq_definitions": 1, "definitions": {"pause": {"/queue/\ud800": {}}}}, "surrogates not allowed"),
         ("import", {"what": 2}, "no definitions"),
         ("import", {"qmq_definitions": 1, "definitions": {"policy": {Q: 1}}}, "must be an object of keys"),
     ],
