@@ -11,7 +11,8 @@
     │   ├── DiskFull             no room for new messages; settles still fit in the reserve
     │   ├── CorruptLog           a bad batch with valid ones after it: damage, not a torn tail
     │   ├── FutureVersion        written by a newer format than this code reads
-    │   └── DirectoryInUse       another process holds the data directory
+    │   ├── DirectoryInUse       another process holds the data directory
+    │   └── NodeRetired          its mesh retired this node: its data directory is not used again
     ├── MeshError                a peer that must not be talked to: carries the condition to raise
     └── ClientError              the Python client (qmq.client) cannot do what it was asked
         ├── NotConnected         it was closed, or every node of its list refuses it: it has stopped
@@ -90,6 +91,16 @@ class FutureVersion(StorageError):
 
 class DirectoryInUse(StorageError):
     """Another process has the data directory open."""
+
+
+class NodeRetired(StorageError):
+    """The mesh retired this node; every further start from its data directory fails, too."""
+
+    def __init__(self, node: str, why: str) -> None:
+        super().__init__(
+            f"node {node} was retired from its mesh ({why}): a node that joins needs another name and an empty data "
+            "directory"
+        )
 
 
 class MeshError(QmqError):

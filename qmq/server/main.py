@@ -18,7 +18,7 @@ import trio
 from qmq.broker.messages.send_options import times_of
 from qmq.config import NodeSettings, PeersFile
 from qmq.environment import Environment
-from qmq.errors import QmqError, StorageError
+from qmq.errors import NodeRetired, QmqError, StorageError
 from qmq.server.node import Node
 from qmq.server.reload import Read, Reloader
 from qmq.server.runtime.clock import system_clock
@@ -42,6 +42,8 @@ were still alive.
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+EXIT_RETIRED = 3
+"""The node is retired. A supervisor must not start it again, and can tell this from a failure."""
 
 DESCRIPTORS_KEPT = 256
 """For files and peers: a journal that cannot open its next segment ends the node."""
@@ -120,13 +122,10 @@ def serve(
         expected, unexpected = group.split((QmqError, OSError))
         if unexpected is not None:
             raise unexpected from None
-        for failure in _leaves(expected):
-            print(f"qmq: {failure}", file=sys.stderr)
-        return EXIT_FAILED
+        return _failed(*_leaves(expected))
     except (QmqError, OSError) as failure:
-        # An error before anything ran: certificates, the mark of the new incarnation.
-        print(f"qmq: {failure}", file=sys.stderr)
-        return EXIT_FAILED
+        # An error before anything ran, such as certificates or the mark of the new incarnation; or a retired node.
+        return _failed(failure)
     return EXIT_OK
 
 
@@ -196,6 +195,8 @@ async def _run(
                 nursery.start_soon(_stop_at_eof, node)
             await node.ended.wait()
             nursery.cancel_scope.cancel()
+    if node.members.retired_because:
+        raise NodeRetired(settings.name, node.members.retired_because)
 
 
 async def _stop_at_eof(node: Node) -> None:
@@ -216,6 +217,13 @@ async def _obey_signals(node: Node, signals: AsyncIterator[int], reloader: Reloa
         else:
             log.info("= signal %s: draining", signal.Signals(number).name)
             node.stop()
+
+
+def _failed(*failures: BaseException) -> int:
+    """Print the errors; the exit code for them."""
+    for failure in failures:
+        print(f"qmq: {failure}", file=sys.stderr)
+    return EXIT_RETIRED if any(isinstance(failure, NodeRetired) for failure in failures) else EXIT_FAILED
 
 
 def _leaves(group: BaseExceptionGroup[BaseException] | None) -> list[BaseException]:

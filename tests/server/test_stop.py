@@ -234,3 +234,28 @@ def test_a_hang_up_while_a_node_starts_makes_it_read_its_files_when_it_runs(
     code = main.serve(settings, None, read)
 
     assert (code, len(reads)) == (main.EXIT_OK, 1)
+
+
+@pytest.mark.usefixtures("unchanged_process")
+def test_a_retired_node_ends_with_an_exit_code_of_its_own_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Refused(Node):
+        """A node that a majority of its mesh refuses as soon as it runs."""
+
+        async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            self.members._leave("a, b say so")
+            await super().run(task_status)
+
+    settings = settings_for(tmp_path, stomp=(ListenerSettings(address=Address("127.0.0.1", 0)),))
+    line = (
+        "qmq: node a was retired from its mesh (a, b say so): "
+        "a node that joins needs another name and an empty data directory\n"
+    )
+
+    with monkeypatch.context() as patched:
+        patched.setattr(main, "Node", Refused)
+        code = main.serve(settings, None)
+
+    assert (code, capsys.readouterr().err) == (main.EXIT_RETIRED, line)
+    assert (main.serve(settings, None), capsys.readouterr().err) == (main.EXIT_RETIRED, line)

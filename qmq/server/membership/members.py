@@ -19,7 +19,7 @@ import trio
 
 from qmq.config import NodeSettings, PeersFile
 from qmq.dots import Origin, Vector
-from qmq.errors import StorageError
+from qmq.errors import NodeRetired
 from qmq.members import Listing, Membership, Retirement, Standing, majority
 from qmq.replication.mesh import Mesh
 from qmq.server.repair.incarnation_gc import IncarnationGc
@@ -98,10 +98,7 @@ class LiveMembership:
         facts = catalog.facts()
         name = context.settings.name
         if SELF_RETIRED in facts:
-            raise StorageError(
-                f"node {name} was retired from its mesh ({facts[SELF_RETIRED]}): a node that joins needs another name "
-                "and an empty data directory"
-            )
+            raise NodeRetired(name, facts[SELF_RETIRED])
         self._context = context
         self._peers = peers
         self.membership = Membership(
@@ -129,7 +126,8 @@ class LiveMembership:
         self._began = math.inf
         self._forced_until: dict[str, float] = {}
         self._unconfirmed = ConditionGroup(context, UNCONFIRMED)
-        self._leaves = False
+        self.retired_because = ""
+        """Why this node is retired, so that it stops; "": it is not."""
         self._refused_by: set[str] = set()
         # Facts to write, in this order, and the callbacks for when they are written.
         self._facts: dict[str, str | None] = {}
@@ -144,7 +142,7 @@ class LiveMembership:
             await self._waker.wait(POLL_AGAIN_SECONDS if self.membership.retirements_reported() else math.inf)
             self._check_retirements()
             await self._write_facts()
-            if self._leaves:
+            if self.retired_because:
                 self._context.stop()
             if self.membership.has_learnt:
                 await self._become_whole()
@@ -357,8 +355,8 @@ class LiveMembership:
             self._leave(f"{', '.join(sorted(self._refused_by))} say so")
 
     def _leave(self, why: str) -> None:
-        if not self._leaves:
-            self._leaves = True
+        if not self.retired_because:
+            self.retired_because = why
             self._context.raise_condition(
                 "retired", f"this node was retired from the mesh ({why}): it stops, and its disk must not come back"
             )
