@@ -14,6 +14,9 @@ from typing import Any, Final, NamedTuple
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
+NUMBER_MAX: Final = 2**63 - 1
+"""Of each number of a version: what a database holds."""
+
 VALUE_BYTES_MAX: Final = 64 << 10
 NAME_BYTES_MAX: Final = 1024
 

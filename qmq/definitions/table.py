@@ -9,16 +9,19 @@ Surprising: the worker thread of the store reads the table too, so `by_key` gets
 place.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from qmq.definitions.definition import Definition, Key, Version
+from qmq.definitions.definition import NUMBER_MAX, Definition, Key, Version
 from qmq.dots import Origin
 from qmq.errors import Refused
 
-DEFINITIONS_MAX: Final = 100_000
-"""Definitions and tombstones of a node, before it refuses new keys. It always accepts those of peers."""
+OF_KIND_MAX: Final = 50_000
+"""Definitions and tombstones of one kind on a node, before it refuses new keys. It always accepts those of peers. Each
+kind has room of its own, so that an operator can add a user although many queues were declared and deleted.
+"""
 
 
 class Merged(NamedTuple):
@@ -40,6 +43,7 @@ class DefinitionTable:
     def __init__(self, definitions: Iterable[Definition] = ()) -> None:
         self.by_key: dict[Key, Definition] = {}
         self.digest = 0
+        self._of_kind: Counter[str] = Counter()
         self._time_us = self._counter = 0
         for definition in definitions:
             self.merge(definition)
@@ -66,13 +70,23 @@ class DefinitionTable:
         """The version of a change made now: later than all that this node knows."""
         time_us = max(now_us, self._time_us)
         counter = self._counter + 1 if time_us == self._time_us else 0
+        if counter > NUMBER_MAX:
+            time_us, counter = time_us + 1, 0
         self._time_us, self._counter = time_us, counter
         return Version(time_us, counter, origin, sequence)
 
     def check_room(self, keys: Iterable[Key]) -> None:
-        """Raises Refused when these keys find no room."""
-        if len(self.by_key) + sum(1 for key in keys if key not in self.by_key) > DEFINITIONS_MAX:
-            raise Refused("too-many-definitions", f"A node keeps at most {DEFINITIONS_MAX} definitions.")
+        """Raises Refused when these keys find no room, or no later version is left."""
+        for kind, count in Counter(key.kind for key in keys if key not in self.by_key).items():
+            if self._of_kind[kind] + count > OF_KIND_MAX:
+                deleted = sum(1 for one in self.tombstones() if one.key.kind == kind)
+                raise Refused(
+                    "too-many-definitions",
+                    f"A node keeps at most {OF_KIND_MAX} definitions of the kind {kind}; {deleted} of them are deleted "
+                    "and kept for a while.",
+                )
+        if self._time_us >= NUMBER_MAX:
+            raise Refused("no-later-version", "A node has written a definition with the last time that there is.")
 
     def get(self, key: Key) -> Definition | None:
         """The present definition; None if there is none, or it is deleted."""
@@ -100,12 +114,15 @@ class DefinitionTable:
             known = self.by_key.get(one.key)
             if known is not None and known.version == one.version:
                 del self.by_key[one.key]
+                self._of_kind[one.key.kind] -= 1
 
     def _keep(self, change: Definition, before: Definition | None) -> None:
         if before is not None and before.text is not None:
             self.digest ^= _hash(before)
         if change.text is not None:
             self.digest ^= _hash(change)
+        if before is None:
+            self._of_kind[change.key.kind] += 1
         self.by_key[change.key] = change
 
 

@@ -5,27 +5,32 @@ that another member wrote before it had the tombstone. So there are two steps. W
 their vectors together cover all such changes, because a later change has a later version. When every member has all
 that these vectors cover, each has merged every older change into the tombstone, and it may go.
 
-One round at a time; a round that a restart interrupts begins again. Pure.
+One round at a time; a round that a restart interrupts begins again. A tombstone from a node whose clock is far ahead
+has an age from when this node first sees it. Pure.
 """
 
 from collections.abc import Collection, Iterable
 
-from qmq.definitions.definition import Definition
+from qmq.definitions.definition import Definition, Version
 from qmq.definitions.table import DefinitionTable
 from qmq.dots import Origin, Vector, covers, merge
 
 
 class TombstoneRounds:
-    """The rounds of one node. `older_than_us`: younger tombstones stay, for disks that are restored from a copy."""
+    """The rounds of one node. Tombstones younger than `age_us` stay, for disks that are restored from a copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, age_us: int) -> None:
+        self._age_us = age_us
         self._waiting: list[Definition] = []
         self._needed: Vector = {}
+        self._seen_us: dict[Version, int] = {}
+        """When this node first saw each tombstone that was from the future then."""
 
     def obsolete(
-        self, table: DefinitionTable, members: Iterable[Vector], older_than_us: int, forgotten: Collection[Origin]
+        self, table: DefinitionTable, members: Iterable[Vector], now_us: int, forgotten: Collection[Origin]
     ) -> list[Definition]:
         """Take a step. `members`: the durable vectors of all members, this node included."""
+        self._see(table.tombstones(), now_us)
         vectors = list(members)
         found: list[Definition] = []
         needed = {origin: last for origin, last in self._needed.items() if origin not in forgotten}
@@ -37,12 +42,21 @@ class TombstoneRounds:
             self._waiting = [
                 one
                 for one in table.tombstones()
-                if one.key not in gone and one.version.time_us < older_than_us and _all_have(one, vectors, forgotten)
+                if one.key not in gone and self._is_old(one, now_us) and _all_have(one, vectors, forgotten)
             ]
             self._needed = {}
             for has in vectors:
                 merge(self._needed, has)
         return found
+
+    def _see(self, tombstones: Iterable[Definition], now_us: int) -> None:
+        seen = self._seen_us
+        versions = [one.version for one in tombstones if one.version.time_us > now_us or one.version in seen]
+        self._seen_us = {version: seen.get(version, now_us) for version in versions}
+
+    def _is_old(self, tombstone: Definition, now_us: int) -> bool:
+        version = tombstone.version
+        return self._seen_us.get(version, version.time_us) < now_us - self._age_us
 
 
 def _all_have(tombstone: Definition, vectors: list[Vector], forgotten: Collection[Origin]) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.definitions.definition import Definition, Key, Version, text_of
+from qmq.definitions.definition import NUMBER_MAX, Definition, Key, Version, text_of
 from qmq.definitions.table import DefinitionTable
 from qmq.dots import Origin
 from qmq.errors import Refused
@@ -133,10 +133,37 @@ def test_a_value_is_canonical_json_of_a_bounded_length() -> None:
             text_of(KEY, value)
 
 
-def test_a_full_table_refuses_new_keys_and_changes_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qmq.definitions.table.DEFINITIONS_MAX", 1)
+def test_a_full_kind_refuses_new_keys_and_changes_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qmq.definitions.table.OF_KIND_MAX", 1)
     table = DefinitionTable([change(A, 1)])
 
-    table.check_room([KEY])
-    with pytest.raises(Refused, match="at most 1 definitions"):
+    table.check_room([KEY, Key("pause", "/queue/other")])
+    with pytest.raises(Refused, match="at most 1 definitions of the kind policy; 0 of them are deleted"):
         table.check_room([Key("policy", "/queue/other")])
+
+
+def test_tombstones_fill_their_own_kind_until_they_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qmq.definitions.table.OF_KIND_MAX", 1)
+    table = DefinitionTable([change(A, 1), change(A, 2, 101, None)])
+
+    with pytest.raises(Refused, match="1 of them are deleted"):
+        table.check_room([Key("policy", "/queue/other")])
+    table.forget(table.tombstones())
+
+    table.check_room([Key("policy", "/queue/other")])
+
+
+def test_the_version_after_the_last_counter_has_a_later_time() -> None:
+    table = DefinitionTable([Definition(KEY, Version(5_000, NUMBER_MAX, A, 1), "{}")])
+
+    versions = [table.next_version(10, B, sequence) for sequence in (1, 2)]
+
+    assert [version[:2] for version in versions] == [(5_001, 0), (5_001, 1)]
+
+
+def test_a_change_is_refused_when_there_is_no_later_version() -> None:
+    """Else this node would write a record that its peers refuse."""
+    table = DefinitionTable([Definition(KEY, Version(NUMBER_MAX, NUMBER_MAX, A, 1), "{}")])
+
+    with pytest.raises(Refused, match="no-later-version"):
+        table.check_room([KEY])

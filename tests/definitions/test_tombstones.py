@@ -14,10 +14,10 @@ KEY = Key("policy", "/queue/q")
 TOMBSTONE = Definition(KEY, Version(100, 0, A, 5), None)
 
 
-def steps(*members: list[Vector], older_than_us: int = 1_000, forgotten: frozenset[Origin] = frozenset()) -> list[bool]:
+def steps(*members: list[Vector], now_us: int = 1_000, forgotten: frozenset[Origin] = frozenset()) -> list[bool]:
     """Whether the tombstone goes with each of these reports."""
-    table, rounds = DefinitionTable([TOMBSTONE]), TombstoneRounds()
-    return [bool(rounds.obsolete(table, vectors, older_than_us, forgotten)) for vectors in members]
+    table, rounds = DefinitionTable([TOMBSTONE]), TombstoneRounds(50)
+    return [bool(rounds.obsolete(table, vectors, now_us, forgotten)) for vectors in members]
 
 
 def test_it_stays_while_a_member_does_not_have_it() -> None:
@@ -40,8 +40,16 @@ def test_it_stays_while_a_member_lacks_what_another_wrote_before_it_had_the_tomb
 def test_it_stays_while_it_is_young() -> None:
     level: list[Vector] = [{A: 5}, {A: 5}]
 
-    assert steps(level, level, older_than_us=100) == [False, False]
-    assert steps(level, level, older_than_us=101) == [False, True]
+    assert steps(level, level, now_us=150) == [False, False]
+    assert steps(level, level, now_us=151) == [False, True]
+
+
+def test_one_from_a_clock_that_is_far_ahead_is_as_old_as_this_node_knows_it() -> None:
+    table, rounds = DefinitionTable([TOMBSTONE]), TombstoneRounds(50)
+
+    found = [bool(rounds.obsolete(table, [{A: 5}], now_us, ())) for now_us in (20, 70, 71, 72)]
+
+    assert found == [False, False, False, True]
 
 
 def test_an_incarnation_of_which_no_member_stores_anything_is_not_waited_for() -> None:
@@ -49,7 +57,7 @@ def test_an_incarnation_of_which_no_member_stores_anything_is_not_waited_for() -
 
 
 def test_a_definition_that_exists_again_is_kept() -> None:
-    table, rounds = DefinitionTable([TOMBSTONE]), TombstoneRounds()
+    table, rounds = DefinitionTable([TOMBSTONE]), TombstoneRounds(50)
     rounds.obsolete(table, [{A: 5}], 1_000, ())
     table.merge(Definition(KEY, Version(200, 0, A, 6), "{}", TOMBSTONE.version))
 
@@ -62,7 +70,7 @@ class Node:
     def __init__(self, name: str) -> None:
         self.origin = Origin(name, 1)
         self.table = DefinitionTable()
-        self.rounds = TombstoneRounds()
+        self.rounds = TombstoneRounds(0)
         self.vector: Vector = {}
 
     def take(self, change: Definition) -> None:
@@ -79,7 +87,7 @@ def run(seed: int, rounds: type = TombstoneRounds) -> list[str]:
     logs: dict[Origin, list[Definition]] = {node.origin: [] for node in nodes}
     reported: list[list[Vector]] = [[{} for _ in nodes] for _ in nodes]
     for node in nodes:
-        node.rounds = rounds()
+        node.rounds = rounds(0)
 
     def receive(node: Node, origin: Origin) -> bool:
         log, have = logs[origin], node.vector.get(origin, 0)
@@ -135,7 +143,7 @@ def test_no_deleted_definition_comes_back(seed: int) -> None:
 class Hasty(TombstoneRounds):
     """Drops a tombstone as soon as every member has it."""
 
-    def obsolete(self, table, members, older_than_us, forgotten):  # type: ignore[no-untyped-def]
+    def obsolete(self, table, members, now_us, forgotten):  # type: ignore[no-untyped-def]
         vectors = list(members)
         return [
             one

@@ -51,7 +51,7 @@ class Cleanup:
         self._settings = settings
         self._lock = lock
         self._next_look_us = 0
-        self._rounds = TombstoneRounds()
+        self._rounds = TombstoneRounds(settings.journal_age_seconds_max * _SECOND_US)
 
     def forget_dead(self, members: set[str]) -> tuple[Origin, ...]:
         """Remove the dead incarnations of which no member stores anything. Returns them.
@@ -134,9 +134,8 @@ class Cleanup:
     def forget_definitions(self, now_us: int, members: Mapping[str, Vector]) -> Sequence[Definition]:
         """Forget tombstones of definitions when no older change can arrive. Returns them."""
         facts = self._facts
-        oldest_us = now_us - self._settings.journal_age_seconds_max * _SECOND_US
         vectors = [*members.values(), self._logs.state.vector]
-        obsolete = self._rounds.obsolete(facts.definitions, vectors, oldest_us, facts.seals.forgotten)
+        obsolete = self._rounds.obsolete(facts.definitions, vectors, now_us, facts.seals.forgotten)
         if obsolete:
             facts.definitions.forget(obsolete)
             self._catalog.remove_definitions([one.key for one in obsolete])

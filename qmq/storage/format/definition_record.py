@@ -13,13 +13,10 @@ from typing import Any, Final
 
 import msgpack
 
-from qmq.definitions.definition import NAME_BYTES_MAX, Definition, Key, Version, parsed
+from qmq.definitions.definition import NAME_BYTES_MAX, NUMBER_MAX, Definition, Key, Version, parsed
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
-
-_NUMBER_MAX: Final = 2**63 - 1
-"""Of each number of a version: what a database holds."""
 
 log = logging.getLogger("qmq.definitions")
 
@@ -94,6 +91,6 @@ def version_of(fields: Any) -> Version | None:
         return None
     time_us, counter, node, incarnation, sequence = fields
     numbers = (time_us, counter, sequence, incarnation >> 1)  # An incarnation has 64 bits.
-    if type(node) is not str or not all(type(one) is int and 0 <= one <= _NUMBER_MAX for one in numbers):
+    if type(node) is not str or not all(type(one) is int and 0 <= one <= NUMBER_MAX for one in numbers):
         raise ValueError("not a version")
     return Version(time_us, counter, Origin(node, incarnation), sequence)
