@@ -25,6 +25,7 @@ VERBS: Final[Mapping[str, Action]] = {
     "trace": Action.OBSERVE,
     "peek": Action.SUBSCRIBE,
     "get": Action.SUBSCRIBE,
+    "declare": Action.DECLARE,
 }
 
 SYSTEM_TOPICS: Final[Mapping[str, Action]] = {

@@ -29,7 +29,7 @@ COMMANDS: Table = {
         "qmq.cli.admin.conditions:conditions",
         "Show the present conditions of all nodes, the most severe first.",
     ),
-    "queues": ("qmq.cli.listing:queues", "List queues with messages or consumers."),
+    "queues": ("qmq.cli.admin.queues:queues", "List and declare queues."),
     "topics": ("qmq.cli.listing:topics", "List topics and patterns with subscribers."),
     "fanouts": ("qmq.cli.listing:fanouts", "List fanouts with a log or subscribers."),
     "subscribers": ("qmq.cli.listing:subscribers", "List the subscribers of a destination."),

@@ -1,4 +1,4 @@
-"""`qmq queues`, `topics`, `fanouts` and `subscribers`: lists of a node, or of the whole mesh, page by page.
+"""`qmq queues list`, `topics`, `fanouts` and `subscribers`: lists of a node, or of the whole mesh, page by page.
 
 The commands ask the `/control/list…` destinations and get JSON over a temporary queue. The node counts and merges. This
 module reads page after page until there is no next one, or `--limit` rows are shown. A list of many pages is no
@@ -33,11 +33,11 @@ mesh_options: Callable[..., Any] = together(
 )
 
 
-@click.command
+@click.command("list")
 @click.argument("prefix", default="")
 @mesh_options
-def queues(prefix: str, **options: Any) -> None:
-    """List queues with messages or consumers.
+def list_queues(prefix: str, **options: Any) -> None:
+    """List queues with messages or consumers, and declared ones.
 
     Lists names that begin with PREFIX (/queue/ may be left out), in order. A node counts the messages that it owns and
     its own consumers; with --mesh, all nodes are summed. A paused queue is listed, too.

@@ -41,10 +41,13 @@ from .node import TlsSettings as TlsSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers_change import check_change as check_change
+from .policy_values import QUEUE_KEYS as QUEUE_KEYS
 from .policy_values import check_policies as check_policies
+from .policy_values import join_declared as join_declared
 from .policy_values import join_policies as join_policies
 from .policy_values import policy_values as policy_values
 from .policy_values import read_policy as read_policy
+from .policy_values import read_queue as read_queue
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective

@@ -1,20 +1,24 @@
 """Policies of destinations as plain values: how definitions of the mesh carry them, and how they join those of a file.
 
 The values are the keys of `[[destinations.policies]]` without `pattern`, which is the name of the definition, and
-without `locked`, which only a file has.
+without `locked`, which only a file has. A declared queue has the keys of queues.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from qmq.errors import ConfigError
 
-from .destinations import DestinationPolicy, DestinationSettings
+from .destinations import KEYS, DestinationPolicy, DestinationSettings
 from .diagnostics import describe
 from .load import as_tuples
 from .node import NodeSettings
+
+QUEUE_KEYS: Final = KEYS["/queue/"]
+"""What the declaration of a queue may say."""
 
 
 def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
@@ -27,6 +31,33 @@ def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
         return DestinationPolicy.model_validate({"pattern": pattern, **_tuples_of(values)})
     except ValidationError as error:
         raise ConfigError(describe(error, DestinationPolicy, source, None)) from error
+
+
+def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy, dict[str, Any]]:
+    """What the declaration of a queue says: a policy that sets only its keys, and all of it in canonical form.
+
+    Raises ConfigError, which names each bad key and what is allowed.
+    """
+    source = f"queue {queue}"
+    unknown = [key for key in values if key not in QUEUE_KEYS]
+    if unknown:
+        raise ConfigError([f"{source}: {key}: {_instead(key)}" for key in unknown])
+    try:
+        policy = DestinationPolicy.model_validate({"pattern": queue, **_tuples_of(values)})
+    except ValidationError as error:
+        raise ConfigError(describe(error, DestinationPolicy, source, None)) from error
+    return policy, policy_values(policy)
+
+
+def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> DestinationPolicy:
+    """What applies to a declared queue for which otherwise `policy` counts.
+
+    The keys of a locked entry win over those of the declaration, and these over those of other policies.
+    """
+    names = declared.model_fields_set - {"pattern"}
+    if policy.locked:
+        names -= policy.model_fields_set
+    return policy.model_copy(update={name: getattr(declared, name) for name in names})
 
 
 def policy_values(policy: DestinationPolicy) -> dict[str, Any]:
@@ -72,6 +103,11 @@ def join_policies(
                 except ConfigError:
                     fails = middle
             left_out.append(chosen.pop(fails - 1).pattern)
+
+
+def _instead(key: str) -> str:
+    like = get_close_matches(key, QUEUE_KEYS, 1)
+    return f"unknown key; {f'did you mean {like[0]}? ' if like else ''}Allowed are {', '.join(QUEUE_KEYS)}"
 
 
 def _tuples_of(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.commit_path import CommitPath
+from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
@@ -109,6 +110,8 @@ class NodeParts:
         self.policies = Policies(self)
         self.definitions = LiveDefinitions(self, store.recovered.definitions)
         self.paused_queues = PausedQueues(self)
+        self.declared_queues = DeclaredQueues(self)
+        self.policy_of = self.policies.of
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.user_definitions = UserDefinitions(self, settings)
         self.settings = self.user_definitions.join(settings)

@@ -121,7 +121,10 @@ def set_policy(
     """
     check_kind(pattern, ("queue", "fanout", "topic"))
     facts = ask(
-        node, f"definitions/put/policy{pattern}", change_headers(quorum, dry_run), json.dumps(_values(values)).encode()
+        node,
+        f"definitions/put/policy{pattern}",
+        change_headers(quorum, dry_run),
+        json.dumps(read_values(values)).encode(),
     )
     show_change(facts, "set", dry_run, as_json)
 
@@ -148,7 +151,8 @@ def change_headers(quorum: bool, dry_run: bool) -> Headers:
     return [*([("quorum", "true")] if quorum else []), *([("dry-run", "true")] if dry_run else [])]
 
 
-def _values(given: tuple[str, ...]) -> dict[str, Any]:
+def read_values(given: tuple[str, ...]) -> dict[str, Any]:
+    """What `KEY=VALUE...` says; a value is JSON, or text."""
     values: dict[str, Any] = {}
     for one in given:
         key, sign, text = one.partition("=")

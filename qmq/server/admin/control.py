@@ -149,7 +149,7 @@ async def control_response(
     verb = verb_of(destination)
     if verb is not None:
         about = destination.removeprefix(f"{CONTROL}{verb}")
-        return await run_verb(context, VerbRequest(verb, about, headers, user, address, session))
+        return await run_verb(context, VerbRequest(verb, about, headers, user, address, session, body))
     request = parse_request(destination, headers)
     facts = await respond_here(context, request)
     if is_mesh:

@@ -19,6 +19,7 @@ from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.config import NodeSettings
 from qmq.server.admin.conditions import urgency_key
 from qmq.server.clients.session import ClientSession
+from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.runtime.contexts import Engine, Tasks
 from qmq.storage.queues.served_rows import ServedRows
@@ -51,6 +52,7 @@ class CountsContext(Engine, Tasks, Protocol):
     """What counting needs of the node."""
 
     settings: NodeSettings
+    declared_queues: DeclaredQueues
     paused_queues: PausedQueues
     sessions: dict[int, ClientSession]
 
@@ -136,7 +138,8 @@ async def destination_rows(context: CountsContext, kind: DestinationKind, prefix
 def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
     broker = context.broker
     if kind is DestinationKind.QUEUE:
-        return list({**dict.fromkeys(broker.queues.by_name), **dict.fromkeys(context.paused_queues.names())})
+        special = {**context.declared_queues.texts, **dict.fromkeys(context.paused_queues.names())}
+        return list({**broker.queues.by_name, **special})
     if kind is DestinationKind.TOPIC:
         return list(broker.topics)
     return list({**dict.fromkeys(broker.send_limits.logged_fanouts), **dict.fromkeys(broker.subscriptions.fanouts)})
@@ -177,7 +180,10 @@ def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tupl
         paused = context.paused_queues.parts(name)
         if paused:
             row["paused"] = paused
-        if queue is not None or paused or row["messages"]:
+        declared = context.declared_queues.texts.get(name)
+        if declared is not None:
+            row["declared"] = declared
+        if queue is not None or paused or declared is not None or row["messages"]:
             rows.append(row)
     return rows
 

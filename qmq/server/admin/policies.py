@@ -12,6 +12,7 @@ from qmq.broker.queues.queues import Queues
 from qmq.config import DestinationPolicy, LimitSettings, NodeSettings
 from qmq.gateways.rules import Rules
 from qmq.members import Membership
+from qmq.server.definitions.declared_queues import CACHED_MAX, DeclaredQueues
 from qmq.server.definitions.paused_queues import NOT_PAUSED, Pause, PausedQueues
 from qmq.wire.stomp import Limits
 
@@ -96,6 +97,7 @@ class PolicyContext(Protocol):
 
     settings: NodeSettings
     limits: LimitSettings
+    declared_queues: DeclaredQueues
     paused_queues: PausedQueues
 
     @property
@@ -114,8 +116,9 @@ class Policies:
         self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
 
     def of(self, destination: str) -> DestinationPolicy:
-        """The policy that applies to the destination."""
-        return self._context.settings.destinations.policy_of(destination)
+        """The policy that applies to the destination, and what is declared of it: the one place that finds both."""
+        policy = self._context.settings.destinations.policy_of(destination)
+        return self._context.declared_queues.under(destination, policy)
 
     def queue_rules(self, destination: str) -> QueueRules:
         """The rules of a queue; the same object for all queues under one policy that are not paused."""
@@ -125,6 +128,8 @@ class Policies:
             return rules_under(policy, limits, paused)
         known = self._rules.get(policy.pattern)
         if known is None or known[0] is not policy or known[1] is not limits:
+            if len(self._rules) >= CACHED_MAX:
+                self._rules.clear()
             known = self._rules[policy.pattern] = (policy, limits, rules_under(policy, limits))
         return known[2]
 
@@ -152,7 +157,9 @@ class Policies:
 
     def _use(self, destination: str) -> tuple[bool, bool]:
         """Whether clients may use it, and whether its messages are durable."""
-        return self._context.settings.destinations.exists(destination), self.of(destination).durable
+        context = self._context
+        exists = context.settings.destinations.exists(destination) or destination in context.declared_queues.texts
+        return exists, self.of(destination).durable
 
     def _receipt_level(self, destination: str) -> int:
         """The level of receipts about a destination: that of its policy, else of the mesh, else two disks where there

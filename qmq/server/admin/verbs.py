@@ -16,6 +16,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.bulk_jobs import HAS_CONSUMERS, NOT_SERVING, BulkJob, Facts
 from qmq.server.admin.connections import REASON_CHARS_MAX
+from qmq.server.admin.declare import DeclareContext, declare_queue
 from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
@@ -66,6 +67,7 @@ class VerbRequest(NamedTuple):
     user: str | None
     address: str
     session: int
+    body: bytes = b""
 
     @property
     def is_mesh(self) -> bool:
@@ -81,7 +83,7 @@ class VerbRequest(NamedTuple):
         return is_said(self.headers, "dry-run")
 
 
-class VerbContext(DeleteContext, QueryContext, Protocol):
+class VerbContext(DeclareContext, DeleteContext, QueryContext, Protocol):
     """What verbs need of the node."""
 
     decommission: Decommission
@@ -202,6 +204,11 @@ DELETIONS: Final[Mapping[DestinationKind, Callable[[VerbContext, VerbRequest], A
 }
 
 
+async def _declare(context: VerbContext, asked: VerbRequest) -> Facts:
+    _check_queue(asked.about, asked.verb)
+    return await declare_queue(context, asked.about, asked.headers, asked.body, asked.user)
+
+
 async def _connections(context: VerbContext, asked: VerbRequest) -> Facts:
     return await _ask(context, asked, _named(asked))
 
@@ -274,6 +281,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "redrive": Verb("redrive/queue/NAME", _redrive),
     "pause": Verb("pause/queue/NAME", _pause),
     "resume": Verb("resume/queue/NAME", _resume),
+    "declare": Verb("declare/queue/NAME", _declare),
     "delete": Verb("delete/queue|topic|fanout/NAME", _delete),
     "peek": Verb("peek/queue|topic|fanout/NAME", _peek, is_audited=False),
     "get": Verb("get/MESSAGE-ID", _get, is_audited=False),

@@ -109,10 +109,24 @@ class LiveDefinitions:
         """Changes that a peer has answered with, and whose records have not arrived."""
         self._copies_changed = trio.Event()
 
-    async def change(self, changes: Changes, user: str | None = None, *, quorum: bool = False) -> ChangeReport:
-        """Make all of these changes, durably, or none. Raises Refused; then nothing has changed."""
+    async def change(
+        self,
+        changes: Changes,
+        user: str | None = None,
+        *,
+        quorum: bool = False,
+        guard: Callable[[], None] | None = None,
+        is_rewritten: bool = False,
+    ) -> ChangeReport:
+        """Make all of these changes, durably, or none. Raises Refused; then nothing has changed.
+
+        `guard` is called when they are decided, and may raise Refused. `is_rewritten`: what is so already gets a later
+        version.
+        """
         context = self._context
         await context.slot(asks=True)
+        if guard is not None:
+            guard()
         checked = self.check(changes)
         out = Outcome(now_us=context.environment.now_us())
         for kind in {key.kind for key in checked}:
@@ -121,8 +135,9 @@ class LiveDefinitions:
         for key, value in checked.items():
             known = self.table.by_key.get(key)
             text = None if value is None else text_of(key, value)
-            if (None if known is None else known.text) != text:
-                changed += 1
+            is_same = (None if known is None else known.text) == text
+            changed += not is_same
+            if is_rewritten or not is_same:
                 self._write(key, text, out)
         for key in list(checked)[:1]:
             more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""

@@ -1,0 +1,73 @@
+"""`/control/declare/queue/NAME`: declare a queue, on any node, for the whole mesh.
+
+What is declared is in the body, a JSON object, or without one in headers of the same names with hyphens. The same
+declaration again changes nothing. One with other values is refused, unless `replace:true` is said. With `passive:true`
+nothing is declared: the response says what is.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from qmq.access.rights import Rights
+from qmq.access.rules import Action
+from qmq.config import QUEUE_KEYS
+from qmq.errors import Refused
+from qmq.gateways.headers import is_said
+from qmq.server.definitions.declared_queues import DeclaredQueues
+
+NOT_A_HEADER: Final = "receipt"
+"""As a header of SEND it asks for a RECEIPT."""
+
+
+class DeclareContext(Protocol):
+    """What declaring needs of the node."""
+
+    declared_queues: DeclaredQueues
+
+    @property
+    def rights_of(self) -> Callable[[str | None], Rights]: ...
+
+
+async def declare_queue(
+    context: DeclareContext, queue: str, headers: Mapping[str, str], body: bytes, user: str | None
+) -> dict[str, Any]:
+    """Declare `queue` as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused."""
+    declared = context.declared_queues
+    if is_said(headers, "passive"):
+        known = declared.value_of(queue)
+        if known is None:
+            raise Refused("unknown-destination", f"{queue} is not declared.")
+        return {"changed": 0, "value": known}
+    value = _value(queue, headers, body)
+    dead_letter = value.get("dead_letter")
+    if isinstance(dead_letter, str) and dead_letter:
+        # Else a client could send where it may not, by messages that expire.
+        context.rights_of(user).check(Action.SEND, dead_letter)
+    is_replacing = is_said(headers, "replace")
+    if is_said(headers, "dry-run"):
+        is_same = declared.check_same(queue, value, is_replacing=is_replacing)
+        return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
+    quorum = is_said(headers, "quorum")
+    facts = await declared.declare(queue, value, user, is_replacing=is_replacing, quorum=quorum)
+    return {**facts, "value": declared.value_of(queue) or {}}
+
+
+def _value(queue: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    if not body.strip():
+        named = {key: headers.get(key.replace("_", "-")) for key in QUEUE_KEYS if key != NOT_A_HEADER}
+        return {key: _read(text) for key, text in named.items() if text is not None}
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused("bad-definition", f"queue {queue}: the body must be a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused("bad-definition", f"queue {queue}: the body must be a JSON object")
+    return value
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,229 @@
+"""The kind `queue`: queues that clients or operators have declared, with rules of their own.
+
+A declaration names keys of policies. Where it names one, it wins over the policy that matches the queue, and a locked
+entry of the node file wins over both (`DeclaredQueues.under`). A queue that is not declared exists as before, from its
+first use on.
+
+To declare a queue again with the same values changes nothing. While a member cannot be reached, it gives the
+declaration a later version: so it wins over a deletion on the other side of a cut that happened before it.
+
+Surprising: a declaration is parsed when its queue is first used. There may be a hundred thousand of them.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol
+
+from qmq.broker.broker import Broker
+from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.config import DestinationPolicy, NodeSettings, join_declared, read_queue
+from qmq.definitions.definition import Key, text_of
+from qmq.errors import ConfigError, Refused
+from qmq.gateways.rules import Rules
+from qmq.server.definitions.live import LiveDefinitions, Value
+from qmq.server.runtime.contexts import MeshPeers
+
+KIND: Final = "queue"
+
+DECLARED_OTHERWISE: Final = "declared-otherwise"
+
+CACHED_MAX: Final = 16_384
+"""Parsed declarations, by their text; at the bound they are forgotten."""
+
+GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_level")
+"""Keys that change what a SEND or an ACK means: plans of gateways must be made again."""
+
+log = logging.getLogger("qmq.definitions")
+
+
+class DeclaredContext(MeshPeers, Protocol):
+    """What declared queues need of the node."""
+
+    settings: NodeSettings
+    broker: Broker
+    rules: Rules
+    definitions: LiveDefinitions
+
+    def policy_of(self, destination: str) -> DestinationPolicy:
+        """The policy that applies, declarations included."""
+
+
+class DeclaredQueues:
+    """See `DefinitionKind`. `texts`: queue → its declaration, as canonical JSON."""
+
+    names_destinations = True
+
+    def __init__(self, context: DeclaredContext) -> None:
+        self._context = context
+        self.texts: dict[str, str] = {}
+        # Text → what it says as a policy; None for what this version does not understand.
+        self._parsed: dict[str, DestinationPolicy | None] = {}
+        # (pattern, text) → the policy of that pattern, and what applies to such queues.
+        self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
+        self._take([one.key.name for one in context.definitions.table.present() if one.key.kind == KIND])
+        context.definitions.kinds[KIND] = self
+
+    def under(self, queue: str, policy: DestinationPolicy) -> DestinationPolicy:
+        """What applies to `queue`, where `policy` matches it. Queues with the same of both share one object."""
+        text = self.texts.get(queue)
+        if text is None:
+            return policy
+        known = self._joined.get((policy.pattern, text))
+        if known is None or known[0] is not policy:
+            declared = self._policy(queue, text)
+            joined = policy
+            if declared is not None:
+                # With a pattern of its own, because policies are distinguished by pattern.
+                joined = join_declared(policy, declared).model_copy(update={"pattern": f"{policy.pattern} {text}"})
+            if len(self._joined) >= CACHED_MAX:
+                self._joined.clear()
+            known = self._joined[policy.pattern, text] = (policy, joined)
+        return known[1]
+
+    def value_of(self, queue: str) -> dict[str, Any] | None:
+        """What is declared of `queue`; None: it is not declared."""
+        text = self.texts.get(queue)
+        if text is None:
+            return None
+        value: dict[str, Any] = json.loads(text)
+        return value
+
+    async def declare(
+        self, queue: str, value: Value, user: str | None, *, is_replacing: bool = False, quorum: bool = False
+    ) -> dict[str, Any]:
+        """Declare a queue; durable here on return. What has `changed`, 0 or 1, and `quorum` if that was asked for.
+
+        Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared with other values.
+        """
+        key = Key(KIND, queue)
+
+        def guard() -> None:
+            self.check_same(queue, value, is_replacing=is_replacing)
+
+        report = await self._context.definitions.change(
+            {key: value}, user, quorum=quorum, guard=guard, is_rewritten=not self._reaches_all()
+        )
+        facts: dict[str, Any] = {"changed": report.changed}
+        return facts if report.is_on_majority is None else {**facts, "quorum": report.is_on_majority}
+
+    def check_same(self, queue: str, value: Value, *, is_replacing: bool) -> bool:
+        """Whether the queue is declared so already.
+
+        Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared otherwise.
+        """
+        new, known = self._checked(queue, value), self.value_of(queue)
+        if known is None or is_replacing or new == known:
+            return new == known
+        differing = [
+            f"{name} is {_said(known, name)}, requested: {_said(new, name)}"
+            for name in sorted({*new, *known})
+            if new.get(name) != known.get(name)
+        ]
+        raise Refused(DECLARED_OTHERWISE, f"{queue} is declared: {'; '.join(differing)}. See replace:true.")
+
+    # The kind
+
+    def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
+        return {name: None if value is None else self._checked(name, value) for name, value in changes.items()}
+
+    def seeds(self) -> Mapping[str, Value]:
+        return {}
+
+    def changed(self, names: Collection[str]) -> None:
+        context = self._context
+        before = [self.texts.get(name, "") for name in names]
+        self._take(names)
+        texts = [*before, *(self.texts.get(name, "") for name in names)]
+        if not context.settings.destinations.create_on_use or any(
+            key in text for key in GATEWAY_KEYS for text in texts
+        ):
+            context.rules.generation += 1
+        queues = context.broker.queues
+        queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
+
+    # Inside
+
+    def _take(self, names: Collection[str]) -> None:
+        table = self._context.definitions.table
+        for name in names:
+            found = table.get(Key(KIND, name))
+            if found is None or found.text is None:
+                self.texts.pop(name, None)
+            else:
+                self.texts[name] = found.text
+
+    def _policy(self, queue: str, text: str) -> DestinationPolicy | None:
+        if text not in self._parsed:
+            if len(self._parsed) >= CACHED_MAX:
+                self._parsed.clear()
+            try:
+                self._parsed[text] = read_queue(queue, json.loads(text))[0]
+            except ConfigError as error:
+                # Written by a later version of the software.
+                log.error("! %s: its declaration has no effect: %s", queue, error)
+                self._parsed[text] = None
+        return self._parsed[text]
+
+    def _checked(self, queue: str, value: Value) -> dict[str, Any]:
+        """The canonical form. Raises Refused."""
+        bytes_max = self._context.settings.limits.destination_bytes_max
+        is_queue = kind_of(queue, bytes_max) is DestinationKind.QUEUE and queue.startswith("/queue/")
+        if not is_queue or is_pattern(queue):
+            raise Refused("bad-definition", f"{KIND} {queue}: the name must be that of one queue, /queue/NAME")
+        try:
+            policy, values = read_queue(queue, value)
+        except ConfigError as error:
+            raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
+        self._check_locked(queue, policy)
+        self._check_receipt(queue, policy)
+        if "dead_letter" in policy.model_fields_set:
+            self._check_dead_letter(queue, policy.dead_letter)
+        text_of(Key(KIND, queue), values)
+        return values
+
+    def _check_locked(self, queue: str, policy: DestinationPolicy) -> None:
+        settings = self._context.settings
+        entry = settings.destinations.policy_of(queue)
+        for name in sorted(policy.model_fields_set & entry.model_fields_set - {"pattern"} if entry.locked else ()):
+            if getattr(policy, name) != getattr(entry, name):
+                raise Refused(
+                    "locked",
+                    f"{KIND} {queue}: {name} is {json.dumps(getattr(entry, name))} by the policy {entry.pattern}, "
+                    f"which is locked in the node file of {settings.name}",
+                )
+
+    def _check_receipt(self, queue: str, policy: DestinationPolicy) -> None:
+        copies = int((policy.receipt or "").partition("=")[2] or 0)
+        most = len(self._context.peer_names)
+        if copies > most:
+            raise Refused(
+                "bad-definition",
+                f"{KIND} {queue}: receipt = {policy.receipt}: must be at most replicas={most}, because the mesh has no "
+                "more other nodes",
+            )
+
+    def _check_dead_letter(self, queue: str, dead_letter: str) -> None:
+        """Raises Refused where dead letters would come back to this queue, or have no queue."""
+        context = self._context
+        path = [queue]
+        while dead_letter:
+            if not context.settings.destinations.exists(dead_letter) and dead_letter not in self.texts:
+                raise Refused(
+                    "bad-definition",
+                    f"{KIND} {queue}: dead_letter = {dead_letter}: must be declared, because create_on_use is false",
+                )
+            path.append(dead_letter)
+            if dead_letter in path[:-1]:
+                raise Refused(
+                    "bad-definition", f"{KIND} {queue}: dead_letter: must not form a cycle: {' → '.join(path)}"
+                )
+            dead_letter = context.policy_of(dead_letter).dead_letter
+
+    def _reaches_all(self) -> bool:
+        context = self._context
+        return set(context.peer_names) <= set(context.linked_peers())
+
+
+def _said(value: Mapping[str, Any], name: str) -> str:
+    return json.dumps(value[name]) if name in value else "not set"
