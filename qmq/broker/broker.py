@@ -76,6 +76,7 @@ class Broker:
         """Dead incarnations of which nothing is left in the mesh (`qmq.storage.catalog.incarnations`)."""
         self.durable_subscriptions = DurableSubscriptions(origin, self.queues.deliveries)
         self.clocks = self.queues.shared.clocks
+        self.totals = self.queues.shared.totals
         self.lending = Lending(self.queues)
         self.replies = Replies(origin, limits.subscriptions_max)
         self.subscriptions = Subscriptions(
@@ -134,6 +135,8 @@ class Broker:
             message = Message(envelope, body, self.origin, -self.memory_sequence, now_us)
         if envelope.key is not None:
             self._learn(message, now_us)
+        totals, name = self.totals, envelope.destination
+        (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += 1
         if kind is TOPIC:
             self.topic_router.publish(message, out)
         elif kind is QUEUE:
@@ -179,6 +182,8 @@ class Broker:
                 sequence += 1
                 messages.append(Message(envelope, body, origin, -sequence, now_us))
             self.memory_sequence = sequence
+        totals, name = self.totals, envelope.destination
+        (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += len(bodies)
         if kind is QUEUE:
             self.queues.intake.push_run(messages, out)
         elif kind is TOPIC:
@@ -204,6 +209,7 @@ class Broker:
         out.records.append(DeadLetter(letter, queue, dot))
         names = len(envelope.destination) + len(queue)
         out.record_bytes += len(body) + len(envelope.headers) + names + 2 * RECORD_OVERHEAD_BYTES
+        self.totals.begin(envelope.destination, out.now_us).accepted += 1
         self.queues.intake.push(letter, out)
         return sequence
 
@@ -227,6 +233,7 @@ class Broker:
         """These deliveries, all of one subscription, are done."""
         if deliveries and deliveries[0].subscription.durable is not None:
             self.durable_subscriptions.settle(deliveries, out)
+            self.totals.begin(deliveries[0].subscription.destination).acknowledged += len(deliveries)
         else:
             self.queues.settlement.settle(deliveries, out)
 

@@ -30,7 +30,7 @@ COMMANDS: Table = {
         "Show the present conditions of all nodes, the most severe first.",
     ),
     "queues": ("qmq.cli.admin.queues:queues", "List and declare queues."),
-    "topics": ("qmq.cli.listing:topics", "List topics and patterns with subscribers."),
+    "topics": ("qmq.cli.listing:topics", "List topics and patterns with subscribers, and topics with totals."),
     "fanouts": ("qmq.cli.listing:fanouts", "List fanouts with a log or subscribers."),
     "subscribers": ("qmq.cli.listing:subscribers", "List the subscribers of a destination."),
     "purge": ("qmq.cli.admin.bulk:purge", "Settle the messages of a queue that wait, on all nodes."),

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from .client import CommandClient, Endpoint, Headers
-from .options import client_options, json_option, together
+from .options import client_options, json_option, rates_option, together
 from .output import Failed, byte_size, print_json, printable, table
 
 ANSWERS = "/temp-queue/answers"
@@ -32,10 +32,18 @@ mesh_options: Callable[..., Any] = together(
     json_option,
 )
 
+totals_options: Callable[..., Any] = together(
+    mesh_options,
+    click.option("--totals", "with_totals", is_flag=True, help="Show totals in place of the other columns."),
+    rates_option,
+)
+
+TOTALS = ("accepted", "delivered", "acknowledged", "redelivered", "expired", "dead_lettered", "removed", "refused")
+
 
 @click.command("list")
 @click.argument("prefix", default="")
-@mesh_options
+@totals_options
 def list_queues(prefix: str, **options: Any) -> None:
     """List queues with messages or consumers, and declared ones.
 
@@ -48,9 +56,9 @@ def list_queues(prefix: str, **options: Any) -> None:
 
 @click.command
 @click.argument("prefix", default="")
-@mesh_options
+@totals_options
 def topics(prefix: str, **options: Any) -> None:
-    """List topics and patterns with subscribers.
+    """List topics and patterns with subscribers, and topics with totals.
 
     Lists names that begin with PREFIX (/topic/ may be left out), in order.
     """
@@ -59,7 +67,7 @@ def topics(prefix: str, **options: Any) -> None:
 
 @click.command
 @click.argument("prefix", default="")
-@mesh_options
+@totals_options
 def fanouts(prefix: str, **options: Any) -> None:
     """List fanouts with a log or subscribers.
 
@@ -96,12 +104,16 @@ def _show(
     of_mesh: bool,
     limit: int,
     as_json: bool,
+    with_totals: bool = False,
+    rates: int | None = None,
 ) -> None:
+    if with_totals or rates:
+        heads, cells = _head_and_cells(heads[0], "_per_second" if rates else "")
     rows: list[Row] = []
     missing: set[str] = set()
     is_cut = False
     with node.connect() as client:
-        for page in pages(client, request, of_mesh=of_mesh):
+        for page in pages(client, request, of_mesh=of_mesh, rates=rates):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())
             if len(rows) > limit or (len(rows) == limit and "next" in page):
@@ -119,10 +131,11 @@ def _show(
         click.echo(f"qmq: not counted, because they did not answer: {printable(', '.join(sorted(missing)))}", err=True)
 
 
-def pages(client: CommandClient, request: str, *, of_mesh: bool) -> Iterator[dict[str, Any]]:
+def pages(client: CommandClient, request: str, *, of_mesh: bool, rates: int | None = None) -> Iterator[dict[str, Any]]:
     """The pages of a list, each with its `rows`. Raises Failed if an answer is not a page."""
     asked: Headers = [("destination", request), ("reply-to", ANSWERS), ("limit", str(PAGE_ROWS))]
     asked = [*asked, *([("scope", "mesh")] if of_mesh else [])]
+    asked = [*asked, *([("rate-seconds", str(rates))] if rates else [])]
     after = ""
     while True:
         client.write(client.frame("SEND", [*asked, ("after", after)]))
@@ -146,6 +159,13 @@ def _page(client: CommandClient) -> dict[str, Any]:
     except (ValueError, StopIteration, TypeError, AttributeError) as error:
         raise Failed(f"{client.address}: sends no list; is it a QMQ node?") from error
     return {**page, "rows": rows}
+
+
+def _head_and_cells(head: str, suffix: str) -> tuple[Sequence[str], Callable[[Row], Sequence[object]]]:
+    """The columns of totals, or of rates."""
+    names = [f"{name}{suffix}" for name in TOTALS]
+    heads = [head, *(name.replace("_", " ").upper() + ("/S" if suffix else "") for name in TOTALS)]
+    return heads, lambda row: [row.get("destination"), *(row.get(name, 0) for name in names)]
 
 
 def _names(row: Row) -> Sequence[object]:

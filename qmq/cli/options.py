@@ -170,6 +170,10 @@ header_option: Callable[[F], F] = click.option(
 
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
+rates_option: Callable[[F], F] = click.option(
+    "--rates", type=click.IntRange(1, 5), metavar="SECONDS", help="Measure for 1 to 5 seconds; show rates per second."
+)
+
 node_options: Callable[[F], F] = together(
     click.option("--config", "config_file", type=FILE, help="The node file (TOML); without it, all defaults."),
     click.option("--peers", "peers_file", type=FILE, help="The peers file; without it, a single node."),

@@ -11,35 +11,39 @@ from typing import Any
 import click
 
 from .client import CommandClient, Endpoint
-from .options import client_options, json_option
+from .options import client_options, json_option, rates_option
 from .output import Failed, byte_size, duration, print_json, printable, table
 
 STATUS_DESTINATION = "/control/status"
 QUEUES_SHOWN_MAX = 20
+TOTALS_SHOWN = ("accepted", "delivered", "acknowledged")
+"""Totals that are shown when they are 0, too."""
 PUBLIC_KEYS = frozenset({"node", "software", "incarnation", "vector", "cut"})
 """All that a user without `control` gets."""
 
 
 @click.command
 @client_options
+@rates_option
 @json_option
-def status(node: Endpoint, as_json: bool) -> None:
+def status(node: Endpoint, rates: int | None, as_json: bool) -> None:
     """Show the status of a node.
 
     Shows its clients, queues, fanouts, journal, conditions, and links to every peer. Exit code 1 if the node does not
     answer.
     """
     with node.connect() as client:
-        facts = ask(client)
+        facts = ask(client, rates)
     if as_json:
         print_json(facts)
     else:
         click.echo("\n".join(printable(line) for line in describe(facts)))
 
 
-def ask(client: CommandClient) -> dict[str, Any]:
-    """The status of the node. Raises Failed if the answer has none."""
-    text = client.request("SEND", [("destination", STATUS_DESTINATION)]).head.headers.get("status")
+def ask(client: CommandClient, rates: int | None = None) -> dict[str, Any]:
+    """The status of the node, with `rates` over so many seconds. Raises Failed if the answer has none."""
+    headers = [("destination", STATUS_DESTINATION), *([("rate-seconds", str(rates))] if rates else [])]
+    text = client.request("SEND", headers).head.headers.get("status")
     if text is None:
         raise Failed(f"{client.address}: sends no status; is it a QMQ node?")
     try:
@@ -74,6 +78,7 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         end = journal.get("end", 0)
         kept, waiting = end - journal.get("start", 0), end - journal.get("synced_end", end)
         lines.append(f"journal at {end}  kept {byte_size(kept)}  not yet on disk {byte_size(waiting)}")
+    lines += _totals(facts)
     membership = facts.get("membership")
     if isinstance(membership, dict):
         lines += _membership(membership)
@@ -110,6 +115,20 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         rows = [[row.get("destination"), row.get("session"), row.get("messages"), row.get("dropped")] for row in slow]
         lines += ["", *table(["SLOW SUBSCRIPTION", "SESSION", "WAITING", "DROPPED"], rows)]
     return lines
+
+
+def _totals(facts: Mapping[str, Any]) -> list[str]:
+    """What the node has done since its start, with rates where they were measured."""
+    totals, rates = facts.get("totals"), facts.get("rates") or {}
+    if not isinstance(totals, dict):
+        return []
+    rated = {name: f" ({rates[f'{name}_per_second']:g}/s)" for name in totals if f"{name}_per_second" in rates}
+    said = [
+        f"{name.replace('_', ' ')} {total}{rated.get(name, '')}"
+        for name, total in totals.items()
+        if total or name in TOTALS_SHOWN
+    ]
+    return ["  ".join(said)]
 
 
 def _membership(facts: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Final
 from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX, LightSubscriptions
 from qmq.broker.consumers.subscription import Ack, Delivery, FanoutDelivery, Subscription
 from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.messages.totals import Totals
 from qmq.dots import Origin
 from qmq.wire.stomp import Version, convert_headers, encode_headers
 
@@ -99,9 +100,12 @@ def encode_run(prefix: bytes, tails: list[bytes]) -> bytes:
     return prefix + prefix.join(tails)
 
 
-def encode_deliveries(subscription: Subscription, deliveries: list[Delivery], version: Version) -> bytes:
+def encode_deliveries(
+    subscription: Subscription, deliveries: list[Delivery], version: Version, totals: Totals | None = None
+) -> bytes:
     """Queue messages for one subscription, with what its client needs to settle them. They count as sent now."""
     prefix = subscription.prefix
+    redelivered = 0
     needs_ack = subscription.ack is not Ack.AUTO
     tagged = needs_ack and version >= Version.V12
     parts: list[bytes] = []
@@ -123,12 +127,16 @@ def encode_deliveries(subscription: Subscription, deliveries: list[Delivery], ve
         if tagged:
             parts.append(b"ack:%d\n" % delivery.tag)
         if message.attempts:
+            redelivered += 1
             parts.append(b"redelivered:true\ndelivery-count:%d\n" % (max(message.attempts, 0) + 1))
         parts.append(tail_of(message) if version == Version.V12 else tail_for(message, version))
         if needs_ack and not tagged:
             if subscription.message_ids is None:
                 subscription.message_ids = {}
             subscription.message_ids[message.message_id] = delivery.tag
+    if totals is not None:
+        totals.delivered += len(deliveries)
+        totals.redelivered += redelivered
     return b"".join(parts)
 
 

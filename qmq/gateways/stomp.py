@@ -141,6 +141,8 @@ class StompGateway:
                 if frame.receipt is not None and level is not None:
                     out.receipt(frame.receipt, level)
             except Refused as refused:
+                if head.command == "SEND":
+                    self._broker.totals.refused(head.headers.get("destination", ""))
                 # A transaction that misses a frame must not be committed without it.
                 self.refuse(refused, frame.receipt, out, may_stay=not is_held(head))
                 is_over = True

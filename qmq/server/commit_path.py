@@ -77,7 +77,9 @@ class CommitPath:
     def submit(self, out: Outcome) -> None:
         context = self._context
         broker = context.broker
-        broker.finish(out, context.environment.now_us())
+        now_us = context.environment.now_us()
+        broker.finish(out, now_us)
+        broker.totals.now_us = now_us
         self.received[context.origin] = broker.next_sequence - 1
         out.offers = broker.lending.offers()
         out.sequence = broker.next_sequence - 1 if out.records or out.repeats else 0

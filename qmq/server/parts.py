@@ -205,6 +205,7 @@ class NodeParts:
             body_bytes_max=limits.body_bytes_max,
             spawn=self.spawn,
             receipts=self.receipts,
+            totals=self.broker.totals,
         )
         self.commits = Commits(
             self.store.journal,

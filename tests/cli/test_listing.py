@@ -106,3 +106,34 @@ def test_an_answer_that_is_no_list_is_a_failure_in_words(run: Run, page: Any) ->
 
     assert result.exit_code == 1
     assert "sends no list; is it a QMQ node?" in result.output
+
+
+@pytest.mark.parametrize(("command", "head"), [("queues", "QUEUE"), ("topics", "TOPIC"), ("fanouts", "FANOUT")])
+def test_totals_have_columns_of_their_own(run: Run, command: str, head: str) -> None:
+    rows = [{"destination": "/x", "accepted": 7, "dead_lettered": 1, "counted_since_us": 5}]
+    with answers({"destinations": rows}) as node:
+        result = run(command, "--totals", "--at", node.at)
+
+    heads, cells = result.output.splitlines()
+    assert heads.split() == [
+        head,
+        *("ACCEPTED", "DELIVERED", "ACKNOWLEDGED", "REDELIVERED", "EXPIRED", "DEAD", "LETTERED", "REMOVED", "REFUSED"),
+    ]
+    assert cells.split() == ["/x", "7", "0", "0", "0", "0", "1", "0", "0"]
+    assert "rate-seconds" not in asked(node)[0]
+
+
+def test_rates_are_asked_for_and_shown_per_second(run: Run) -> None:
+    with answers({"destinations": [{"destination": "/queue/q", "accepted": 70, "accepted_per_second": 3.5}]}) as node:
+        result = run("queues", "--rates", "2", "--at", node.at)
+
+    assert asked(node)[0]["rate-seconds"] == "2"
+    assert result.output.splitlines()[0].split()[:2] == ["QUEUE", "ACCEPTED/S"]
+    assert result.output.splitlines()[1].split()[:3] == ["/queue/q", "3.5", "0"]
+
+
+def test_a_time_of_rates_out_of_range_is_refused(run: Run) -> None:
+    result = run("queues", "--rates", "6", "--at", "127.0.0.1:1")
+
+    assert result.exit_code == 2
+    assert "1<=x<=5" in result.output

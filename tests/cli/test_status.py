@@ -125,3 +125,20 @@ def test_the_status_of_a_mesh_is_asked_with_the_login_that_is_given(
     assert result.exit_code == 0, result.output
     connect = node.received[0].head.headers
     assert (connect["login"], connect["passcode"]) == ("ann", "secret")
+
+
+def test_totals_are_shown_with_their_rates_where_they_were_measured(run: Run) -> None:
+    totals = {"accepted": 12, "delivered": 0, "acknowledged": 0, "expired": 3, "dead_lettered": 1, "refused": 0}
+
+    def answer(node: StubNode, request: Frame) -> bytes | None:
+        if request.head.headers.get("destination") == "/control/status":
+            assert request.head.headers["rate-seconds"] == "2"
+            facts = {"node": "a", "totals": totals, "rates": {"accepted_per_second": 2.5}}
+            return receipt_of(request, ("status", json.dumps(facts)))
+        return polite(node, request)
+
+    with StubNode(answer) as node:
+        result = run("status", "--rates", "2", "--at", node.at)
+
+    line = "accepted 12 (2.5/s)  delivered 0  acknowledged 0  expired 3  dead lettered 1"
+    assert line in result.output.splitlines()

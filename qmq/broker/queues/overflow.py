@@ -55,6 +55,7 @@ class Overflow:
     def drop_newest(self, envelope: Envelope, body: bytes, out: Outcome) -> None:
         """A message that does not fit goes where the queue's dropped messages go, and is never in the queue."""
         rules = self._registry.rules_of(envelope.destination)
+        self._redelivery.count(envelope.destination, OVERFLOW, is_kept=rules.keeps_dropped and bool(rules.dead_letter))
         if rules.keeps_dropped and rules.dead_letter:
             self._redelivery.dead_letters.accept(
                 Message(envelope, body, self._registry.origin, 0, out.now_us), OVERFLOW, rules.dead_letter, out

@@ -191,7 +191,18 @@ class Redelivery:
     def _dead_letter(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
         """An own message that no consumer has is settled; with a `target`, a dead letter is accepted there."""
         self._leave_memory(queue, message)
+        self.count(queue.name, reason, is_kept=bool(target))
         self._settle(queue, message, self._copy(reason, target), out)
+
+    def count(self, queue: str, reason: str, *, is_kept: bool) -> None:
+        """A message leaves `queue` without a consumer; `is_kept`: as a dead letter."""
+        totals = self._shared.totals.begin(queue)
+        if reason == EXPIRED:
+            totals.expired += 1
+        if is_kept:
+            totals.dead_lettered += 1
+        elif reason != EXPIRED:
+            totals.removed += 1
 
     def _copy(self, reason: str, target: str) -> Copy | None:
         if not target:
@@ -207,6 +218,7 @@ class Redelivery:
             backlog.stored_gone(queue, len(message.body))
         else:
             return False
+        self._shared.totals.begin(queue.name).removed += 1
         self._settle(queue, message, copy, out)
         return True
 
@@ -244,6 +256,7 @@ class Redelivery:
                 backlog.stored_gone(queue, len(message.body))
                 rules = queue.rules
                 target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
+                self.count(queue.name, EXPIRED, is_kept=bool(target))
                 self._settle(queue, message, self._copy(EXPIRED, target), out)
                 self._registry.forget_if_idle(queue)
 

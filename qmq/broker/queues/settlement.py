@@ -38,6 +38,8 @@ class Settlement:
         queue.free += len(deliveries)
         if queue.selective is not None:
             queue.selective.finished(deliveries)
+        totals = registry.shared.totals
+        (totals.by_name.get(own) or totals.begin(own)).acknowledged += len(deliveries)
         message_ids = subscription.message_ids
         begun, origin, gone = self._paging.begun, self._paging.origin, self._paging.gone
         all_deliveries, owned = registry.deliveries, self._owned.by_origin

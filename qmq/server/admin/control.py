@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+import trio
+
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.counts import (
     CountsContext,
     Page,
-    Row,
     condition_rows,
     destination_rows,
     queue_depth,
@@ -29,6 +30,7 @@ from qmq.server.admin.counts import (
 )
 from qmq.server.admin.definitions import DEFINITIONS, UNDERSTOOD_DEFINITIONS, definitions_response
 from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_answer, status_answer
+from qmq.server.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, rates_between
 from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, VerbRequest, run_verb, verb_of
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.control_response import ControlResponse
@@ -128,13 +130,14 @@ async def control_response(
     """
     destination = headers["destination"]
     is_mesh = _is_mesh(headers)
+    seconds = rate_seconds(headers)
     if destination == STATUS:
         if is_mesh:
             raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
         await context.counts.refresh()
         try:
             check_right(destination)
-            status = status_answer(context)
+            status = status_answer(context, await _node_rates(context, seconds))
         except Refused:
             status = position_answer(context)
         return ControlResponse({"status": status}, status.encode())
@@ -151,17 +154,53 @@ async def control_response(
         about = destination.removeprefix(f"{CONTROL}{verb}")
         return await run_verb(context, VerbRequest(verb, about, headers, user, address, session, body))
     request = parse_request(destination, headers)
-    facts = await respond_here(context, request)
+    rates: dict[str, dict[str, float]] = {}
+    began = trio.current_time()
+    found = await _ask(context, request, is_mesh=is_mesh)
+    if seconds and request.what == LIST:
+        await trio.sleep(seconds)
+        before, took = found, trio.current_time() - began
+        found = await _ask(context, request, is_mesh=is_mesh)
+        rates = _rates(request, before, found, took)
+    facts = _together(request, list(found.values()))
+    for row in facts[FACTS[LIST]] if rates else ():
+        row |= rates.get(row_key(row), {})
     if is_mesh:
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, json.dumps(asdict(request)).encode()))
-        peers = {peer: found for peer, answer in answers.items() if (found := _facts_of_peer(request, answer))}
-        facts = _together(request, [facts, *peers.values()])
-        missing = sorted(set(context.peer_names) - set(peers))
+        missing = sorted({context.settings.name, *context.peer_names} - set(found))
         facts["nodes_asked"] = len(context.peer_names) + 1
-        facts["nodes_answered"] = len(peers) + 1
+        facts["nodes_answered"] = len(found)
         if missing:
             facts["nodes_missing"] = missing
     return _answer(facts, in_body="reply-to" in headers)
+
+
+async def _node_rates(context: ControlContext, seconds: int) -> Facts:
+    """The rates of all totals of this node over the next `seconds`, for the status; nothing for 0 seconds."""
+    if not seconds:
+        return {}
+    began, before = trio.current_time(), facts_of_totals(context.broker.totals.node())
+    await trio.sleep(seconds)
+    took, after = trio.current_time() - began, facts_of_totals(context.broker.totals.node())
+    return {"rates": rates_between(before, after, took)}
+
+
+async def _ask(context: ControlContext, request: ControlRequest, *, is_mesh: bool) -> dict[str, Facts]:
+    """The facts of this node, and with `is_mesh` of each peer that responds, by node."""
+    found = {context.settings.name: await respond_here(context, request)}
+    if is_mesh:
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, json.dumps(asdict(request)).encode()))
+        found |= {peer: facts for peer, answer in answers.items() if (facts := _facts_of_peer(request, answer))}
+    return found
+
+
+def _rates(
+    request: ControlRequest, before: dict[str, Facts], after: dict[str, Facts], seconds: float
+) -> dict[str, dict[str, float]]:
+    """The rates of each destination, of the nodes that have responded both times."""
+    both = before.keys() & after.keys()
+    samples = [_together(request, [sample[node] for node in both])[FACTS[LIST]] for sample in (before, after)]
+    began = {row_key(row): row for row in samples[0]}
+    return {key: rates_between(began[key], row, seconds) for row in samples[1] if (key := row_key(row)) in began}
 
 
 async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
@@ -299,7 +338,8 @@ def _sum(kind: DestinationKind, one: Row, other: Row) -> Row:
     for name, value in other.items():
         mine = row.setdefault(name, value)
         if name in one and isinstance(value, int) and isinstance(mine, int):
-            row[name] = max(mine, value) if kind is DestinationKind.FANOUT and name != "consumers" else mine + value
+            is_copy = kind is DestinationKind.FANOUT and name in ("messages", "bytes")
+            row[name] = max(mine, value) if is_copy or name == SINCE else mine + value
     return row
 
 

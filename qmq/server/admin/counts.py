@@ -18,14 +18,12 @@ from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscri
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.config import NodeSettings
 from qmq.server.admin.conditions import urgency_key
+from qmq.server.admin.totals import Row, row_totals
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.runtime.contexts import Engine, Tasks
 from qmq.storage.queues.served_rows import ServedRows
-
-Row = dict[str, str | int]
-"""One line of a list, ready for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ async def destination_rows(context: CountsContext, kind: DestinationKind, prefix
 
     Queues: `messages` and `bytes` that this node serves, those `in_flight` (including lent ones), `consumers` here.
     Fanouts: `messages` and `bytes` of this node's copy, `consumers` here. Topics: each name or pattern with a
-    subscription here, and `consumers`.
+    subscription or totals here, and `consumers`. All have the totals of this node.
     """
     names = _names(context, kind)
     if kind is DestinationKind.QUEUE:
@@ -131,7 +129,9 @@ async def destination_rows(context: CountsContext, kind: DestinationKind, prefix
         return Page(await _fanout_rows(context, picked), after)
     if kind is DestinationKind.TOPIC:
         topics = context.broker.topics
-        return Page([{"destination": name, "consumers": topics.count(name)} for name in picked], after)
+        totals = context.broker.totals
+        rows = [{"destination": name, "consumers": topics.count(name), **row_totals(totals, name)} for name in picked]
+        return Page(rows, after)
     return Page(_queue_rows(context, picked, stored), after)
 
 
@@ -141,7 +141,8 @@ def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
         special = {**context.declared_queues.texts, **dict.fromkeys(context.paused_queues.names())}
         return list({**broker.queues.by_name, **special})
     if kind is DestinationKind.TOPIC:
-        return list(broker.topics)
+        counted = (name for name in broker.totals.by_name if name.startswith("/topic/"))
+        return list({**dict.fromkeys(broker.topics), **dict.fromkeys(counted)})
     return list({**dict.fromkeys(broker.send_limits.logged_fanouts), **dict.fromkeys(broker.subscriptions.fanouts)})
 
 
@@ -183,6 +184,7 @@ def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tupl
         declared = context.declared_queues.texts.get(name)
         if declared is not None:
             row["declared"] = declared
+        row |= row_totals(context.broker.totals, name)
         if queue is not None or paused or declared is not None or row["messages"]:
             rows.append(row)
     return rows
@@ -194,9 +196,15 @@ async def _fanout_rows(context: CountsContext, names: list[str]) -> list[Row]:
         return [(info.records, info.bytes) for info in found]
 
     facts = await context.environment.run_blocking(read)
-    fanouts = context.broker.subscriptions.fanouts
+    fanouts, totals = context.broker.subscriptions.fanouts, context.broker.totals
     return [
-        {"destination": name, "messages": messages, "bytes": held, "consumers": len(fanouts.get(name, ()))}
+        {
+            "destination": name,
+            "messages": messages,
+            "bytes": held,
+            "consumers": len(fanouts.get(name, ())),
+            **row_totals(totals, name),
+        }
         for name, (messages, held) in zip(names, facts, strict=True)
     ]
 

@@ -1,6 +1,7 @@
 """The status of a node: one frozen snapshot that the CLI, tests and operators all read."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Protocol
@@ -12,11 +13,11 @@ from qmq.config import NodeSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.counts import DestinationCounts
+from qmq.server.admin.totals import facts_of_totals
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.commit.commits import Commits
-from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.delivery.journal_reads import JournalReads
 from qmq.server.membership.takeover import Takeover
 from qmq.server.peers.dedup_query import DedupQuery
@@ -43,7 +44,6 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
     software: str
     started_seconds: float
     sessions: dict[int, ClientSession]
-    dispatcher: Dispatcher
     buffers: SubscriberBuffers
     commits: Commits
     memory_budget: MemoryBudget
@@ -63,6 +63,7 @@ def status_of(context: StatusContext) -> dict[str, Any]:
     broker = context.broker
     depths = queue_depths(context)
     deepest = sorted(depths, key=lambda name: -depths[name])[:DESTINATIONS_SHOWN]
+    totals = facts_of_totals(broker.totals.node())
     return {
         "node": context.settings.name,
         "software": context.software,
@@ -71,8 +72,9 @@ def status_of(context: StatusContext) -> dict[str, Any]:
         "uptime_seconds": round(trio.current_time() - context.started_seconds, 1),
         "connections": len(context.sessions),
         "subscriptions": sum(session.subscribed for session in broker.sessions.values()),
-        "delivered": context.dispatcher.delivered + context.buffers.delivered,
+        "delivered": totals["delivered"],
         "dropped": context.buffers.dropped,
+        "totals": totals,
         "commits": {"groups": context.commits.groups, "records": context.commits.records},
         "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
         "held": broker.queues.held,
@@ -213,9 +215,9 @@ def slow_of(context: StatusContext) -> list[dict[str, Any]]:
     return sorted(waiting, key=lambda row: (-row["dropped"], -row["bytes"], row["session"]))[:DESTINATIONS_SHOWN]
 
 
-def status_answer(context: StatusContext) -> str:
-    """`status_of` as one line of JSON that fits a header."""
-    return _fitting(status_of(context))
+def status_answer(context: StatusContext, more: Mapping[str, Any]) -> str:
+    """`status_of`, and `more`, as one line of JSON that fits a header."""
+    return _fitting({**status_of(context), **more})
 
 
 def position_answer(context: StatusContext) -> str:

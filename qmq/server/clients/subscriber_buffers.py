@@ -36,8 +36,6 @@ class SubscriberBuffers:
     ) -> None:
         self._bytes_max = bytes_max
         self._grew = grew
-        self.delivered = 0
-        """Messages put into outboxes."""
         self.dropped = 0
         """Messages that subscriptions missed because they requested that."""
 
@@ -57,7 +55,6 @@ class SubscriberBuffers:
                     return self._wait(session, subscription, buffer, tails[index:])
             outbox.put(subscription.prefix + marked(buffer.unsaid, tail))
             buffer.unsaid = 0
-            self.delivered += 1
         return None
 
     def _wait(self, session: ClientSession, subscription: Subscription, buffer: Buffer, tails: list[bytes]) -> None:
@@ -100,7 +97,6 @@ class SubscriberBuffers:
             session.buffered_bytes -= bytes_before - buffer.bytes
             self._grew(session, buffer.bytes - bytes_before)
             outbox.put(encode_run(subscription.prefix, [marked(missed, tail) for missed, tail in taken]))
-            self.delivered += len(taken)
             if buffer:
                 line.append(subscription)
         session.buffered = None

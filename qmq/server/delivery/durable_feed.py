@@ -111,6 +111,9 @@ class DurableFeeds:
         session.outbox.put(encode_handed(subscription, run, session.version))
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(run)
+        totals = self._context.broker.totals.begin(attachment.name.destination)
+        totals.delivered += len(run)
+        totals.redelivered += sum([handed.redelivered for handed in run])
         self._touched[session] = None
 
     # Credit

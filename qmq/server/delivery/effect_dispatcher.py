@@ -16,6 +16,7 @@ from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscri
 from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome, Return
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.message import Message
+from qmq.broker.messages.totals import NodeTotals
 from qmq.broker.selectors import Selector, selected
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
@@ -69,8 +70,10 @@ class Dispatcher:
         body_bytes_max: int,
         spawn: Callable[[Callable[[], object]], None],
         receipts: Receipts,
+        totals: NodeTotals,
     ) -> None:
         self._sessions = sessions
+        self._totals = totals
         self._receipts = receipts
         self._fanout_subscribers = followers
         self._buffers = buffers
@@ -90,7 +93,6 @@ class Dispatcher:
         self._settles_later = False
         self.mesh: MeshEffects | None = None
         self.browse: Callable[[Subscription], None] | None = None
-        self.delivered = 0
 
     def before_commit(self, out: Outcome) -> None:
         """Deliver the effects that need no durability. `flush` follows."""
@@ -246,6 +248,8 @@ class Dispatcher:
         if self._retained_delivery.walking:
             self._retained_delivery.deliver_first(subscriptions, messages)
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
+        name = messages[0].envelope.destination
+        delivered = 0
         for subscription in subscriptions:
             session = self._sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
@@ -256,12 +260,12 @@ class Dispatcher:
                 continue
             version = session.version
             if isinstance(subscription, LightSubscriptions):
-                topic = messages[0].envelope.destination
-                prefix = subscription.prefixes.get(topic) or listener_prefix(version, subscription, topic)
+                prefix = subscription.prefixes.get(name) or listener_prefix(version, subscription, name)
                 if not prefix:
                     continue  # The session has unsubscribed from this topic.
             elif subscription.buffer is not None:
                 self._buffers.deliver(session, subscription, [mark + tail for tail in tails_of(wanted, version)])
+                delivered += len(wanted)
                 self._touched[session] = None
                 continue
             else:
@@ -276,8 +280,11 @@ class Dispatcher:
             if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
                 continue
             outbox.put(data)
-            self.delivered += len(wanted)
+            delivered += len(wanted)
             self._touched[session] = None
+        if delivered:
+            totals = self._totals
+            (totals.by_name.get(name) or totals.begin(name)).delivered += delivered
 
     def _send_queue(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
         session = self._sessions.get(subscription.session)
@@ -303,8 +310,9 @@ class Dispatcher:
     def _put_queue(self, session: ClientSession, subscription: Subscription, deliveries: list[Delivery]) -> None:
         if subscription.is_timed:
             deliveries = self._begin_time(deliveries)
-        session.outbox.put(encode_deliveries(subscription, deliveries, session.version))
-        self.delivered += len(deliveries)
+        name = subscription.destination
+        totals = self._totals.by_name.get(name) or self._totals.begin(name)
+        session.outbox.put(encode_deliveries(subscription, deliveries, session.version, totals))
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(deliveries)
 

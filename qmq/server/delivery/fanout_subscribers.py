@@ -127,6 +127,7 @@ class FanoutSubscribers:
             messages = [one for one in messages if not deletions.covers(destination, one.origin, one.sequence)]
         encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
         chosen: dict[Selector | None, list[Message]] = {None: messages}
+        delivered = 0
         for subscription in list(followers):
             session = self._context.sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
@@ -150,7 +151,7 @@ class FanoutSubscribers:
             if not wanted:
                 continue
             if subscription.buffer is not None:
-                self._send_bounded(session, subscription, wanted)
+                delivered += self._send_bounded(session, subscription, wanted)
                 continue
             outbox = session.outbox
             if outbox.size > self._buffer_bytes and self._last_group.get(subscription) != begin:
@@ -168,6 +169,7 @@ class FanoutSubscribers:
                 ]
                 if tails:
                     outbox.put(encode_run(subscription.prefix, tails))
+                    delivered += len(tails)
                 continue
             key = (subscription.prefix, session.version, selector)
             data = encoded.get(key)
@@ -175,6 +177,9 @@ class FanoutSubscribers:
                 tails = [tail_for(message, session.version) for message in wanted]
                 data = encoded[key] = encode_run(subscription.prefix, tails)
             outbox.put(data)
+            delivered += len(wanted)
+        if delivered:
+            self._context.broker.totals.begin(destination).delivered += delivered
 
     def send_lost(self, lost: list[Claim], delivered: list[FanoutRun]) -> None:
         """Report to live subscriptions with a vector or a cursor what they will never get; a reader of the log finds it
@@ -210,9 +215,9 @@ class FanoutSubscribers:
         messages = [Message(one, b"", self._context.origin, -broker.new_memory_sequence(), 0) for one in notices]
         return [tail_for(message, session.version) for message in messages]
 
-    def _send_bounded(self, session: ClientSession, subscription: Subscription, messages: list[Message]) -> None:
+    def _send_bounded(self, session: ClientSession, subscription: Subscription, messages: list[Message]) -> int:
         """Deliver to a subscription with a declared buffer. It never goes back to reading: beyond its bound it misses
-        messages, or its client is disconnected.
+        messages, or its client is disconnected. Returns how many the buffer or the client got.
         """
         if subscription in self._ahead:
             messages = [m for m in messages if self._is_unseen(subscription, m.origin, m.sequence)]
@@ -220,6 +225,7 @@ class FanoutSubscribers:
             session, subscription, [tail_for(message, session.version) for message in messages]
         )
         self.touched[session] = None
+        return len(messages)
 
     def _is_unseen(self, subscription: Subscription, origin: Origin, sequence: int) -> bool:
         """Whether a resuming client has not got this. Drops each origin whose records are beyond what the client had
@@ -347,6 +353,7 @@ class FanoutSubscribers:
             # All that this node ever got of these origins is delivered: lost ranges are reported now.
             miss(resumed.missing(lost.within(have)))
         if tails and session.owns(subscription):
+            self._context.broker.totals.begin(subscription.destination).delivered += len(tails)
             session.outbox.put(encode_run(subscription.prefix, tails))
             session.outbox.flush()
 

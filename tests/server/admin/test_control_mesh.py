@@ -67,7 +67,8 @@ async def test_lent_messages_are_counted_once(autojump_clock: MockClock) -> None
         found = await ask_at_length(b, "/control/list/queue", scope="mesh")
 
         row = {"destination": "/queue/q", "messages": 3, "bytes": 15, "in_flight": 2, "consumers": 1}
-        assert found == {"destinations": [row], "nodes_asked": 2, "nodes_answered": 2}
+        assert found["destinations"][0].items() >= row.items()
+        assert (len(found["destinations"]), found["nodes_asked"], found["nodes_answered"]) == (1, 2, 2)
 
 
 async def test_a_node_that_is_down_is_named_and_costs_no_time(autojump_clock: MockClock) -> None:

@@ -30,7 +30,7 @@ async def test_a_topic_subscriber_gets_what_its_selector_wants_in_order(autojump
         assert await picky.messages(2) == [b"A 3", b"A 5"]
         assert await other.messages(2) == [b"B 2", b"BB 4"]
         assert not picky.frames and not other.frames
-        assert rig.alive.dispatcher.delivered == 9
+        assert rig.alive.broker.totals.node().delivered == 9
 
 
 async def test_equal_selectors_of_several_subscriptions_share_what_is_encoded(autojump_clock: MockClock) -> None:

@@ -7,6 +7,7 @@ from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.deadlines import Deadlines
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.peer_clocks import PeerClocks
+from qmq.broker.messages.totals import NodeTotals
 from qmq.broker.queues.state.served_messages import OwnedMessages
 
 
@@ -25,6 +26,7 @@ class QueueContext:
         "node",
         "owned",
         "tag",
+        "totals",
         "turns",
         "waiting_elsewhere",
         "withdrawn",
@@ -39,6 +41,7 @@ class QueueContext:
         self.deadlines = Deadlines()
         self.clocks = PeerClocks()
         self.owned = OwnedMessages(node)
+        self.totals = NodeTotals()
         self.expire: Callable[[Message, Outcome], None] = _nothing
         self.is_disk_full: Callable[[], bool] = _never
         self.is_fenced: Callable[[], bool] = _never

@@ -1,0 +1,57 @@
+"""Totals and rates in the responses of a node: what `qmq.broker.messages.totals` counts, as fields of rows and status.
+
+A rate is the difference of two samples, taken for one request: the response waits for the time that the request names
+in `rate-seconds`. So nothing is sampled while no client asks.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qmq.broker.messages.totals import NAMES, NodeTotals, Totals
+from qmq.errors import Refused
+
+SINCE: Final = "counted_since_us"
+RATE_SECONDS_MAX: Final = 5
+RATE: Final = "_per_second"
+RATED: Final = (*NAMES, "bytes_in", "bytes_out")
+"""Fields that get a rate wherever they are."""
+
+Row = dict[str, str | int | float]
+"""One line of a list, ready for JSON."""
+
+
+def rate_seconds(headers: Mapping[str, str]) -> int:
+    """For how long the request wants rates to be measured; 0: it wants none. Raises Refused."""
+    text = headers.get("rate-seconds")
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) == 1 and 1 <= int(text) <= RATE_SECONDS_MAX):
+        raise Refused("bad-rate-seconds", f"The header rate-seconds is a number from 1 to {RATE_SECONDS_MAX}.")
+    return int(text)
+
+
+def facts_of_totals(totals: Totals) -> dict[str, int]:
+    """All totals by name."""
+    return dict(zip(NAMES, totals.all(), strict=True))
+
+
+def row_totals(totals: NodeTotals, destination: str) -> Row:
+    """The totals of one destination that are not 0, and since when it is counted; nothing if it is not."""
+    found = totals.by_name.get(destination)
+    if found is None:
+        return {}
+    return {SINCE: found.since_us, **{name: value for name, value in facts_of_totals(found).items() if value}}
+
+
+def rates_between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> dict[str, float]:
+    """How much each total in `after` has grown in a second; none if the counting began anew between the samples."""
+    if before.get(SINCE) != after.get(SINCE):
+        return {}
+    grown = {name: _number(after, name) - _number(before, name) for name in RATED if name in after}
+    return {f"{name}{RATE}": round(growth / seconds, 1) for name, growth in grown.items()}
+
+
+def _number(row: Mapping[str, Any], name: str) -> int:
+    """A field of a row that a peer may have sent."""
+    value = row.get(name, 0)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,192 @@
+"""Totals and rates in the status and the lists of nodes."""
+
+import json
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.server.admin.totals import rates_between
+from tests.client.rig import running
+from tests.server.admin.test_control_mesh import ask, ask_at_length, fill
+from tests.server.peers.test_replies import at
+from tests.server.rig import Client, Rig, send, subscribe
+
+
+async def status_of(client: Client, **headers: str) -> Any:
+    return json.loads((await ask(client, "/control/status", **headers))["status"])
+
+
+async def rows_of(client: Client, kind: str, **headers: str) -> dict[str, dict[str, Any]]:
+    found = await ask_at_length(client, f"/control/list/{kind}", **headers)
+    return {row["destination"]: row for row in found["destinations"]}
+
+
+async def test_the_status_sums_what_the_lists_show(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        sender, reader = await rig.connect(), await rig.connect()
+        await reader.send(
+            subscribe("/queue/q", id="1", ack="client-individual"),
+            subscribe("/topic/t", id="2"),
+            subscribe("/topic/*", id="3"),
+            subscribe("/fanout/f", id="4"),
+        )
+        for _ in range(4):
+            await reader.receipt()
+        await fill(sender, "/queue/q", "/queue/q", "/topic/t", "/fanout/f")
+        for _ in range(5):
+            message = await reader.next("MESSAGE")
+            if message.head.headers["destination"] == "/queue/q":
+                await reader.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:a\n\n")
+        await reader.receipt()
+        await reader.receipt()
+
+        totals = (await status_of(sender))["totals"]
+        rows = {
+            name: row for kind in ("queue", "topic", "fanout") for name, row in (await rows_of(sender, kind)).items()
+        }
+
+        def one(name: str) -> tuple[int, ...]:
+            return tuple(rows[name].get(total, 0) for total in ("accepted", "delivered", "acknowledged"))
+
+        assert (one("/queue/q"), one("/topic/t"), one("/fanout/f")) == ((2, 2, 2), (1, 2, 0), (1, 1, 0))
+        assert all(rows[name]["counted_since_us"] > 0 for name in ("/queue/q", "/topic/t", "/fanout/f"))
+        assert {name: total for name, total in totals.items() if total} == {
+            "accepted": 4,
+            "delivered": 5,
+            "acknowledged": 2,
+        }
+
+
+async def test_a_reader_of_the_log_and_a_durable_subscription_are_delivered_to(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        sender, reader = await rig.connect(), await rig.connect()
+        await fill(sender, "/fanout/f", "/fanout/f", "/fanout/f")
+        await reader.send(
+            subscribe("/fanout/f", id="1", **{"x-stream-offset": "first"}),
+            subscribe("/fanout/f", id="2", ack="client", durable="true", **{"x-stream-offset": "first"}),
+        )
+        last = ""
+        for _ in range(6):
+            message = await reader.next("MESSAGE")
+            last = message.head.headers["ack"] if message.head.headers["subscription"] == "2" else last
+        await reader.send(f"ACK\nid:{last}\nreceipt:a\n\n")
+        while await reader.receipt() != "a":
+            pass
+
+        totals = (await status_of(sender))["totals"]
+
+        assert (totals["accepted"], totals["delivered"], totals["acknowledged"]) == (3, 6, 3)
+
+
+async def test_a_subscription_with_a_declared_buffer_is_delivered_to(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        sender, reader = await rig.connect(), await rig.connect()
+        for number, destination in enumerate(("/topic/t", "/fanout/f")):
+            await reader.send(subscribe(destination, id=str(number), **{"buffer-messages": "10"}))
+            await reader.receipt()
+        await fill(sender, "/topic/t", "/fanout/f")
+        await reader.messages(2)
+
+        rows = {**await rows_of(sender, "topic"), **await rows_of(sender, "fanout")}
+
+        assert [rows[name]["delivered"] for name in ("/topic/t", "/fanout/f")] == [1, 1]
+
+
+async def test_a_refused_send_is_counted(autojump_clock: MockClock) -> None:
+    async with Rig(limits={"body_bytes_max": 1024}).run() as rig:
+        client = await rig.connect()
+        stays = await rig.connect(**{"on-error": "keep-open"})
+        await fill(client, "/topic/t")
+        await stays.send(send("/topic/t", "x", delay="1000"), send("/nonsense", "x"))
+        await stays.next("ERROR")
+
+        totals = (await status_of(client))["totals"]
+
+        assert totals["refused"] == 1
+        assert (await rows_of(client, "topic"))["/topic/t"].get("refused", 0) in (0, 1)
+
+
+async def test_totals_of_a_mesh_are_summed(autojump_clock: MockClock) -> None:
+    async with running("ab") as mesh:
+        a, b = await at(mesh, "a"), await at(mesh, "b")
+        await b.send(subscribe("/queue/q", id="1"), subscribe("/fanout/f", id="2"))
+        await b.receipt()
+        await b.receipt()
+        await fill(a, "/queue/q", "/fanout/f")
+        await fill(b, "/queue/q", "/fanout/f")
+        await b.messages(4)
+
+        rows = {**await rows_of(a, "queue", scope="mesh"), **await rows_of(a, "fanout", scope="mesh")}
+        here = {**await rows_of(a, "queue"), **await rows_of(a, "fanout")}
+
+        for name in ("/queue/q", "/fanout/f"):
+            assert (rows[name]["accepted"], rows[name]["delivered"]) == (2, 2)
+            assert (here[name]["accepted"], here[name].get("delivered", 0)) == (1, 0)
+            assert rows[name]["counted_since_us"] >= here[name]["counted_since_us"]
+
+
+@pytest.mark.parametrize("scope", ["node", "mesh"])
+async def test_rates_are_measured_for_as_long_as_the_request_says(autojump_clock: MockClock, scope: str) -> None:
+    async with running("ab") as mesh:
+        a, b = await at(mesh, "a"), await at(mesh, "b")
+        other = await at(mesh, "a")
+        await fill(a, "/queue/q", "/queue/q")
+        await fill(b, "/queue/q")
+        found: dict[str, dict[str, Any]] = {}
+
+        async def measure() -> None:
+            found.update(await rows_of(other, "queue", scope=scope, rate_seconds="2"))
+
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(measure)
+            await trio.sleep(1.0)
+            await fill(a, *["/queue/q"] * 10)
+            await fill(b, *["/queue/q"] * 10)
+
+        assert 2.0 <= trio.current_time() - began < 4.0
+        assert found["/queue/q"]["accepted"] == (23 if scope == "mesh" else 12)
+        assert found["/queue/q"]["accepted_per_second"] == pytest.approx(10 if scope == "mesh" else 5, abs=1)
+
+
+async def test_the_status_has_rates_of_the_node(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client, other = await rig.connect(), await rig.connect()
+        await fill(client, "/topic/t")
+        found: dict[str, Any] = {}
+
+        async def measure() -> None:
+            found.update(await status_of(other, rate_seconds="1"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(measure)
+            await trio.sleep(0.5)
+            await fill(client, *["/topic/t"] * 6)
+
+        assert found["rates"]["accepted_per_second"] == 6.0
+        assert found["rates"]["delivered_per_second"] == 0.0
+        assert "rates" not in await status_of(client)
+
+
+@pytest.mark.parametrize("text", ["0", "6", "10", "x", "", "-1", "1.5", "٣"])
+async def test_a_time_that_makes_no_sense_is_refused(autojump_clock: MockClock, text: str) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await client.send(send("/control/list/queue", "", "asked", **{"rate-seconds": text}))
+
+        error = await client.next("ERROR")
+
+        assert error.head.headers["error-code"] == "bad-rate-seconds"
+
+
+def test_there_is_no_rate_if_the_counting_began_anew_between_the_samples() -> None:
+    before = {"counted_since_us": 1, "accepted": 100}
+
+    assert rates_between(before, {"counted_since_us": 1, "accepted": 110}, 2.0) == {"accepted_per_second": 5.0}
+    assert rates_between(before, {"counted_since_us": 9, "accepted": 3}, 2.0) == {}
+
+
+def test_a_field_of_a_peer_that_is_no_number_counts_as_nothing() -> None:
+    assert rates_between({"accepted": "many"}, {"accepted": 4}, 2.0) == {"accepted_per_second": 2.0}
