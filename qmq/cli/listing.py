@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from .client import CommandClient, Endpoint, Headers
-from .options import client_options, json_option, rates_option, together
+from .options import check_kind, client_options, json_option, rates_option, together
 from .output import Failed, byte_size, print_json, printable, table
 
 ANSWERS = "/temp-queue/answers"
@@ -86,6 +86,7 @@ def subscribers(destination: str, **options: Any) -> None:
     DESTINATION is /queue/NAME, /topic/NAME or /fanout/NAME. For a topic, subscriptions to matching patterns are listed,
     too.
     """
+    check_kind(destination, ("queue", "topic", "fanout"))
     heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT"]
     _show(f"/control/list-subscribers{destination}", heads, _places, **options)
 

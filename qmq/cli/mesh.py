@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -47,7 +47,7 @@ class NodeState:
     address: str
     pid: int | None
     state: str
-    """starting, ready, silent, or how its process ended."""
+    """starting, ready, silent, retired, or how its process ended."""
     links_up: int | None
     """Links to and from peers; None if the node does not say."""
     links: int | None
@@ -150,19 +150,22 @@ def status(peers: Path, data: Path | None, login: Login, as_json: bool) -> None:
     """Show every node of a peers file: whether it answers, its links, and whose queue messages it serves.
 
     Works for nodes on other hosts, too. If users are configured, log in as one of the group `observer`. Exit code 1
-    if a node does not answer or refuses its status.
+    if a node does not answer or refuses its status; a retired node need not answer.
     """
     file = load_peers(peers)
     where = data or default_data(file)
     pids = {one.name: one.pid for one in recorded(where) if one.is_alive}
     states = []
     reports = {}
+    retired: dict[str, str] = {}
     for peer in file.nodes:
         probe = StatusProbe(NodeProcess(peer.name, peer.client, where), file.version, login)
         states.append(probe.poll(pids.get(peer.name), "silent"))
         if probe.takeover is not None:
             reports[peer.name] = probe.takeover
+        retired |= probe.retired
         probe.close()
+    states = [_with_retirement(state, retired) for state in states]
     owners = merge_serving(reports)
     if as_json:
         nodes = [asdict(state) for state in states]
@@ -171,8 +174,16 @@ def status(peers: Path, data: Path | None, login: Login, as_json: bool) -> None:
     else:
         lines = [*state_table(states), *(["", *serving_table(owners)] if owners else [])]
         click.echo("\n".join(printable(line) for line in lines))
-    if any(state.state != "ready" or state.links_up is None for state in states):
+    if any(state.state != "retired" and (state.state != "ready" or state.links_up is None) for state in states):
         sys.exit(1)
+
+
+def _with_retirement(state: NodeState, retired: Mapping[str, str]) -> NodeState:
+    """A node that does not answer because its mesh has retired it is as it should be."""
+    if state.state != "silent" or state.node not in retired:
+        return state
+    notes = f"{retired[state.node]} has adopted its messages; take it out of the peers file"
+    return replace(state, state="retired", notes=notes)
 
 
 def _make_private(peers: Path) -> None:
@@ -226,6 +237,8 @@ class StatusProbe:
         self._version = version
         self._login = login or Login()
         self._client: CommandClient | None = None
+        self.retired: dict[str, str] = {}
+        """Retired nodes by its last status, and the adopter of each."""
         self.takeover: Mapping[str, Any] | None = None
         """The last `takeover` of its status; None if it had none."""
 
@@ -241,6 +254,7 @@ class StatusProbe:
             takeover = facts.get("takeover")
             self.takeover = takeover if isinstance(takeover, dict) else None
             notes = _notes(facts.get("membership"), self._version)
+            self.retired = _retired(facts.get("membership"))
         except ServerError as refused:
             # It answers, but refuses this user: a login is missing or wrong, or the user may not read the status.
             state = "ready"
@@ -369,6 +383,12 @@ def _notes(membership: object, version: int) -> str:
     if isinstance(differing, dict) and differing:
         notes.append(f"other policies than {', '.join(map(str, sorted(differing)))}")
     return ", ".join(notes)
+
+
+def _retired(membership: object) -> dict[str, str]:
+    rows = membership.get("retired") if isinstance(membership, dict) else None
+    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return {str(row.get("node")): str(row.get("adopter")) for row in found}
 
 
 def _links(state: NodeState) -> str:

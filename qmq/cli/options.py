@@ -2,7 +2,7 @@
 
 import math
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,6 +64,13 @@ def keep_own_headers(headers: Collection[tuple[str, str]], own: Collection[str])
     for name, _ in headers:
         if name in own:
             raise click.UsageError(f"--header {name}: the command sets this header")
+
+
+def check_kind(destination: str, kinds: Iterable[str] = ("queue",)) -> None:
+    """Raise UsageError if `destination` does not begin with one of these kinds."""
+    forms = [f"/{kind}/NAME" for kind in kinds]
+    if not any(destination.startswith(form.removesuffix("NAME")) for form in forms):
+        raise click.UsageError(f"{destination!r} must be {' or '.join(forms)}")
 
 
 FILE = click.Path(dir_okay=False, path_type=Path)

@@ -68,6 +68,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     ]
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def byte_size(count: int) -> str:
     """`1.5 MiB`; exact below 1 KiB."""
     size, unit = float(count), "B"

@@ -108,3 +108,22 @@ def test_a_policy_without_values_or_with_one_key_twice_is_a_mistake_of_the_comma
     run: Run, values: tuple[str, ...]
 ) -> None:
     assert run("policies", "set", Q, *values).exit_code == 2
+
+
+def test_a_diff_shows_no_password_hash(run: Run, tmp_path: Path) -> None:
+    def document(**users: str) -> dict[str, object]:
+        found = {name: {"password_hash": text, "groups": [text]} for name, text in users.items()}
+        return {"qmq_definitions": 1, "definitions": {"user": found}}
+
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps(document(ann="hash1", bob="hash2")))
+    with answers(document=document(ann="hash3")) as node:
+        text = run("definitions", "diff", str(file), "--at", node.at)
+    with answers(document=document(ann="hash3")) as node:
+        rows = json.loads(run("definitions", "diff", str(file), "--at", node.at, "--json").stdout)["differences"]
+
+    assert text.exit_code == 1
+    for secret in ("hash1", "hash2", "hash3"):
+        assert f'"password_hash": "{secret}"' not in text.stdout
+    assert [(row["mesh"] or {}).get("password_hash") for row in rows] == ["hidden", None]
+    assert [row["file"]["password_hash"] for row in rows] == ["hidden, another", "hidden"]

@@ -31,7 +31,7 @@ def test_it_says_what_is_deleted(run: Run, options: tuple[str, ...], done: str) 
 
     assert (result.exit_code, result.output) == (
         0,
-        f"/fanout/f {done}: 3 messages, 2 durable subscriptions; 1 subscribers of this node\n",
+        f"/fanout/f {done}: 3 messages, 2 durable subscriptions; 1 subscriber of this node\n",
     )
     assert sent(node)["destination"] == "/control/delete/fanout/f"
     assert sent(node).get("dry-run") == ("true" if options else None)

@@ -31,7 +31,7 @@ from qmq.server.clients.login import FAILED_LOGIN_SECONDS
 from qmq.wire.stomp import Frame
 
 from .conftest import Run
-from .stub import StubNode, frame, polite
+from .stub import StubNode, frame, polite, receipt_of
 
 STUB = (sys.executable, "-m", "tests.cli.stub")
 
@@ -354,3 +354,25 @@ def test_status_shows_which_nodes_answer(make_mesh: MakeMesh, run: Run) -> None:
     facts = json.loads(as_json.output)
     assert facts["mesh"] == "test"
     assert [(node["state"], node["links_up"]) for node in facts["nodes"]] == [("ready", 3), ("silent", None)]
+
+
+def test_status_shows_a_retired_node_as_such_and_does_not_wait_for_it(tmp_path: Path, run: Run) -> None:
+    membership = {"peers_version": 1, "retired": [{"node": "b", "adopter": "a"}]}
+    status = json.dumps({"node": "a", "peers": [], "membership": membership})
+
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        return receipt_of(got, ("status", status)) if got.head.command == "SEND" else polite(node, got)
+
+    with StubNode(answer) as node, socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        peers = tmp_path / "peers.toml"
+        rows = (("a", node.at), ("b", f"127.0.0.1:{unused.getsockname()[1]}"))
+        nodes = (
+            f'[[nodes]]\nname = "{n}"\nclient = "{at}"\nmesh = "127.0.0.1:{m}"\n' for m, (n, at) in enumerate(rows, 1)
+        )
+        peers.write_text(f'mesh = "m"\nversion = 1\n{"".join(nodes)}', "utf-8")
+        result = run("mesh", "status", str(peers), "--json")
+
+    states = [(one["node"], one["state"], one["notes"]) for one in json.loads(result.stdout)["nodes"]]
+    assert states == [("a", "ready", ""), ("b", "retired", "a has adopted its messages; take it out of the peers file")]
+    assert result.exit_code == 0

@@ -137,3 +137,10 @@ def test_a_time_of_rates_out_of_range_is_refused(run: Run) -> None:
 
     assert result.exit_code == 2
     assert "1<=x<=5" in result.output
+
+
+def test_subscribers_of_a_name_without_kind_are_an_error_of_the_command_line(run: Run) -> None:
+    result = run("subscribers", "jobs")
+
+    assert result.exit_code == 2
+    assert "'jobs' must be /queue/NAME or /topic/NAME or /fanout/NAME" in result.output

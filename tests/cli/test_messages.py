@@ -55,3 +55,16 @@ def test_a_trace_prints_events_copies_and_what_is_not_known(run: Run) -> None:
 def test_a_trace_of_which_nothing_is_known_ends_with_exit_code_1(run: Run) -> None:
     with answers(events=[], messages=0, copies=[], unknown=["everything"]) as node:
         assert run("trace", "x", "--at", node.at).exit_code == 1
+
+
+def test_a_peek_says_on_stderr_that_there_are_more(run: Run) -> None:
+    with answers(rows=[ROW], more=True) as node:
+        result = run("peek", "/queue/q", "--count", "1", "--at", node.at)
+
+    assert (result.exit_code, result.stderr) == (0, "qmq: /queue/q has more messages; see --count\n")
+
+
+def test_a_trace_of_an_unknown_message_names_no_disks(run: Run) -> None:
+    unknown = "everything: no node that answered knows this message-id"
+    with answers(events=[], messages=0, copies=[], unknown=[unknown]) as node:
+        assert run("trace", "x", "--at", node.at).stdout == f"not known: {unknown}\n"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import click
 
@@ -11,6 +11,8 @@ from ..client import Endpoint, Headers
 from ..options import client_options, json_option, together
 from ..output import Failed, print_json, printable, table
 from .request import ask, check_kind
+
+SECRET: Final = "password_hash"
 
 change_options: Callable[..., Any] = together(
     client_options,
@@ -65,12 +67,12 @@ def import_(file: BinaryIO, node: Endpoint, quorum: bool, dry_run: bool, as_json
 def diff(file: BinaryIO, node: Endpoint, as_json: bool) -> None:
     """Show how the definitions of the mesh differ from a file.
 
-    FILE is as for `import`. Exit code 1 if they differ.
+    FILE is as for `import`. Password hashes are not shown, only whether they differ. Exit code 1 if they differ.
     """
     wanted, left_out = read_document(file.read())
     present, _ = read_document(json.dumps(_export(node)).encode())
     rows = [
-        {"kind": kind, "name": name, "mesh": mesh, "file": in_file}
+        {"kind": kind, "name": name, **_without_secrets(mesh, in_file)}
         for kind, name, mesh, in_file in differences(present, wanted)
     ]
     if as_json:
@@ -145,6 +147,16 @@ def delete_policy(pattern: str, node: Endpoint, quorum: bool, dry_run: bool, as_
 def _export(node: Endpoint) -> dict[str, Any]:
     found = ask(node, "definitions/export").get("document")
     return found if isinstance(found, dict) else document({})
+
+
+def _without_secrets(mesh: Mapping[str, Any] | None, in_file: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Both values of a difference. A terminal or a log of CI must not get password hashes."""
+    differ = mesh is not None and in_file is not None and mesh.get(SECRET) != in_file.get(SECRET)
+    return {"mesh": _hidden(mesh, "hidden"), "file": _hidden(in_file, "hidden, another" if differ else "hidden")}
+
+
+def _hidden(value: Mapping[str, Any] | None, word: str) -> Mapping[str, Any] | None:
+    return {**value, SECRET: word} if value is not None and SECRET in value else value
 
 
 def change_headers(quorum: bool, dry_run: bool) -> Headers:

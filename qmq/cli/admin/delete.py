@@ -6,7 +6,7 @@ import click
 
 from ..client import Endpoint
 from ..options import client_options, json_option
-from ..output import print_json, printable
+from ..output import counted, print_json, printable
 from .request import JOB_SECONDS, check_kind, show_missing
 
 COUNTS = ("messages", "subscribers", "durable-subscriptions")
@@ -49,9 +49,9 @@ def delete(destination: str, node: Endpoint, force: bool, dry_run: bool, as_json
             done += f" on {answer.get('nodes-answered')} of {answer.get('nodes-asked')} nodes"
         more = ""
         if "subscribers" in counts:
-            more = f", {counts['durable-subscriptions']} durable subscriptions"
-            more += f"; {counts['subscribers']} subscribers of this node"
-        click.echo(printable(f"{destination} {done}: {counts.get('messages', 0)} messages{more}"))
+            more = f", {counted(counts['durable-subscriptions'], 'durable subscription')}"
+            more += f"; {counted(counts['subscribers'], 'subscriber')} of this node"
+        click.echo(printable(f"{destination} {done}: {counted(counts.get('messages', 0), 'message')}{more}"))
         if missing and not dry_run:
             click.echo(printable(f"what {', '.join(missing)} has stays: run the command again"))
         if paused:

@@ -29,7 +29,10 @@ def peek(destination: str, node: Endpoint, count: int, as_json: bool) -> None:
     kept. Of a topic: the retained message.
     """
     check_kind(destination, ("queue", "topic", "fanout"))
-    _show(ask(node, f"peek{destination}", [("count", str(count))]), as_json)
+    facts = ask(node, f"peek{destination}", [("count", str(count))])
+    _show(facts, as_json)
+    if facts.get("more") and not as_json:
+        click.echo(f"qmq: {destination} has more messages; see --count", err=True)
 
 
 @click.command
@@ -53,8 +56,7 @@ def trace(message_id: str, node: Endpoint, as_json: bool) -> None:
     """Show what has become of a message.
 
     Where it was accepted, copied, delivered and settled. The journal of the node is searched, and all nodes are asked
-    what they have of it now. What is not known any more
-    is named. Exit code 1 if nothing is known.
+    what they have of it now. What is not known any more is named. Exit code 1 if nothing is known.
     """
     facts = ask(node, f"trace/{message_id}", [])
     if as_json:
@@ -68,7 +70,9 @@ def trace(message_id: str, node: Endpoint, as_json: bool) -> None:
             click.echo(printable(line).rstrip())
         for one in facts.get("in_flight", []):
             click.echo(printable(f"now  with {one.get('connection')} {one.get('user') or '-'} {one.get('address')}"))
-        click.echo(printable(f"now  on the disks of {', '.join(facts.get('copies', [])) or 'no node that answered'}"))
+        if facts.get("copies") or facts.get("events"):
+            copies = ", ".join(facts.get("copies", [])) or "no node that answered"
+            click.echo(printable(f"now  on the disks of {copies}"))
         for text in facts.get("unknown", []):
             click.echo(printable(f"not known: {text}"))
     if not facts.get("events") and not facts.get("messages"):

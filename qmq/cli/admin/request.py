@@ -1,15 +1,16 @@
 """A verb's request and its response, as all administrative commands send and show them."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from ..client import Endpoint, Headers
 from ..listing import ANSWERS
+from ..options import check_kind as check_kind
 from ..options import together
-from ..output import Failed, print_json, printable
+from ..output import Failed, counted, print_json, printable
 
 JOB_SECONDS = 3600.0
 """How long a command waits for a job that may settle millions of messages, unless `--patience` says otherwise."""
@@ -28,13 +29,6 @@ job_options: Callable[..., Any] = together(
     one_node_option,
     click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
 )
-
-
-def check_kind(destination: str, kinds: Iterable[str] = ("queue",)) -> None:
-    """Raise UsageError if `destination` does not begin with one of these kinds."""
-    forms = [f"/{kind}/NAME" for kind in kinds]
-    if not any(destination.startswith(form.removesuffix("NAME")) for form in forms):
-        raise click.UsageError(f"{destination!r} must be {' or '.join(forms)}")
 
 
 def run_job(
@@ -67,7 +61,7 @@ def run_job(
     else:
         would = "would be " if dry_run else ""
         to = f" to {more['to']}" if "to" in more else ""
-        click.echo(printable(f"{queue}: {messages} message{'s' * (messages != 1)} {would}{DONE[verb]}{to}"))
+        click.echo(printable(f"{queue}: {counted(messages, 'message')} {would}{DONE[verb]}{to}"))
     show_missing(answer)
 
 

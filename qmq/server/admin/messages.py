@@ -54,68 +54,80 @@ class MessagesContext(Engine, Committing, Protocol):
 async def peek(context: MessagesContext, destination: str, count: int) -> Facts:
     """The first `count` messages of a queue or fanout, or the retained message of a topic. Raises Refused."""
     kind = kind_of(destination)
+    page = _Page(count)
     if kind is DestinationKind.QUEUE:
-        found = await _queue_messages(context, destination, count)
+        await _queue_messages(context, destination, page)
     elif kind is DestinationKind.FANOUT:
-        found = await _fanout_messages(context, destination, count)
+        await _fanout_messages(context, destination, page)
     elif kind is DestinationKind.TOPIC:
         retained = context.broker.retained
         value = retained.older(destination, retained.change)
-        found = [] if value is None else [value]
+        page.messages = [] if value is None else [value]
     else:
         raise Refused("not-supported", f"Only queues, topics and fanouts keep messages, not {destination}.")
     consumed = _in_flight(context)
     now_us = context.environment.now_us()
-    rows = [_row(context, message, _state(context, message, consumed, now_us)) for message in found]
-    return {"messages": len(rows), "rows": rows}
+    rows = [_row(context, message, _state(context, message, consumed, now_us)) for message in page.messages]
+    return {"messages": len(rows), "more": page.is_full, "rows": rows}
 
 
-async def _queue_messages(context: MessagesContext, queue: str, count: int) -> list[Message]:
+class _Page:
+    """The first messages of a destination, up to the bounds; `is_full`: there are more."""
+
+    def __init__(self, count: int) -> None:
+        self.messages: list[Message] = []
+        self.is_full = False
+        self._count = count
+        self._bytes = 0
+
+    def add(self, message: Message) -> None:
+        if len(self.messages) >= self._count or self._bytes >= PEEK_BYTES_MAX:
+            self.is_full = True
+        if not self.is_full:
+            self.messages.append(message)
+            self._bytes += len(message.body) + len(message.envelope.headers)
+
+
+async def _queue_messages(context: MessagesContext, queue: str, found: _Page) -> None:
     """In the order of delivery, node after node within a priority; memory-only messages of this node come first."""
     await context.flushed()
     await context.checkpoints.bring_up()
     broker, store = context.broker, context.store
-    found = [one for one in broker.bulk_settlement.in_memory(queue) if one.sequence < 0][:count]
-    size = sum(map(_bytes_of, found))
+    for one in broker.bulk_settlement.in_memory(queue):
+        if one.sequence < 0:
+            found.add(one)
     nodes = [context.origin.node, *sorted(context.peer_names)]
     levels = await context.environment.run_blocking(partial(queue_levels, store, nodes, queue, FAR_US))
     for priority, node, limit in levels:
         after: Dot | None = None
-        while len(found) < count and size < PEEK_BYTES_MAX:
+        while not found.is_full:
             page = partial(store.queues.page, node, queue, priority, after, FAR_US, limit)
             rows = await context.environment.run_blocking(page)
             context.check_damage()
             for row in rows:
                 message = context.replay.message_of_row(row)
-                is_settled = broker.queues.paging.is_settled(queue, row.dot)
-                if message is not None and not is_settled and len(found) < count and size < PEEK_BYTES_MAX:
-                    found.append(message)
-                    size += _bytes_of(message)
+                if message is not None and not broker.queues.paging.is_settled(queue, row.dot):
+                    found.add(message)
             if len(rows) < limit:
                 break
             after = rows[-1].dot
-    return found
 
 
-async def _fanout_messages(context: MessagesContext, destination: str, count: int) -> list[Message]:
+async def _fanout_messages(context: MessagesContext, destination: str, found: _Page) -> None:
     await context.flushed()
     store = context.store
     position = store.fanout_start(destination)
-    found: list[Message] = []
-    size = 0
-    while len(found) < count and size < PEEK_BYTES_MAX:
+    while not found.is_full:
         page = await context.environment.run_blocking(
             partial(store.fanout_page, destination, position, PEEK_BYTES_MAX // 4)
         )
         for origin, record in page.rows:
             message = context.replay.message_of(origin, record)
-            if message is not None and len(found) < count and size < PEEK_BYTES_MAX:
-                found.append(message)
-                size += _bytes_of(message)
+            if message is not None:
+                found.add(message)
         if page.at_end:
             break
         position = page.position
-    return found
 
 
 async def get(context: MessagesContext, message_id: str) -> Facts:
@@ -253,7 +265,3 @@ def _body(body: bytes) -> Facts:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"body_base64": b64encode(body).decode()}
-
-
-def _bytes_of(message: Message) -> int:
-    return len(message.body) + len(message.envelope.headers)

@@ -256,7 +256,10 @@ async def _trace(context: VerbContext, asked: VerbRequest) -> Facts:
     found, missing = await ask_nodes(context, "whereabouts", {"id": message_id}, is_mesh=True)
     in_flight = [consumer for one in found.values() for consumer in one["in_flight"]]
     copies = [node for node, one in found.items() if one["has_record"]]
-    unknown = [*facts.pop("unknown"), *(f"copy and deliveries on {node}: no answer" for node in missing)]
+    unknown = facts.pop("unknown")
+    if not (facts["events"] or facts["messages"] or copies):
+        unknown = ["everything: no node that answered knows this message-id"]
+    unknown += [*(f"copy and deliveries on {node}: no answer" for node in missing)]
     return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
 
 
