@@ -202,7 +202,7 @@ def _check_record(record: Record, head: BatchHead) -> None:
             _check_body(record)
         elif kind in FACTS:
             _check_fact(kind, record.body)
-    except (CorruptLog, ValueError, TypeError, msgpack.UnpackException) as error:
+    except (CorruptLog, ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         # The compiled build raises TypeError if a field is not of its annotated type.
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin}: {error}") from error
     except MeshError as error:

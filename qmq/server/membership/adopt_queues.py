@@ -27,7 +27,7 @@ from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
 from qmq.record_codec import Replay
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.replication.protocol.values import SEQUENCE_MAX, array, mapping, number, origin_of
+from qmq.replication.protocol.values import SEQUENCE_MAX, array, mapping, number, origin_of, text
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
@@ -79,8 +79,8 @@ def respond_holding(context: AdoptionContext, request: bytes) -> bytes:
     Raises Refused for an invalid request.
     """
     try:
-        owner = str(decode_json(request)["holds"])
-    except (ValueError, TypeError, KeyError) as error:
+        owner = text(decode_json(request)["holds"])
+    except (ValueError, TypeError, KeyError, MeshError) as error:
         raise Refused("bad-destination", "an invalid request about held messages") from error
     if not context.takeover.has_let_go(owner) or _is_adopter(context, owner):
         return json.dumps({"holds": None}).encode()

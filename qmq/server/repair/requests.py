@@ -14,7 +14,16 @@ from qmq.cursors import Move
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, MeshError
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.replication.protocol.values import array, check_dots, check_move, name_of, number, octets, pack_dot_groups
+from qmq.replication.protocol.values import (
+    array,
+    check_dots,
+    check_move,
+    name_of,
+    number,
+    octets,
+    pack_dot_groups,
+    text,
+)
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.runtime.contexts import MeshPeers
 from qmq.storage.format.cursor_record import unpack_move
@@ -80,7 +89,7 @@ async def ask_subscriptions(context: MeshPeers, peer: str, after: tuple[str, str
     fields = await _ask(context, peer, _packed("durables", after), 1)
     try:
         pairs = [] if fields is None else [array(pair, 2) for pair in array(fields[0])]
-        moves = [unpack_move(str(destination), octets(packed)) for destination, packed, *_ in pairs]
+        moves = [unpack_move(text(destination), octets(packed)) for destination, packed, *_ in pairs]
         for move in moves:
             check_move(move)
     except (MeshError, CorruptLog, TypeError):

@@ -11,7 +11,7 @@ from qmq.broker.broker import Broker
 from qmq.cursors import Move, Name
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, MeshError, Refused
-from qmq.replication.protocol.values import array, check_dots, number, origin_of, pack_dot_groups
+from qmq.replication.protocol.values import array, check_dots, number, origin_of, pack_dot_groups, text
 from qmq.server.repair.requests import ELEMENTS_MAX
 from qmq.server.runtime.contexts import Engine, Repairing, Reporting
 from qmq.storage.format.cursor_record import pack_move
@@ -47,7 +47,7 @@ class RepairResponder:
             what = fields[0]
             if what == "rest":
                 origin = origin_of(fields[1], fields[2])
-                fanout = str(fields[5]) if len(fields) > 5 else ""
+                fanout = text(fields[5]) if len(fields) > 5 else ""
                 row = number(fields[6]) if len(fields) > 6 else None
                 async with self._answering:
                     try:
@@ -67,7 +67,7 @@ class RepairResponder:
                     [origin_of(values[at], values[at + 1]) for at in range(0, len(values) - 1, 2)]
                 )
             if what == "durables":
-                after = None if fields[1] is None else Name(*map(str, array(fields[1], 3)[:3]))
+                after = None if fields[1] is None else Name(*map(text, array(fields[1], 3)[:3]))
                 return _packed(_pictures(context.broker, after))
         except (ValueError, IndexError, MeshError, msgpack.UnpackException) as error:
             raise Refused("bad-destination", f"an invalid repair request: {error}") from error

@@ -59,7 +59,7 @@ def unpack_seals(body: bytes) -> list[Seal]:
             Seal(Origin(str(node), int(number)), int(last), bool(released), str(of))
             for node, number, last, released, of, *_ in msgpack.unpackb(body)
         ]
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a list of seals: {error}") from error
 
 

@@ -32,7 +32,7 @@ def unpack_delete(body: bytes) -> Vector:
     try:
         vector = msgpack.unpackb(body)["before"]
         return {Origin(str(node), int(incarnation)): int(last) for node, incarnation, last in vector}
-    except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a deletion: {error}") from error
 
 

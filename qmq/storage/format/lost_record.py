@@ -38,7 +38,7 @@ def unpack_lost(body: bytes) -> LostRange:
     try:
         node, incarnation, first, last, *_ = msgpack.unpackb(body)
         return LostRange(Origin(str(node), int(incarnation)), int(first), int(last))
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a range of records: {error}") from error
 
 

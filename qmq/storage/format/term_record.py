@@ -34,7 +34,7 @@ def unpack_term(kind: int, body: bytes) -> TermNote:
     try:
         owner, number, server = msgpack.unpackb(body)[:3]
         return TermNote(str(owner), int(number), str(server), kind == RecordKind.VOTE)
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a term: {error}") from error
 
 
