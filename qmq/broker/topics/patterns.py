@@ -2,7 +2,7 @@
 
 The cost of a match does not grow with the number of subscriptions: exact names and prefixes are dictionary
 look-ups, one per distinct prefix length; dotted wildcards walk a trie by words. A table can bound the trie: its nodes,
-and how many of them the match of any name can visit (`_Node.visits`). A pattern that breaks a bound is refused.
+and how many of them the match of any name can visit (`WordNode.visits`). A pattern that breaks a bound is refused.
 
 Matches are remembered until the name itself changes or a pattern that matches it.
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Generic, NoReturn, TypeVar
 
 from qmq.broker.messages.destination import is_pattern
+from qmq.broker.topics.word_trie import WordNode, ascend, descend, walk
 from qmq.errors import Refused
 
 T = TypeVar("T")
@@ -28,69 +29,6 @@ CHANGES_MAX = 16
 
 VISITS_MAX = 5_000
 """Nodes of the trie that the match of one name may visit, some 3 ms."""
-
-NAME_WORDS = 128
-"""Words of the longest name, for the reckoning of `#`."""
-
-COUNTED_FROM = 16
-"""Children of a node whose costs are counted instead of looked at one by one."""
-
-
-class _Node(Generic[T]):
-    """One word of the trie of dotted wildcards.
-
-    `size` counts the nodes from here on, `visits` how many of them the rest of one name can visit at most: of the
-    children that are plain words only one goes on, `*` and `#` go on besides. Behind `#` a name can begin again at each
-    of its words, but meets no node twice at the same word.
-    """
-
-    __slots__ = ("_costs", "children", "size", "takes_any", "values", "visits")
-
-    def __init__(self, takes_any: bool = False) -> None:
-        self.takes_any = takes_any
-        """Reached by `#`: any further word leads here again."""
-        self.children: dict[str, _Node[T]] = {}
-        self.values: dict[T, None] | None = None
-        self.size = 1
-        self.visits = NAME_WORDS if takes_any else 1
-        # How many children that are plain words have which `visits`; only where there are many.
-        self._costs: dict[int, int] | None = None
-
-    def reckon(self, word: str, before: int, after: int) -> None:
-        """The child at `word` is new (`before` is 0), gone (`after` is 0), or has other `visits`."""
-        if word != "*" and word != "#":
-            self._count(before, after)
-        star, rest = self.children.get("*"), self.children.get("#")
-        visits = 1 + self._most() + (0 if star is None else star.visits) + (0 if rest is None else rest.visits)
-        self.visits = NAME_WORDS * min(self.size, visits) if self.takes_any else visits
-
-    def _count(self, before: int, after: int) -> None:
-        costs = self._costs
-        if costs is None:
-            if len(self.children) > COUNTED_FROM:
-                self._costs = costs = {}
-                for word, child in self.children.items():
-                    if word != "*" and word != "#":
-                        costs[child.visits] = costs.get(child.visits, 0) + 1
-            return
-        if before:
-            costs[before] -= 1
-            if not costs[before]:
-                del costs[before]
-        if after:
-            costs[after] = costs.get(after, 0) + 1
-        if not costs:
-            self._costs = None
-
-    def _most(self) -> int:
-        """The most `visits` of a child that is a plain word."""
-        if self._costs is not None:
-            return max(self._costs, default=0)
-        most = 0
-        for word, child in self.children.items():
-            if child.visits > most and word != "*" and word != "#":
-                most = child.visits
-        return most
 
 
 class _Several(Generic[T]):
@@ -116,7 +54,7 @@ class PatternTable(Generic[T]):
         self._exact: dict[str, T | _Several[T]] = {}
         self._prefixes: dict[str, dict[T, None]] = {}
         self._prefix_lengths: dict[int, int] = {}
-        self._root: _Node[T] = _Node()
+        self._root: WordNode[T] = WordNode()
         # Patterns that are no exact names -> how many values they have.
         self._counts: dict[str, int] = {}
         self._remembered: dict[str, tuple[T, ...]] = {}
@@ -128,6 +66,11 @@ class PatternTable(Generic[T]):
     def words(self) -> int:
         """Words of all dotted wildcards; those that begin alike share theirs."""
         return self._root.size - 1
+
+    @property
+    def visits(self) -> int:
+        """How many nodes of the trie the match of one name can visit."""
+        return self._root.visits
 
     def __len__(self) -> int:
         return len(self._exact) + len(self._counts)
@@ -177,7 +120,7 @@ class PatternTable(Generic[T]):
     def _values_of(self, pattern: str) -> dict[T, None]:
         """The values of a dotted wildcard; its nodes are made when they are missing. Raises Refused."""
         words = _words(pattern)
-        node = _descend(self._root, words)
+        node = descend(self._root, words)
         if self.words_max and self.words > self.words_max:
             self._refuse(words, f"The node holds patterns of at most {self.words_max} words in all.")
         if self.visits_max and self._root.visits > self.visits_max:
@@ -187,7 +130,7 @@ class PatternTable(Generic[T]):
         return node.values
 
     def _refuse(self, words: list[str], why: str) -> NoReturn:
-        _ascend(self._root, words)
+        ascend(self._root, words)
         raise Refused("too-many-patterns", why)
 
     def remove(self, pattern: str, value: T) -> None:
@@ -214,7 +157,7 @@ class PatternTable(Generic[T]):
                 del self._counts[pattern]
 
     def _remove_words(self, words: list[str], value: T) -> bool:
-        node: _Node[T] | None = self._root
+        node: WordNode[T] | None = self._root
         for word in words:
             if node is not None:
                 node = node.children.get(word)
@@ -223,7 +166,7 @@ class PatternTable(Generic[T]):
         del node.values[value]
         if not node.values:
             node.values = None
-            _ascend(self._root, words)
+            ascend(self._root, words)
         return True
 
     def _remove_prefix(self, prefix: str, value: T) -> bool:
@@ -291,7 +234,7 @@ class PatternTable(Generic[T]):
             if length <= len(name):
                 found.update(self._prefixes.get(name[:length], {}))
         if self._root.children:
-            _walk(self._root, _words(name), found)
+            walk(self._root, _words(name), found)
         return tuple(found)
 
 
@@ -305,12 +248,12 @@ class Pattern:
 
     def __init__(self, pattern: str) -> None:
         self._prefix = _prefix_of(pattern)
-        self._root: _Node[bool] = _Node()
+        self._root: WordNode[bool] = WordNode()
         self.visits = 1
         if self._prefix is not None:
             self.literal = self._prefix
             return
-        _descend(self._root, _words(pattern)).values = {True: None}
+        descend(self._root, _words(pattern)).values = {True: None}
         self.visits = self._root.visits
         beginning, wildcard = min((pattern.partition(sign)[:2] for sign in "*#"), key=lambda parts: len(parts[0]))
         # `a.#` matches `a` too.
@@ -321,7 +264,7 @@ class Pattern:
         if self._prefix is not None:
             return name.startswith(self._prefix)
         found: dict[bool, None] = {}
-        _walk(self._root, _words(name), found)
+        walk(self._root, _words(name), found)
         return bool(found)
 
 
@@ -336,82 +279,3 @@ def _prefix_of(pattern: str) -> str | None:
 def _words(name: str) -> list[str]:
     """The dotted words after the kind: `/topic/a.b` has a and b."""
     return name[name.find("/", 1) + 1 :].split(".")
-
-
-def _walk(root: _Node[T], words: list[str], found: dict[T, None]) -> None:
-    """Collect what matches `words` below `root`.
-
-    Goes word by word with all nodes reached so far, so no pattern costs more than nodes times words: trying every
-    length for every `#` instead, a subscriber could send patterns whose match takes years.
-    """
-    reached: dict[_Node[T], None] = {}
-    _reach(root, reached)
-    for word in words:
-        following: dict[_Node[T], None] = {}
-        for node in reached:
-            if node.takes_any:
-                _reach(node, following)
-            child = node.children.get(word)
-            if child is not None:
-                _reach(child, following)
-            child = node.children.get("*")
-            if child is not None:
-                _reach(child, following)
-        reached = following
-    for node in reached:
-        if node.values is not None:
-            found.update(node.values)
-
-
-def _reach(node: _Node[T], reached: dict[_Node[T], None]) -> None:
-    """Add `node`, and what follows it when each `#` takes no word at all."""
-    following: _Node[T] | None = node
-    while following is not None and following not in reached:
-        reached[following] = None
-        following = following.children.get("#")
-
-
-def _descend(root: _Node[T], words: list[str]) -> _Node[T]:
-    """The node that `words` lead to; made, with those before it, when it is missing."""
-    way = [root]
-    made = 0
-    for word in words:
-        child = way[-1].children.get(word)
-        if child is None:
-            child = way[-1].children[word] = _Node(takes_any=word == "#")
-            made += 1
-        way.append(child)
-    if made:
-        known = len(words) - made
-        after = before = 0
-        for index in range(len(words) - 1, -1, -1):
-            node = way[index]
-            node.size += min(made, len(words) - index)
-            after = way[index + 1].visits
-            known_before = node.visits
-            # A new node is new to the one before it.
-            node.reckon(words[index], 0 if index >= known else before, after)
-            before = known_before
-    return way[-1]
-
-
-def _ascend(root: _Node[T], words: list[str]) -> None:
-    """From the node that `words` lead to up: remove what leads nowhere any more."""
-    way = [root]
-    for word in words:
-        way.append(way[-1].children[word])
-    gone = before = 0
-    for index in range(len(words), 0, -1):
-        node, parent, word = way[index], way[index - 1], words[index - 1]
-        known_before = parent.visits
-        if not node.children and node.values is None:
-            gone += 1
-            parent.size -= gone
-            del parent.children[word]
-            parent.reckon(word, before or node.visits, 0)
-        else:
-            if not gone:
-                return
-            parent.size -= gone
-            parent.reckon(word, before, node.visits)
-        before = known_before

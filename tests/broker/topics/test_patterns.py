@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qmq.broker.topics import patterns
-from qmq.broker.topics.patterns import VISITS_MAX, Pattern, PatternTable, _Node, _reach, _words
+from qmq.broker.topics.patterns import VISITS_MAX, Pattern, PatternTable, _words
+from qmq.broker.topics.word_trie import WordNode, reach
 from qmq.errors import Refused
 
 
@@ -183,7 +184,7 @@ def test_patterns_of_many_hashes_cost_no_more_than_nodes_times_words(monkeypatch
             steps["look-ups"] += 1
             return super().get(key, default)
 
-    def count_look_ups(node: patterns._Node[str]) -> None:
+    def count_look_ups(node: WordNode[str]) -> None:
         for child in node.children.values():
             count_look_ups(child)
         monkeypatch.setattr(node, "children", Counted(node.children))
@@ -238,15 +239,15 @@ def test_a_table_is_the_collection_of_its_patterns() -> None:
 
 def visits_of(table: PatternTable[str], name: str) -> int:
     """How many nodes the match of `name` visits, the same node at two words twice."""
-    reached: dict[_Node[str], None] = {}
-    _reach(table._root, reached)
+    reached: dict[WordNode[str], None] = {}
+    reach(table._root, reached)
     visits = len(reached)
     for word in _words(name):
-        following: dict[_Node[str], None] = {}
+        following: dict[WordNode[str], None] = {}
         for node in reached:
             for child in (node if node.takes_any else None, node.children.get(word), node.children.get("*")):
                 if child is not None:
-                    _reach(child, following)
+                    reach(child, following)
         reached = following
         visits += len(reached)
     return visits
