@@ -31,12 +31,13 @@ from qmq.server.admin.counts import (
 from qmq.server.admin.definitions import DEFINITIONS, UNDERSTOOD_DEFINITIONS, definitions_response
 from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_answer, status_answer
 from qmq.server.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, rates_between
-from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, VerbRequest, run_verb, verb_of
+from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
+from qmq.server.peers.verb_request import VerbRequest
 
 STATUS = "/control/status"
 MOVE = "/control/move"

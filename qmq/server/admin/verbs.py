@@ -26,6 +26,7 @@ from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
 from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.verb_request import VerbRequest
 
 CONTROL: Final = "/control/"
 NAMED_IN_AUDIT: Final[Mapping[str, str]] = {
@@ -56,31 +57,6 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 PEEK_MAX: Final = 1000
 
 log = logging.getLogger("qmq.admin")
-
-
-class VerbRequest(NamedTuple):
-    """One SEND to `/control/VERB/…`. `about` is what follows the verb, with its slash; `user` None: without login."""
-
-    verb: str
-    about: str
-    headers: Mapping[str, str]
-    user: str | None
-    address: str
-    session: int
-    body: bytes = b""
-
-    @property
-    def is_mesh(self) -> bool:
-        """Whether all nodes are asked. Raises Refused for a scope that is none."""
-        scope = self.headers.get("scope", "node")
-        if scope not in ("node", "mesh"):
-            raise Refused("bad-scope", "The header scope is node or mesh.")
-        return scope == "mesh"
-
-    @property
-    def is_dry_run(self) -> bool:
-        """Whether the response says what would happen, and nothing changes."""
-        return is_said(self.headers, "dry-run")
 
 
 class VerbContext(DeclareContext, DeleteContext, QueryContext, Protocol):
