@@ -35,7 +35,12 @@ from qmq.deletions import DELETIONS_MAX, Deletion, Deletions
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 
-TOPIC, QUEUE, FANOUT = DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKind.FANOUT
+TOPIC, QUEUE, FANOUT, EXCHANGE = (
+    DestinationKind.TOPIC,
+    DestinationKind.QUEUE,
+    DestinationKind.FANOUT,
+    DestinationKind.EXCHANGE,
+)
 """Asked about for every message: a name of the module is found faster than a member of an enumeration."""
 
 
@@ -130,16 +135,22 @@ class Broker:
             message = Message(envelope, body, self.origin, sequence, now_us)
             out.records.append(message)
             out.record_bytes += len(body) + len(envelope.headers) + RECORD_OVERHEAD_BYTES
+        elif kind is EXCHANGE:
+            self._send_copies(envelope, body, now_us, out)
+            return
         else:
             self.memory_sequence += 1
             message = Message(envelope, body, self.origin, -self.memory_sequence, now_us)
-        if envelope.key is not None:
-            self._learn(message, now_us)
         totals, name = self.totals, envelope.destination
         (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += 1
         if kind is TOPIC:
             self.topic_router.publish(message, out)
-        elif kind is QUEUE:
+            if envelope.copies:
+                self._send_copies(envelope, body, now_us, out)
+            return
+        if envelope.key is not None:
+            self._learn(message, now_us)
+        if kind is QUEUE:
             self.queues.intake.push(message, out)
         elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
@@ -149,6 +160,15 @@ class Broker:
                 self.send(copy, body, now_us, out)
         else:
             self.replies.send(message, out)
+
+    def _send_copies(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
+        """Accept the copies of a message that has no record of its own.
+
+        One that its queue has by its dedup id is left out: bindings may have changed since the first attempt.
+        """
+        for copy in envelope.copies:
+            if copy.key is None or self.dedup.find(copy.key, now_us) is None:
+                self.send(copy, body, now_us, out)
 
     def send_run(self, envelope: Envelope, bodies: list[bytes], out: Outcome) -> bool:
         """`check_send` and `send` for many messages to one destination at once, accepted at `out.now_us`.

@@ -16,7 +16,10 @@ from qmq.errors import Refused
 RECORD_OVERHEAD_BYTES = 64
 
 COPIES_BYTES_MAX = 18 << 20
-"""A message and its copies in a fanout's children are one batch, which the storage format bounds."""
+"""A message and its copies are one batch, which the storage format bounds."""
+
+COPIES_MAX = 1000
+"""Queues that get a copy of one message: some 5 ms."""
 
 
 class SendLimits:
@@ -65,25 +68,29 @@ class SendLimits:
                 raise Refused("queue-full", f"The queue holds its maximum of {rules.messages_max} messages.")
             if rules.bytes_max and size + body_bytes_ahead + body_bytes > rules.bytes_max:
                 raise Refused("queue-full", f"The queue holds its maximum of {rules.bytes_max} bytes.")
-        elif envelope.copies:
-            self.check_copies(envelope, body_bytes, {})
-        elif envelope.retain is Retain.SET:
-            self.retained.check([(envelope, body_bytes)])
+        else:
+            if envelope.copies:
+                self.check_copies(envelope, body_bytes, {})
+            if envelope.retain is Retain.SET:
+                self.retained.check([(envelope, body_bytes)])
 
     def check_copies(self, envelope: Envelope, body_bytes: int, ahead: Mapping[str, tuple[int, int]]) -> None:
-        """Refuse a message to a fanout when a child of it has no room: all copies are taken, or none.
+        """Refuse a message when a queue that gets a copy has no room: all copies are taken, or none.
 
-        `ahead`: messages and bytes that go into a child before it, in the same transaction.
+        `ahead`: messages and bytes that go into a queue before it, in the same transaction.
         """
-        most = COPIES_BYTES_MAX // (1 + len(envelope.copies))
+        count = len(envelope.copies)
+        if count > COPIES_MAX:
+            raise Refused("too-many-copies", f"A message is copied to at most {COPIES_MAX} queues, not to {count}.")
+        most = COPIES_BYTES_MAX // (1 + count)
         if body_bytes + len(envelope.headers) + RECORD_OVERHEAD_BYTES > most:
-            raise Refused("body-too-large", f"A message to a fanout with children like these has at most {most} bytes.")
+            raise Refused("body-too-large", f"A message that is copied to {count} queues has at most {most} bytes.")
         for copy in envelope.copies:
             messages, size = ahead.get(copy.destination, (0, 0))
             try:
                 self.check_send(copy, body_bytes, messages, size)
             except Refused as refused:
-                message = f"The child {copy.destination} of this fanout takes no message now: {refused.message}"
+                message = f"{copy.destination} gets a copy, and takes no message now: {refused.message}"
                 raise Refused(refused.code, message) from None
 
     def open_fanout(self, destination: str) -> None:

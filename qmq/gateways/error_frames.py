@@ -11,6 +11,8 @@ KEEP_OPEN_CODES = frozenset(
         "memory-full",
         "bad-destination",
         "unknown-destination",
+        "unroutable",
+        "too-many-copies",
         "too-many-destinations",
         "too-many-patterns",
         "too-many-selectors",

@@ -63,6 +63,18 @@ def required(headers: Mapping[str, str], name: str, command: str) -> str:
     return value
 
 
+QUEUE_ALIAS = "/amq/queue/"
+"""As RabbitMQ names a queue that exists already."""
+
+
+def destination_of(headers: Mapping[str, str], command: str) -> str:
+    """The destination that the command is about, by its own name: the one place that knows aliases."""
+    destination = required(headers, "destination", command)
+    if destination.startswith(QUEUE_ALIAS):
+        return f"/queue/{destination.removeprefix(QUEUE_ALIAS)}"
+    return destination
+
+
 def ack_mode(headers: Mapping[str, str]) -> Ack:
     """`ack`, `auto` when absent (STOMP 1.2, SUBSCRIBE ack Header)."""
     text = headers.get("ack", "auto")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from qmq.broker.messages.receipt_levels import FSYNC, asked_level, asks_quorum, with_quorum
+from qmq.broker.routing.table import RoutingTable
 
 
 class Rules:
@@ -11,7 +12,7 @@ class Rules:
     whether a topic keeps every last value, `level` how many disks receipts about a destination wait for unless the
     frame says, `needs_quorum` whether those of ACKs wait until no node will hand the message out again. There are
     `replicas_max` other nodes. All these answer alike about destinations of one kind for which `likeness` gives the
-    same object.
+    same object. `routing` has the bindings; it does not count for `likeness`.
 
     Whoever changes anything here, or what these answer, raises `generation`: plans of another one are made anew.
     """
@@ -30,6 +31,7 @@ class Rules:
         "prefetch_max",
         "replicas_max",
         "retains",
+        "routing",
     )
 
     def __init__(
@@ -47,6 +49,7 @@ class Rules:
         needs_quorum: Callable[[str], bool] = lambda name: False,
         likeness: Callable[[str], object] = lambda name: object(),
         replicas_max: int = 0,
+        routing: RoutingTable | None = None,
     ) -> None:
         self.policy = policy
         self.children = children
@@ -61,6 +64,7 @@ class Rules:
         self.needs_quorum = needs_quorum
         self.likeness = likeness
         self.replicas_max = replicas_max
+        self.routing = routing or RoutingTable()
 
     def level_of(self, headers: Mapping[str, str], destination: str) -> int:
         """The level of receipts about `destination` that a frame asks for. Raises Refused."""

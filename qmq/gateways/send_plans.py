@@ -4,20 +4,22 @@ A plan counts for every session of the node, and until the operator's rules chan
 session (temporary queues, reply addresses) is worked out each time.
 """
 
-from collections.abc import Mapping
-
 from qmq.access.rights import Rights
 from qmq.broker.broker import Broker
-from qmq.broker.messages.dedup import DEDUP_HEADERS, RETRIED, SENDER, sender_of
+from qmq.broker.messages.dedup import DEDUP_HEADERS, SENDER, sender_of
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.send_options import check_terms
 from qmq.errors import Refused
-from qmq.gateways.headers import is_persistent, is_said, required, retain, unsaid
+from qmq.gateways.copies import bound_copies, level_of_copies, queue_block, routed_queues
+from qmq.gateways.headers import destination_of, is_persistent, is_said, retain
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.rules import Rules
 from qmq.wire.stomp import Head, Version, encode_headers
+
+LIKE_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE)
+"""Kinds whose plans may count for other destinations, too."""
 
 
 class SendPlan:
@@ -68,7 +70,12 @@ class SendPlan:
                 or envelope.kind is DestinationKind.TOPIC
             )
         )
-        self.is_bounded = envelope.durable or envelope.kind is DestinationKind.QUEUE or envelope.retain is Retain.SET
+        self.is_bounded = (
+            envelope.durable
+            or envelope.kind is DestinationKind.QUEUE
+            or envelope.retain is Retain.SET
+            or bool(envelope.copies)
+        )
 
     def to(self, destination: str) -> "SendPlan":
         """The plan of a block that differs only in its destination, which is of the same likeness."""
@@ -102,16 +109,17 @@ class SendPlans:
 
     def _work_out(self, head: Head) -> SendPlan | None:
         headers = head.headers
-        destination = required(headers, "destination", "SEND")
-        kind = kind_of(destination, self._rules.destination_bytes_max)
+        rules = self._rules
+        destination = destination_of(headers, "SEND")
+        kind = kind_of(destination, rules.destination_bytes_max)
         if kind is DestinationKind.CONTROL:
             return None
         self._rights.check_send(destination)
         form = head.form
         if form is not None and isinstance(form.memo, SendPlan) and not is_pattern(destination):
             like = form.memo
-            is_like = like.generation == self._rules.generation and like.envelope.kind is kind
-            if is_like and like.likeness is self._rules.likeness(destination):
+            is_like = like.generation == rules.generation and like.envelope.kind is kind
+            if is_like and like.likeness is rules.likeness(destination) and not self._is_bound(kind, destination):
                 plan = head.memo = like.to(destination)
                 return plan
         if is_pattern(destination):
@@ -121,75 +129,85 @@ class SendPlans:
         if kind is DestinationKind.TEMP or kind is DestinationKind.REPLY:
             # Not remembered: what names a queue of this session means another one in the next.
             envelope = self._replies.envelope_to(destination, kind, headers)
-            return SendPlan(envelope, headers.get("transaction"), self._rules.generation)
-        exists, durable = self._rules.policy(destination)
-        if not exists:
-            raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
+            return SendPlan(envelope, headers.get("transaction"), rules.generation)
+        durable = False
+        if kind is not DestinationKind.EXCHANGE:
+            exists, durable = rules.policy(destination)
+            if not exists:
+                raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
+        bound = routed_queues(rules, kind, destination, headers)
         if kind is DestinationKind.TOPIC:
             durable = False
         elif kind is DestinationKind.FANOUT:
             self._broker.send_limits.open_fanout(destination)
             durable = True
-        else:
-            durable = durable and is_persistent(headers)
+        elif durable:
+            durable = is_persistent(headers)
+        return self._plan(head, destination, kind, bound, durable)
+
+    def _is_bound(self, kind: DestinationKind, destination: str) -> bool:
+        """Whether this topic has bindings, so that a plan of another topic is not like its own."""
+        return kind is DestinationKind.TOPIC and bool(self._rules.routing.queues_of_topic(destination))
+
+    def _plan(
+        self, head: Head, destination: str, kind: DestinationKind, bound: tuple[str, ...], durable: bool
+    ) -> SendPlan:
+        """The plan of a SEND that is allowed, and that bindings copy to the queues `bound`; remembered where it may."""
+        headers = head.headers
+        rules = self._rules
+        is_stored = kind is DestinationKind.QUEUE or kind is DestinationKind.FANOUT
         travelling, is_own = self._replies.travelling(headers)
-        if self._sender and kind is not DestinationKind.TOPIC and any(name in headers for name in DEDUP_HEADERS):
-            travelling += self._sender
+        is_named = (is_stored or bool(bound)) and any(name in headers for name in DEDUP_HEADERS)
+        # Of records. A message of a topic that its subscribers get is none.
+        lines = [*travelling, *self._sender] if is_named and self._sender else travelling
         # An id without a value names nothing, and a request tried again has another reply address.
-        has_id = kind is not DestinationKind.TOPIC and not is_own and any(headers.get(name) for name in DEDUP_HEADERS)
+        has_id = is_named and not is_own and any(headers.get(name) for name in DEDUP_HEADERS)
         is_retry = has_id and is_said(headers, "redelivered")
-        block = self._block(travelling, headers, destination, kind, is_retry=is_retry)
         if kind is DestinationKind.QUEUE:
+            block = queue_block(rules, destination, lines, headers, is_retry=is_retry)
             check_terms(block)
+        else:
+            block = encode_headers(lines if is_stored else travelling, Version.V12)
         envelope = Envelope(destination, kind, block, durable)
         if kind is DestinationKind.FANOUT:
+            children = rules.children(destination)
             envelope.copies = tuple(
                 Envelope(
                     child,
                     DestinationKind.QUEUE,
-                    self._block(travelling, headers, child, DestinationKind.QUEUE, is_retry=is_retry),
-                    self._rules.policy(child)[1],
+                    queue_block(rules, child, lines, headers, is_retry=is_retry),
+                    rules.policy(child)[1],
                 )
-                for child in self._rules.children(destination)
+                for child in children
             )
-            if envelope.copies:
-                check_terms(block)
+            bound = tuple([queue for queue in bound if queue not in children])
+        if bound:
+            envelope.copies += bound_copies(rules, kind, destination, bound, lines, headers, is_retry=is_retry)
+        if envelope.copies:
+            check_terms(block)
+            if not is_stored:
+                envelope.key = envelope.copies[0].key
         if kind is DestinationKind.TOPIC:
-            envelope.retain = retain(headers, self._rules.retains(destination))
+            envelope.retain = retain(headers, rules.retains(destination))
         transaction = headers.get("transaction")
-        level = self._rules.level_of(headers, destination)
-        is_early = transaction is not None and level < FSYNC and "receipt-level" in headers
-        if is_early:
-            # It has what it asked for; what COMMIT waits for is not its business.
-            level = self._rules.level(destination)
+        level = rules.level_of(headers, destination)
+        is_asked = "receipt-level" in headers
+        is_early = transaction is not None and level < FSYNC and is_asked
         if not durable:
-            level = FSYNC
+            level = level_of_copies(rules, envelope.copies, level if is_asked and not is_early else None)
+        elif is_early:
+            # It has what it asked for; what COMMIT waits for is not its business.
+            level = rules.level(destination)
         if is_own:
             # Tried again it has another reply address, and the answer to the first try reaches nobody.
-            envelope.key = None
-        plan = SendPlan(envelope, transaction, self._rules.generation, level, is_retry=is_retry, is_early=is_early)
+            for one in (envelope, *envelope.copies):
+                one.key = None
+        plan = SendPlan(envelope, transaction, rules.generation, level, is_retry=is_retry, is_early=is_early)
         # A name of a message means another one in the session of another user.
         if not is_own and envelope.key is None:
             head.memo = plan
-            if form is not None and kind is not DestinationKind.FANOUT:
-                plan.likeness = self._rules.likeness(destination)
+            form = head.form
+            if form is not None and not envelope.copies and kind in LIKE_KINDS:
+                plan.likeness = rules.likeness(destination)
                 form.memo = plan
         return plan
-
-    def _block(
-        self,
-        travelling: list[tuple[str, str]],
-        headers: Mapping[str, str],
-        destination: str,
-        kind: DestinationKind,
-        *,
-        is_retry: bool,
-    ) -> bytes:
-        """The header block that goes with a message to `destination`."""
-        if kind is DestinationKind.QUEUE:
-            travelling = [
-                *travelling,
-                *unsaid(headers, self._rules.defaults(destination)),
-                *(RETRIED if is_retry else ()),
-            ]
-        return encode_headers(travelling, Version.V12)

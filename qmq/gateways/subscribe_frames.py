@@ -18,6 +18,7 @@ from qmq.gateways.headers import (
     ack_mode,
     ack_timeout_us,
     consumer_asks,
+    destination_of,
     fanout_start,
     is_said,
     journal_span,
@@ -64,8 +65,12 @@ class SubscribeFrames:
 
     def subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
         """Begin a subscription; returns the level of its receipt."""
-        destination = required(headers, "destination", "SUBSCRIBE")
+        destination = destination_of(headers, "SUBSCRIBE")
         kind = kind_of(destination, self._rules.destination_bytes_max)
+        if kind is DestinationKind.EXCHANGE:
+            raise Refused(
+                "bad-destination", "An exchange keeps nothing: bind a queue to it, and subscribe to the queue."
+            )
         self._rights.check_subscribe(destination)
         is_nameless = not headers.get("id") and self._version >= Version.V11
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")

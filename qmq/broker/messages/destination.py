@@ -27,6 +27,8 @@ class DestinationKind(IntEnum):
     """The same, as everybody else names it."""
     SYSTEM = 7
     """What the node tells of itself: as a topic, but the node alone publishes, and no peer hears of it."""
+    EXCHANGE = 8
+    """It keeps nothing: its messages are the copies in the queues that are bound to it (`qmq.broker.routing`)."""
 
 
 PREFIXES = {
@@ -37,6 +39,7 @@ PREFIXES = {
     "/temp-queue/": DestinationKind.TEMP,
     "/reply-queue/": DestinationKind.REPLY,
     "/system/": DestinationKind.SYSTEM,
+    "/exchange/": DestinationKind.EXCHANGE,
 }
 
 JOURNAL = "/system/journal"

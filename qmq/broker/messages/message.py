@@ -45,9 +45,9 @@ class Envelope:
     `headers` is a raw block of STOMP 1.2 header lines, each ended by LF, without `destination`, `content-length`
     and the headers that were meant for the broker alone. `durable` says whether messages in it are journalled, `retain`
     what they do to the last value of their topic, `terms` what the headers ask of a queue, None when nothing, `key`
-    that of their dedup id (`dedup`), None when they have none. `copies` are the envelopes of a fanout's children: only
-    the gateway of the node that accepts a message fills them in, so a message that comes from a peer is not copied
-    again.
+    that of their dedup id (`dedup`), None when they have none. `copies` are the envelopes of the queues that get one:
+    only the gateway of the node that accepts a message fills them in, so a message that comes from a peer is not copied
+    again. A topic or an exchange keeps nothing, so the `key` of its messages is that of the first copy.
     """
 
     __slots__ = (

@@ -55,7 +55,7 @@ def test_a_full_child_refuses_the_whole_message_by_its_name() -> None:
     node = Node(rules_of=lambda name: QueueRules(messages_max=1 if name == AUDIT else 0))
     publish(node, family(MAIL, AUDIT))
 
-    with pytest.raises(Refused, match=f"child {AUDIT}") as refused:
+    with pytest.raises(Refused, match=f"{AUDIT} gets a copy") as refused:
         publish(node, family(MAIL, AUDIT))
 
     assert refused.value.code == "queue-full"
@@ -70,7 +70,7 @@ def test_a_transaction_whose_copies_do_not_all_fit_is_refused_as_a_whole() -> No
     client.hold(HeldFrame(envelope=family(MAIL), body=b"two"))
     client.hold(HeldFrame(envelope=family(MAIL), body=b"three"))
 
-    with pytest.raises(Refused, match=f"child {MAIL}"):
+    with pytest.raises(Refused, match=f"{MAIL} gets a copy"):
         client.commit("t")
 
     assert node.depth(MAIL) == 0

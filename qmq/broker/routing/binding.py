@@ -1,0 +1,165 @@
+"""Exchanges and bindings as values, read from what an operator wrote. Everything that is wrong is refused here.
+
+A binding copies messages from its **source** to one queue. Its name is made of all that it says, so that the same
+binding is one definition on all nodes, whichever node it was declared on.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from qmq.broker.messages.destination import DestinationKind, check_pattern, is_pattern, kind_of
+from qmq.errors import Refused
+
+DIRECT: Final = "direct"
+TOPIC: Final = "topic"
+FANOUT: Final = "fanout"
+HEADERS: Final = "headers"
+TYPES: Final = (DIRECT, TOPIC, FANOUT, HEADERS)
+
+PREFIX: Final = "/exchange/"
+
+MATCH: Final = "x-match"
+"""The argument that says whether a headers exchange compares all arguments or any."""
+MATCHES: Final = ("all", "any")
+
+RESERVED: Final = "amq."
+"""Names that begin so are those of predefined exchanges."""
+
+_NAME: Final = re.compile(r"[^/*#\s\x00-\x1f\x7f]{1,127}")
+
+
+class Exchange(NamedTuple):
+    """`alternate` gets what no binding of this exchange matches; "": such messages are dropped."""
+
+    name: str
+    type: str
+    alternate: str = ""
+
+    @property
+    def value(self) -> dict[str, str]:
+        """As the definition has it."""
+        return {"type": self.type, **({"alternate": self.alternate} if self.alternate else {})}
+
+
+PREDEFINED: Final = tuple(Exchange(f"{RESERVED}{type}", type) for type in TYPES)
+
+
+class Binding:
+    """From `source` to `queue`. `exchange` is the name of the exchange that is the source; "": it is a topic or fanout.
+
+    `arguments` are compared by headers exchanges: header → its value, None for any value. Two objects are never equal,
+    so that each can be a value of a table.
+    """
+
+    __slots__ = ("arguments", "exchange", "key", "name", "queue", "source")
+
+    def __init__(self, source: str, queue: str, key: str, arguments: Mapping[str, str | None]) -> None:
+        self.source = source
+        self.queue = queue
+        self.key = key
+        self.arguments = arguments
+        self.exchange = source.removeprefix(PREFIX) if source.startswith(PREFIX) else ""
+        self.name = binding_name(source, queue, key, arguments)
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """As the definition has it."""
+        return {"source": self.source, "queue": self.queue, "key": self.key, "arguments": dict(self.arguments)}
+
+
+def binding_name(source: str, queue: str, key: str, arguments: Mapping[str, str | None]) -> str:
+    """`/topic/a.* /queue/q`, `/exchange/e /queue/q KEY {"x-match":"any"}`: what it says, with single spaces between."""
+    said = [source, queue]
+    if key or arguments:
+        said.append(key)
+    parts = [part.replace("%", "%25").replace(" ", "%20") for part in said]
+    if arguments:
+        parts.append(json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    return " ".join(parts)
+
+
+def split_exchange(destination: str) -> tuple[str, str]:
+    """The name of the exchange and the routing key of `/exchange/NAME/KEY`; the key may have slashes, or be empty."""
+    name, _, key = destination.removeprefix(PREFIX).partition("/")
+    return name, key
+
+
+def is_exchange_name(name: str) -> bool:
+    """Whether an exchange can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def read_exchange(name: str, value: Mapping[str, Any]) -> Exchange:
+    """The exchange that a definition describes. Raises Refused."""
+    label = f"exchange {name}"
+    if not is_exchange_name(name):
+        raise _bad(f"{label}: a name has 1 to 127 characters, without slashes, wildcards and blanks")
+    _check_keys(label, value, ("type", "alternate"))
+    type, alternate = value.get("type"), value.get("alternate", "")
+    if type not in TYPES:
+        raise _bad(f"{label}: type must be one of {', '.join(TYPES)}, not {json.dumps(type)}")
+    if not isinstance(alternate, str) or (alternate and not is_exchange_name(alternate)):
+        raise _bad(f"{label}: alternate must be the name of an exchange, not {json.dumps(alternate)}")
+    return Exchange(name, str(type), alternate)
+
+
+def read_binding(value: Mapping[str, Any]) -> Binding:
+    """The binding that a definition describes. Raises Refused."""
+    _check_keys("binding", value, ("source", "queue", "key", "arguments"))
+    source, queue, key = value.get("source"), value.get("queue"), value.get("key", "")
+    if not isinstance(source, str) or not _is_source(source):
+        raise _bad("binding: source must be /topic/NAME or a pattern of topics, /fanout/NAME, or /exchange/NAME")
+    if not isinstance(queue, str) or not _is_queue(queue):
+        raise _bad("binding: queue must be /queue/NAME")
+    if not isinstance(key, str):
+        raise _bad("binding: key must be text")
+    arguments = _arguments(value.get("arguments", {}))
+    if not source.startswith(PREFIX) and (key or arguments):
+        raise _bad(f"binding: key and arguments are for exchanges, and {source} is none")
+    return Binding(source, queue, key, arguments)
+
+
+def _is_source(source: str) -> bool:
+    if source.startswith(PREFIX):
+        return is_exchange_name(source.removeprefix(PREFIX))
+    try:
+        kind = kind_of(source)
+        if kind is DestinationKind.TOPIC:
+            check_pattern(source)
+    except Refused:
+        return False
+    return kind is DestinationKind.TOPIC or (kind is DestinationKind.FANOUT and not is_pattern(source))
+
+
+def _is_queue(queue: str) -> bool:
+    try:
+        return kind_of(queue) is DestinationKind.QUEUE and not is_pattern(queue)
+    except Refused:
+        return False
+
+
+def _arguments(found: Any) -> dict[str, str | None]:
+    """Values as text, in the order of names: headers of STOMP are text."""
+    if not isinstance(found, Mapping):
+        raise _bad("binding: arguments must be an object")
+    arguments: dict[str, str | None] = {}
+    for name in sorted(found):
+        value = found[name]
+        if value is not None and not isinstance(value, str | int | float):
+            raise _bad(f"binding: arguments: {name} must be text, a number, true, false or null")
+        arguments[name] = value if value is None or isinstance(value, str) else json.dumps(value)
+    if arguments.get(MATCH, MATCHES[0]) not in MATCHES:
+        raise _bad(f"binding: arguments: {MATCH} must be one of {', '.join(MATCHES)}")
+    return arguments
+
+
+def _check_keys(label: str, value: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    unknown = sorted(set(value) - set(keys))
+    if unknown:
+        raise _bad(f"{label}: {unknown[0]} is unknown; the keys are {', '.join(keys)}")
+
+
+def _bad(message: str) -> Refused:
+    return Refused("bad-definition", message)

@@ -1,0 +1,197 @@
+"""Which bindings of one exchange match a message: one class for each type of exchange, as in AMQP 0-9-1.
+
+The cost of a match does not grow with the number of bindings that do not match: keys are dictionary look-ups, patterns
+a trie by words, and arguments are indexed by header. Nothing here knows queues.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from qmq.broker.routing.binding import DIRECT, FANOUT, HEADERS, MATCH, TOPIC, Binding
+from qmq.broker.topics.word_trie import WordNode, ascend, descend, walk
+
+REMEMBERED_MAX: Final = 16_384
+"""Keys whose match a topic exchange remembers; at the bound all are forgotten and found again."""
+REMEMBERED_VALUES_MAX: Final = 1 << 20
+"""Bindings in all remembered matches together; likewise."""
+
+NOT_COMPARED: Final = "x-"
+"""Arguments that begin so are for the broker."""
+
+
+class Matcher:
+    """The bindings of one exchange."""
+
+    def add(self, binding: Binding) -> None:
+        """From now on `binding` counts."""
+        raise NotImplementedError
+
+    def remove(self, binding: Binding) -> None:
+        """Undo `add`."""
+        raise NotImplementedError
+
+    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
+        """The bindings that match a message."""
+        raise NotImplementedError
+
+
+class FanoutMatcher(Matcher):
+    """All bindings match."""
+
+    def __init__(self) -> None:
+        self._bindings: dict[Binding, None] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._bindings[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        del self._bindings[binding]
+
+    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
+        return tuple(self._bindings)
+
+
+class DirectMatcher(Matcher):
+    """Bindings with the key of the message match."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[Binding, None]] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._by_key.setdefault(binding.key, {})[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        discard(self._by_key, binding.key, binding)
+
+    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
+        return tuple(self._by_key.get(key, ()))
+
+
+class TopicMatcher(Matcher):
+    """Keys are words with dots between. In the key of a binding `*` is any one word, `#` any number of words.
+
+    As at RabbitMQ, an empty key has no word, and words may be empty: `a.` has two.
+    """
+
+    def __init__(self) -> None:
+        self._root: WordNode[Binding] = WordNode()
+        self._remembered: dict[str, tuple[Binding, ...]] = {}
+        self._remembered_values = 0
+
+    @property
+    def visits(self) -> int:
+        """How many nodes of the trie the match of one key can visit."""
+        return self._root.visits
+
+    def add(self, binding: Binding) -> None:
+        node = descend(self._root, _words(binding.key))
+        if node.values is None:
+            node.values = {}
+        node.values[binding] = None
+        self._remembered = {}
+
+    def remove(self, binding: Binding) -> None:
+        words = _words(binding.key)
+        node = descend(self._root, words)
+        assert node.values is not None
+        del node.values[binding]
+        if not node.values:
+            node.values = None
+            ascend(self._root, words)
+        self._remembered = {}
+
+    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
+        found = self._remembered.get(key)
+        if found is None:
+            matched: dict[Binding, None] = {}
+            walk(self._root, _words(key), matched)
+            found = tuple(matched)
+            self._remembered_values = len(found) + (self._remembered_values if self._remembered else 0)
+            if len(self._remembered) >= REMEMBERED_MAX or self._remembered_values > REMEMBERED_VALUES_MAX:
+                self._remembered = {}
+                self._remembered_values = len(found)
+            self._remembered[key] = found
+        return found
+
+
+class HeadersMatcher(Matcher):
+    """Bindings whose arguments the headers of the message have: all of them, or with `x-match` `any` one at least.
+
+    Each binding is found by one of its arguments (all), or by each of them (any).
+    """
+
+    def __init__(self) -> None:
+        self._by_header: dict[tuple[str, str | None], dict[Binding, None]] = {}
+        # Bindings that compare nothing, and so match all messages.
+        self._always: dict[Binding, None] = {}
+
+    def add(self, binding: Binding) -> None:
+        for at in _places(binding):
+            self._by_header.setdefault(at, {})[binding] = None
+        if _needs_all(binding) and not _compared(binding):
+            self._always[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        for at in _places(binding):
+            bindings = self._by_header[at]
+            del bindings[binding]
+            if not bindings:
+                del self._by_header[at]
+        self._always.pop(binding, None)
+
+    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
+        found = dict(self._always)
+        for name, value in headers.items():
+            for at in ((name, value), (name, None)):
+                for binding in self._by_header.get(at, ()):
+                    if not _needs_all(binding) or _has_all(binding, headers):
+                        found[binding] = None
+        return tuple(found)
+
+
+def matcher_of(type: str) -> Matcher:
+    """An exchange of this type, without bindings."""
+    if type == DIRECT:
+        return DirectMatcher()
+    if type == TOPIC:
+        return TopicMatcher()
+    if type == HEADERS:
+        return HeadersMatcher()
+    assert type == FANOUT, type
+    return FanoutMatcher()
+
+
+def _words(key: str) -> list[str]:
+    return key.split(".") if key else []
+
+
+def discard(bindings_of: dict[str, dict[Binding, None]], at: str, binding: Binding) -> None:
+    """Remove a binding from those at `at`, and these when they are empty."""
+    bindings = bindings_of[at]
+    del bindings[binding]
+    if not bindings:
+        del bindings_of[at]
+
+
+def _needs_all(binding: Binding) -> bool:
+    return binding.arguments.get(MATCH, "all") == "all"
+
+
+def _compared(binding: Binding) -> list[tuple[str, str | None]]:
+    return [one for one in binding.arguments.items() if not one[0].startswith(NOT_COMPARED)]
+
+
+def _places(binding: Binding) -> list[tuple[str, str | None]]:
+    """Where a message's header leads to the binding: arguments are in the order of names."""
+    compared = _compared(binding)
+    return compared[:1] if _needs_all(binding) else compared
+
+
+def _has_all(binding: Binding, headers: Mapping[str, str]) -> bool:
+    for name, value in binding.arguments.items():
+        if name.startswith(NOT_COMPARED):
+            continue
+        has = headers.get(name)
+        if has is None or (value is not None and has != value):
+            return False
+    return True

@@ -1,0 +1,98 @@
+"""The copies that bindings make of one SEND: which queues get one, and the headers that it has there.
+
+A copy has the headers of its sender, and besides them where it comes from: `exchange` and `routing-key`, or
+`original-destination` of a topic or fanout. A sender cannot choose these: its own headers of these names stay behind.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from qmq.broker.messages.dedup import RETRIED
+from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.message import Envelope
+from qmq.broker.messages.receipt_levels import strongest
+from qmq.broker.routing.binding import split_exchange
+from qmq.errors import Refused
+from qmq.gateways.headers import OWN_HEADERS, is_persistent, is_said, unsaid
+from qmq.gateways.rules import Rules
+from qmq.wire.stomp import Version, encode_headers
+
+MANDATORY: Final = "mandatory"
+"""Header of a SEND to an exchange: `true` asks for an ERROR when no binding matches. It does not travel."""
+
+EXCHANGE: Final = "exchange"
+ROUTING_KEY: Final = "routing-key"
+ORIGINAL: Final = "original-destination"
+
+Lines = list[tuple[str, str]]
+
+
+def routed_queues(rules: Rules, kind: DestinationKind, destination: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The queues that bindings copy a SEND with these headers to. Raises Refused for an exchange that does not exist,
+    and for a message that must be routed and is not."""
+    routing = rules.routing
+    if kind is DestinationKind.TOPIC:
+        return routing.queues_of_topic(destination)
+    if kind is DestinationKind.FANOUT:
+        return routing.queues_of_fanout(destination)
+    if kind is not DestinationKind.EXCHANGE:
+        return ()
+    name, key = split_exchange(destination)
+    if name not in routing.exchanges:
+        raise Refused("unknown-destination", f"There is no exchange {name}: declare it first.")
+    sent = {header: value for header, value in headers.items() if header not in OWN_HEADERS}
+    queues = routing.queues_of_exchange(name, key, sent)
+    if not queues and is_said(headers, MANDATORY):
+        raise Refused("unroutable", f"No binding of the exchange {name} matches this message.")
+    return queues
+
+
+def bound_copies(
+    rules: Rules,
+    kind: DestinationKind,
+    destination: str,
+    queues: Iterable[str],
+    lines: Lines,
+    headers: Mapping[str, str],
+    *,
+    is_retry: bool,
+) -> tuple[Envelope, ...]:
+    """The envelopes of the copies in `queues` of a SEND with these headers, of which `lines` go with its records.
+
+    They are durable where their queue is, unless the sender of a message that is kept nowhere else asks for memory.
+    """
+    is_kept = kind is DestinationKind.FANOUT or is_persistent(headers)
+    added, dropped = _source_lines(kind, destination)
+    lines = [line for line in lines if line[0] not in dropped] + added
+    return tuple(
+        [
+            Envelope(
+                queue,
+                DestinationKind.QUEUE,
+                queue_block(rules, queue, lines, headers, is_retry=is_retry),
+                is_kept and rules.policy(queue)[1],
+            )
+            for queue in queues
+        ]
+    )
+
+
+def queue_block(rules: Rules, queue: str, lines: Lines, headers: Mapping[str, str], *, is_retry: bool) -> bytes:
+    """The header block of a message in `queue`: `lines`, and what its policy adds to the `headers` of the SEND."""
+    added = unsaid(headers, rules.defaults(queue))
+    return encode_headers([*lines, *added, *(RETRIED if is_retry else ())], Version.V12)
+
+
+def level_of_copies(rules: Rules, copies: Iterable[Envelope], asked: int | None) -> int:
+    """The level of receipts about a message that has only these copies: what was `asked` for, or the strongest of
+    their queues. FSYNC where none is durable."""
+    levels = [rules.level(copy.destination) for copy in copies if copy.durable]
+    return asked if levels and asked is not None else strongest(levels)
+
+
+def _source_lines(kind: DestinationKind, destination: str) -> tuple[Lines, Collection[str]]:
+    """The headers that say where a copy comes from, and those of the sender that stay behind."""
+    if kind is not DestinationKind.EXCHANGE:
+        return [(ORIGINAL, destination)], (ORIGINAL,)
+    name, key = split_exchange(destination)
+    return [(EXCHANGE, name), (ROUTING_KEY, key)], (EXCHANGE, ROUTING_KEY, MANDATORY)

@@ -1,0 +1,334 @@
+"""The routing table: which queues get a message, by the type of its exchange, its key and its headers."""
+
+import itertools
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from qmq.broker.routing.binding import PREDEFINED, Binding, Exchange, binding_name, read_binding, read_exchange
+from qmq.broker.routing.table import RoutingTable, alternate_cycle
+from qmq.broker.topics.patterns import VISITS_MAX
+from qmq.errors import Refused
+
+NOTHING: Mapping[str, str] = {}
+
+
+def bound(table: RoutingTable, source: str, queue: str, key: str = "", **arguments: str | None) -> Binding:
+    binding = Binding(source, f"/queue/{queue}", key, {name.replace("_", "-"): at for name, at in arguments.items()})
+    table.add(binding)
+    return binding
+
+
+def queues(table: RoutingTable, exchange: str, key: str = "", headers: Mapping[str, str] = NOTHING) -> list[str]:
+    return [queue.removeprefix("/queue/") for queue in table.queues_of_exchange(exchange, key, headers)]
+
+
+# The key of a binding of a topic exchange, the key of a message, and whether RabbitMQ routes it.
+TOPIC_KEYS = [
+    ("a.b", "a.b", True),
+    ("a.b", "a.b.c", False),
+    ("*", "a", True),
+    ("*", "a.b", False),
+    ("*", "", False),
+    ("#", "", True),
+    ("#", "a", True),
+    ("#", "a.b.c", True),
+    ("", "", True),
+    ("", "a", False),
+    ("a.*", "a.b", True),
+    ("a.*", "a.", True),
+    ("a.*", "a", False),
+    ("a.*", "a.b.c", False),
+    ("a.#", "a", True),
+    ("a.#", "a.b.c", True),
+    ("a.#", "ab", False),
+    ("#.b", "b", True),
+    ("#.b", "a.a.b", True),
+    ("#.b", "a.b.c", False),
+    ("*.*", "a..b", False),
+    ("*.*.*", "a..b", True),
+    ("a..b", "a..b", True),
+    ("*.#.b", "a.b", True),
+    ("*.#.b", "b", False),
+    ("#.#", "", True),
+    ("#.*", "", False),
+    ("#.*", "a", True),
+    ("*.", "a.", True),
+    (".", ".", True),
+    ("*.*", ".", True),
+    # A wildcard is a whole word; elsewhere it is a character.
+    ("app*", "app*", True),
+    ("app*", "apple", False),
+    ("a#.b", "a#.b", True),
+    ("a#.b", "ax.b", False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "key", "is_routed"), TOPIC_KEYS)
+def test_keys_of_a_topic_exchange(pattern: str, key: str, is_routed: bool) -> None:
+    table = RoutingTable()
+    binding = bound(table, "/exchange/amq.topic", "q", pattern)
+
+    assert (queues(table, "amq.topic", key) == ["q"]) is is_routed
+
+    table.remove(binding)
+    assert queues(table, "amq.topic", key) == []
+
+
+# Arguments of a binding, headers of a message, and whether RabbitMQ routes it.
+HEADERS: list[tuple[dict[str, str | None], dict[str, str], bool]] = [
+    ({"a": "1"}, {"a": "1"}, True),
+    ({"a": "1"}, {"a": "2"}, False),
+    ({"a": "1"}, {}, False),
+    ({"a": "1", "b": "2"}, {"a": "1", "b": "2", "c": "3"}, True),
+    ({"a": "1", "b": "2"}, {"a": "1"}, False),
+    ({"a": "1", "b": "2"}, {"b": "2"}, False),
+    ({"x-match": "all", "a": "1", "b": "2"}, {"a": "1", "b": "3"}, False),
+    ({"x-match": "any", "a": "1", "b": "2"}, {"b": "2"}, True),
+    ({"x-match": "any", "a": "1", "b": "2"}, {"a": "2", "b": "1"}, False),
+    ({"x-match": "any"}, {"a": "1"}, False),
+    ({"x-match": "any"}, {}, False),
+    ({"x-match": "all"}, {}, True),
+    ({}, {"a": "1"}, True),
+    ({"a": None}, {"a": "anything"}, True),
+    ({"a": None}, {"b": "1"}, False),
+    ({"x-match": "any", "a": None, "b": "2"}, {"a": ""}, True),
+    # What begins with x- is not compared.
+    ({"x-tenant": "7", "a": "1"}, {"a": "1"}, True),
+    ({"x-match": "any", "x-tenant": "7"}, {"x-tenant": "7"}, False),
+]
+
+
+@pytest.mark.parametrize(("arguments", "headers", "is_routed"), HEADERS)
+def test_arguments_of_a_headers_exchange(
+    arguments: dict[str, str | None], headers: dict[str, str], is_routed: bool
+) -> None:
+    table = RoutingTable()
+    binding = Binding("/exchange/amq.headers", "/queue/q", "", arguments)
+    table.add(binding)
+
+    assert (queues(table, "amq.headers", "any key", headers) == ["q"]) is is_routed
+
+    table.remove(binding)
+    assert queues(table, "amq.headers", "", headers) == []
+
+
+def test_a_direct_exchange_compares_the_whole_key_and_a_fanout_nothing() -> None:
+    table = RoutingTable()
+    bound(table, "/exchange/amq.direct", "one", "a.b")
+    bound(table, "/exchange/amq.direct", "star", "a.*")
+    bound(table, "/exchange/amq.direct", "none", "")
+    bound(table, "/exchange/amq.fanout", "all", "ignored")
+
+    assert queues(table, "amq.direct", "a.b") == ["one"]
+    assert queues(table, "amq.direct", "a.*") == ["star"]
+    assert queues(table, "amq.direct", "") == ["none"]
+    assert queues(table, "amq.fanout", "a.b") == queues(table, "amq.fanout", "") == ["all"]
+
+
+@pytest.mark.parametrize("type", [exchange.type for exchange in PREDEFINED])
+def test_a_queue_gets_one_copy_however_many_bindings_match(type: str) -> None:
+    table = RoutingTable()
+    source = f"/exchange/amq.{type}"
+    first = bound(table, source, "q", "a", a="1")
+    bound(table, source, "q", "a", x_match="any", a="1")
+    bound(table, source, "b", "a", a="1")
+
+    assert queues(table, f"amq.{type}", "a", {"a": "1"}) == ["b", "q"]
+
+    table.remove(first)
+    assert queues(table, f"amq.{type}", "a", {"a": "1"}) == ["b", "q"]
+
+
+def test_topics_by_name_and_by_pattern_and_fanouts_by_name() -> None:
+    table = RoutingTable()
+    exact = bound(table, "/topic/prices.eu", "exact")
+    bound(table, "/topic/prices.*", "words")
+    bound(table, "/topic/pri*", "prefix")
+    bound(table, "/topic/#", "all")
+    bound(table, "/fanout/prices.eu", "fan")
+
+    assert table.queues_of_topic("/topic/prices.eu") == ("/queue/all", "/queue/exact", "/queue/prefix", "/queue/words")
+    assert table.queues_of_topic("/topic/other") == ("/queue/all",)
+    assert table.queues_of_fanout("/fanout/prices.eu") == ("/queue/fan",)
+    assert table.queues_of_fanout("/fanout/prices.us") == ()
+
+    table.remove(exact)
+    assert "/queue/exact" not in table.queues_of_topic("/topic/prices.eu")
+
+
+def test_what_no_binding_matches_goes_to_the_alternate_and_from_there_to_the_next() -> None:
+    table = RoutingTable()
+    table.put_exchange(Exchange("first", "direct", "second"))
+    table.put_exchange(Exchange("second", "topic", "third"))
+    table.put_exchange(Exchange("third", "fanout"))
+    bound(table, "/exchange/first", "one", "a")
+    bound(table, "/exchange/second", "two", "b.#")
+
+    assert queues(table, "first", "a") == ["one"]
+    assert queues(table, "first", "b.c") == ["two"]
+    assert queues(table, "first", "c") == []
+
+    bound(table, "/exchange/third", "three")
+    assert queues(table, "first", "c") == ["three"]
+    assert queues(table, "first", "a") == ["one"]
+
+
+def test_alternates_that_two_sides_of_a_cut_made_a_cycle_are_followed_once() -> None:
+    table = RoutingTable()
+    table.put_exchange(Exchange("a", "direct", "b"))
+    table.put_exchange(Exchange("b", "direct", "a"))
+
+    assert queues(table, "a", "key") == []
+    assert alternate_cycle(table.exchanges, "a") == ["a", "b", "a"]
+    assert alternate_cycle(table.exchanges, "amq.topic") == []
+
+
+def test_a_binding_waits_for_its_exchange_in_whatever_order_they_come() -> None:
+    table = RoutingTable()
+    binding = bound(table, "/exchange/e", "q", "a.*")
+
+    assert queues(table, "e", "a.b") == []
+    assert table.without_effect() == [f"binding {binding.name}"]
+
+    table.put_exchange(Exchange("e", "topic"))
+    assert (queues(table, "e", "a.b"), table.without_effect()) == (["q"], [])
+
+    table.put_exchange(Exchange("e", "direct", "missing"))
+    assert (queues(table, "e", "a.b"), queues(table, "e", "a.*")) == ([], ["q"])
+    assert table.without_effect() == ["alternate missing of exchange e"]
+
+    table.remove_exchange("e")
+    table.remove(binding)
+    assert table.without_effect() == []
+
+
+def test_every_table_agrees_with_the_rule_written_plainly() -> None:
+    rng = random.Random(20)
+    words = ["a", "b", "*", "#", ""]
+    for _ in range(300):
+        table = RoutingTable()
+        patterns = {".".join(rng.choices(words, k=rng.randint(1, 4))) for _ in range(rng.randint(1, 6))}
+        for number, pattern in enumerate(sorted(patterns)):
+            bound(table, "/exchange/amq.topic", str(number), pattern)
+        for key in {".".join(rng.choices(["a", "b", "c", ""], k=rng.randint(1, 4))) for _ in range(4)}:
+            expected = [
+                str(at) for at, pattern in enumerate(sorted(patterns)) if _matches(_split(pattern), _split(key))
+            ]
+            assert queues(table, "amq.topic", key) == expected, (patterns, key)
+
+
+def _split(key: str) -> list[str]:
+    return key.split(".") if key else []
+
+
+def _matches(pattern: list[str], words: list[str]) -> bool:
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_matches(pattern[1:], words[at:]) for at in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and _matches(pattern[1:], words[1:])
+
+
+def test_remembered_keys_follow_the_bindings() -> None:
+    table = RoutingTable()
+    first = bound(table, "/exchange/amq.topic", "one", "a.*")
+    assert queues(table, "amq.topic", "a.b") == ["one"]
+
+    bound(table, "/exchange/amq.topic", "two", "#")
+    assert queues(table, "amq.topic", "a.b") == ["one", "two"]
+
+    table.remove(first)
+    assert queues(table, "amq.topic", "a.b") == ["two"]
+
+
+def test_patterns_that_match_in_too_many_ways_are_refused_and_change_nothing() -> None:
+    table = RoutingTable()
+    costly = "#.a." * 30 + "b"
+    bound(table, "/exchange/amq.topic", "q", "#.a.#.b")
+
+    for binding in (
+        Binding("/exchange/amq.topic", "/queue/q", costly, {}),
+        Binding(f"/topic/{costly}", "/queue/q", "", {}),
+    ):
+        with pytest.raises(Refused) as refused:
+            table.check_cost(binding)
+        assert refused.value.code == "too-many-patterns"
+
+    assert queues(table, "amq.topic", "a.b") == ["q"]
+    for number in range(2 * VISITS_MAX):
+        harmless = Binding("/exchange/amq.topic", "/queue/q", f"a.*.{number}", {})
+        table.check_cost(harmless)
+        table.add(harmless)
+
+
+# What operators write
+
+
+def test_a_binding_has_one_name_however_its_arguments_are_written() -> None:
+    value = {"source": "/exchange/e", "queue": "/queue/q", "key": "a b", "arguments": {"n": 5, "b": True, "a": None}}
+
+    binding = read_binding(value)
+
+    assert binding.arguments == {"a": None, "b": "true", "n": "5"}
+    assert binding.name == '/exchange/e /queue/q a%20b {"a":null,"b":"true","n":"5"}'
+    assert read_binding(binding.value).name == binding.name
+
+
+def test_different_bindings_have_different_names() -> None:
+    parts = ["/topic/a", "/topic/a /queue/b", "a%20b", "a b", ""]
+    said = list(itertools.product(parts, ["/queue/b", "/queue/b c"], ["", " ", "c"], [{}, {"a": "1"}, {"a": None}]))
+
+    names = {binding_name(source, queue, key, arguments) for source, queue, key, arguments in said}
+
+    assert len(names) == len(said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"source": "/queue/a"}, "source"),
+        ({"source": "/topic/a*b"}, "source"),
+        ({"source": "/fanout/a*"}, "source"),
+        ({"source": "/exchange/"}, "source"),
+        ({"source": "/exchange/a/b"}, "source"),
+        ({"source": None}, "source"),
+        ({"queue": "/topic/a"}, "queue"),
+        ({"queue": "/queue/a*"}, "queue"),
+        ({"queue": "q"}, "queue"),
+        ({"key": 5}, "key"),
+        ({"arguments": []}, "arguments"),
+        ({"arguments": {"a": [1]}}, "a must be"),
+        ({"arguments": {"x-match": "some"}}, "x-match"),
+        ({"colour": "red"}, "colour"),
+        ({"source": "/topic/a", "key": "b"}, "key"),
+        ({"source": "/fanout/a", "arguments": {"a": "1"}}, "arguments"),
+    ],
+)
+def test_a_bad_binding_is_refused_with_the_key(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(Refused, match=named) as refused:
+        read_binding({"source": "/exchange/e", "queue": "/queue/q", **changes})
+
+    assert refused.value.code == "bad-definition"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("a/b", {"type": "topic"}, "name"),
+        ("a*", {"type": "topic"}, "name"),
+        ("a b", {"type": "topic"}, "name"),
+        ("x" * 128, {"type": "topic"}, "name"),
+        ("a", {}, "type must be one of direct, topic, fanout, headers"),
+        ("a", {"type": "queue"}, "type"),
+        ("a", {"type": "topic", "alternate": "b/c"}, "alternate"),
+        ("a", {"type": "topic", "alternate": 5}, "alternate"),
+        ("a", {"type": "topic", "durable": True}, "durable is unknown"),
+    ],
+)
+def test_a_bad_exchange_is_refused_with_the_key(name: str, value: dict[str, object], named: str) -> None:
+    with pytest.raises(Refused, match=named) as refused:
+        read_exchange(name, value)
+
+    assert refused.value.code == "bad-definition"

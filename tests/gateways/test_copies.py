@@ -1,0 +1,323 @@
+"""SENDs that bindings copy to queues: to topics, fanouts and exchanges."""
+
+import pytest
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC
+from qmq.broker.messages.rules import QueueRules
+from qmq.broker.routing.binding import Binding, Exchange
+from qmq.broker.send_limits import COPIES_BYTES_MAX, COPIES_MAX
+from qmq.gateways.rules import Rules
+from tests.gateways.test_stomp import NOW_US, ORIGIN, Client
+
+
+def rules_of(client: Client) -> Rules:
+    return client.gateway._rules
+
+
+def bind(
+    client: Client, source: str, *queues: str, key: str = "", arguments: dict[str, str | None] | None = None
+) -> None:
+    for queue in queues:
+        rules_of(client).routing.add(Binding(source, f"/queue/{queue}", key, arguments or {}))
+    rules_of(client).generation += 1
+
+
+def send(destination: str, body: str = "x", **headers: str) -> str:
+    lines = "".join(f"\n{name.replace('_', '-')}:{value}" for name, value in headers.items())
+    return f"SEND\ndestination:{destination}{lines}\n\n{body}"
+
+
+def records(out: Outcome) -> list[tuple[str, bytes]]:
+    return [(one.envelope.destination, one.body) for one in out.records if isinstance(one, Message)]
+
+
+def headers_of(out: Outcome, queue: str) -> list[str]:
+    """The header lines of the record in this queue."""
+    (found,) = [one for one in out.records if isinstance(one, Message) and one.envelope.destination == queue]
+    return found.envelope.headers.decode().splitlines()
+
+
+def refusal(client: Client, *frames: str) -> str:
+    """The code of the refusal; nothing was recorded."""
+    out = client.say(*frames)
+    assert not out.records
+    return client.error(out)["error-code"]
+
+
+def test_a_topic_message_is_copied_to_the_queues_that_are_bound_to_it() -> None:
+    client = Client()
+    bind(client, "/topic/prices.*", "all")
+    bind(client, "/topic/prices.eu", "eu", "all")
+
+    out = client.say("SUBSCRIBE\nid:1\ndestination:/topic/prices.eu", send("/topic/prices.eu", "10", receipt="r"))
+
+    assert records(out) == [("/queue/all", b"10"), ("/queue/eu", b"10")]
+    assert headers_of(out, "/queue/eu") == ["original-destination:/topic/prices.eu"]
+    assert [message.body for run in out.topic_runs for message in run.messages] == [b"10"]
+    assert "original-destination" not in str([run.messages[0].envelope.headers for run in out.topic_runs])
+    assert out.needs_commit and out.receipts == ["r"]
+
+
+def test_topics_with_and_without_bindings_have_plans_of_their_own() -> None:
+    client = Client()
+    bind(client, "/topic/b.*", "q")
+
+    # Blocks that differ only in their destinations share a form; it must not carry copies from one to the other.
+    for turn in range(3):
+        out = client.say(*[send(f"/topic/{letter}.{turn}.x"[:-2], letter) for letter in "abcba"])
+        assert records(out) == [("/queue/q", b"b"), ("/queue/q", b"b")]
+
+
+def test_a_new_binding_counts_for_blocks_that_were_sent_before() -> None:
+    client = Client()
+    assert records(client.say(send("/topic/a"))) == []
+
+    bind(client, "/topic/a", "q")
+
+    assert records(client.say(send("/topic/a"))) == [("/queue/q", b"x")]
+
+
+def test_a_fanout_is_copied_to_its_children_and_to_what_is_bound_once_each() -> None:
+    client = Client()
+    rules_of(client).children = lambda name: ("/queue/child", "/queue/both")
+    bind(client, "/fanout/news", "both", "bound")
+
+    out = client.say(send("/fanout/news"))
+
+    assert [name for name, _ in records(out)] == ["/fanout/news", "/queue/child", "/queue/both", "/queue/bound"]
+    assert headers_of(out, "/queue/bound") == ["original-destination:/fanout/news"]
+    assert headers_of(out, "/queue/both") == []
+
+
+def test_an_exchange_has_no_record_and_its_copies_say_where_they_come_from() -> None:
+    client = Client()
+    bind(client, "/exchange/amq.topic", "q", key="a.#")
+    bind(client, "/exchange/amq.topic", "r", key="#")
+
+    out = client.say(
+        send("/exchange/amq.topic/a.b", colour="red", exchange="forged", routing_key="forged", mandatory="true")
+    )
+
+    assert records(out) == [("/queue/q", b"x"), ("/queue/r", b"x")]
+    assert headers_of(out, "/queue/q") == ["colour:red", "exchange:amq.topic", "routing-key:a.b"]
+    assert [record.sequence for record in out.records] == [2, 3]
+
+
+def test_headers_of_these_names_travel_unchanged_where_no_exchange_is_concerned() -> None:
+    client = Client()
+
+    out = client.say(send("/queue/q", exchange="NYSE", mandatory="yes"))
+
+    assert headers_of(out, "/queue/q") == ["exchange:NYSE", "mandatory:yes"]
+
+
+def test_a_headers_exchange_compares_what_travels() -> None:
+    client = Client()
+    bind(client, "/exchange/amq.headers", "red", arguments={"colour": "red"})
+    bind(client, "/exchange/amq.headers", "receipts", arguments={"receipt": None})
+
+    assert records(client.say(send("/exchange/amq.headers", colour="red", receipt="r"))) == [("/queue/red", b"x")]
+    assert records(client.say(send("/exchange/amq.headers", colour="blue"))) == []
+
+
+def test_an_exchange_without_key_and_one_with_slashes_in_the_key() -> None:
+    client = Client()
+    bind(client, "/exchange/amq.direct", "empty", key="")
+    bind(client, "/exchange/amq.direct", "deep", key="a/b")
+
+    assert records(client.say(send("/exchange/amq.direct"))) == [("/queue/empty", b"x")]
+    assert records(client.say(send("/exchange/amq.direct/"))) == [("/queue/empty", b"x")]
+    assert records(client.say(send("/exchange/amq.direct/a/b"))) == [("/queue/deep", b"x")]
+
+
+def test_what_is_unroutable_is_dropped_unless_the_sender_asks() -> None:
+    client = Client(keep_open=True)
+
+    out = client.say(send("/exchange/amq.direct/none", receipt="r"))
+    assert (out.receipts, out.records, out.frames) == (["r"], [], [])
+
+    assert refusal(client, send("/exchange/amq.direct/none", mandatory="true")) == "unroutable"
+    assert refusal(client, send("/exchange/amq.direct/none", mandatory="perhaps")) == "bad-header"
+
+
+def test_an_unroutable_message_leaves_a_client_connected_that_asked_for_it() -> None:
+    client = Client(keep_open=True)
+
+    out, after = client.outcomes(send("/exchange/amq.direct/none", mandatory="true"), send("/queue/q"))
+
+    assert not out.ending and records(after) == [("/queue/q", b"x")]
+
+
+def test_an_unknown_exchange_is_refused() -> None:
+    client = Client(keep_open=True)
+
+    assert refusal(client, send("/exchange/missing/key")) == "unknown-destination"
+    assert refusal(client, send("/exchange/amq.topic/a.*")) == "bad-destination"
+
+
+def test_an_exchange_has_no_subscribers() -> None:
+    client = Client()
+
+    error = client.error(client.say("SUBSCRIBE\nid:1\ndestination:/exchange/amq.topic/a"))
+
+    assert error["error-code"] == "bad-destination" and "bind a queue" in error["message"]
+
+
+def test_the_name_of_rabbitmq_for_a_queue_is_the_queue() -> None:
+    client = Client()
+
+    out = client.say("SUBSCRIBE\nid:1\ndestination:/amq/queue/jobs", send("/amq/queue/jobs", "one"))
+
+    assert records(out) == [("/queue/jobs", b"one")]
+    assert [headers["destination"] for headers, _ in client.read(out)] == ["/queue/jobs"]
+    assert client.error(client.say(send("/amq/topic/jobs")))["error-code"] == "bad-destination"
+
+
+def test_a_receipt_waits_for_what_the_strongest_queue_wants() -> None:
+    client = Client(memory_only=("/queue/memory",))
+    levels = {"/queue/two": 2, "/queue/one": 1, "/queue/memory": 5, "/topic/t": 7}
+    rules_of(client).level = lambda name: levels.get(name, FSYNC)
+    rules_of(client).replicas_max = 7
+    bind(client, "/topic/t", "one", "two", "memory")
+    bind(client, "/topic/m", "memory")
+
+    assert client.say(send("/topic/t", receipt="r")).levels == [(0, 2)]
+    assert client.say(send("/topic/t", receipt="r", receipt_level="replicas=1")).levels == [(0, 1)]
+    assert client.say(send("/topic/t", receipt="r", receipt_level="accepted")).levels == [(0, ACCEPTED)]
+    assert client.say(send("/topic/m", receipt="r")).levels == []
+    assert client.say(send("/topic/other", receipt="r")).levels == []
+
+
+def test_copies_of_what_is_not_persistent_are_kept_in_memory() -> None:
+    client = Client()
+    bind(client, "/topic/t", "q")
+
+    out = client.say(send("/topic/t", persistent="false"))
+
+    assert not out.records and client.broker.queues.by_name["/queue/q"].held == 1
+
+
+def test_copies_get_what_the_policies_of_their_queues_add() -> None:
+    client = Client()
+    rules_of(client).defaults = lambda name: {"ttl": "5000"} if name == "/queue/short" else {}
+    bind(client, "/exchange/amq.fanout", "long", "short")
+
+    out = client.say(send("/exchange/amq.fanout"))
+
+    assert "ttl:5000" in headers_of(out, "/queue/short") and "ttl:5000" not in headers_of(out, "/queue/long")
+    assert [one.envelope.terms is None for one in out.records if isinstance(one, Message)] == [True, False]
+
+
+def test_options_that_mean_nothing_to_a_queue_are_refused_before_anything_is_copied() -> None:
+    client = Client()
+    bind(client, "/topic/t", "q")
+
+    assert refusal(client, send("/topic/t", priority="eleven")) == "bad-priority"
+    assert "/queue/q" not in client.broker.queues.by_name
+
+
+@pytest.mark.parametrize("destination", ["/topic/t", "/fanout/t", "/exchange/amq.fanout"])
+def test_all_copies_are_accepted_or_none(destination: str) -> None:
+    limited = Broker(ORIGIN, 2, rules_of=lambda name: QueueRules(messages_max=1 if name == "/queue/full" else 0))
+    client = Client(broker=limited, keep_open=True)
+    bind(client, destination, "free", "full")
+    client.say(send("/queue/full"))
+
+    assert refusal(client, send(destination)) == "queue-full"
+
+    assert "/queue/free" not in client.broker.queues.by_name
+
+
+def test_a_full_disk_refuses_what_would_be_copied_to_durable_queues() -> None:
+    client = Client(keep_open=True)
+    bind(client, "/topic/t", "q")
+    client.broker.send_limits.disk_full = True
+
+    assert refusal(client, send("/topic/t")) == "disk-full"
+    assert client.say(send("/topic/other", receipt="r")).receipts == ["r"]
+
+
+def test_copies_are_bounded_in_number_and_size() -> None:
+    client = Client(keep_open=True)
+    bind(client, "/topic/t", *map(str, range(COPIES_MAX + 1)))
+    bind(client, "/topic/u", *map(str, range(99)))
+    too_large = send("/topic/u", "x" * (COPIES_BYTES_MAX // 100))
+
+    assert refusal(client, send("/topic/t")) == "too-many-copies"
+    assert refusal(client, too_large) == "body-too-large"
+
+
+def test_a_transaction_has_its_copies_in_one_batch_or_not_at_all() -> None:
+    client = Client()
+    bind(client, "/exchange/amq.direct", "q", "r", key="k")
+    frame = send("/exchange/amq.direct/k", "one", transaction="t")
+
+    assert not client.say("BEGIN\ntransaction:t", frame, frame).records
+    out = client.say("COMMIT\ntransaction:t")
+
+    assert [name for name, _ in records(out)] == ["/queue/q", "/queue/r"] * 2
+    client.say("BEGIN\ntransaction:t", frame)
+    assert not client.say("ABORT\ntransaction:t").records
+
+
+def test_a_transaction_is_refused_whole_when_a_copy_has_no_room() -> None:
+    client = Client(broker=Broker(ORIGIN, 2, rules_of=lambda name: QueueRules(messages_max=2)))
+    bind(client, "/topic/t", "q")
+    frames = [send("/queue/other", transaction="t")] + [send("/topic/t", transaction="t")] * 3
+    client.say("BEGIN\ntransaction:t", *frames)
+
+    out = client.say("COMMIT\ntransaction:t")
+
+    assert client.error(out)["error-code"] == "queue-full" and not out.records
+
+
+@pytest.mark.parametrize("destination", ["/topic/t", "/exchange/amq.direct/k"])
+def test_a_dedup_id_counts_for_the_copies(destination: str) -> None:
+    client = Client()
+    bind(client, "/topic/t", "q")
+    bind(client, "/exchange/amq.direct", "q", key="k")
+    frame = send(destination, dedup_id="7", receipt="r")
+
+    first = client.say(frame)
+    assert records(first) == [("/queue/q", b"x")]
+
+    out = Outcome(client.session)
+    paused = client.gateway.handle(client.connection.receive(frame.encode() + b"\0"), NOW_US, out)
+    assert paused is not None and not out.records
+    assert not client.gateway.repeats.answer(paused.frames, NOW_US, out) and out.receipts == ["r"]
+
+
+def test_a_queue_that_is_bound_between_two_attempts_gets_the_message_once() -> None:
+    client = Client()
+    bind(client, "/topic/t", "old")
+    client.say(send("/topic/t", dedup_id="7"))
+
+    # It comes first in the order of names, and does not have the id.
+    bind(client, "/topic/t", "new")
+    out = client.say(send("/topic/t", dedup_id="7"))
+
+    assert records(out) == [("/queue/new", b"x")]
+
+
+def test_a_retained_message_is_kept_and_copied() -> None:
+    client = Client()
+    bind(client, "/topic/t", "q")
+
+    out = client.say(send("/topic/t", "last", retain="set"))
+
+    assert records(out) == [("/queue/q", b"last")]
+    assert list(client.broker.retained.values) == ["/topic/t"]
+
+
+def test_an_alternate_exchange_gets_what_is_unroutable_and_the_copy_names_the_first() -> None:
+    client = Client()
+    rules_of(client).routing.put_exchange(Exchange("main", "direct", "rest"))
+    rules_of(client).routing.put_exchange(Exchange("rest", "fanout"))
+    bind(client, "/exchange/rest", "q")
+
+    out = client.say(send("/exchange/main/none", mandatory="true"))
+
+    assert headers_of(out, "/queue/q") == ["exchange:main", "routing-key:none"]
