@@ -12,7 +12,7 @@ from qmq.access.rules import Action
 
 CONTROL: Final = "/control/"
 SYSTEM: Final = "/system/"
-KINDS: Final = ("/queue/", "/topic/", "/fanout/")
+KINDS: Final = ("/queue/", "/topic/", "/fanout/", "/exchange/")
 
 VERBS: Final[Mapping[str, Action]] = {
     "status": Action.OBSERVE,
@@ -26,7 +26,13 @@ VERBS: Final[Mapping[str, Action]] = {
     "peek": Action.SUBSCRIBE,
     "get": Action.SUBSCRIBE,
     "declare": Action.DECLARE,
+    "bind": Action.DECLARE,
+    "unbind": Action.DECLARE,
+    "bind-source": Action.SUBSCRIBE,
+    "exchanges": Action.OBSERVE,
+    "bindings": Action.OBSERVE,
 }
+"""`bind-source` is no request: it stands for the source that a queue is bound to, or unbound from."""
 
 SYSTEM_TOPICS: Final[Mapping[str, Action]] = {
     "/system/events": Action.OBSERVE,
@@ -41,6 +47,9 @@ def of_control(destination: str) -> tuple[Action, str]:
     verb, _, name = destination.removeprefix(CONTROL).partition("/")
     action = VERBS.get(verb, Action.ADMINISTER)
     about = f"/{name}"
+    if verb == "delete" and about.startswith("/exchange/"):
+        # It holds no messages: to delete one is the reverse of declaring it.
+        action = Action.DECLARE
     if verb == "list":
         # The prefix of a list counts as a pattern; without one it is a list of the whole kind.
         about = about if "/" in name else f"{about}/"

@@ -59,7 +59,7 @@ class Permission:
 
 
 ADMINISTRATOR: Final = "administrator"
-_MESSAGES: Final = ("/queue/*", "/topic/*", "/fanout/*")
+_MESSAGES: Final = ("/queue/*", "/topic/*", "/fanout/*", "/exchange/*")
 
 
 def _role(name: str, *rows: tuple[tuple[Action, ...], tuple[str, ...]]) -> tuple[Permission, ...]:

@@ -12,7 +12,7 @@ from .model import Section
 LOCAL_ADMINISTRATOR = "local-administrator"
 """The name of clients at the Unix socket in the data directory."""
 RESERVED_NAMES = (LOCAL_ADMINISTRATOR, ANONYMOUS.name)
-DESTINATION_KINDS = ("/queue/", "/topic/", "/fanout/", "/control/", "/system/")
+DESTINATION_KINDS = ("/queue/", "/topic/", "/fanout/", "/exchange/", "/control/", "/system/")
 
 
 def _read_name(value: object) -> object:

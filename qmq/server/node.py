@@ -63,6 +63,7 @@ class Node(NodeParts):
         for message in in_words(recovered.quarantined):
             self.add_event("quarantine", message)
         self.check_damage()
+        self.routing.report()
         if recovered.lost_positions:
             self.add_event("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 

@@ -72,6 +72,7 @@ from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
+from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.storage.format.missing_range import MissingRange
@@ -112,6 +113,7 @@ class NodeParts:
         self.paused_queues = PausedQueues(self)
         self.declared_queues = DeclaredQueues(self)
         self.policy_of = self.policies.of
+        self.routing = RoutingDefinitions(self)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.user_definitions = UserDefinitions(self, settings)
         self.settings = self.user_definitions.join(settings)
@@ -156,7 +158,7 @@ class NodeParts:
         self.sessions: dict[int, ClientSession] = {}
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(self.limits)
-        self.rules = self.policies.gateway_rules()
+        self.rules = self.policies.gateway_rules(self.routing.table)
         self.admission = Admission(self.limits)
         self.logins = Logins(self.settings.users, self.limits, self.environment)
         self.access = Access(self, self.settings)

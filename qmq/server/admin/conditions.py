@@ -47,6 +47,9 @@ class Rule(NamedTuple):
 OPERATIONS: Final = "docs/operations.md"
 
 RULES: Final[Mapping[str, Rule]] = {
+    "bindings-unfit": Rule(
+        Severity.WARNING, "Declare the exchange that is missing, or delete the bindings that the message names."
+    ),
     "checkpoint": Rule(Severity.ERROR, "Free disk space, or check the disk or server of the queue store."),
     "clock": Rule(Severity.ERROR, f"Set the clock of the node that the message names ({OPERATIONS}, clocks)."),
     "damage": Rule(Severity.ERROR, "A disk that flips bits once does it again: replace it."),

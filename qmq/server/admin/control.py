@@ -38,10 +38,12 @@ from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.routing.requests import source_request
 
 STATUS = "/control/status"
 MOVE = "/control/move"
 REDRIVE = "/control/redrive"
+BINDS = ("/control/bind/", "/control/unbind/")
 COUNT_MESSAGES = "/control/count-msgs"
 COUNT_SUBSCRIBERS = "/control/count-subscribers"
 LIST = "/control/list"
@@ -145,6 +147,8 @@ async def control_response(
     check_right(destination)
     if "to" in headers and destination.startswith(MOVE):
         check_right(f"{MOVE}{headers['to']}")
+    if destination.startswith(BINDS):
+        check_right(source_request(headers))
     if destination.startswith(REDRIVE):
         # Each message names its own queue, so the right must be for every queue.
         check_right(f"{REDRIVE}/queue/*")

@@ -9,6 +9,7 @@ from qmq.broker.messages.receipt_levels import FSYNC, level_of
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.queues import Queues
+from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, LimitSettings, NodeSettings
 from qmq.gateways.rules import Rules
 from qmq.members import Membership
@@ -137,7 +138,7 @@ class Policies:
         """Headers that a message of the queue gets if its sender does not set them."""
         return defaults_under(self.of(destination))
 
-    def gateway_rules(self) -> Rules:
+    def gateway_rules(self, routing: RoutingTable) -> Rules:
         """The rules about destinations that gateways need, and the bounds of what clients may request."""
         limits = self._context.limits
         return Rules(
@@ -153,6 +154,7 @@ class Policies:
             level=self._receipt_level,
             needs_quorum=self._needs_quorum,
             replicas_max=len(self._context.peer_names),
+            routing=routing,
         )
 
     def _use(self, destination: str) -> tuple[bool, bool]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.broker.routing.binding import PREFIX
 from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
@@ -27,6 +28,8 @@ from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.routing import requests
+from qmq.server.routing.requests import RoutingRequests
 
 CONTROL: Final = "/control/"
 NAMED_IN_AUDIT: Final[Mapping[str, str]] = {
@@ -35,6 +38,8 @@ NAMED_IN_AUDIT: Final[Mapping[str, str]] = {
     "reason": "reason",
     "user": "kicked_user",
     "address": "kicked_address",
+    "source": "source",
+    "key": "key",
 }
 """Headers of a request that say what it is about, and the fields of the event that have their values."""
 SUBJECTS: Final[Mapping[str, str]] = {
@@ -43,6 +48,8 @@ SUBJECTS: Final[Mapping[str, str]] = {
     "connections": "connection",
     "kick": "connection",
     "retire": "retired_node",
+    "exchanges": "exchange",
+    "bindings": "binding",
 }
 """Verbs that are not about a destination, and the field that says what they are about."""
 COUNT_MAX: Final = 10**12
@@ -59,7 +66,7 @@ PEEK_MAX: Final = 1000
 log = logging.getLogger("qmq.admin")
 
 
-class VerbContext(DeclareContext, DeleteContext, QueryContext, Protocol):
+class VerbContext(DeclareContext, DeleteContext, QueryContext, RoutingRequests, Protocol):
     """What verbs need of the node."""
 
     decommission: Decommission
@@ -146,7 +153,7 @@ async def _delete(context: VerbContext, asked: VerbRequest) -> Facts:
         raise Refused("bad-pattern", "A destination is deleted by its name; patterns are not supported.")
     delete = DELETIONS.get(kind_of(asked.about))
     if delete is None:
-        raise Refused("not-supported", f"Only queues, topics and fanouts can be deleted, not {asked.about}.")
+        raise Refused("not-supported", f"Queues, topics, fanouts and exchanges can be deleted, not {asked.about}.")
     return await delete(context, asked)
 
 
@@ -177,10 +184,13 @@ DELETIONS: Final[Mapping[DestinationKind, Callable[[VerbContext, VerbRequest], A
     DestinationKind.FANOUT: _delete_fanout,
     DestinationKind.TOPIC: _delete_topic,
     DestinationKind.QUEUE: _delete_queue,
+    DestinationKind.EXCHANGE: requests.delete_exchange,
 }
 
 
 async def _declare(context: VerbContext, asked: VerbRequest) -> Facts:
+    if asked.about.startswith(PREFIX):
+        return await requests.declare_exchange(context, asked)
     _check_queue(asked.about, asked.verb)
     return await declare_queue(context, asked.about, asked.headers, asked.body, asked.user)
 
@@ -260,8 +270,12 @@ VERBS: Final[Mapping[str, Verb]] = {
     "redrive": Verb("redrive/queue/NAME", _redrive),
     "pause": Verb("pause/queue/NAME", _pause),
     "resume": Verb("resume/queue/NAME", _resume),
-    "declare": Verb("declare/queue/NAME", _declare),
-    "delete": Verb("delete/queue|topic|fanout/NAME", _delete),
+    "delete": Verb("delete/queue|topic|fanout|exchange/NAME", _delete),
+    "declare": Verb("declare/queue|exchange/NAME", _declare),
+    "bind": Verb("bind/queue/NAME", requests.bind),
+    "unbind": Verb("unbind/queue/NAME", requests.unbind),
+    "exchanges": Verb("exchanges", requests.list_exchanges, is_audited=False),
+    "bindings": Verb("bindings", requests.list_bindings, is_audited=False),
     "peek": Verb("peek/queue|topic|fanout/NAME", _peek, is_audited=False),
     "get": Verb("get/MESSAGE-ID", _get, is_audited=False),
     "trace": Verb("trace/MESSAGE-ID", _trace, is_audited=False),
@@ -304,7 +318,7 @@ def _subject(asked: VerbRequest) -> dict[str, str]:
 
 
 def _audit(context: VerbContext, asked: VerbRequest, facts: Facts) -> None:
-    count = facts.get("connections", facts.get("messages", 0))
+    count = facts.get("connections", facts.get("messages", facts.get("changed", 0)))
     said = {**_subject(asked), "count": count, "dry_run": asked.is_dry_run}
     said |= {field: asked.headers[name] for name, field in NAMED_IN_AUDIT.items() if name in asked.headers}
     said |= {name: facts[name] for name in ("to", "reason", "nodes_missing") if facts.get(name)}

@@ -103,6 +103,8 @@ class LiveDefinitions:
         self._context = context
         self.table = table
         self.kinds: dict[str, DefinitionKind] = {}
+        self.fits: list[Callable[[Mapping[Key, Value | None]], None]] = []
+        """Checks of all changes of a request together, for kinds that depend on each other. Each raises Refused."""
         self.news: dict[Key, None] = {}
         """Keys that have changed since the last `publish`."""
         self.unrecorded: dict[Key, Version] = {}
@@ -171,6 +173,8 @@ class LiveDefinitions:
         for key, value in checked.items():
             if value is not None:
                 text_of(key, value)
+        for check_fit in self.fits:
+            check_fit(checked)
         self.table.check_room([*checked, *(Key(kind, name) for kind in by_kind for name in self._pending_seeds(kind))])
         return checked
 

@@ -1,0 +1,201 @@
+"""The kinds `exchange` and `binding`: from definitions of the mesh to the routing table of this node.
+
+A change is refused when exchanges and bindings would not fit together: a binding or an alternate that names no
+exchange, a cycle of alternates, another type. Two sides of a cut can still make such changes. Then what does not fit
+has no effect on any node, and the condition `bindings-unfit` names it.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol
+
+from qmq.broker.routing.binding import RESERVED, Binding, Exchange, read_binding, read_exchange
+from qmq.broker.routing.table import RoutingTable, alternate_cycle
+from qmq.definitions.definition import Key
+from qmq.errors import Refused
+from qmq.gateways.rules import Rules
+from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
+from qmq.server.runtime.contexts import Reporting
+
+EXCHANGE: Final = "exchange"
+BINDING: Final = "binding"
+
+UNFIT: Final = "bindings-unfit"
+"""Code of the condition."""
+
+IN_USE: Final = "exchange-in-use"
+
+NAMED_MAX: Final = 3
+"""Bindings that a refusal or a condition names; of more it says how many."""
+
+
+class RoutingContext(Reporting, Protocol):
+    """What these kinds need of the node."""
+
+    definitions: LiveDefinitions
+    rules: Rules
+
+
+class RoutingDefinitions:
+    """Exchanges and bindings of the mesh; adds their kinds to the definitions. `table` is live."""
+
+    def __init__(self, context: RoutingContext) -> None:
+        self._context = context
+        self.table = RoutingTable()
+        self._bindings: dict[str, Binding] = {}
+        self._unread: set[str] = set()
+        self._unfit = ""
+        definitions = context.definitions
+        definitions.kinds[EXCHANGE] = SimpleKind(_checked_exchange, self._exchanges_changed)
+        definitions.kinds[BINDING] = SimpleKind(self._checked_binding, self._bindings_changed, names_destinations=True)
+        definitions.fits.append(self._check_fit)
+        for kind, follow in ((EXCHANGE, self._follow_exchange), (BINDING, self._follow_binding)):
+            for one in definitions.table.of_kind(kind):
+                follow(one.key.name)
+
+    def bindings(self) -> list[Binding]:
+        """All bindings, sorted by name."""
+        return [self._bindings[name] for name in sorted(self._bindings)]
+
+    def report(self) -> None:
+        """Raise or clear the condition: bindings may have no effect, or have one again."""
+        found = self.table.without_effect() + sorted(f"{one} (unreadable)" for one in self._unread)
+        unfit = f"no effect, because an exchange is missing: {_some(found)}" if found else ""
+        if unfit != self._unfit:
+            if self._unfit:
+                self._context.clear_condition(UNFIT, self._unfit)
+            if unfit:
+                self._context.raise_condition(UNFIT, unfit)
+            self._unfit = unfit
+
+    # Changes
+
+    def _exchanges_changed(self, names: Collection[str]) -> None:
+        for name in names:
+            self._follow_exchange(name)
+        self._changed(names)
+
+    def _bindings_changed(self, names: Collection[str]) -> None:
+        for name in names:
+            self._follow_binding(name)
+        self._changed(names)
+
+    def _changed(self, names: Collection[str]) -> None:
+        if names:
+            self._context.rules.generation += 1
+            self.report()
+
+    def _follow_exchange(self, name: str) -> None:
+        value = self._value(EXCHANGE, name)
+        try:
+            exchange = None if value is None else read_exchange(name, value)
+        except Refused:
+            # Written by a later version of the software.
+            exchange = None
+            self._unread.add(f"{EXCHANGE} {name}")
+        else:
+            self._unread.discard(f"{EXCHANGE} {name}")
+        if exchange is None:
+            self.table.remove_exchange(name)
+        else:
+            self.table.put_exchange(exchange)
+
+    def _follow_binding(self, name: str) -> None:
+        value = self._value(BINDING, name)
+        try:
+            binding = None if value is None else read_binding(value)
+        except Refused:
+            binding = None
+            self._unread.add(f"{BINDING} {name}")
+        else:
+            self._unread.discard(f"{BINDING} {name}")
+        known = self._bindings.pop(name, None)
+        if known is not None:
+            self.table.remove(known)
+        if binding is not None:
+            self._bindings[name] = binding
+            self.table.add(binding)
+
+    def _value(self, kind: str, name: str) -> Value | None:
+        found = self._context.definitions.table.get(Key(kind, name))
+        return None if found is None else found.value
+
+    # Checks
+
+    def _checked_binding(self, name: str, value: Value) -> Value:
+        binding = read_binding(value)
+        if name != binding.name:
+            raise Refused("bad-definition", f"{BINDING} {name}: the name must be {binding.name}, as the value says")
+        self.table.check_cost(binding)
+        return binding.value
+
+    def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
+        """Refuse changes after which exchanges and bindings would not fit together."""
+        exchanges = self.table.exchanges
+        changed = {
+            key.name: None if value is None else read_exchange(key.name, value)
+            for key, value in changes.items()
+            if key.kind == EXCHANGE
+        }
+        if changed:
+            exchanges = {name: one for name, one in exchanges.items() if name not in changed}
+            exchanges |= {name: one for name, one in changed.items() if one is not None}
+            for name, exchange in changed.items():
+                if exchange is None:
+                    self._check_deletion(name, exchanges, changes)
+                else:
+                    _check_exchange(exchange, self.table.exchanges.get(name), exchanges)
+        for key, value in changes.items():
+            if key.kind == BINDING and value is not None:
+                source = read_binding(value).exchange
+                if source and source not in exchanges:
+                    raise Refused("bad-definition", f"{key}: source: there is no exchange {source}")
+
+    def _check_deletion(
+        self, name: str, exchanges: Mapping[str, Exchange], changes: Mapping[Key, Value | None]
+    ) -> None:
+        left = [
+            one.name for one in self.table.bindings_of(name) if changes.get(Key(BINDING, one.name), one) is not None
+        ]
+        if left:
+            raise Refused(IN_USE, f"{EXCHANGE} {name} has bindings: {_some(left)}; delete them first, or with it")
+        for other in exchanges.values():
+            if other.alternate == name:
+                raise Refused(IN_USE, f"{EXCHANGE} {name} is the alternate of the exchange {other.name}")
+
+
+def _checked_exchange(name: str, value: Value) -> Value:
+    if name.startswith(RESERVED):
+        raise Refused("bad-definition", f"{EXCHANGE} {name}: names that begin with {RESERVED} are predefined")
+    return read_exchange(name, value).value
+
+
+def _check_exchange(exchange: Exchange, known: Exchange | None, exchanges: Mapping[str, Exchange]) -> None:
+    label = f"{EXCHANGE} {exchange.name}"
+    if known is not None and known.type != exchange.type:
+        raise Refused(
+            "bad-definition", f"{label}: type is {known.type}, and cannot become {exchange.type}: delete it first"
+        )
+    if exchange.alternate and exchange.alternate not in exchanges:
+        raise Refused("bad-definition", f"{label}: alternate: there is no exchange {exchange.alternate}")
+    cycle = alternate_cycle(exchanges, exchange.name)
+    if cycle:
+        raise Refused("bad-definition", f"{label}: alternate must not form a cycle: {' → '.join(cycle)}")
+
+
+def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:
+    """All exchanges, predefined ones too, sorted by name."""
+    return [
+        {
+            "name": one.name,
+            "type": one.type,
+            "alternate": one.alternate,
+            "bindings": sum(1 for _ in table.bindings_of(one.name)),
+            "predefined": one.name.startswith(RESERVED),
+        }
+        for one in sorted(table.exchanges.values())
+    ]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(sorted(names)[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,145 @@
+"""Requests about exchanges and bindings: declare, delete, bind, unbind, and the lists.
+
+    /control/declare/exchange/NAME     headers type and alternate, or a JSON body with these keys
+    /control/delete/exchange/NAME      with its bindings; with `if-unused:true` only if it has none
+    /control/bind/queue/NAME           headers source and key; the JSON body has the arguments
+    /control/unbind/queue/NAME         the same
+    /control/exchanges                 all exchanges
+    /control/bindings                  all bindings
+
+A change is answered when it is durable on this node; with `quorum:true` when a majority has it, or after some seconds
+with `quorum:false`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from qmq.broker.routing.binding import PREFIX, RESERVED, Binding, read_binding, read_exchange
+from qmq.definitions.definition import Key
+from qmq.errors import Refused
+from qmq.gateways.headers import is_said
+from qmq.server.definitions.live import Changes, LiveDefinitions
+from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
+
+Facts = dict[str, Any]
+
+BIND_SOURCE: Final = "bind-source"
+"""Stands for the right to bind a queue to a source (`qmq.access.requests`)."""
+
+
+class RoutingRequests(Protocol):
+    """What these requests need of the node."""
+
+    definitions: LiveDefinitions
+    routing: RoutingDefinitions
+
+
+async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """Declare an exchange. To declare it again as it is changes nothing; with other values it is refused."""
+    name = _exchange_of(asked)
+    value = _body(asked)
+    value |= {key: asked.headers[key] for key in ("type", "alternate") if key in asked.headers}
+    exchange = read_exchange(name, value)
+    known = context.routing.table.exchanges.get(name)
+    if known is not None:
+        for key in ("type", "alternate"):
+            before, after = getattr(known, key) or "not set", getattr(exchange, key) or "not set"
+            if before != after:
+                raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")
+        if name.startswith(RESERVED):
+            return {**exchange._asdict(), "changed": 0}
+    return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict())
+
+
+async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """Delete an exchange and its bindings, in one change."""
+    name = _exchange_of(asked)
+    table = context.routing.table
+    if name.startswith(RESERVED):
+        raise Refused("not-supported", f"The exchange {name} is predefined.")
+    if name not in table.exchanges:
+        raise Refused("unknown-destination", f"There is no exchange {name}.")
+    bindings = [Key(BINDING, one.name) for one in table.bindings_of(name)]
+    if bindings and is_said(asked.headers, "if-unused"):
+        raise Refused(IN_USE, f"exchange {name} has {len(bindings)} bindings")
+    changes: Changes = {**dict.fromkeys(bindings), Key(EXCHANGE, name): None}
+    return await _change(context, asked, changes, {"bindings": len(bindings)})
+
+
+async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """Bind a queue to a source. To bind it again changes nothing."""
+    binding = _binding(asked)
+    return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value)
+
+
+async def unbind(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """Delete exactly this binding. Raises Refused if there is none."""
+    binding = _binding(asked)
+    return await _change(context, asked, {Key(BINDING, binding.name): None}, binding.value)
+
+
+async def list_exchanges(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """All exchanges, predefined ones too."""
+    _check_plain(asked)
+    return {"exchanges": exchange_rows(context.routing.table)}
+
+
+async def list_bindings(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """All bindings, sorted by name. `effective` is false while the exchange is missing."""
+    _check_plain(asked)
+    exchanges = context.routing.table.exchanges
+    return {
+        "bindings": [
+            {"name": one.name, **one.value, "effective": not one.exchange or one.exchange in exchanges}
+            for one in context.routing.bindings()
+        ]
+    }
+
+
+def source_request(headers: Mapping[str, str]) -> str:
+    """The control destination whose right a bind needs besides its own."""
+    return f"/control/{BIND_SOURCE}{headers.get('source', '')}"
+
+
+async def _change(context: RoutingRequests, asked: VerbRequest, changes: Changes, facts: Facts) -> Facts:
+    live = context.definitions
+    if asked.is_dry_run:
+        live.check(changes)
+        return facts
+    report = await live.change(changes, asked.user, quorum=is_said(asked.headers, "quorum"))
+    done = {**facts, "changed": report.changed}
+    return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
+
+
+def _exchange_of(asked: VerbRequest) -> str:
+    name = asked.about.removeprefix(PREFIX)
+    if not asked.about.startswith(PREFIX) or not name:
+        raise Refused("bad-destination", f"{asked.verb} names one exchange, {PREFIX}NAME.")
+    return name
+
+
+def _binding(asked: VerbRequest) -> Binding:
+    if "source" not in asked.headers:
+        raise Refused("missing-header", f"{asked.verb} needs the header source.")
+    value = {"source": asked.headers["source"], "queue": asked.about, "key": asked.headers.get("key", "")}
+    return read_binding({**value, "arguments": _body(asked)})
+
+
+def _body(asked: VerbRequest) -> dict[str, Any]:
+    """The JSON object in the body; an empty body is an empty object."""
+    if not asked.body.strip():
+        return {}
+    try:
+        value = json.loads(asked.body)
+    except (ValueError, RecursionError) as error:
+        raise Refused("bad-definition", f"{asked.verb}: the body must be a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused("bad-definition", f"{asked.verb}: the body must be a JSON object")
+    return value
+
+
+def _check_plain(asked: VerbRequest) -> None:
+    if asked.about:
+        raise Refused("bad-destination", f"The list is /control/{asked.verb}, without a name behind it.")
