@@ -88,32 +88,42 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-_login_options: Callable[[F], F] = together(
-    click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name; by default from QMQ_LOGIN."),
-    click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password; safer in QMQ_PASSCODE."),
-    click.option("--tls", "wants_tls", is_flag=True, help="Use TLS, with the certificate authorities of the system."),
-    click.option("--cafile", type=FILE, help="Use TLS, with the certificate authorities of this file."),
-    click.option("--cert", type=FILE, help="Use TLS, and show this certificate."),
-    click.option("--key", type=FILE, help="The private key of --cert, if it is in another file."),
-)
-_node_options: Callable[[F], F] = together(
-    click.option(
-        "--at",
-        metavar="HOST:PORT",
-        callback=read_optional_address,
-        help=f"Address of the node.  [default: {DEFAULT_AT}]",
-    ),
-    click.option("--data", type=FOLDER, help="Data directory of a node on this machine; needs no login."),
-    _login_options,
-    click.option(
-        "--patience",
-        type=Number(min=0, max=SECONDS_MAX, min_open=True),
-        metavar="SECONDS",
-        default=10.0,
-        show_default=True,
-        help="Time to wait for each answer of the node.",
-    ),
-)
+KEY = ("--key", "--cert-key")
+"""The private key; for commands with a `--key` of their own only the second word."""
+
+
+def _login_options(key: Collection[str] = KEY) -> Callable[[F], F]:
+    return together(
+        click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name; by default from QMQ_LOGIN."),
+        click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password; safer in QMQ_PASSCODE."),
+        click.option(
+            "--tls", "wants_tls", is_flag=True, help="Use TLS, with the certificate authorities of the system."
+        ),
+        click.option("--cafile", type=FILE, help="Use TLS, with the certificate authorities of this file."),
+        click.option("--cert", type=FILE, help="Use TLS, and show this certificate."),
+        click.option(*key, "private_key", type=FILE, help="The private key of --cert, if it is in another file."),
+    )
+
+
+def _node_options(key: Collection[str]) -> Callable[[F], F]:
+    return together(
+        click.option(
+            "--at",
+            metavar="HOST:PORT",
+            callback=read_optional_address,
+            help=f"Address of the node.  [default: {DEFAULT_AT}]",
+        ),
+        click.option("--data", type=FOLDER, help="Data directory of a node on this machine; needs no login."),
+        _login_options(key),
+        click.option(
+            "--patience",
+            type=Number(min=0, max=SECONDS_MAX, min_open=True),
+            metavar="SECONDS",
+            default=10.0,
+            show_default=True,
+            help="Time to wait for each answer of the node.",
+        ),
+    )
 
 
 def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,10 +133,10 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_login(*args: Any, **given: Any) -> Any:
         return command(*args, login=_take_login(given), **given)
 
-    return _login_options(with_login)
+    return _login_options()(with_login)
 
 
-def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def client_options(command: Callable[..., Any], key: Collection[str] = KEY) -> Callable[..., Any]:
     """Which node a command talks to, and how; it gets an `Endpoint` as `node`."""
 
     @wraps(command)
@@ -138,12 +148,12 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--data is the Unix socket of a node: it excludes --at and TLS")
         return command(*args, node=Endpoint(data / SOCKET_NAME, Login(), patience), **given)
 
-    return _node_options(with_node)
+    return _node_options(key)(with_node)
 
 
 def _take_login(given: dict[str, Any]) -> Login:
     """Take the options of `_login_options` out of `given`."""
-    cafile, cert, key = (given.pop(name) for name in ("cafile", "cert", "key"))
+    cafile, cert, key = (given.pop(name) for name in ("cafile", "cert", "private_key"))
     if key is not None and cert is None:
         raise click.UsageError("--key is the key of --cert")
     tls = None

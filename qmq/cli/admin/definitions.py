@@ -14,12 +14,13 @@ from .request import ask, check_kind
 
 SECRET: Final = "password_hash"
 
-change_options: Callable[..., Any] = together(
-    client_options,
+change_flags: Callable[..., Any] = together(
     click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has the change."),
     click.option("--dry-run", is_flag=True, help="Check everything, and change nothing."),
     json_option,
 )
+
+change_options: Callable[..., Any] = together(client_options, change_flags)
 
 
 @click.group
@@ -57,7 +58,7 @@ def import_(file: BinaryIO, node: Endpoint, quorum: bool, dry_run: bool, as_json
         click.echo(
             f"{count} definitions are correct" if dry_run else f"{count} definitions, {facts['changed']} changed"
         )
-    _check_quorum(facts)
+    check_quorum(facts)
 
 
 @definitions.command("diff")
@@ -194,10 +195,10 @@ def show_change(facts: Mapping[str, Any], done: str, dry_run: bool, as_json: boo
                 f"{name} would be {done}" if dry_run else f"{name} was so before" if same else f"{name} is {done}"
             )
         )
-    _check_quorum(facts)
+    check_quorum(facts)
 
 
-def _check_quorum(facts: Mapping[str, Any]) -> None:
+def check_quorum(facts: Mapping[str, Any]) -> None:
     """Raises Failed when a majority was asked for and did not answer in time."""
     if facts.get("quorum") is False:
         raise Failed("no majority has the change yet; it stands, and spreads when the other nodes can be reached")

@@ -1,0 +1,123 @@
+"""`qmq bindings`: which queues get copies of which messages. The rules are in docs/bindings.md."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from ...broker.routing.binding import MATCH, MATCHES
+from ..admin.definitions import change_flags, change_headers, check_quorum
+from ..admin.request import ask, check_kind
+from ..client import Endpoint
+from ..options import client_options, json_option, together
+from ..output import print_json, printable, table
+
+# Here --key is the routing key.
+node_options: Callable[..., Any] = partial(client_options, key=("--cert-key",))
+
+binding_arguments: Callable[..., Any] = together(
+    click.argument("source"),
+    click.argument("queue"),
+    click.option("--key", default="", metavar="KEY", help="The routing key; of a topic exchange a pattern."),
+    click.option(
+        "--argument",
+        "arguments",
+        multiple=True,
+        metavar="HEADER=VALUE",
+        help="A header that a headers exchange compares; HEADER alone: any value. More than once for several.",
+    ),
+    click.option("--match", type=click.Choice(MATCHES), help="Whether all arguments must match, or any."),
+)
+
+
+@click.group
+def bindings() -> None:
+    """List, add and delete the bindings of a mesh.
+
+    A binding copies messages from SOURCE to a queue. SOURCE is `/topic/NAME` or a pattern of topics, `/fanout/NAME`, or
+    `/exchange/NAME`.
+    """
+
+
+@bindings.command("list")
+@client_options
+@json_option
+def list_bindings(node: Endpoint, as_json: bool) -> None:
+    """List the bindings."""
+    facts = ask(node, "bindings")
+    if as_json:
+        print_json(facts)
+        return
+    rows = [
+        [
+            row["source"] if row["effective"] else f"{row['source']} (missing)",
+            row["queue"],
+            row["key"] or "-",
+            " ".join(name if value is None else f"{name}={value}" for name, value in row["arguments"].items()) or "-",
+        ]
+        for row in facts["bindings"]
+    ]
+    heads = ["SOURCE", "QUEUE", "KEY", "ARGUMENTS"]
+    click.echo("\n".join(table(heads, [[printable(cell) for cell in row] for row in rows])))
+
+
+@bindings.command
+@binding_arguments
+@node_options
+@change_flags
+def add(**options: Any) -> None:
+    """Copy messages from SOURCE to a queue, from now on.
+
+    To add a binding again changes nothing. Exit code 1 if it is refused; then nothing has changed.
+    """
+    _change("bind", "added", **options)
+
+
+@bindings.command
+@binding_arguments
+@node_options
+@change_flags
+def delete(**options: Any) -> None:
+    """Delete exactly this binding, as `list` shows it.
+
+    Messages that were copied stay in the queue. Exit code 1 if there is none.
+    """
+    _change("unbind", "deleted", **options)
+
+
+def _change(
+    verb: str,
+    done: str,
+    source: str,
+    queue: str,
+    key: str,
+    arguments: tuple[str, ...],
+    match: str | None,
+    node: Endpoint,
+    quorum: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    check_kind(source, ("topic", "fanout", "exchange"))
+    check_kind(queue)
+    body = json.dumps(_arguments(arguments, match)).encode()
+    headers = [("source", source), *([("key", key)] if key else []), *change_headers(quorum, dry_run)]
+    facts = ask(node, f"{verb}{queue}", headers, body)
+    if as_json:
+        print_json(facts)
+    else:
+        result = f"would be {done}" if dry_run else f"is {done}" if facts["changed"] else "was so before"
+        click.echo(printable(f"binding from {source} to {queue} {result}"))
+    check_quorum(facts)
+
+
+def _arguments(given: tuple[str, ...], match: str | None) -> dict[str, str | None]:
+    arguments: dict[str, str | None] = {} if match is None else {MATCH: match}
+    for one in given:
+        name, sign, value = one.partition("=")
+        if not name or name in arguments:
+            raise click.BadParameter(f"{one!r}: {name} is given twice" if name else f"{one!r} must be HEADER=VALUE")
+        arguments[name] = value if sign else None
+    return arguments
