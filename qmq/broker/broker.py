@@ -258,7 +258,7 @@ class Broker:
             self.queues.settlement.settle(deliveries, out)
 
     def refuse(self, delivery: Delivery, out: Outcome, why: Back = Back.FAILED) -> None:
-        """NACK: a failed delivery; what becomes of a queue's message is in `life`."""
+        """NACK: a failed delivery; what becomes of a queue's message is in `messages.lifecycle`."""
         if delivery.subscription.durable is not None:
             self.durable_subscriptions.give_back(covered(delivery), out)
         else:

@@ -19,7 +19,7 @@ QUEUES_SHOWN_MAX = 20
 TOTALS_SHOWN = ("accepted", "delivered", "acknowledged")
 """Totals that are shown when they are 0, too."""
 PUBLIC_KEYS = frozenset({"node", "software", "incarnation", "vector", "cut"})
-"""All that a user without `control` gets."""
+"""All that a user without `observe` gets."""
 
 
 @click.command

@@ -26,7 +26,7 @@ from qmq.server.parts import NodeParts
 from qmq.server.restore import restore
 from qmq.server.runtime.local_socket import LocalListener
 from qmq.storage.catalog.facts import UNSEEN
-from qmq.storage.log.recovery import in_words
+from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
 
 

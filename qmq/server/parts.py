@@ -67,7 +67,7 @@ from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.repair.catch_up import CatchUp
-from qmq.server.repair.damage import DamageReport
+from qmq.server.repair.damage_report import DamageReport
 from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore

@@ -34,7 +34,8 @@ from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import KIND_OFFSET, Record, RecordKind, unpack_dots, unpack_record
 from qmq.storage.format.term_record import TermNote
 from qmq.storage.log.journal import Journal
-from qmq.storage.log.recovery import JournalRecovery, Quarantined, load_quarantined, recover_journal
+from qmq.storage.log.quarantine import Quarantined, load_quarantined
+from qmq.storage.log.recovery import JournalRecovery, recover_journal
 from qmq.storage.repair.fanout_logs import SPOOL
 
 FORMAT_VERSION: Final = BATCH_VERSION

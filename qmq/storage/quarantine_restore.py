@@ -19,7 +19,7 @@ from qmq.storage.format.batch import BatchHead, encode_batch, verify_batch
 from qmq.storage.format.interfaces import Disk
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
-from qmq.storage.log.recovery import Quarantined, quarantined_bytes
+from qmq.storage.log.quarantine import Quarantined, quarantined_bytes
 from qmq.storage.repair.range_snapshot import nothing_left, snapshot_batch
 from qmq.storage.store import Store
 

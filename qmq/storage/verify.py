@@ -25,7 +25,8 @@ from qmq.storage.format.interfaces import File
 from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import SegmentHead, read_footer, read_segment_head, scan, segment_base
 from qmq.storage.log.chain import Damage
-from qmq.storage.log.recovery import JOURNAL_DIRECTORY, Quarantined, load_quarantined
+from qmq.storage.log.quarantine import Quarantined, load_quarantined
+from qmq.storage.log.recovery import JOURNAL_DIRECTORY
 from qmq.storage.queues.choice import QUEUES_FILE
 from qmq.storage.verify_databases import DatabaseReport, verify_catalog, verify_queue_store
 

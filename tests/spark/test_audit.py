@@ -21,7 +21,7 @@ from qmq.spark.reading.segments import SegmentFile
 from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind, pack_gap
-from qmq.storage.log.recovery import HOLES_SUFFIX
+from qmq.storage.log.quarantine import HOLES_SUFFIX
 from qmq.storage.repair.range_snapshot import nothing_left, snapshot_batch
 from qmq.wire.stomp import Frame
 

@@ -16,7 +16,7 @@ from qmq.spark.reading.tables import time_of
 from qmq.storage.format import segment
 from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
 from qmq.storage.format.record import RecordKind, pack_gap
-from qmq.storage.log.recovery import HOLES_SUFFIX
+from qmq.storage.log.quarantine import HOLES_SUFFIX
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, snapshot_batch
 
 from ..storage.rig import LIKE_AN_INDEX

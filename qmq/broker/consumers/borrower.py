@@ -7,7 +7,7 @@ from qmq.dots import Dot
 
 
 class Borrower:
-    """A peer that offered credit for a queue, for one class of its consumers (`classes`).
+    """A peer that offered credit for a queue, for one class of its consumers (`consumer_class`).
 
     Credit is a limit on the count ever lent over the present link, so that an offer can be repeated or overtaken
     without harm. `lent` is all that this peer has from us, of any queue, and outlives the link.

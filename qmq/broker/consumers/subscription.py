@@ -84,7 +84,7 @@ class Subscription:
     says that something in flight to it may still wait for the journal (kept in `client` mode only). `start` is where
     a fanout subscription begins: `first`, `next`, a StartAt, or the vector it has already seen; `durable` is its cursor
     there. `selector` says which messages it wants, None for all. `check_us` is when the oldest delivery under an
-    ack-timeout may be late. `exclusive` is asked for, `since_us` and `lent_as` (see `classes`) follow for consumers
+    ack-timeout may be late. `exclusive` is asked for, `since_us` and `lent_as` (`consumer_class`) follow for consumers
     that are not plain. `window` bounds what all queue subscriptions of the client have in flight. One with
     `is_browser` is given copies and stands in no line.
     """

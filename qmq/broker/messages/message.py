@@ -100,7 +100,7 @@ class Message:
 
     Memory-only messages are numbered -1, -2, … by a counter of their own, so that journal sequences stay dense.
     `owner` is None for a message of this node, else the name of the peer that lent it to us for delivery; `lent_as` is
-    the class of consumers that it is lent to (`classes`).
+    the class of consumers that it is lent to (`consumer_class`).
     `attempts` counts the deliveries that failed, or is SEEN or MAYBE_SEEN; `settled` is set once and makes every queue
     skip it.
     `place` is its queue's: where in its order a message that comes back belongs.

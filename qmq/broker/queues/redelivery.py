@@ -53,7 +53,7 @@ class Redelivery:
     # Requeue
 
     def give_back(self, deliveries: list[Delivery], why: Back, out: Outcome) -> None:
-        """These deliveries come back: own messages go where `life` says, borrowed ones to their owner, which decides.
+        """These deliveries come back: own messages go where `lifecycle` says, borrowed ones to their owner.
 
         All of one subscription, in delivery order. Of a consumer that has gone, nothing was seen that was not sent.
         """

@@ -1,4 +1,4 @@
-"""Who serves whose queue messages: terms, claims, leases and votes, as one node sees them (design 6.4, takeover).
+"""Who serves whose queue messages: terms, claims, leases and votes, as one node sees them (docs/takeover.md).
 
 The messages that a node accepts are its own, and normally it **serves** them: it alone hands them to consumers. When it
 is silent another node takes its messages over. At no moment may two nodes hand out messages of one owner, and nobody

@@ -27,7 +27,7 @@ from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import PendingReceipt
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.delivery.retained_delivery import RETAINED_MARK, RetainedDelivery
-from qmq.server.delivery.selector_evaluation import SelectorEvaluation
+from qmq.server.delivery.selector_turns import SelectorTurns
 from qmq.wire.stomp import Version, encode_frame, encode_receipts
 
 RUN_MAX = 32
@@ -86,7 +86,7 @@ class Dispatcher:
         # connection.
         self._queue_bytes_max = self._outbox_bytes_max // 4
         self._run_max = max(1, min(RUN_MAX, self._outbox_bytes_max // 2 // body_bytes_max))
-        self.selecting = SelectorEvaluation(sessions, self._send_topic, self.flush, spawn)
+        self.selecting = SelectorTurns(sessions, self._send_topic, self.flush, spawn)
         self._touched: dict[ClientSession, None] = {}
         self._written: list[Delivery] = []
         self._settling = False

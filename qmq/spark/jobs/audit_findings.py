@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from qmq.dots import Origin, Vector
 from qmq.spark.reading.ranges import RangeMap
 from qmq.storage.format.lost_record import LostRange
-from qmq.storage.log.recovery import Quarantined
+from qmq.storage.log.quarantine import Quarantined
 
 MISSING: Final = "missing"
 DOUBLED: Final = "doubled"

@@ -19,7 +19,8 @@ from qmq.storage.disk.disk import ReadOnlyDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.batch import read_head, unpack_records, verify_batch
 from qmq.storage.format.segment import segment_base
-from qmq.storage.log.recovery import JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, load_quarantined
+from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY, load_quarantined
+from qmq.storage.log.recovery import JOURNAL_DIRECTORY
 
 SEGMENTS_REMEMBERED_MAX: Final = 16_384
 """Indexes of sealed segments that one reader keeps: a terabyte of log. Beyond that they are read again."""

@@ -98,7 +98,7 @@ KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_definitions"})
 
 
 class SqliteCatalog:
-    """See `ports.Catalog`. Calls from several threads wait for each other."""
+    """See `interfaces.Catalog`. Calls from several threads wait for each other."""
 
     def __init__(self, path: Path) -> None:
         """Open or make the file, brought to this version, and look at all of it. Raises FutureVersion, LogBroken."""

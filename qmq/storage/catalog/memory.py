@@ -40,7 +40,7 @@ class _CatalogState:
 
 
 class MemoryCatalog:
-    """See `ports.Catalog`."""
+    """See `interfaces.Catalog`."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class DiskFile:
-    """One append-only file, opened with O_APPEND. See `ports.File`."""
+    """One append-only file, opened with O_APPEND. See `interfaces.File`."""
 
     __slots__ = ("_descriptor",)
 
@@ -85,7 +85,7 @@ class DiskFile:
 
 
 class RealDisk:
-    """A directory of the file system. See `ports.Disk`."""
+    """A directory of the file system. See `interfaces.Disk`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

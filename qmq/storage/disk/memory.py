@@ -37,7 +37,7 @@ _Change = list[tuple[str, "_Inode | None"]]
 
 
 class MemoryFile:
-    """See `ports.File`."""
+    """See `interfaces.File`."""
 
     __slots__ = ("_disk", "_node", "_life")
 
@@ -86,7 +86,7 @@ class MemoryFile:
 
 
 class MemoryDisk:
-    """See `ports.Disk`. One per node; it outlives the node, as a disk does."""
+    """See `interfaces.Disk`. One per node; it outlives the node, as a disk does."""
 
     def __init__(self, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes

@@ -17,53 +17,19 @@ Surprising: every step can be interrupted and repeated with the same result, so 
 holes stay where they are in their segment (positions never move), listed beside it in `quarantine/`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-import msgpack
-
-from qmq.dots import Origin, Vector
+from qmq.dots import Vector
 from qmq.errors import LogBroken
 from qmq.storage.format.batch import BatchHead, is_journal
 from qmq.storage.format.interfaces import CheckpointState, Disk, StoreSettings
 from qmq.storage.format.segment import JOURNAL, SegmentHead, scan, segment_base
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, find_segment, open_chain, replace_file
 from qmq.storage.log.journal import MARK_BYTES, SYNC_FAILED, Journal, Mark, advance, strip_heads
+from qmq.storage.log.quarantine import Quarantined, keep, load_holes, quarantined
 
 JOURNAL_DIRECTORY: Final = "journal"
-QUARANTINE_DIRECTORY: Final = "quarantine"
-HOLES_SUFFIX: Final = ".holes"
-BYTES_SUFFIX: Final = ".bad"
-
-
-class Quarantined(NamedTuple):
-    """Quarantined bytes of the journal. If the head is unreadable, its fields are 0 and `origin` is None."""
-
-    start: int
-    end: int
-    origin: Origin | None
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        where = f"quarantined: the journal from {self.start} to {self.end}"
-        if self.origin is None:
-            return f"{where} cannot be read"
-        return f"{where}, records {self.first} to {self.last} of {self.origin}, intact but behind such a place"
-
-
-def in_words(entries: Iterable[Quarantined]) -> list[str]:
-    """Lines for the operator: each unreadable place, then what was quarantined behind such places, per origin."""
-    behind: dict[Origin, Quarantined] = {}
-    places: list[Quarantined] = []
-    for entry in entries:
-        if entry.origin is None:
-            places.append(entry)
-            continue
-        known = behind.setdefault(entry.origin, entry)
-        behind[entry.origin] = known._replace(end=entry.end, last=entry.last)
-    return [str(entry) for entry in (*behind.values(), *places)]
 
 
 class JournalRecovery(NamedTuple):
@@ -124,7 +90,7 @@ def _recover(
             disk.remove(path)
             removed.append(path)
         elif (adopted.base, adopted.first) not in holes:
-            found.append(_quarantined(adopted.base, adopted.first, None))
+            found.append(quarantined(adopted.base, adopted.first, None))
             raw.append(adopted.bytes_between(adopted.base, adopted.first))
     chain.drop_before(base.position)
 
@@ -153,7 +119,7 @@ def _recover(
                     torn_bytes = len(data) - span.start
                     segment.end = place
                 else:
-                    found.append(_quarantined(place, piece_start + span.end, head))
+                    found.append(quarantined(place, piece_start + span.end, head))
                     raw.append(data[span.start : span.end])
 
     after_failed_sync = SYNC_FAILED.rpartition("/")[2] in disk.names(JOURNAL_DIRECTORY)
@@ -166,7 +132,7 @@ def _recover(
         # What stands there must not change any more: a power cut after the list was written would else put good
         # batches where the list says that none are.
         chain.sync()
-        _quarantine(disk, found, raw)
+        keep(disk, found, raw)
         holes = sorted([*holes, *((entry.start, entry.end) for entry in found)])
     if after_failed_sync:
         disk.remove(SYNC_FAILED)
@@ -184,12 +150,6 @@ def _recover(
 
 def _continues(vector: Vector, head: BatchHead) -> bool:
     return head.first == vector.get(head.origin, 0) + 1 and is_journal(head.attributes)
-
-
-def _quarantined(start: int, end: int, head: BatchHead | None) -> Quarantined:
-    if head is None:
-        return Quarantined(start, end, None, 0, 0)
-    return Quarantined(start, end, head.origin, head.first, head.last)
 
 
 def _outside(holes: list[Damage], start: int, end: int) -> list[tuple[int, int]]:
@@ -242,58 +202,3 @@ def _adopt_without_head(chain: Chain, path: str, base: CheckpointState) -> Segme
     segment = Segment(head, path, file, end)
     chain.segments = [*before, segment, *after]
     return segment
-
-
-def _quarantine(disk: Disk, found: list[Quarantined], raw: list[bytes]) -> None:
-    """Keep the bytes, then commit the list of holes. In this order a crash leaves nothing that counts."""
-    disk.make_directory(QUARANTINE_DIRECTORY)
-    stem = f"{QUARANTINE_DIRECTORY}/{found[0].start:016x}"
-    replace_file(disk, stem + BYTES_SUFFIX, b"".join(raw)).close()
-    listed = [[entry.start, entry.end, entry.origin and list(entry.origin), entry.first, entry.last] for entry in found]
-    replace_file(disk, stem + HOLES_SUFFIX, msgpack.packb(listed)).close()
-
-
-def load_quarantined(disk: Disk) -> list[Quarantined]:
-    """Everything that was ever quarantined, in log order."""
-    found: list[Quarantined] = []
-    for name in disk.names(QUARANTINE_DIRECTORY):
-        if name.endswith(HOLES_SUFFIX):
-            found += _read_holes(disk, name)
-    return sorted(found, key=lambda entry: entry.start)
-
-
-def _read_holes(disk: Disk, name: str) -> list[Quarantined]:
-    file = disk.open(f"{QUARANTINE_DIRECTORY}/{name}")
-    listed = msgpack.unpackb(file.read(0, file.size()))
-    file.close()
-    return [
-        Quarantined(start, end, Origin(*origin) if origin else None, first, last)
-        for start, end, origin, first, last in listed
-    ]
-
-
-def quarantined_bytes(disk: Disk, wanted: Callable[[Quarantined], bool]) -> Iterator[tuple[Quarantined, bytes]]:
-    """The quarantined entries that are `wanted`, with their bytes, in no order; unreadable ones are left out.
-
-    Only the wanted bytes are read, because the quarantine may hold gigabytes.
-    """
-    for name in disk.names(QUARANTINE_DIRECTORY):
-        if not name.endswith(HOLES_SUFFIX):
-            continue
-        try:
-            listed = _read_holes(disk, name)
-            file = disk.open(f"{QUARANTINE_DIRECTORY}/{name.removesuffix(HOLES_SUFFIX)}{BYTES_SUFFIX}")
-        except OSError:
-            continue
-        place = 0
-        with closing(file):
-            for entry in listed:
-                if wanted(entry):
-                    with suppress(OSError):
-                        yield entry, file.read(place, entry.end - entry.start)
-                place += entry.end - entry.start
-
-
-def load_holes(disk: Disk) -> list[Damage]:
-    """The ranges that readers of the journal must skip, in log order."""
-    return [(entry.start, entry.end) for entry in load_quarantined(disk)]

@@ -18,7 +18,7 @@ from qmq.dots import Dot
 from qmq.errors import LogBroken, Malformed
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.format.row_checksum import is_sound
-from qmq.storage.log.recovery import QUARANTINE_DIRECTORY
+from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
 from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
 from qmq.storage.queues.scan import PARTITIONS_ALL, is_partition_sound, read_tombstones

@@ -32,7 +32,7 @@ from qmq.storage.format.record import (
     unpack_record,
 )
 from qmq.storage.log.journal import Journal
-from qmq.storage.log.recovery import Quarantined, quarantined_bytes
+from qmq.storage.log.quarantine import Quarantined, quarantined_bytes
 from qmq.storage.queues.plan import missing_among, missing_key
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 

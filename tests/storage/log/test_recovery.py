@@ -11,7 +11,7 @@ from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.segment import segment_name
 from qmq.storage.log.chain import TEMPORARY_SUFFIX
 from qmq.storage.log.journal import SYNC_FAILED
-from qmq.storage.log.recovery import load_holes
+from qmq.storage.log.quarantine import load_holes
 from qmq.storage.store import Store
 
 from ..rig import NOW, SMALL, A, B, C, Expected, Writer, journal_batches, open_small, own_messages

@@ -1,7 +1,7 @@
 """Dispatch of one queue: messages that this node owns go to consumers here, then to peers that borrow them.
 
-A message never moves: it belongs to the node that accepted it, and peers with consumers only borrow it (6.4 of the
-design: credit). Local consumers come first, round-robin among those with credit; then peers, round-robin among those
+A message never moves: it belongs to the node that accepted it, and peers with consumers only borrow it (docs/queues.md:
+credit). Local consumers come first, round-robin among those with credit; then peers, round-robin among those
 whose credit has room. What may happen to a message is the table in `lifecycle`; the order of messages is in
 `priority_level`, what time does to them in `expiry`, and what is only in the store in `backlog`.
 

@@ -1,8 +1,9 @@
-"""Lending queue messages to peers, and borrowing theirs (design 6.4).
+"""Lending queue messages to peers, and borrowing theirs (docs/queues.md).
 
-Owner's side: a peer with consumers offers credit per queue and class of consumers (`classes`); the owner lends messages
-against it and keeps them lent until a settle comes (by a direct nudge or by the journal), the peer returns them, or the
-peer is given up. Credit dies with the link; lent messages do not, because the peer's client may be working on them.
+Owner's side: a peer with consumers offers credit per queue and class of consumers (`consumer_class`); the owner lends
+messages against it and keeps them lent until a settle comes (by a direct nudge or by the journal), the peer returns
+them, or the peer is given up. Credit dies with the link; lent messages do not, because the peer's client may be working
+on them.
 
 Borrower's side: the free credit of local consumers is offered to every reachable owner in equal shares. When little
 is free the shares overlap, so a borrowed message may find no consumer left; it is returned at once and was never
@@ -37,7 +38,7 @@ def asking_offer(limit: int) -> int:
 
 
 class Lending:
-    """Both sides of lending on one node. Offers have names: see `classes.offer_name`."""
+    """Both sides of lending on one node. Offers have names: see `consumer_class.offer_name`."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues

@@ -26,7 +26,7 @@ from qmq.server.delivery.retained_delivery import RETAINED_MARK
 SEND_COST = 5
 """The additional cost of one delivery, in the same unit."""
 
-log = logging.getLogger("qmq.selector_evaluation")
+log = logging.getLogger("qmq.selector_turns")
 
 
 Deliver = Callable[[tuple[Subscriber, ...], list[Message], bytes, Selector | None], None]
@@ -52,7 +52,7 @@ class _Share:
         self.subscribers = subscribers[::-1]
 
 
-class SelectorEvaluation:
+class SelectorTurns:
     """`deliver` and `flush` are for the dispatcher; `spawn` runs a task in the node."""
 
     def __init__(

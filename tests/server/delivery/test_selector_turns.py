@@ -14,7 +14,7 @@ from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import Selector, compile_selector
 from qmq.dots import Origin
 from qmq.errors import Refused
-from qmq.server.delivery.selector_evaluation import SelectorEvaluation
+from qmq.server.delivery.selector_turns import SelectorTurns
 from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
 
 TURN_MOST = 2 * TURN_COST + 2_000
@@ -115,13 +115,13 @@ class Stub:
 
 
 class Told:
-    """`SelectorEvaluation` with sessions that note what they are told; nothing waits for a socket."""
+    """`SelectorTurns` with sessions that note what they are told; nothing waits for a socket."""
 
     def __init__(self, sessions: int) -> None:
         self.sessions = {number: Stub(number) for number in range(1, sessions + 1)}
         self.told: list[tuple[int, bytes]] = []
         self.tasks: list[Callable[[], object]] = []
-        self.selecting = SelectorEvaluation(self.sessions, self._tell, lambda: None, self.tasks.append)  # type: ignore[arg-type]
+        self.selecting = SelectorTurns(self.sessions, self._tell, lambda: None, self.tasks.append)  # type: ignore[arg-type]
         self.subscribers: tuple[Subscription, ...] = ()
 
     def subscribe(self, session: int, selector: str | None) -> Subscription:
