@@ -81,7 +81,8 @@ def add_user(
 def delete_user(name: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a user, and end its connections on all nodes.
 
-    Exit code 1 if there is none. After the last user, clients on the machine of a node need no login again.
+    Exit code 1 if there is none. After the last user, only the Unix socket of a node (--data) and listeners with
+    anonymous = true serve clients.
     """
     facts = ask(node, f"definitions/delete/user/{name}", change_headers(quorum, dry_run))
     show_change(facts, "deleted", dry_run, as_json)

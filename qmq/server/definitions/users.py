@@ -2,6 +2,7 @@
 
 Until an operator changes the first user at run time, the users of the node file count, and the same for permissions.
 That change writes them as definitions. From then on those of the mesh count on all nodes, and those of files do not.
+A mesh that has had users stays closed when the last one is deleted: no client can log in.
 
 A change applies to connected clients, too (`qmq.server.clients.access`). A permission may be about a user or group that
 does not exist: users and permissions arrive in any order.
@@ -27,6 +28,11 @@ from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
 
 USER: Final = "user"
 PERMISSION: Final = "permission"
+
+NO_USER: Final = User.model_construct(name="\0", password_hash=None)
+"""Stands for all users of a mesh that has none any more: a node with users is closed. No login and no certificate can
+have this name.
+"""
 
 S = TypeVar("S", User, PermissionSettings)
 
@@ -58,7 +64,7 @@ class UserDefinitions:
         self._file = file
         found: dict[str, Any] = {}
         if self._context.definitions.is_seeded(USER):
-            found["users"] = self._all(USER, read_user)
+            found["users"] = self._all(USER, read_user) or (NO_USER,)
         if self._context.definitions.is_seeded(PERMISSION):
             found["permissions"] = self._all(PERMISSION, read_permission)
         return file.model_copy(update=found)
@@ -83,6 +89,8 @@ class UserDefinitions:
         found = {"users": joined.users, "permissions": joined.permissions}
         context.settings = context.settings.model_copy(update=found)
         context.users_changed()
+        if joined.users == (NO_USER,):
+            log.warning("! no users are left: only the Unix socket and listeners with anonymous = true serve clients")
 
     def _all(self, kind: str, read: Callable[[str, Value], S]) -> tuple[S, ...]:
         found: list[S] = []

@@ -7,7 +7,9 @@ import argon2
 import pytest
 from trio.testing import MockClock
 
-from qmq.config import PermissionSettings, User
+from qmq.access.rules import Action
+from qmq.config import LOCAL_ADMINISTRATOR, PermissionSettings, User
+from qmq.definitions.definition import Key
 from qmq.server.node import Node
 from tests.server.definitions.test_definitions_mesh import CONTROL, until_alike
 from tests.server.mesh_rig import CLIENT_PORT, MeshRig, host_of, isolate, rejoin
@@ -170,7 +172,9 @@ async def test_permissions_of_the_file_are_seeds_one_for_each_destination(autoju
         assert await said(await log_in(mesh, "a", "bob"), send("/queue/y", "", "r")) == "not-allowed"
 
 
-async def test_the_first_user_closes_every_node_and_the_last_one_opens_them(autojump_clock: MockClock) -> None:
+async def test_the_first_user_closes_every_node_and_the_last_one_leaves_them_closed(
+    autojump_clock: MockClock,
+) -> None:
     async with MeshRig("a", "b").run() as mesh:
         here, there = await mesh.connect("a"), await mesh.connect("b")
         value = json.dumps({"password_hash": HASH, "groups": ["administrator"]})
@@ -186,7 +190,31 @@ async def test_the_first_user_closes_every_node_and_the_last_one_opens_them(auto
         await root.send(send(f"{CONTROL}delete/user/root", "", "r"))
         assert [frame.head.headers.get("error-code") for frame in await root.until_closed()] == [None, "user-removed"]
         await until_alike(mesh)
-        assert await said(await mesh.connect("a"), send("/queue/q", "", "r")) == "done"
+        for node in "ab":
+            assert [await refusal(mesh, node, user) for user in (None, "root", "\\0")] == [
+                "login-required",
+                "login-failed",
+                "login-failed",
+            ]
+        await mesh.stop("a")
+        await mesh.start("a")
+        assert await refusal(mesh, "a", None) == "login-required"
+
+
+async def test_a_closed_mesh_without_users_serves_the_unix_socket_and_what_anonymous_may(
+    autojump_clock: MockClock,
+) -> None:
+    permission = {"user": "anonymous", "allow": ["send"], "destinations": ["/queue/*"]}
+    async with MeshRig("a").run() as mesh:
+        node = mesh.nodes["a"]
+        ann = Key("user", "ann")
+        await node.definitions.change({ann: {"groups": []}})
+        await node.definitions.change({ann: None})
+        await node.definitions.change({Key("permission", "user:anonymous allow send /queue/*"): permission})
+
+        assert node.rights_of(LOCAL_ADMINISTRATOR).allows(Action.ADMINISTER, "/control/definitions")
+        assert node.rights_of(None).allows(Action.SEND, "/queue/q")
+        assert not node.rights_of(None).allows(Action.ADMINISTER, "/queue/q")
 
 
 @pytest.mark.parametrize(
