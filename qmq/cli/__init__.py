@@ -29,7 +29,7 @@ COMMANDS: Table = {
         "qmq.cli.admin.conditions:conditions",
         "Show the present conditions of all nodes, the most severe first.",
     ),
-    "queues": ("qmq.cli.admin.queues:queues", "List and declare queues."),
+    "queues": ("qmq.cli.admin.queues:queues", "List, declare and delete queues."),
     "topics": ("qmq.cli.listing:topics", "List topics and patterns with subscribers, and topics with totals."),
     "fanouts": ("qmq.cli.listing:fanouts", "List fanouts with a log or subscribers."),
     "subscribers": ("qmq.cli.listing:subscribers", "List the subscribers of a destination."),

@@ -98,6 +98,7 @@ class Node(NodeParts):
                         await self._learn_from_peers(self.mesh)
                     listeners: list[Callable[[], None]] = []
                     if not self.is_stopping:
+                        self.deleted_queues.begin()
                         listeners += await self._listen_locally(serving)
                         listeners += [await self._listen(serving, listener) for listener in self.settings.stomp]
                         note_if_open(self.settings)

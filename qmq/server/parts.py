@@ -43,6 +43,7 @@ from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.commit_path import CommitPath
 from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
@@ -244,6 +245,8 @@ class NodeParts:
         self.broker.forgotten = self.incarnation_gc.seals.forgotten
         self.replay.on_seal = self.incarnation_gc.seals_received
         self.mesh_jobs = MeshJobs(self)
+        self.deleted_queues = DeletedQueues(self)
+        self.declared_queues.on_deleted = self.deleted_queues.drop
         self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)

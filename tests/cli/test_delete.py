@@ -68,19 +68,19 @@ def test_a_queue_is_deleted_by_force_and_missing_nodes_end_it_with_exit_code_1(r
     assert sent(node)["force"] == "true"
 
 
-def paused_and_left(node: StubNode, got: Frame) -> bytes | None:
+def declared_and_left(node: StubNode, got: Frame) -> bytes | None:
     if got.head.command != "SEND":
         return polite(node, got)
-    return receipt_of(got, ("messages", "7"), ("reason", "disk-full: no room"), ("paused", "delivery"))
+    return receipt_of(got, ("messages", "7"), ("reason", "disk-full: no room"), ("declared", "true"), ("bindings", "2"))
 
 
-def test_the_pause_of_a_deleted_queue_stays_and_the_command_says_so(run: Run) -> None:
-    with StubNode(paused_and_left) as node:
+def test_it_says_what_was_defined_of_a_deleted_queue(run: Run) -> None:
+    with StubNode(declared_and_left) as node:
         text = run("delete", "/queue/q", "--at", node.at)
         facts = json.loads(run("delete", "/queue/q", "--at", node.at, "--json").stdout)
 
-    assert "/queue/q stays paused (delivery)" in text.stdout
-    assert (facts["paused"], facts["reason"], facts["nodes_missing"]) == ("delivery", "disk-full: no room", [])
+    assert "/queue/q is deleted: 7 messages, its declaration, 2 bindings" in text.stdout
+    assert (facts["declared"], facts["bindings"], facts["reason"]) == (True, 2, "disk-full: no room")
 
 
 def test_a_refusal_ends_it_with_exit_code_1_and_the_code(run: Run) -> None:

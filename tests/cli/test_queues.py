@@ -4,8 +4,12 @@ import json
 
 import pytest
 
+from qmq.wire.stomp import Frame
+
 from .conftest import Run
+from .stub import StubNode, polite
 from .test_definitions import answers, sent
+from .test_delete import receipt_of
 
 Q = "/queue/q"
 
@@ -67,3 +71,22 @@ def test_without_a_command_it_lists(run: Run, arguments: tuple[str, ...]) -> Non
     assert result.exit_code == 0
     assert Q in result.output
     assert sent(node)[0]["destination"] == f"/control/list/queue/{'declared.' * ('declared.' in arguments)}*"
+
+
+def test_a_deletion_says_under_which_condition(run: Run) -> None:
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        if got.head.command != "SEND":
+            return polite(node, got)
+        missing = [("nodes-missing", "c"), ("nodes-answered", "2"), ("nodes-asked", "3")]
+        return receipt_of(got, ("messages", "0"), ("declared", "true"), *missing)
+
+    with StubNode(answer) as node:
+        result = run("queues", "delete", Q, "--if-empty", "--if-unused", "--at", node.at)
+
+    assert (result.exit_code, "what c has is deleted when it is back" in result.stdout) == (1, True)
+    asked = sent(node)[0]
+    assert (asked["destination"], asked["if-empty"], "force" in asked) == (f"/control/delete{Q}", "true", False)
+
+
+def test_a_deletion_is_either_forced_or_only_of_an_unused_queue(run: Run) -> None:
+    assert run("queues", "delete", Q, "--if-unused", "--force").exit_code == 2

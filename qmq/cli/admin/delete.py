@@ -1,6 +1,7 @@
 """`qmq delete`: delete a destination on all nodes. The rules are the node's (`qmq.server.admin.verbs`)."""
 
 import json
+from collections.abc import Mapping
 
 import click
 
@@ -21,39 +22,71 @@ COUNTS = ("messages", "subscribers", "durable-subscriptions")
 def delete(destination: str, node: Endpoint, force: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a queue, a fanout, or the last value of a topic, on all nodes.
 
-    Of a queue, the messages that wait are settled, and its name is forgotten. Of a fanout, its messages and its durable
-    subscriptions are deleted, and its subscribers are disconnected; what the node that --at names has not received yet
-    stays. Of a topic, the retained message is deleted. A message that is sent later begins a new destination of the
-    same name. Exit code 1 if it is refused: a queue has consumers, there is no such destination, or the user may not
-    delete; or if a node is missing.
+    Of a queue, the messages that wait are settled, and its declaration, bindings and pause are deleted. Of a fanout,
+    its messages and its durable subscriptions are deleted, and its subscribers are disconnected; what the node that
+    --at names has not received yet stays. Of a topic, the retained message is deleted. A message that is sent later
+    begins a new destination of the same name. Exit code 1 if it is refused: a queue has consumers, there is no such
+    destination, or the user may not delete; or if a node is missing.
     """
     check_kind(destination, ("queue", "topic", "fanout"))
+    _delete(node, destination, [("force", "true")] if force else [], dry_run=dry_run, as_json=as_json)
+
+
+@click.command("delete")
+@click.argument("queue")
+@client_options
+@click.option("--if-empty", is_flag=True, help="Only if no message waits in it.")
+@click.option("--if-unused", is_flag=True, help="Only if it has no consumers. So it is without --force, too.")
+@click.option("--force", is_flag=True, help="Although it has consumers; they stay subscribed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
+@json_option
+def delete_queue(
+    queue: str, node: Endpoint, if_empty: bool, if_unused: bool, force: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Delete a queue, on all nodes.
+
+    Its messages that wait, its declaration, its bindings and its pause are deleted. Exit code 1 if it is refused, or if
+    a node is missing.
+    """
+    check_kind(queue)
+    if if_unused and force:
+        raise click.UsageError("--if-unused and --force exclude each other")
+    headers = [*([("if-empty", "true")] if if_empty else []), *([("force", "true")] if force else [])]
+    _delete(node, queue, headers, dry_run=dry_run, as_json=as_json)
+
+
+def _delete(node: Endpoint, destination: str, more: list[tuple[str, str]], *, dry_run: bool, as_json: bool) -> None:
     with node.connect() as client:
         client.timeout_seconds = max(client.timeout_seconds, JOB_SECONDS)
-        headers = [("destination", f"/control/delete{destination}")]
-        headers += [("force", "true")] if force else []
+        headers = [("destination", f"/control/delete{destination}"), *more]
         headers += [("dry-run", "true")] if dry_run else []
         answer = client.request("SEND", headers).head.headers
     counts = {name: json.loads(answer[name]) for name in COUNTS if name in answer}
-    paused = answer.get("paused", "")
     missing = [name for name in answer.get("nodes-missing", "").split(",") if name]
     reason = answer.get("reason", "")
     if as_json:
         facts = {name.replace("-", "_"): count for name, count in counts.items()}
         facts |= {"reason": reason, "nodes_missing": missing} if "reason" in answer else {}
-        facts |= {"paused": paused} if paused else {}
+        facts |= {name: json.loads(answer[name]) for name in ("declared", "bindings") if name in answer}
         print_json({"destination": destination, **facts, "dry_run": dry_run})
     else:
         done = "would be deleted" if dry_run else "is deleted"
         if missing and not dry_run:
             done += f" on {answer.get('nodes-answered')} of {answer.get('nodes-asked')} nodes"
-        more = ""
+        of_fanout = ""
         if "subscribers" in counts:
-            more = f", {counted(counts['durable-subscriptions'], 'durable subscription')}"
-            more += f"; {counted(counts['subscribers'], 'subscriber')} of this node"
-        click.echo(printable(f"{destination} {done}: {counted(counts.get('messages', 0), 'message')}{more}"))
+            of_fanout = f", {counted(counts['durable-subscriptions'], 'durable subscription')}"
+            of_fanout += f"; {counted(counts['subscribers'], 'subscriber')} of this node"
+        messages = counted(counts.get("messages", 0), "message")
+        click.echo(printable(f"{destination} {done}: {messages}{of_fanout}{_defined(answer)}"))
         if missing and not dry_run:
-            click.echo(printable(f"what {', '.join(missing)} has stays: run the command again"))
-        if paused:
-            click.echo(printable(f"{destination} stays paused ({paused}); see `qmq resume`"))
+            later = "is deleted when it is back" if answer.get("declared") == "true" else "stays: run the command again"
+            click.echo(printable(f"what {', '.join(missing)} has {later}"))
     show_missing(answer)
+
+
+def _defined(answer: Mapping[str, str]) -> str:
+    """What was defined of a queue, in words."""
+    bindings = json.loads(answer.get("bindings", "0"))
+    declaration = ", its declaration" if answer.get("declared") == "true" else ""
+    return declaration + (f", {counted(bindings, 'binding')}" if bindings else "")

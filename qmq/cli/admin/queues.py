@@ -1,4 +1,4 @@
-"""`qmq queues`: list and declare queues. The rules are in docs/queues.md."""
+"""`qmq queues`: list, declare and delete queues. The rules are in docs/queues.md."""
 
 import json
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from ..listing import list_queues
 from ..options import client_options, json_option, together
 from ..output import Failed, print_json, printable
 from .definitions import change_headers, read_values
+from .delete import delete_queue
 from .request import ask, check_kind
 
 
@@ -26,13 +27,14 @@ class QueueGroup(click.Group):
 
 @click.group(cls=QueueGroup)
 def queues() -> None:
-    """List and declare queues.
+    """List, declare and delete queues.
 
     Without a command, `list`. A queue needs no declaration: it exists from its first use on.
     """
 
 
 queues.add_command(list_queues)
+queues.add_command(delete_queue)
 
 # The options of a declaration that have a key of their own.
 rules: Callable[..., Any] = together(

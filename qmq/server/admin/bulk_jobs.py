@@ -7,10 +7,10 @@ others have a turn, and the page is durable before the next one is read. Message
 A job covers the messages that the node has when the job begins. It touches only messages that the node may deliver now.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
@@ -63,12 +63,20 @@ class BulkJob:
     """A deletion settles messages although the queue has consumers."""
 
 
-async def run_bulk_job(context: BulkContext, job: BulkJob) -> Facts:
+class Coverage(NamedTuple):
+    """Which messages a job on this node covers, of those that the node has when it begins."""
+
+    covers: Callable[[Message], bool]
+    check: Callable[[], None]
+    """Called before each page; raises Refused when the job must end."""
+
+
+async def run_bulk_job(context: BulkContext, job: BulkJob, coverage: Coverage | None = None) -> Facts:
     """Run `job` on this node.
 
     Returns how many `messages` it settled, and `reason`: why it stopped early, or left some of them; "" if it did not.
     """
-    run = _Run(context, job)
+    run = _Run(context, job, coverage)
     try:
         await run.all()
     except Refused as refused:
@@ -79,9 +87,10 @@ async def run_bulk_job(context: BulkContext, job: BulkJob) -> Facts:
 class _Run:
     """One job under way."""
 
-    def __init__(self, context: BulkContext, job: BulkJob) -> None:
+    def __init__(self, context: BulkContext, job: BulkJob, coverage: Coverage | None) -> None:
         self._context = context
         self._job = job
+        self._coverage = coverage
         self._selector = compile_selector(job.selector) if job.selector else None
         self._before = dict(context.received_vector())
         self._memory_before = context.broker.memory_sequence
@@ -143,7 +152,9 @@ class _Run:
             after = rows[-1].dot
 
     def _is_covered(self, message: Message) -> bool:
-        """Whether the node had the message when the job began."""
+        """Whether the job is about the message, and the node had it when the job began."""
+        if self._coverage is not None and not self._coverage.covers(message):
+            return False
         if message.sequence < 0:
             return -message.sequence <= self._memory_before
         return message.sequence <= self._before.get(message.origin, 0)
@@ -153,6 +164,8 @@ class _Run:
         messages = await self._selected(messages)
         await context.slot(asks=True)
         self._check_serving()
+        if self._coverage is not None:
+            self._coverage.check()
         bulk = context.broker.bulk_settlement
         waiting = bulk.waiting(job.queue, messages)
         if job.count:

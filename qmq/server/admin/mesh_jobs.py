@@ -8,16 +8,17 @@ What it had done by then stays done.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
 
+from qmq.broker.messages.message import Message
 from qmq.errors import LogBroken, Refused
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, Facts, run_bulk_job
+from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, Coverage, Facts, run_bulk_job
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
@@ -56,10 +57,19 @@ class MeshJobs:
         """An id for a job that no other job of the mesh has."""
         return f"{self._context.origin}-{self._context.environment.rng.getrandbits(64):016x}"
 
-    async def here(self, job: BulkJob) -> Facts:
+    async def here(self, job: BulkJob, coverage: Coverage | None = None) -> Facts:
         """Run `job` on this node only; see `run_bulk_job`."""
         async with self._turn:
-            return await run_bulk_job(self._context, job)
+            return await run_bulk_job(self._context, job, coverage)
+
+    async def drop(self, queue: str, covers: Callable[[Message], bool], check: Callable[[], None]) -> tuple[int, str]:
+        """Settle on this node the messages that `covers` names; how many, and why some are left.
+
+        `check` is called before each page; it raises Refused when the job must end.
+        """
+        job = BulkJob(verb="delete", queue=queue, id=self.new_id(), is_forced=True)
+        facts = await self.here(job, Coverage(covers, check))
+        return facts["messages"], facts["reason"]
 
     async def everywhere(self, job: BulkJob) -> Facts:
         """Run `job` on all nodes: the sum of `messages`, the first `reason`, and the nodes that are missing."""

@@ -7,7 +7,6 @@ one that changes something is an event of `/system/audit`, a dry run included.
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
@@ -15,15 +14,16 @@ from qmq.broker.routing.binding import PREFIX
 from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
-from qmq.server.admin.bulk_jobs import HAS_CONSUMERS, NOT_SERVING, BulkJob, Facts
+from qmq.server.admin.bulk_jobs import NOT_SERVING, BulkJob, Facts
 from qmq.server.admin.connections import REASON_CHARS_MAX
-from qmq.server.admin.declare import DeclareContext, declare_queue
 from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
 from qmq.server.admin.messages import get, peek, trace
+from qmq.server.admin.queue_deletion import QueueDeletionContext, delete_queue
 from qmq.server.admin.status import STATUS_BYTES_MAX
 from qmq.server.admin.system import SystemTopics
+from qmq.server.definitions.declare import DeclareContext, declare_queue
 from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
 from qmq.server.peers.control_response import ControlResponse
@@ -66,7 +66,7 @@ PEEK_MAX: Final = 1000
 log = logging.getLogger("qmq.admin")
 
 
-class VerbContext(DeclareContext, DeleteContext, QueryContext, RoutingRequests, Protocol):
+class VerbContext(DeclareContext, DeleteContext, QueueDeletionContext, QueryContext, RoutingRequests, Protocol):
     """What verbs need of the node."""
 
     decommission: Decommission
@@ -166,18 +166,7 @@ async def _delete_topic(context: VerbContext, asked: VerbRequest) -> Facts:
 
 
 async def _delete_queue(context: VerbContext, asked: VerbRequest) -> Facts:
-    """On all nodes. Raises Refused if the queue has consumers on one of them, unless the request is forced."""
-    jobs = context.mesh_jobs
-    is_forced = is_said(asked.headers, "force")
-    job = BulkJob(verb="delete", queue=asked.about, id=jobs.new_id(), is_dry_run=True, is_forced=is_forced)
-    facts = await jobs.everywhere(job)
-    code, _, message = facts["reason"].partition(": ")
-    if code == HAS_CONSUMERS:
-        raise Refused(HAS_CONSUMERS, message)
-    if not asked.is_dry_run:
-        facts = await jobs.everywhere(replace(job, id=jobs.new_id(), is_dry_run=False))
-    paused = context.paused_queues.parts(asked.about)
-    return {**facts, **({"paused": paused} if paused else {})}
+    return await delete_queue(context, asked.about, asked.headers, asked.user)
 
 
 DELETIONS: Final[Mapping[DestinationKind, Callable[[VerbContext, VerbRequest], Awaitable[Facts]]]] = {

@@ -12,7 +12,7 @@ Surprising: a declaration is parsed when its queue is first used. There may be a
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from qmq.broker.broker import Broker
@@ -57,6 +57,8 @@ class DeclaredQueues:
     def __init__(self, context: DeclaredContext) -> None:
         self._context = context
         self.texts: dict[str, str] = {}
+        self.on_deleted: Callable[[Iterable[str]], None] = _ignore
+        """Called with queues whose declaration was deleted."""
         # Text → what it says as a policy; None for what this version does not understand.
         self._parsed: dict[str, DestinationPolicy | None] = {}
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
@@ -141,6 +143,7 @@ class DeclaredQueues:
             context.rules.generation += 1
         queues = context.broker.queues
         queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
+        self.on_deleted([name for name in names if name not in self.texts])
 
     # Inside
 
@@ -223,6 +226,10 @@ class DeclaredQueues:
     def _reaches_all(self) -> bool:
         context = self._context
         return set(context.peer_names) <= set(context.linked_peers())
+
+
+def _ignore(queues: Iterable[str]) -> None:
+    """For a node that is not built yet."""
 
 
 def _said(value: Mapping[str, Any], name: str) -> str:

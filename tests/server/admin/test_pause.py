@@ -140,17 +140,16 @@ async def test_a_paused_queue_without_messages_is_in_the_list_of_queues(autojump
         assert (await ask(client, "list/queue"))["destinations"] == []
 
 
-async def test_the_pause_of_a_deleted_queue_stays_and_the_response_says_so(autojump_clock: MockClock) -> None:
+async def test_the_pause_of_a_deleted_queue_is_deleted(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
         client = await rig.connect()
         await fill(client, "1")
-        assert "paused" not in await ask(client, f"delete{Q}")
         await parts(client, "pause")
 
-        assert (await ask(client, f"delete{Q}"))["paused"] == "delivery"
+        await ask(client, f"delete{Q}")
 
-        assert rig.alive.paused_queues.parts(Q) == "delivery"
+        assert rig.alive.paused_queues.parts(Q) == ""
 
 
 async def test_every_node_pauses_what_it_owns_also_one_that_was_away(autojump_clock: MockClock) -> None:

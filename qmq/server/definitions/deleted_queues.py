@@ -1,0 +1,147 @@
+"""What a node still has of queues whose declaration was deleted: messages that are older than the deletion are dropped.
+
+The tombstone of the declaration carries the deletion. A node that has it drops what it serves of the queue, also one
+that was away, and at each start, in case it was killed meanwhile. A message counts as older by the clocks of the nodes
+that accepted and deleted it.
+
+A queue that is declared again keeps all messages that are not dropped by then: a node waits for a moment, because the
+later declaration may be on its way, and looks again before each page. What was sent after the deletion stays in any
+case.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from qmq.broker.messages.message import Message
+from qmq.definitions.definition import Definition, Key
+from qmq.errors import Refused
+from qmq.server.definitions.declared_queues import KIND
+from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.runtime.contexts import Engine, Tasks
+from qmq.storage.queues.served_rows import ServedRows
+
+PAUSE_SECONDS: Final = 1.0
+"""Before a node drops messages: a later declaration may be on its way."""
+
+RETRY_SECONDS: Final = 5.0
+"""Until a node looks again for what it could not drop, or what was with a consumer."""
+
+QUEUES_AT_ONCE: Final = 200
+"""Deleted queues for which the queue store is asked at once."""
+
+DECLARED_AGAIN: Final = "declared-again"
+
+log = logging.getLogger("qmq.definitions")
+
+
+class Jobs(Protocol):
+    """See `qmq.server.admin.mesh_jobs`."""
+
+    async def drop(
+        self, queue: str, covers: Callable[[Message], bool], check: Callable[[], None]
+    ) -> tuple[int, str]: ...
+
+
+class Clock(Protocol):
+    """See `qmq.server.membership.clock_check`."""
+
+    in_doubt: bool
+
+
+class DeletedContext(Engine, Tasks, Protocol):
+    """What dropping needs of the node."""
+
+    definitions: LiveDefinitions
+
+    @property
+    def mesh_jobs(self) -> Jobs: ...
+
+    @property
+    def clock_check(self) -> Clock: ...
+
+    def served_rows(self) -> ServedRows: ...
+
+
+class DeletedQueues:
+    """One task while there is something to drop."""
+
+    def __init__(self, context: DeletedContext) -> None:
+        self._context = context
+        self._pending: dict[str, None] = {}
+        self.is_running = False
+
+    def begin(self) -> None:
+        """A start: what an earlier run did not complete is completed."""
+        self.drop(one.key.name for one in self._context.definitions.table.tombstones() if one.key.kind == KIND)
+
+    def drop(self, queues: Iterable[str]) -> None:
+        """The declarations of these were deleted, on any node."""
+        self._pending.update(dict.fromkeys(queues))
+        if self._pending and not self.is_running:
+            self.is_running = True
+            self._context.spawn(self._run)
+
+    async def _run(self) -> None:
+        pause = PAUSE_SECONDS
+        while self._pending:
+            await trio.sleep(pause)
+            pause = PAUSE_SECONDS
+            names, self._pending = list(self._pending), {}
+            for start in range(0, len(names), QUEUES_AT_ONCE):
+                left = await self._drop(names[start : start + QUEUES_AT_ONCE])
+                if left:
+                    self._pending.update(dict.fromkeys(left))
+                    pause = RETRY_SECONDS
+        self.is_running = False
+
+    async def _drop(self, names: list[str]) -> list[str]:
+        """Drop what there is of these queues; those that must be looked at again."""
+        context = self._context
+        deleted = {name: one for name in names if (one := self._deletion(name)) is not None}
+        # A clock in doubt says nothing about which of two is older.
+        if context.broker.queues.held or context.clock_check.in_doubt:
+            return list(deleted)
+        heads = partial(context.served_rows().heads, list(deleted), 0)
+        stored = await context.environment.run_blocking(heads)
+        left: list[str] = []
+        for name, deletion in deleted.items():
+            head = stored.get(name)
+            messages, size = (0, 0) if head is None else (head.messages, head.body_bytes)
+            # Before a job, which needs a checkpoint.
+            if context.broker.queues.paging.depth(name, messages, size)[0] and not await self._drop_queue(deletion):
+                left.append(name)
+        return left
+
+    async def _drop_queue(self, deletion: Definition) -> bool:
+        """Whether nothing that is older than the deletion is left."""
+        context, name = self._context, deletion.key.name
+
+        def check() -> None:
+            if self._deletion(name) is None:
+                raise Refused(DECLARED_AGAIN, f"{name} is declared again.")
+
+        covers = partial(self._is_older, deletion)
+        dropped, reason = await context.mesh_jobs.drop(name, covers, check)
+        if dropped:
+            log.info("= %s was deleted: %d messages are dropped", name, dropped)
+        if reason:
+            return reason.startswith(DECLARED_AGAIN)
+        queues = context.broker.queues
+        consumed = [delivery.message for delivery in queues.deliveries.values()]
+        consumed += [message for lent in queues.owned.lent.values() for message in lent.values()]
+        return not any(one.envelope.destination == name and covers(one) for one in consumed)
+
+    def _deletion(self, name: str) -> Definition | None:
+        """The present tombstone; None if the queue is declared again, or its tombstone is forgotten."""
+        found = self._context.definitions.table.by_key.get(Key(KIND, name))
+        return found if found is not None and found.text is None else None
+
+    def _is_older(self, deletion: Definition, message: Message) -> bool:
+        clocks, version = self._context.broker.clocks, deletion.version
+        # When our clock showed the time of the deletion; and what that of the message's node showed then.
+        ours_us = version.time_us + (clocks.apart_us(version.origin.node) or 0)
+        return message.timestamp_us < clocks.time_at(message.origin.node, ours_us)

@@ -1,0 +1,205 @@
+"""Deleting a declared queue: what goes with it, nodes that were away or killed, and a queue that is declared again."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.broker.routing.binding import Binding
+from qmq.definitions.definition import Key
+from qmq.server.admin.counts import queue_depth
+from qmq.server.definitions.deleted_queues import DeletedQueues
+from tests.server.definitions.test_declared_queues import Q, declare, request
+from tests.server.definitions.test_definitions_mesh import until_alike
+from tests.server.mesh_rig import MeshRig, isolate, rejoin
+from tests.server.rig import Rig, eventually, send
+
+
+async def fill(mesh: MeshRig, name: str, *bodies: str, **headers: str) -> None:
+    client = await mesh.connect(name)
+    for body in bodies:
+        await client.send(send(Q, body, body, **headers))
+        await client.receipt()
+    client.pipe.close()
+
+
+async def delete(mesh: MeshRig, name: str, **headers: str) -> dict[str, str]:
+    client = await mesh.connect(name)
+    answer = await request(client, f"delete{Q}", **headers)
+    client.pipe.close()
+    return answer
+
+
+async def depth(mesh: MeshRig, name: str) -> int:
+    return await queue_depth(mesh.nodes[name], Q)
+
+
+async def until_depth(mesh: MeshRig, name: str, expected: int) -> None:
+    with trio.fail_after(60):
+        while await depth(mesh, name) != expected:  # noqa: ASYNC110 (the depth is asked of a store)
+            await trio.sleep(0.1)
+
+
+async def passed() -> None:
+    """So much time that a node would have dropped what it must drop."""
+    await trio.sleep(20)
+
+
+async def apart(mesh: MeshRig, name: str) -> None:
+    isolate(mesh, name)
+    await eventually(lambda: not mesh.nodes[name].linked_peers())
+
+
+async def together(mesh: MeshRig, name: str) -> None:
+    rejoin(mesh, name)
+    await mesh.until_linked()
+    await until_alike(mesh)
+
+
+async def test_a_deletion_takes_the_declaration_the_bindings_and_the_pause(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        live = mesh.nodes["a"].definitions
+        await declare(mesh, "a", max_messages="5")
+        await request(await mesh.connect("a"), f"pause{Q}", part="acceptance")
+        bindings = [Binding("/topic/orders", queue, "", {}) for queue in (Q, "/queue/other")]
+        other = Key("binding", bindings[1].name)
+        await live.change({Key("binding", one.name): one.value for one in bindings})
+        await until_alike(mesh)
+
+        dry = await delete(mesh, "b", **{"dry-run": "true"})
+        answer = await delete(mesh, "b")
+        await until_alike(mesh)
+
+        for facts in (dry, answer):
+            assert (facts["declared"], facts["bindings"]) == ("true", "1")
+        for node in mesh.nodes.values():
+            present = {one.key for one in node.definitions.table.present()} - {Key("seeded", one) for one in live.kinds}
+            assert present == {other}
+            assert node.policies.queue_rules(Q).messages_max != 5
+
+
+async def test_a_queue_with_messages_is_not_deleted_if_empty(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await declare(mesh, "a")
+        await fill(mesh, "b", "1")
+
+        answer = await delete(mesh, "a", **{"if-empty": "true"})
+        assert (answer["error-code"], "has 1 messages" in answer["message"]) == ("not-empty", True)
+
+        await request(await mesh.connect("a"), f"purge{Q}", scope="mesh")
+        assert (await delete(mesh, "a", **{"if-empty": "true"}))["declared"] == "true"
+
+
+@pytest.mark.parametrize("persistent", ["true", "false"])
+async def test_a_node_that_was_away_drops_its_messages(autojump_clock: MockClock, persistent: str) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a", durable=persistent)
+        await until_alike(mesh)
+        await fill(mesh, "c", "1", "2")
+        await apart(mesh, "c")
+        await fill(mesh, "c", "3")
+
+        answer = await delete(mesh, "a")
+        assert (answer["nodes-missing"], answer["declared"]) == ("c", "true")
+
+        await together(mesh, "c")
+        await until_depth(mesh, "c", 0)
+
+
+async def test_what_is_sent_after_the_deletion_stays(autojump_clock: MockClock) -> None:
+    mesh = MeshRig("a", "b", "c")
+    # Its clock shows an earlier time than that of the deletion when it accepts what is sent later.
+    mesh.skews_us["c"] = -1_800_000_000
+    async with mesh.run():
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "before")
+        await apart(mesh, "c")
+        await delete(mesh, "a")
+        await trio.sleep(1)
+        await fill(mesh, "c", "after")
+
+        await together(mesh, "c")
+        await until_depth(mesh, "c", 1)
+        await passed()
+
+        assert await depth(mesh, "c") == 1
+        await mesh.kill("c")
+        await mesh.start("c")
+        await mesh.until_linked()
+        await passed()
+        assert await depth(mesh, "c") == 1
+
+
+async def test_a_queue_that_is_declared_again_keeps_the_messages_of_a_node_that_was_away(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await apart(mesh, "c")
+        await fill(mesh, "c", "1")
+        await delete(mesh, "a")
+        await declare(mesh, "a")
+
+        await together(mesh, "c")
+        await passed()
+
+        assert await depth(mesh, "c") == 1
+
+
+async def test_a_queue_that_is_declared_again_at_once_keeps_its_messages(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "b", "1")
+        await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+        await eventually(lambda: not mesh.nodes["b"].declared_queues.texts)
+        await declare(mesh, "a")
+
+        await passed()
+
+        assert await depth(mesh, "b") == 1
+
+
+async def test_a_node_that_is_killed_before_it_drops_them_completes_that_at_its_start(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "b", "1")
+        with monkeypatch.context() as patch:
+            patch.setattr(DeletedQueues, "drop", lambda self, queues: list(queues))
+            await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+            await until_alike(mesh)
+            await mesh.kill("b")
+
+        await mesh.start("b")
+        await mesh.until_linked()
+
+        await until_depth(mesh, "b", 0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.2])
+async def test_a_deletion_that_a_kill_interrupts_can_be_made_again(autojump_clock: MockClock, seconds: float) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await declare(mesh, "a")
+        await fill(mesh, "b", "1", "2")
+        await until_alike(mesh)
+        client = await mesh.connect("a")
+        await client.send(send(f"/control/delete{Q}", "", "r"))
+        await trio.sleep(seconds)
+        await mesh.kill("a")
+        await mesh.start("a")
+        await mesh.until_linked()
+
+        assert (await delete(mesh, "b"))["reason"] == ""
+        await until_alike(mesh)
+        assert [await depth(mesh, name) for name in "ab"] == [0, 0]
+        assert not any(node.declared_queues.texts for node in mesh.nodes.values())
+
+
+async def test_a_node_without_deleted_queues_waits_for_nothing(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        assert not rig.alive.deleted_queues.is_running
