@@ -25,6 +25,7 @@ COMPILED: Sequence[str] = (
     "broker/**/*.py",
     "gateways/*.py",
     "storage/format/batch.py",
+    "storage/format/shared_bodies.py",
     "storage/queues/plan.py",
     "storage/format/record.py",
     "storage/checkpoints/compaction.py",

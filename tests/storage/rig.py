@@ -12,11 +12,19 @@ import msgpack
 from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.batch import batch_records, encode_batch, read_head
+from qmq.storage.format.batch import (
+    BATCH_VERSION,
+    SHARED_VERSION,
+    batch_records,
+    encode_batch,
+    read_head,
+    record_slices,
+    verify_batch,
+)
 from qmq.storage.format.delete_record import pack_delete, unpack_delete
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
 from qmq.storage.format.interfaces import StoreSettings
-from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record, unpack_dots
+from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record, pack_reference, unpack_dots
 from qmq.storage.format.segment import FOOTER_MAGIC, Footer, encode_footer
 from qmq.storage.queues.choice import stored_rows
 from qmq.storage.store import Store, open_memory_store
@@ -36,9 +44,21 @@ class Writer:
         self.origin = origin
         self.have = have
         self._open: list[bytes] = []
+        self._version = BATCH_VERSION
 
     def publish(self, destination: str, body: bytes, flags: int = 0, headers: bytes = b"k:v\n") -> Dot:
         return self._add(RecordKind.PUBLISH, destination, headers, body, flags)
+
+    def copies(self, body: bytes, *destinations: str) -> list[Dot]:
+        """One message to each of `destinations`, with its body once."""
+        dots = [self.publish(destinations[0], body)]
+        for back, destination in enumerate(destinations[1:], 1):
+            self.have += 1
+            envelope = pack_envelope(destination, b"k:v\n")
+            self._open.append(pack_reference(self.have, NOW + self.have, 0, envelope, back))
+            self._version = SHARED_VERSION
+            dots.append(Dot(self.origin, self.have))
+        return dots
 
     def settle(self, queue: str, dots: Iterable[Dot]) -> Dot:
         return self._add(RecordKind.SETTLE, queue, b"", pack_dots(dots), 0)
@@ -59,8 +79,9 @@ class Writer:
     def batch(self, attributes: int = 0) -> bytes:
         """Everything since the last batch."""
         first = self.have - len(self._open) + 1
-        data = encode_batch(self.origin, self._open, first, self.have, NOW + first, NOW + self.have, attributes)
-        self._open = []
+        times = (NOW + first, NOW + self.have)
+        data = encode_batch(self.origin, self._open, first, self.have, *times, attributes, self._version)
+        self._open, self._version = [], BATCH_VERSION
         return data
 
     def published(self, destination: str, *bodies: bytes) -> bytes:
@@ -74,6 +95,13 @@ class Writer:
         envelope = pack_envelope(destination, headers)
         self._open.append(pack_record(self.have, NOW + self.have, kind, flags, envelope, body))
         return Dot(self.origin, self.have)
+
+
+def without_references(data: bytes) -> bytes:
+    """The same records as a batch of version 1."""
+    head = verify_batch(data)
+    times = (head.first_us, head.last_us)
+    return encode_batch(head.origin, record_slices(data), head.first, head.last, *times, head.attributes)
 
 
 class Expected:

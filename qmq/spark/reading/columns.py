@@ -2,7 +2,8 @@
 
 A record's first three integers stand at fixed offsets, and what follows is a short msgpack string and two byte strings
 (docs/storage-format.md), so sequence, time, kind, destination, headers and body of a whole segment are a few array
-operations. Only headers as a map are parsed, each distinct block once.
+operations. Only headers as a map are parsed, each distinct block once. Where a body is shared, a row has the place of
+the body that its record refers to.
 
 Surprising: `Columns` holds the mapped file; what it returns are copies, so the file may go away afterwards.
 """
@@ -14,8 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from qmq.errors import CorruptLog
-from qmq.storage.format.batch import HEAD_BYTES, BatchHead, checksum_holds, read_head
-from qmq.storage.format.record import PREFIX_BYTES, PRIORITY_DEFAULT
+from qmq.storage.format.batch import (
+    BATCH_BYTES_MAX,
+    HEAD_BYTES,
+    SHARED_VERSION,
+    BatchHead,
+    checksum_holds,
+    read_head,
+)
+from qmq.storage.format.record import KIND_OFFSET, PREFIX_BYTES, PRIORITY_DEFAULT, RecordKind
+from qmq.storage.format.shared_bodies import REFERENCE_MARK
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -62,6 +71,10 @@ class Columns:
         self.batch: Numbers = np.repeat(np.arange(len(pieces)), counts)
         """Index of each row's piece."""
         self.sequence: Numbers = self._u64(self._starts + 2)
+        # Only where bodies are shared: the beginning of every record, chosen or not, and which of them each row is.
+        self._record_places: tuple[Numbers, Numbers] | None = None
+        if any(head.version == SHARED_VERSION for head in self.heads):
+            self._record_places = (self._starts, np.arange(len(self._starts)))
         self._places: dict[str, tuple[Numbers, Numbers]] = {}
         pairs = zip(pieces, self.heads, strict=True)
         if any(piece.after >= head.first or piece.through < head.last for piece, head in pairs):
@@ -94,6 +107,8 @@ class Columns:
         self._starts = self._starts[rows]
         self.batch = self.batch[rows]
         self.sequence = self.sequence[rows]
+        if self._record_places is not None:
+            self._record_places = (self._record_places[0], self._record_places[1][rows])
         self._places = {name: (at[rows], size[rows]) for name, (at, size) in self._places.items()}
 
     @property
@@ -134,8 +149,40 @@ class Columns:
             else:
                 at, size = self._place("headers" if name == "body" else "destination")
                 known = _binary_at(self._bytes, at + size)
+                if name == "body" and self._record_places is not None:
+                    self._resolve(at + size, *known, *self._record_places)
             self._places[name] = known
         return known
+
+    def _resolve(self, elements: Numbers, at: Numbers, size: Numbers, starts: Numbers, numbers: Numbers) -> None:
+        """Put the place of the shared body into `at` and `size` where a row has a reference instead of a body.
+
+        `elements`: where the body or reference of each row begins. Raises CorruptLog when a reference is wrong.
+        """
+        shared = np.array([head.version == SHARED_VERSION for head in self.heads])
+        rows = np.flatnonzero(
+            (self._bytes[elements] == REFERENCE_MARK) & (self.kind == RecordKind.PUBLISH) & shared[self.batch]
+        )
+        if not len(rows):
+            return
+        window = np.ndarray((len(self._bytes) - 3,), ">u4", self._bytes, strides=(1,))
+        back = window[elements[rows] + 1].astype(np.int64)
+        counts = np.array([head.count for head in self.heads], np.int64)
+        first = (np.cumsum(counts) - counts)[self.batch[rows]]
+        sources = numbers[rows] - back
+        if (back < 1).any() or (sources < first).any():
+            raise CorruptLog("a record refers to a body outside its batch")
+        begin, length = _string_at(self._bytes, starts[sources] + PREFIX_BYTES)
+        begin, length = _binary_at(self._bytes, begin + length)
+        begin = begin + length
+        marks = self._bytes[begin]
+        if (self._bytes[starts[sources] + KIND_OFFSET] != RecordKind.PUBLISH).any() or not (
+            (marks >= 0xC4) & (marks <= 0xC6)
+        ).all():
+            raise CorruptLog("a record refers to one that is no message with a body")
+        at[rows], size[rows] = _binary_at(self._bytes, begin)
+        if (np.bincount(self.batch[rows], size[rows]) > BATCH_BYTES_MAX).any():
+            raise CorruptLog(f"a batch has over {BATCH_BYTES_MAX} bytes with all shared bodies in their places")
 
     def _u64(self, at: Numbers) -> Numbers:
         """Big-endian integers at any offsets. All of ours are below 2^63."""

@@ -19,13 +19,16 @@ from qmq.spark.reading.options import BadOption, Options
 from qmq.spark.reading.plan import DataLoss, Part
 from qmq.spark.reading.ranges import RangeMap
 from qmq.spark.reading.segments import Extent
-from qmq.storage.format.batch import BatchHead, read_head
+from qmq.storage.format.batch import SHARED_VERSION, BatchHead, read_head
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import RecordKind, unpack_dots
 from qmq.storage.format.segment import scan
 
 ROWS_PER_BATCH: Final = 32_768
 """Rows handed to Spark at once."""
+SHARED_BATCHES_MAX: Final = 16
+"""Batches with shared bodies that become one batch of rows. Each row has a copy of its body, and with all of them in
+their places a batch may have `BATCH_BYTES_MAX`."""
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.map_(pa.string(), pa.string())
@@ -211,7 +214,7 @@ def _groups(
 ) -> Iterator[list[Piece]]:
     """Batches from `start` to `end`, so many at a time as make one batch of rows."""
     group: list[Piece] = []
-    rows = 0
+    rows = shared = 0
     offset = start
     while offset < end:
         if holes:
@@ -224,10 +227,11 @@ def _groups(
             raise CorruptLog(f"no whole batch begins at offset {offset}")
         group.extend(_pieces(offset, head, wanted))
         rows += head.count
+        shared += head.version == SHARED_VERSION
         offset += head.size
-        if rows >= ROWS_PER_BATCH:
+        if rows >= ROWS_PER_BATCH or shared >= SHARED_BATCHES_MAX:
             yield group
-            group, rows = [], 0
+            group, rows, shared = [], 0, 0
     if group:
         yield group
 

@@ -7,6 +7,9 @@ so nothing in a batch depends on the node that holds it. All integers are big-en
 Journal batches are dense: sequences `first`…`last` without holes. Fanout logs keep a selection of an origin's
 records, and say so with `SPARSE`. Pure: no clock, no I/O; files are `segment`'s business.
 
+A body that several messages of a batch have is written once (`shared_bodies`). Such a batch has version 2, and stands
+for the batch of version 1 with all bodies in their places. All readers here return what that one would give.
+
 Surprising: a batch of a later version is told from a damaged one by its checksum. Magic, checksum, version and size
 therefore keep their places in every version to come.
 """
@@ -15,18 +18,22 @@ import struct
 import sys
 import zlib
 from array import array
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgpack
 
 from qmq.dots import Origin
 from qmq.errors import CorruptLog, FutureVersion
-from qmq.storage.format.record import KIND_OFFSET, PREFIX_BYTES, Record, RecordKind, unpack_record
+from qmq.storage.format.record import KIND_OFFSET, PREFIX_BYTES, REFERENCE_BYTES, Record, RecordKind, unpack_record
+from qmq.storage.format.shared_bodies import Reference, find_references
 
 BATCH_VERSION: Final = 1
+SHARED_VERSION: Final = 2
+"""Version of a batch in which records refer to the body of another one. Batches without references have version 1."""
 BATCH_MAGIC: Final = b"QMQ\xb1"
 BATCH_BYTES_MAX: Final = 48 * 1024 * 1024
-"""Hard bound of one batch, so that a damaged length cannot ask for more; a single message must fit."""
+"""Hard bound of one batch, so that a damaged length cannot ask for more; a single message must fit. With all shared
+bodies in their places it must hold, too: then a copy of the records takes no more memory, and fits into a batch."""
 BATCH_BYTES_TARGET: Final = 1024 * 1024
 """Where writers of many records begin the next batch."""
 
@@ -43,7 +50,7 @@ for the whole stretch, and never goes over a link."""
 FIELDS: Final = (
     ("magic", "4s", "`51 4d 51 b1`"),
     ("checksum", "I", "CRC-32 (zlib) of every byte of the batch after this field"),
-    ("version", "H", "1"),
+    ("version", "H", "1; 2 if a body is shared"),
     ("attributes", "H", "1 SPARSE, 2 MEMORY, 4 GAPS, 8 REST"),
     ("size", "I", "bytes of the whole batch, this head included"),
     ("count", "I", "number of records"),
@@ -68,7 +75,7 @@ _SWAP = sys.byteorder == "little"
 class BatchHead:
     """What a batch says of itself. `size` is in bytes, head included; timestamps are µs since 1970."""
 
-    __slots__ = ("origin", "first", "last", "first_us", "last_us", "count", "size", "attributes")
+    __slots__ = ("origin", "first", "last", "first_us", "last_us", "count", "size", "attributes", "version")
 
     def __init__(
         self,
@@ -80,6 +87,7 @@ class BatchHead:
         count: int,
         size: int,
         attributes: int,
+        version: int,
     ) -> None:
         self.origin = origin
         self.first = first
@@ -89,15 +97,26 @@ class BatchHead:
         self.count = count
         self.size = size
         self.attributes = attributes
+        self.version = version
 
     def __repr__(self) -> str:
         return f"BatchHead({self.origin}, {self.first}–{self.last}, {self.count} records, {self.size} bytes)"
 
 
 def encode_batch(
-    origin: Origin, records: list[bytes], first: int, last: int, first_us: int, last_us: int, attributes: int = 0
+    origin: Origin,
+    records: list[bytes],
+    first: int,
+    last: int,
+    first_us: int,
+    last_us: int,
+    attributes: int = 0,
+    version: int = BATCH_VERSION,
 ) -> bytes:
-    """One batch of packed records. Raises ValueError, before anything is built, when it would break the format."""
+    """One batch of packed records. Raises ValueError, before anything is built, when it would break the format.
+
+    `version` is `SHARED_VERSION` if a record was made by `pack_reference`.
+    """
     count = len(records)
     node = origin.node.encode("ascii")
     if not 0 < len(node) <= 32:
@@ -111,7 +130,7 @@ def encode_batch(
     if _SWAP:
         lengths.byteswap()
     sealed = _SEALED_HEAD.pack(
-        BATCH_VERSION, attributes, size, count, 0, node, origin.incarnation, first, last, first_us, last_us
+        version, attributes, size, count, 0, node, origin.incarnation, first, last, first_us, last_us
     )
     remainder = b"".join([sealed, lengths.tobytes(), *records])
     return b"".join((BATCH_MAGIC, zlib.crc32(remainder).to_bytes(4, "big"), remainder))
@@ -150,7 +169,7 @@ def read_head(data: bytes | memoryview, offset: int = 0) -> BatchHead | None:
         raise CorruptLog("no batch begins here: wrong magic")
     if not HEAD_BYTES < size <= BATCH_BYTES_MAX:
         raise CorruptLog(f"a batch cannot have {size} bytes")
-    if version != BATCH_VERSION:
+    if version != BATCH_VERSION and version != SHARED_VERSION:
         if len(data) - offset < size:
             return None
         _refuse_version(data, offset, version, size, checksum)
@@ -161,13 +180,15 @@ def read_head(data: bytes | memoryview, offset: int = 0) -> BatchHead | None:
     name = node.rstrip(b"\0")
     if not name or not name.isascii():
         raise CorruptLog("no node name in the batch")
-    return BatchHead(Origin(name.decode("ascii"), incarnation), first, last, first_us, last_us, count, size, attributes)
+    return BatchHead(
+        Origin(name.decode("ascii"), incarnation), first, last, first_us, last_us, count, size, attributes, version
+    )
 
 
 def _refuse_version(data: bytes | memoryview, offset: int, version: int, size: int, checksum: int) -> NoReturn:
     """Tell a later version from damage: only the checksum can."""
     if zlib.crc32(memoryview(data)[offset + _UNSEALED_BYTES : offset + size]) == checksum:
-        raise FutureVersion(f"a batch of version {version}; this software reads up to {BATCH_VERSION}")
+        raise FutureVersion(f"a batch of version {version}; this software reads up to {SHARED_VERSION}")
     raise CorruptLog("batch checksum differs")
 
 
@@ -209,10 +230,14 @@ def batch_records(data: bytes | memoryview) -> list[Record]:
     records: list[Record] = []
     sparse = head.attributes & SPARSE != 0
     expected = head.first
+    sources = {reference.place: reference.source for reference in _references(head, view)}
     start = HEAD_BYTES + 4 * head.count
     for length in _lengths(view, head.count):
         end = start + length
-        record = unpack_record(view[start:end])
+        if sources and len(records) in sources:
+            record = unpack_record(view[start:end], records[sources[len(records)]].body)
+        else:
+            record = unpack_record(view[start:end])
         if record.sequence != expected and (not sparse or record.sequence < expected or record.sequence > head.last):
             raise CorruptLog(f"record {record.sequence} where {expected} was expected")
         expected = record.sequence + 1
@@ -234,19 +259,25 @@ def unpack_records(head: BatchHead, data: bytes | memoryview) -> list[Unpacked]:
     unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=BATCH_BYTES_MAX)
     unpacker.feed(memoryview(data)[HEAD_BYTES + 4 * head.count : head.size])
     try:
-        found: list[Unpacked] = list(unpacker)
-        whole = len(found) == head.count and set(map(len, found)) == {6}
+        unpacked: list[Any] = list(unpacker)
+        whole = len(unpacked) == head.count and set(map(len, unpacked)) == {6}
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not the records of a batch: {error}") from error
     if not whole or unpacker.tell() != head.size - HEAD_BYTES - 4 * head.count:
         raise CorruptLog(f"not the {head.count} records that the batch announces")
+    for reference in _references(head, memoryview(data)):
+        unpacked[reference.place] = (*unpacked[reference.place][:5], unpacked[reference.source][5])
+    found: list[Unpacked] = unpacked
     if not head.attributes & SPARSE and [found[0][0], found[-1][0]] != [head.first, head.last]:
         raise CorruptLog(f"records {found[0][0]}–{found[-1][0]} where {head.first}–{head.last} were expected")
     return found
 
 
 def record_slices(data: bytes | memoryview) -> list[bytes]:
-    """The packed records of one batch, for a reader that copies some of them on. Trusts the checksum."""
+    """The packed records of one batch, for a reader that copies some of them on. Trusts the checksum.
+
+    Each has its own body: a record that refers to another one means nothing outside its batch.
+    """
     head = read_head(data)
     if head is None or head.size > len(data):
         raise CorruptLog("not a whole batch")
@@ -256,7 +287,17 @@ def record_slices(data: bytes | memoryview) -> list[bytes]:
     for length in _lengths(view, head.count):
         slices.append(bytes(view[start : start + length]))
         start += length
+    for reference in _references(head, view):
+        own, shared = slices[reference.place], slices[reference.source]
+        slices[reference.place] = own[:-REFERENCE_BYTES] + shared[reference.body_offset :]
     return slices
+
+
+def _references(head: BatchHead, view: memoryview) -> list[Reference]:
+    """The records that have no body of their own. Raises CorruptLog when a reference is wrong."""
+    if head.version != SHARED_VERSION:
+        return []
+    return find_references(view, HEAD_BYTES + 4 * head.count, _lengths(view, head.count), BATCH_BYTES_MAX)
 
 
 def claimed_end(data: bytes, offset: int) -> int:

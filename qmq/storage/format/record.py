@@ -6,7 +6,8 @@ offsets without parsing; any msgpack reader can read the rest. Headers stay the 
 STOMP. Records live in batches (`batch`), which carry the checksum and the origin.
 
 Surprising: the destination and header block (the **envelope**) are packed apart from the rest, because a publisher
-repeats them; the caller keeps the packed envelope and hands it in again.
+repeats them; the caller keeps the packed envelope and hands it in again. A body that several records of a batch have
+is written once; in place of the others there is a reference (`shared_bodies`).
 """
 
 import struct
@@ -33,6 +34,8 @@ KIND_OFFSET = 20
 FLAGS_MAX = (1 << 24) - 1
 TIMED = 1 << 19
 """Flag: the header block holds a due time or an expiry. Who writes the record knows; storage asks only then."""
+REFERENCE_BYTES = 5
+"""What a record has in place of a body when it refers to another one: a 32-bit integer with its mark."""
 PRIORITY_DEFAULT = 4
 _PRIORITY_SHIFT = 20
 """The highest four of the 24 flag bits hold the priority plus one; 0 there means the default."""
@@ -151,6 +154,13 @@ def pack_alike(sequence: int, middle: bytes, body: bytes) -> bytes:
     return b"\x96\xcf%b%b%b" % (sequence.to_bytes(8, "big"), middle, body)
 
 
+def pack_reference(sequence: int, timestamp_us: int, flags: int, envelope: bytes, back: int) -> bytes:
+    """A PUBLISH whose body is that of the record `back` places before it in its batch."""
+    what = RecordKind.PUBLISH << 56 | flags << 32
+    head = _pack_head(_ARRAY_OF_SIX, _UINT64, sequence, _UINT64, timestamp_us, _UINT64, what)
+    return head + envelope + b"\xce" + back.to_bytes(4, "big")
+
+
 SCANT_BYTES = 64 << 10
 """What is no longer is unpacked without counting: it cannot grow beyond some MiB."""
 
@@ -181,10 +191,15 @@ def unpack(data: bytes | memoryview, elements_max: int, *, use_list: bool = True
     )
 
 
-def unpack_record(data: bytes | memoryview) -> Record:
-    """Decode exactly one record. Raises CorruptLog when `data` is anything else."""
+def unpack_record(data: bytes | memoryview, shared: bytes | None = None) -> Record:
+    """Decode exactly one record. Raises CorruptLog when `data` is anything else.
+
+    `shared`: the body that the record refers to, if it has none of its own.
+    """
     try:
         sequence, timestamp_us, what, destination, headers, body = unpack(data, 6, use_list=False)
+        if shared is not None:
+            body = shared
         return Record(sequence, timestamp_us, what >> 56, what >> 32 & FLAGS_MAX, destination, headers, body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a record: {error}") from error

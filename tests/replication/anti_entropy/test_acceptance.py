@@ -16,9 +16,9 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError
 from qmq.record_codec import Replay
 from qmq.replication.anti_entropy.acceptance import CHECKED, ELEMENTS_MAX, FACTS, NOT_HERE, Acceptance
-from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, encode_batch
+from qmq.storage.format.batch import GAPS, MEMORY, SHARED_VERSION, SPARSE, encode_batch
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
-from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, pack_reference
 from qmq.storage.format.term_record import pack_term
 
 from ..rig import batch_of
@@ -331,3 +331,38 @@ def test_three_nodes_that_copy_from_each_other_in_any_order_end_up_equal(seed: i
     for origin in origins:
         parts = [[data for found, data in journals[node] if found == origin] for node in origins]
         assert parts[0] == parts[1] == parts[2]
+
+
+def shared_batch(*records: bytes) -> bytes:
+    return encode_batch(A, list(records), 1, len(records), 1, 1, 0, SHARED_VERSION)
+
+
+def test_shared_bodies_are_taken_and_handed_on_byte_for_byte() -> None:
+    envelope = pack_envelope("/fanout/x", b"")
+    batch = shared_batch(
+        pack_record(1, 1, RecordKind.PUBLISH, 0, envelope, b"body" * 20), pack_reference(2, 1, 0, envelope, 1)
+    )
+    have: Vector = {}
+    out = Outcome()
+
+    acceptance().take(batch, have, out)
+
+    assert have == {A: 2}
+    assert out.batches == [(A, 2, batch)]
+    assert [message.body for run in out.fanout_runs for message in run.messages] == [b"body" * 20] * 2
+
+
+@pytest.mark.parametrize("back", [b"\xce\0\0\0\2", b"\xce\0\0\0\0", b"\x01", b"\xcd\0\1", b"\xff"])
+def test_a_wrong_reference_to_a_body_is_refused(back: bytes) -> None:
+    envelope = pack_envelope("/fanout/x", b"")
+    message = pack_record(1, 1, RecordKind.PUBLISH, 0, envelope, b"body" * 20)
+
+    assert refusal(shared_batch(message, pack_reference(2, 1, 0, envelope, 1)[:-5] + back)).code == "bad-batch"
+
+
+def test_a_batch_that_stands_for_more_than_a_batch_may_have_is_refused() -> None:
+    envelope = pack_envelope("/fanout/x", b"")
+    message = pack_record(1, 1, RecordKind.PUBLISH, 0, envelope, bytes(1 << 20))
+    copies = [pack_reference(number, 1, 0, envelope, number - 1) for number in range(2, 50)]
+
+    assert refusal(shared_batch(message, *copies)).code == "bad-batch"

@@ -90,9 +90,9 @@ def test_a_head_that_is_not_all_there_is_no_error() -> None:
 
 def test_a_later_version_is_refused_by_name_and_not_called_damage() -> None:
     data = bytearray(batch())
-    data[8:10] = (2).to_bytes(2, "big")
+    data[8:10] = (3).to_bytes(2, "big")
 
-    with pytest.raises(FutureVersion, match="version 2"):
+    with pytest.raises(FutureVersion, match="version 3"):
         verify_batch(resealed(data))
     with pytest.raises(CorruptLog):
         verify_batch(bytes(data))

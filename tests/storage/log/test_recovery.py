@@ -48,7 +48,7 @@ def copy_of(disk: MemoryDisk, **changed: bytes) -> MemoryDisk:
 
 def later(batch: bytes) -> bytes:
     """The same, of the next version."""
-    rest = (2).to_bytes(2, "big") + batch[10:]
+    rest = (3).to_bytes(2, "big") + batch[10:]
     return batch[:4] + zlib.crc32(rest).to_bytes(4, "big") + rest
 
 
@@ -199,7 +199,7 @@ def test_a_later_version_is_refused_and_nothing_is_changed() -> None:
     newer.put(TAIL, disk.contents()[TAIL] + later(batches[2]))
     before = newer.contents()
 
-    with pytest.raises(FutureVersion, match="version 2"):
+    with pytest.raises(FutureVersion, match="version 3"):
         open_small(newer)
 
     assert newer.contents() == before
