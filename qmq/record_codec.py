@@ -15,6 +15,9 @@
     Deleted                         DELETE   destination = the fanout, body = the vector up to which it is deleted
 
 Records of unknown kinds are stored and relayed byte for byte and mean nothing here.
+
+Copies of one message, to the children of a fanout for example, have one body object, and come in one Outcome. The
+journal has this body once (`storage.format.shared_bodies`) if all members can read that.
 """
 
 from collections.abc import Callable
@@ -29,7 +32,7 @@ from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
-from qmq.storage.format.batch import GAPS, batch_records, encode_batch
+from qmq.storage.format.batch import BATCH_VERSION, GAPS, SHARED_VERSION, batch_records, encode_batch
 from qmq.storage.format.cursor_record import pack_move, unpack_move
 from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.delete_record import pack_delete, unpack_delete
@@ -46,9 +49,11 @@ from qmq.storage.format.record import (
     pack_gap,
     pack_middle,
     pack_record,
+    pack_reference,
     unpack_dots,
     with_priority,
 )
+from qmq.storage.format.shared_bodies import SHARED_BYTES_MIN
 from qmq.storage.format.term_record import TermNote, is_term, unpack_term
 
 PUBLISH = RecordKind.PUBLISH
@@ -67,62 +72,69 @@ ENVELOPES_MAX = 4096
 """Envelopes of replicated records that are remembered; at the bound all are forgotten."""
 
 
-def encode_group(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
+def encode_group(origin: Origin, outcomes: list[Outcome], shares: bool = False) -> list[bytes]:
     """Everything a group of commits appends, own batches and replicated ones.
 
     Own batches come first, so that they are few and large; only a Gap keeps its place among the replicated ones,
-    because it changes which of them may follow.
+    because it changes which of them may follow. `shares`: every member reads shared bodies.
     """
     batches: list[bytes] = []
     part: list[Outcome] = []
     for out in outcomes:
         if out.has_gap and part:
-            batches += _encode_part(origin, part)
+            batches += _encode_part(origin, part, shares)
             part = []
         part.append(out)
-    return batches + _encode_part(origin, part)
+    return batches + _encode_part(origin, part, shares)
 
 
-def _encode_part(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
-    batches = encode_records(origin, outcomes)
+def _encode_part(origin: Origin, outcomes: list[Outcome], shares: bool) -> list[bytes]:
+    batches = encode_records(origin, outcomes, shares)
     for out in outcomes:
         for _, _, batch in out.batches:
             batches.append(batch)
     return batches
 
 
-def encode_records(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
-    """The own records of `outcomes`, in order of decision, as batches ready to append."""
+def encode_records(origin: Origin, outcomes: list[Outcome], shares: bool = False) -> list[bytes]:
+    """The own records of `outcomes`, in order of decision, as batches ready to append.
+
+    Batches end where they would without shared bodies, so each can be written with all bodies in their places.
+    """
     batches: list[bytes] = []
     items: list[OwnRecord] = []
     packed: list[bytes] = []
     size = attributes = 0
+    version = BATCH_VERSION
     for out in outcomes:
         if out.has_gap:
             attributes = GAPS
-        records = _packed(out.records)
+        records, shared_bytes = _packed(out.records, shares)
         # Weighed as they are: what an Outcome counts while it is made leaves out names.
-        record_bytes = LENGTH_BYTES * len(records) + sum(map(len, records))
+        record_bytes = LENGTH_BYTES * len(records) + sum(map(len, records)) + shared_bytes
         if packed and size + record_bytes > OUTCOME_BYTES_MAX:
-            batches.append(_batch(origin, items, packed, attributes))
-            items, packed, size = [], [], 0
+            batches.append(_batch(origin, items, packed, attributes, version))
+            items, packed, size, version = [], [], 0, BATCH_VERSION
         if record_bytes > OUTCOME_BYTES_MAX:
-            batches += _split(origin, out.records, records, attributes)
+            # Parts of it cannot refer to each other.
+            batches += _split(origin, out.records, _packed(out.records, False)[0], attributes)
             continue
         items += out.records
         packed += records
         size += record_bytes
+        if shared_bytes:
+            version = SHARED_VERSION
         if size >= BATCH_BYTES_TARGET:
-            batches.append(_batch(origin, items, packed, attributes))
-            items, packed, size = [], [], 0
+            batches.append(_batch(origin, items, packed, attributes, version))
+            items, packed, size, version = [], [], 0, BATCH_VERSION
     if packed:
-        batches.append(_batch(origin, items, packed, attributes))
+        batches.append(_batch(origin, items, packed, attributes, version))
     return batches
 
 
 def record_of(message: Message) -> bytes:
     """The record that publishes `message`, packed."""
-    return _packed([message])[0]
+    return _packed([message], False)[0][0]
 
 
 def _split(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int) -> list[bytes]:
@@ -132,31 +144,40 @@ def _split(origin: Origin, items: list[OwnRecord], packed: list[bytes], attribut
     for end, record in enumerate(packed, 1):
         size += len(record)
         if size >= BATCH_BYTES_TARGET or end == len(packed):
-            batches.append(_batch(origin, items[begin:end], packed[begin:end], attributes))
+            batches.append(_batch(origin, items[begin:end], packed[begin:end], attributes, BATCH_VERSION))
             begin, size = end, 0
     return batches
 
 
-def _batch(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int) -> bytes:
+def _batch(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int, version: int) -> bytes:
     first, last = items[0], items[-1]
     return encode_batch(
-        origin, packed, first.sequence, last.sequence, first.timestamp_us, last.timestamp_us, attributes
+        origin, packed, first.sequence, last.sequence, first.timestamp_us, last.timestamp_us, attributes, version
     )
 
 
-def _packed(items: list[OwnRecord]) -> list[bytes]:
-    """The records of one Outcome."""
+def _packed(items: list[OwnRecord], shares: bool) -> tuple[list[bytes], int]:
+    """The records of one Outcome, and the bytes of the bodies that are not repeated in them."""
     packed: list[bytes] = []
     # Neighbours mostly differ in sequence and body only: what stands between these is kept from the one before.
     before: Envelope | None = None
     before_us = before_bytes = -1
     middle = b""
-    for item in items:
+    # The last body that was written, and its record: copies of a message follow it.
+    written: bytes | None = None
+    written_at = shared_bytes = 0
+    for place, item in enumerate(items):
         sequence, now_us = item.sequence, item.timestamp_us
         if isinstance(item, Message):
             envelope = item.envelope
             body = item.body
             body_bytes = len(body)
+            if body is written and shares and body_bytes >= SHARED_BYTES_MIN:
+                head = envelope.packed or _pack(envelope)
+                packed.append(pack_reference(sequence, now_us, envelope.flags, head, place - written_at))
+                shared_bytes += body_bytes
+                continue
+            written, written_at = body, place
             if envelope is not before or body_bytes != before_bytes or now_us != before_us:
                 before, before_bytes, before_us = envelope, body_bytes, now_us
                 head = envelope.packed or _pack(envelope)
@@ -184,7 +205,7 @@ def _packed(items: list[OwnRecord]) -> list[bytes]:
         else:
             head = pack_envelope("", b"")
             packed.append(pack_record(sequence, now_us, RecordKind.GAP, 0, head, pack_gap(item.origin, item.through)))
-    return packed
+    return packed, shared_bytes
 
 
 def _pack(envelope: Envelope) -> bytes:

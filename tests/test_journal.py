@@ -7,7 +7,7 @@ from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
-from qmq.broker.messages.message import DeadLetter, Envelope, Message, Settle
+from qmq.broker.messages.message import DeadLetter, Envelope, Message, OwnRecord, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
 from qmq.broker.queues.dead_letters import LETTER_OVERHEAD_BYTES
 from qmq.broker.send_limits import COPIES_BYTES_MAX
@@ -47,6 +47,87 @@ def test_what_no_transaction_can_be_is_split_into_batches_that_the_format_allows
     assert [record.sequence for record in records] == list(range(1, 10))
     assert [len(record.body) for record in records] == [1, *sizes, 2]
     assert all(len(batch) < BATCH_BYTES_MAX for batch in batches)
+
+
+BODY = b"the same for all " * 10
+NAMES = ("/fanout/f", "/queue/a", "/queue/b")
+
+
+def copies(out: Outcome, body: bytes, *names: str) -> None:
+    """One message to each of `names`, with one body object."""
+    for name in names:
+        kind = DestinationKind.FANOUT if name.startswith("/fanout/") else DestinationKind.QUEUE
+        known = Envelope(name, kind, b"k:v\n", durable=True)
+        out.records.append(Message(known, body, A, len(out.records) + 1, 5))
+
+
+def test_a_body_that_copies_share_is_written_once_if_all_members_read_that() -> None:
+    out = Outcome()
+    copies(out, BODY, *NAMES)
+    out.records.append(Settle("/queue/a", [Dot(A, 1)], 4, 5))
+    copies(out, BODY, "/queue/c")
+    copies(out, bytes(200), *NAMES)
+    out.records[5:] = [replaced(one, sequence) for sequence, one in enumerate(out.records[5:], 6)]
+
+    (shared,), (plain,) = encode_records(A, [out], True), encode_records(A, [out])
+
+    assert (verify_batch(shared).version, verify_batch(plain).version) == (2, 1)
+    assert (shared.count(BODY), shared.count(bytes(200)), plain.count(BODY)) == (1, 1, 4)
+    assert batch_records(shared) == batch_records(plain)
+
+
+def replaced(record: OwnRecord, sequence: int) -> OwnRecord:
+    assert isinstance(record, Message)
+    return Message(record.envelope, record.body, A, sequence, 5)
+
+
+def test_what_is_not_shared_is_written_as_before() -> None:
+    """Short bodies, equal bodies of several senders, and one body in several decisions."""
+    short, equal, later = Outcome(), Outcome(), Outcome()
+    copies(short, b"x" * 63, *NAMES)
+    for number, name in enumerate(NAMES):
+        copies(equal, bytes(bytearray(BODY)), name)
+        equal.records[number] = replaced(equal.records[number], number + 4)
+    copies(later, BODY, NAMES[0])
+    later.records[0] = replaced(later.records[0], 7)
+    again = Outcome()
+    copies(again, BODY, NAMES[0])
+    again.records[0] = replaced(again.records[0], 8)
+    outcomes = [short, equal, later, again]
+
+    assert encode_records(A, outcomes, True) == encode_records(A, outcomes)
+    assert verify_batch(encode_records(A, outcomes, True)[0]).version == 1
+
+
+def test_batches_end_at_the_same_records_with_and_without_shared_bodies() -> None:
+    body = bytes(9 << 20)
+    outcomes: list[Outcome] = []
+    for first in (1, 4, 7):
+        out = Outcome()
+        copies(out, body, *NAMES)
+        out.records[:] = [replaced(record, first + place) for place, record in enumerate(out.records)]
+        outcomes.append(out)
+    huge = Outcome()
+    copies(huge, body, *NAMES, "/queue/c", "/queue/d", "/queue/e")
+    huge.records[:] = [replaced(record, 10 + place) for place, record in enumerate(huge.records)]
+
+    shared, plain = encode_records(A, [*outcomes, huge], True), encode_records(A, [*outcomes, huge])
+
+    heads = [verify_batch(data) for data in shared]
+    assert [(head.first, head.last) for head in heads] == [(head.first, head.last) for head in map(verify_batch, plain)]
+    assert {head.version for head in heads if head.last < 10} == {2}
+    assert {head.version for head in heads if head.first >= 10} == {1}
+
+
+@pytest.mark.parametrize("body_bytes", [1 << 20, 200])
+def test_a_batch_after_one_with_shared_bodies_is_of_version_1_again(body_bytes: int) -> None:
+    """Whether that one ended because it was large enough, or because the next decision did not fit."""
+    first = Outcome()
+    copies(first, bytes(body_bytes), *NAMES)
+
+    batches = encode_records(A, [first, outcome(4, [OUTCOME_BYTES_MAX - 300])], True)
+
+    assert [verify_batch(data).version for data in batches] == [2, 1]
 
 
 def test_a_record_says_what_its_own_message_says_whatever_the_one_before_was() -> None:

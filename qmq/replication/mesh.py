@@ -293,6 +293,11 @@ class Mesh:
         """The peers that are linked now, whoever dialled."""
         return {*self._registry.followings, *self._registry.servings}
 
+    @property
+    def features_of_all(self) -> frozenset[str]:
+        """The features that this node and every other member have named, each in its last handshake with this node."""
+        return self._registry.features_of_all
+
     def followers(self) -> set[str]:
         """The peers that follow this node now."""
         return set(self._registry.servings)

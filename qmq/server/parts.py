@@ -21,6 +21,7 @@ from qmq.members import Membership
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import PeerRequest
+from qmq.replication.protocol.handshake import SHARED_BODIES
 from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.control import control_response
 from qmq.server.admin.counts import DestinationCounts
@@ -215,6 +216,7 @@ class NodeParts:
             self.broker,
             self.environment,
             pending_bytes_max=limits.commit_pending_bytes_max,
+            shares_bodies=lambda: self.mesh is None or SHARED_BODIES in self.mesh.features_of_all,
             before_commit=self.dispatcher.before_commit,
             after_commit=self.dispatcher.after_commit,
             flush=self.dispatcher.flush,

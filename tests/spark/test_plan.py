@@ -14,8 +14,8 @@ from qmq.spark.reading.plan import DataLoss
 from qmq.spark.reading.segments import SegmentFile, SegmentListing
 from qmq.spark.reading.tables import time_of
 from qmq.storage.format import segment
-from qmq.storage.format.batch import BATCH_MAGIC, GAPS, encode_batch
-from qmq.storage.format.record import RecordKind, pack_gap
+from qmq.storage.format.batch import BATCH_MAGIC, GAPS, SHARED_VERSION, encode_batch
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_reference
 from qmq.storage.log.quarantine import HOLES_SUFFIX
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left, snapshot_batch
 
@@ -741,3 +741,27 @@ def test_the_base_of_a_stream_lies_behind_it(tmp_path: Path, lost: int) -> None:
         [*split(A, 1, 4, 1), snapshot_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)]
     )
     assert Files(asked(tmp_path)).base() == {A: lost}
+
+
+def test_batches_with_shared_bodies_give_the_rows_of_those_without(tmp_path: Path) -> None:
+    """A batch of rows takes few of them, because each row has a copy of its body."""
+    names = ["/fanout/f", "/queue/a", "/queue/b"]
+    shared: list[bytes] = []
+    plain: list[bytes] = []
+    for first in range(1, 301, 3):
+        body = b"%d" % first * 40
+        whole = [record(first + place, body, name, at_us=START_US) for place, name in enumerate(names)]
+        copies = [pack_reference(first + back, START_US, 0, pack_envelope(names[back], b""), back) for back in (1, 2)]
+        times = (first, first + 2, START_US, START_US)
+        plain.append(encode_batch(A, whole, *times))
+        shared.append(encode_batch(A, [whole[0], *copies], *times, 0, SHARED_VERSION))
+    columns = ["sequence", "destination", "body"]
+    found = []
+    for name, batches in (("shared", shared), ("plain", plain)):
+        node(tmp_path / name, "a").segment(batches)
+        options = asked(tmp_path / name)
+        files = Files(options)
+        found.append(rows(files.plan({}, files.available(), strict=False), options, columns))
+
+    assert len(found[0]) == 300
+    assert found[0] == found[1]

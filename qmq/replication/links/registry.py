@@ -22,7 +22,7 @@ from qmq.replication.links.routes import Routes
 from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.protocol.conversation import REFUSED
 from qmq.replication.protocol.frames import MembershipFrame
-from qmq.replication.protocol.handshake import RETIRED_NODE, PeerIdentity
+from qmq.replication.protocol.handshake import FEATURES, RETIRED_NODE, PeerIdentity
 
 REPORT_SECONDS: Final = 60.0
 """The same code about the same peer is not reported again within this."""
@@ -48,6 +48,10 @@ class LinkRegistry:
         self.outboxes: dict[Origin, LinkOutbox] = {}
         """The outbox for each incarnation of a peer now, whichever side dialled."""
         self.gaps = Gaps()
+        self.features_of_all: frozenset[str] = frozenset()
+        """The features that this node and every other member have named."""
+        # Peer → what it named in its last handshake of this run of the node. It stays when the link ends.
+        self._features: dict[str, frozenset[str]] = {}
         self.peer_came: Callable[[str], None] = _ignore_dial
         """Called with each peer that has opened a link to this node."""
         self._reported: dict[tuple[str, str], float] = {}
@@ -76,6 +80,11 @@ class LinkRegistry:
         links: list[PullingSide | ServingSide] = [*self.followings.values(), *self.servings.values()]
         self.outboxes = {link.partner.origin: link.outbox for link in links}
         self.host.broker.replies.peers = frozenset(self.outboxes)
+        named: dict[str, frozenset[str]] = {}
+        for link in links:
+            named[link.peer] = link.partner.features & named.get(link.peer, link.partner.features)
+        self._features.update(named)
+        self._agree_on_features()
         self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
         for link in links:
             for code, message in self._unlinked.pop(link.peer, {}).items():
@@ -83,6 +92,12 @@ class LinkRegistry:
                 self.host.clear_condition(code, message)
         self.host.links_changed()
         self.host.schedule_repair()
+
+    def _agree_on_features(self) -> None:
+        peers = self.identity.members - {self.host.origin.node}
+        self.features_of_all = frozenset(FEATURES).intersection(
+            *(self._features.get(peer, frozenset()) for peer in peers)
+        )
 
     def received_grew(self, out: Outcome) -> None:
         """Records came in, over whichever link: lenders may now know what was lost."""
@@ -107,6 +122,7 @@ class LinkRegistry:
         )
         self.acceptance.members = membership.origins_known
         self.routes.members = membership.members
+        self._agree_on_features()
 
     def send_membership(self) -> None:
         """Send it to every peer, over every link."""

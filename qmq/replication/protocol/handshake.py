@@ -28,7 +28,10 @@ FORMAT: Final = 1
 """Version of everything in `frames`. Raised when a node of the present one could misread it; a higher one is
 refused."""
 
-FEATURES: Final[tuple[str, ...]] = ()
+SHARED_BODIES: Final = "shared-bodies"
+"""The feature of a node that reads batches with shared bodies (`storage.format.shared_bodies`)."""
+
+FEATURES: Final[tuple[str, ...]] = (SHARED_BODIES,)
 """What a node may use only with peers that name it too; unknown names are ignored. Everything in `FORMAT` needs
 none."""
 

@@ -47,6 +47,7 @@ class Commits:
         environment: Environment,
         *,
         pending_bytes_max: int,
+        shares_bodies: Callable[[], bool],
         before_commit: Callable[[Outcome], None],
         after_commit: Callable[[list[Outcome], int], None],
         flush: Callable[[], None],
@@ -56,6 +57,7 @@ class Commits:
         self._broker = broker
         self._environment = environment
         self._pending_bytes_max = pending_bytes_max
+        self._shares_bodies = shares_bodies
         self._before_commit = before_commit
         self._after_commit = after_commit
         self._flush = flush
@@ -119,7 +121,7 @@ class Commits:
             await self._commit(group)
 
     async def _commit(self, group: list[Outcome]) -> None:
-        batches = encode_group(self._broker.origin, group)
+        batches = encode_group(self._broker.origin, group, self._shares_bodies())
         begin = self.committed_end
         if batches:
             self.committed_end = await self._append(batches)

@@ -265,11 +265,12 @@ def unpack_records(head: BatchHead, data: bytes | memoryview) -> list[Unpacked]:
         raise CorruptLog(f"not the records of a batch: {error}") from error
     if not whole or unpacker.tell() != head.size - HEAD_BYTES - 4 * head.count:
         raise CorruptLog(f"not the {head.count} records that the batch announces")
+    first, last = unpacked[0][0], unpacked[-1][0]
+    if not head.attributes & SPARSE and [first, last] != [head.first, head.last]:
+        raise CorruptLog(f"records {first}–{last} where {head.first}–{head.last} were expected")
     for reference in _references(head, memoryview(data)):
         unpacked[reference.place] = (*unpacked[reference.place][:5], unpacked[reference.source][5])
     found: list[Unpacked] = unpacked
-    if not head.attributes & SPARSE and [found[0][0], found[-1][0]] != [head.first, head.last]:
-        raise CorruptLog(f"records {found[0][0]}–{found[-1][0]} where {head.first}–{head.last} were expected")
     return found
 
 

@@ -41,6 +41,7 @@ def commits_on(disk: Any) -> Commits:
         Broker(B, 1),
         disk,
         pending_bytes_max=BOUND,
+        shares_bodies=lambda: False,
         before_commit=lambda out: None,
         after_commit=lambda group, begin: None,
         flush=lambda: None,

@@ -13,9 +13,11 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.dots import Dot, Origin
 from qmq.replication.protocol import frame_table, handshake
 from qmq.server.node import Node
+from qmq.storage.format.batch import verify_batch
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import eventually, send, subscribe
 from tests.storage.test_version_1 import FILES
@@ -46,6 +48,22 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
     monkeypatch.setattr(handshake, "_self_description", self_description)
     monkeypatch.setattr(frame_table, "_fields", longer)
+    yield nodes
+
+
+@pytest.fixture
+def earlier(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """The nodes that are of an earlier version: they name no features."""
+    nodes: set[str] = set()
+    describe = handshake._self_description
+
+    def self_description(mine: handshake.PeerIdentity) -> list[tuple[str, str]]:
+        named = dict(describe(mine))
+        if mine.origin.node in nodes:
+            named["features"] = ""
+        return list(named.items())
+
+    monkeypatch.setattr(handshake, "_self_description", self_description)
     yield nodes
 
 
@@ -99,6 +117,112 @@ async def test_nodes_of_a_later_version_work_with_those_of_this_one(
         await exchange(mesh)
 
         assert trouble(mesh) == []
+
+
+def versions_of(node: Node, origin: Origin) -> list[int]:
+    """Of the node's batches of one origin that hold a message to a fanout."""
+    return [verify_batch(data).version for data in batches_of(node, origin) if b"/fanout/" in data]
+
+
+async def test_a_shared_body_is_written_once_as_soon_as_every_member_reads_that(
+    earlier: set[str], autojump_clock: MockClock
+) -> None:
+    children = DestinationPolicy(pattern="/fanout/f", children=("/queue/x", "/queue/y"))
+    mesh = MeshRig("a", "b", "c", destinations=DestinationSettings(policies=(children,)))
+    earlier.add("c")
+    async with mesh.run():
+
+        async def publish(receipt: str) -> None:
+            sender = await mesh.connect("a")
+            await sender.send(send("/fanout/f", receipt * 100, receipt))
+            await sender.receipt()
+
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await publish("1")
+        assert versions_of(a, a.origin) == [1]
+
+        # A member that is away may come back as it was.
+        await mesh.stop("c")
+        await publish("2")
+        assert versions_of(a, a.origin) == [1, 1]
+
+        earlier.clear()
+        await mesh.start("c")
+        await mesh.until_linked()
+        await publish("3")
+        assert versions_of(a, a.origin) == [1, 1, 2]
+
+        # It has said so in this life of a.
+        await mesh.stop("c")
+        await publish("4")
+        assert versions_of(a, a.origin) == [1, 1, 2, 2]
+
+        c = await mesh.start("c")
+        last = a.durable_vector()[a.origin]
+        await eventually(lambda: c.durable_vector().get(a.origin) == b.durable_vector().get(a.origin) == last)
+        assert batches_of(c, a.origin) == batches_of(b, a.origin) == batches_of(a, a.origin)
+
+        earlier.add("c")
+        await mesh.stop("c")
+        await mesh.start("c")
+        await mesh.until_linked()
+        await publish("5")
+        assert versions_of(a, a.origin) == [1, 1, 2, 2, 1]
+        assert trouble(mesh) == []
+
+
+async def test_a_member_that_a_node_has_not_met_in_this_life_may_be_of_an_earlier_version(
+    autojump_clock: MockClock,
+) -> None:
+    children = DestinationPolicy(pattern="/fanout/f", children=("/queue/x", "/queue/y"))
+    mesh = MeshRig("a", "b", "c", destinations=DestinationSettings(policies=(children,)))
+    async with mesh.run():
+        await mesh.stop("c")
+        await mesh.stop("a")
+        a = await mesh.start("a")
+        await eventually(lambda: a.mesh is not None and a.mesh.linked() == {"b"})
+
+        for receipt, versions in (("1", [1]), ("2", [1, 2])):
+            sender = await mesh.connect("a")
+            await sender.send(send("/fanout/f", receipt * 100, receipt))
+            await sender.receipt()
+            assert versions_of(a, a.origin) == versions
+            if receipt == "1":
+                await mesh.start("c")
+                await mesh.until_linked()
+
+
+async def test_copies_with_one_body_outlive_a_restart_and_reach_consumers_of_each_queue(
+    autojump_clock: MockClock,
+) -> None:
+    children = DestinationPolicy(pattern="/fanout/f", children=("/queue/x", "/queue/y", "/queue/z"))
+    mesh = MeshRig("a", "b", destinations=DestinationSettings(policies=(children,)))
+    async with mesh.run():
+        sender = await mesh.connect("a")
+        for number in range(5):
+            await sender.send(send("/fanout/f", str(number) * 100, f"r{number}"))
+        assert [await sender.receipt() for _ in range(5)]
+        first = await mesh.connect("b")
+        await first.send(subscribe("/queue/x", id="x"))
+        bodies = [str(number).encode() * 100 for number in range(5)]
+        assert await first.messages(5) == bodies
+        a = mesh.nodes["a"]
+        assert set(versions_of(a, a.origin)) == {2}
+        await a.checkpoints.checkpoint()
+        await sender.send(send("/fanout/f", "5" * 100, "r5"))
+        await sender.receipt()
+        assert await first.messages(1) == [b"5" * 100]
+
+        await mesh.stop("a")
+        await mesh.start("a")
+        await mesh.until_linked()
+
+        reader = await mesh.connect("b")
+        await reader.send(subscribe("/queue/y", id="y"))
+        assert sorted(await reader.messages(6)) == [*bodies, b"5" * 100]
+        local = await mesh.connect("a")
+        await local.send(subscribe("/queue/z", id="z"))
+        assert sorted(await local.messages(6)) == [*bodies, b"5" * 100]
 
 
 async def test_records_of_unknown_kinds_are_relayed_byte_for_byte(later: set[str], autojump_clock: MockClock) -> None:
