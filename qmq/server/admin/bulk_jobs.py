@@ -33,6 +33,7 @@ CHECKPOINT_MESSAGES: Final = 50_000
 
 NOT_SERVING: Final = "not-serving"
 HAS_CONSUMERS: Final = "has-consumers"
+CLIENT_LEFT: Final = "client-left"
 
 Facts = dict[str, Any]
 
@@ -69,6 +70,11 @@ class Coverage(NamedTuple):
     covers: Callable[[Message], bool]
     check: Callable[[], None]
     """Called before each page; raises Refused when the job must end."""
+
+
+def all_until(check: Callable[[], None]) -> Coverage:
+    """All messages, as long as `check` lets the job go on."""
+    return Coverage(lambda message: True, check)
 
 
 async def run_bulk_job(context: BulkContext, job: BulkJob, coverage: Coverage | None = None) -> Facts:

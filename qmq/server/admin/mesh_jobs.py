@@ -4,6 +4,9 @@ The node of the client asks the others one after the other, so that `count` boun
 a peer request may wait: then the peer answers that the job runs, and is asked again. A request that a link loses is
 sent again with the same job id, and a job of one id runs once. A node that gives no answer is named in the response.
 What it had done by then stays done.
+
+When the client has left, each node stops at its next page. A peer is asked to stop; it also stops by itself when no
+node asks for the result any more.
 """
 
 import json
@@ -11,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from math import inf
 from typing import Any, Final, Protocol
 
 import trio
@@ -18,7 +22,7 @@ import trio
 from qmq.broker.messages.message import Message
 from qmq.errors import LogBroken, Refused
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, Coverage, Facts, run_bulk_job
+from qmq.server.admin.bulk_jobs import CLIENT_LEFT, BulkContext, BulkJob, Coverage, Facts, all_until, run_bulk_job
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
@@ -29,6 +33,12 @@ REPORT_SECONDS: Final = ANSWER_SECONDS / 4
 
 PAUSE_SECONDS: Final = 0.1
 """Between two requests for the result of a job: a peer may answer at once that the job still runs."""
+
+UNASKED_SECONDS: Final = 10.0
+"""After so long without a request for its result, a job of a peer stops: the node that asked is gone."""
+
+STOP_SECONDS: Final = 10.0
+"""For a peer to end a job that it is asked to stop; a page takes less."""
 
 JOBS_KEPT: Final = 64
 """Finished jobs of peers whose result is remembered, for a request that is sent again."""
@@ -71,8 +81,11 @@ class MeshJobs:
         facts = await self.here(job, Coverage(covers, check))
         return facts["messages"], facts["reason"]
 
-    async def everywhere(self, job: BulkJob) -> Facts:
-        """Run `job` on all nodes: the sum of `messages`, the first `reason`, and the nodes that are missing."""
+    async def everywhere(self, job: BulkJob, check: Callable[[], None] = lambda: None) -> Facts:
+        """Run `job` on all nodes: the sum of `messages`, the first `reason`, and the nodes that are missing.
+
+        When `check` raises Refused, the job stops, and nodes that were not asked are missing.
+        """
         context = self._context
         messages = asked = 0
         reason = ""
@@ -81,8 +94,15 @@ class MeshJobs:
             if job.count and messages >= job.count:
                 break
             asked += 1
+            why = _why_not(check)
+            if why:
+                reason = reason or why
+                missing.append(name)
+                continue
             part = replace(job, count=job.count - messages if job.count else 0)
-            facts = await (self.here(part) if name == context.origin.node else self._at(name, part))
+            facts = await (
+                self.here(part, all_until(check)) if name == context.origin.node else self._at(name, part, check)
+            )
             if facts is None:
                 missing.append(name)
                 continue
@@ -98,11 +118,14 @@ class MeshJobs:
             "nodes_missing": missing,
         }
 
-    async def _at(self, peer: str, job: BulkJob) -> Facts | None:
+    async def _at(self, peer: str, job: BulkJob, check: Callable[[], None]) -> Facts | None:
         """The result of a peer; None when it does not answer."""
         origin = ""
-        while True:
-            body = json.dumps({"job": asdict(job), "origin": origin}).encode()
+        stop_at = inf
+        while trio.current_time() < stop_at:
+            if stop_at == inf and _why_not(check):
+                stop_at = trio.current_time() + STOP_SECONDS
+            body = json.dumps({"job": asdict(job), "origin": origin, "stop": stop_at < inf}).encode()
             request = PeerRequest(RequestKind.BULK_JOB, body)
             answer = await self._context.peer_rpc.ask_one(peer, request, ANSWER_SECONDS)
             if answer is None:
@@ -117,6 +140,7 @@ class MeshJobs:
             origin = still["origin"]
             log.debug("= %s still works on %s of %s", peer, job.verb, job.queue)
             await trio.sleep(PAUSE_SECONDS)
+        return None
 
     async def answer(self, request: bytes) -> bytes:
         """The response to a peer's request for a job: its result, or that it still runs. Raises Refused."""
@@ -124,6 +148,8 @@ class MeshJobs:
             asked = decode_json(request)
             job = BulkJob(**asked["job"])
             origin = asked["origin"]
+            # Nodes of an earlier version never ask to stop.
+            is_stopped = asked.get("stop") is True
         except (ValueError, TypeError, KeyError) as error:
             raise Refused("bad-destination", "a bulk job of a peer is not one of this version") from error
         known = self._of_peers.get(job.id)
@@ -133,13 +159,15 @@ class MeshJobs:
             known = self._of_peers[job.id] = _PeerJob(str(self._context.origin))
             self._forget_old()
             self._context.spawn(partial(self._run, job, known))
+        known.asked_at = trio.current_time()
+        known.is_stopped = known.is_stopped or is_stopped
         with trio.move_on_after(REPORT_SECONDS):
             await known.done.wait()
         return json.dumps(known.facts).encode()
 
     async def _run(self, job: BulkJob, known: "_PeerJob") -> None:
         try:
-            known.facts = await self.here(job)
+            known.facts = await self.here(job, all_until(known.check))
         except LogBroken:
             raise
         except Exception:
@@ -153,9 +181,25 @@ class MeshJobs:
             del self._of_peers[id]
 
 
+def _why_not(check: Callable[[], None]) -> str:
+    """Why `check` says that the job must end; "": it does not."""
+    try:
+        check()
+    except Refused as refused:
+        return f"{refused.code}: {refused.message}"
+    return ""
+
+
 class _PeerJob:
     """One job that a peer has asked for."""
 
     def __init__(self, origin: str) -> None:
         self.done = trio.Event()
+        self.asked_at = trio.current_time()
+        self.is_stopped = False
         self.facts: Mapping[str, Any] = {"running": True, "origin": origin}
+
+    def check(self) -> None:
+        """Raises Refused when the job must end."""
+        if self.is_stopped or trio.current_time() > self.asked_at + UNASKED_SECONDS:
+            raise Refused(CLIENT_LEFT, "The client that asked for it has left.")

@@ -14,7 +14,7 @@ from qmq.broker.routing.binding import PREFIX
 from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
-from qmq.server.admin.bulk_jobs import NOT_SERVING, BulkJob, Facts
+from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, Facts, all_until
 from qmq.server.admin.connections import REASON_CHARS_MAX
 from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
@@ -106,7 +106,13 @@ async def _in_bulk(context: VerbContext, asked: VerbRequest, target: str) -> Fac
         count=_count(asked.headers),
         is_dry_run=asked.is_dry_run,
     )
-    facts = await (jobs.everywhere(job) if asked.is_mesh else jobs.here(job))
+
+    def check_client() -> None:
+        session = context.sessions.get(asked.session)
+        if session is not None and session.has_left:
+            raise Refused(CLIENT_LEFT, "The client that asked for it has left.")
+
+    facts = await (jobs.everywhere(job, check_client) if asked.is_mesh else jobs.here(job, all_until(check_client)))
     if not asked.is_mesh and facts["reason"].startswith(NOT_SERVING):
         raise Refused(NOT_SERVING, facts["reason"].partition(": ")[2])
     return facts

@@ -26,6 +26,8 @@ from qmq.wire.stomp import Connection, Frame
 
 CONTROL = "/control/"
 DEFINITIONS = f"{CONTROL}definitions/"
+JOBS = tuple(f"{CONTROL}{verb}/" for verb in ("purge", "move", "redrive"))
+"""Requests that may take long, and stop when the client has left."""
 
 log = logging.getLogger("qmq.session")
 
@@ -56,6 +58,8 @@ class LoopSession(Protocol):
     leaves_with: Refused | None
 
     def end_in_order(self, why: Refused | None = None) -> None: ...
+
+    async def watch_leaving(self) -> None: ...
 
     @property
     def peer_address(self) -> str: ...
@@ -114,12 +118,16 @@ class FrameLoop:
         session = self._session
         headers = request.head.headers
         session.waits_for_change = headers["destination"].startswith(DEFINITIONS)
-        try:
-            return await self._context.answer(session.id, session.user, session.peer_address, headers, request.body)
-        except Refused as refused:
-            return refused
-        finally:
-            session.waits_for_change = False
+        async with trio.open_nursery() as nursery:
+            if headers["destination"].startswith(JOBS):
+                nursery.start_soon(session.watch_leaving)
+            try:
+                return await self._context.answer(session.id, session.user, session.peer_address, headers, request.body)
+            except Refused as refused:
+                return refused
+            finally:
+                session.waits_for_change = False
+                nursery.cancel_scope.cancel()
 
     def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Frame]:
         """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.

@@ -72,6 +72,8 @@ class ClientSession:
         """With which ERROR the connection ends after that answer."""
         self.waits_for_slot = False
         """The client is not read now."""
+        self.has_left = False
+        """The client has gone while its request was answered; see `watch_leaving`."""
         self._reader_done = Latch()
         self._left = Latch()
         self.closed = Latch()
@@ -230,6 +232,23 @@ class ClientSession:
                 self.finish()
             del frames
             self._count()
+
+    async def watch_leaving(self) -> None:
+        """Set `has_left` when the client ends its half or its connection. What it sends meanwhile is kept, up to the
+        size of one read, and read later.
+        """
+        login = self._login
+        try:
+            while len(login.ahead) < READ_BYTES_MAX:
+                data = await self._pipe.receive_some(READ_BYTES_MAX - len(login.ahead))
+                if not data:
+                    break
+                login.ahead += data
+            else:
+                return
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        self.has_left = True
 
     def note_stop(self) -> None:
         """The node is stopping: it waits only for the frame that the client is sending, and for no later one."""

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from qmq.server.admin import bulk_jobs
@@ -379,3 +380,76 @@ async def test_a_takeover_does_not_bring_purged_messages_back(autojump_clock: Mo
         await mesh.until_linked()
         for name in "abc":
             assert await contents(await mesh.connect(name)) == ["3"]
+
+
+async def audited(rig: MeshRig, node: str) -> Client:
+    """A client that is sent the events of the audit."""
+    client = await rig.connect(node)
+    await client.send(subscribe("/system/audit", "audit"))
+    await client.receipt()
+    return client
+
+
+async def test_a_job_whose_client_leaves_stops_at_the_next_page_on_all_nodes_and_the_audit_says_so(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_jobs, "page_limit", lambda messages, body_bytes: 1)
+    async with MeshRig("a", "b", "c").run() as mesh:
+        b = mesh.nodes["b"]
+        await fill(await mesh.connect("b"), *(str(number) for number in range(50)))
+        await fill(await mesh.connect("c"), "c")
+        await until_alike(mesh)
+        audit = await audited(mesh, "a")
+        mesh.slow_disk("b", 0.5, exactly=True)
+
+        client = await mesh.connect("a")
+        await client.send(send("/control/purge/queue/q", "", "verb", scope="mesh"))
+        await eventually(lambda: depth(b) < 50)
+        client.pipe.close()
+
+        event = json.loads((await audit.next("MESSAGE")).body)
+        assert (event["reason"], event["nodes_missing"]) == (
+            "client-left: The client that asked for it has left.",
+            ["c"],
+        )
+        assert event["count"] == 50 - depth(b) < 50
+        await trio.sleep(60)
+        assert event["count"] == 50 - depth(b)
+        assert depth(mesh.nodes["c"]) == 1
+
+
+async def test_a_job_stops_when_no_node_asks_for_its_result(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_jobs, "page_limit", lambda messages, body_bytes: 1)
+    async with MeshRig("a", "b").run() as mesh:
+        b = mesh.nodes["b"]
+        await fill(await mesh.connect("b"), *(str(number) for number in range(200)))
+        mesh.slow_disk("b", 0.5, exactly=True)
+
+        client = await mesh.connect("a")
+        await client.send(send("/control/purge/queue/q", "", "verb", scope="mesh"))
+        await eventually(lambda: depth(b) < 200)
+        await mesh.kill("a")
+        await trio.sleep(60)
+
+        left = depth(b)
+        await trio.sleep(60)
+        assert depth(b) == left > 0
+
+
+async def test_a_client_that_sends_more_while_its_job_runs_is_answered(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_jobs, "page_limit", lambda messages, body_bytes: 1)
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, *(str(number) for number in range(20)))
+
+        await client.send(send("/control/purge/queue/q", "", "verb"))
+        await eventually(lambda: depth(rig.alive) < 20)
+        await client.send(send(OTHER, "", "more"))
+
+        assert (await client.next("RECEIPT")).head.headers["messages"] == "20"
+        assert await client.receipt() == "more"
