@@ -163,21 +163,24 @@ def _packed(items: list[OwnRecord], shares: bool) -> tuple[list[bytes], int]:
     before: Envelope | None = None
     before_us = before_bytes = -1
     middle = b""
-    # The last body that was written, and its record: copies of a message follow it.
-    written: bytes | None = None
-    written_at = shared_bytes = 0
-    for place, item in enumerate(items):
+    # The last body, and the record that has the body which the last reference is for.
+    last: bytes | None = None
+    whole: bytes | None = None
+    whole_at = shared_bytes = 0
+    for item in items:
         sequence, now_us = item.sequence, item.timestamp_us
         if isinstance(item, Message):
             envelope = item.envelope
             body = item.body
             body_bytes = len(body)
-            if body is written and shares and body_bytes >= SHARED_BYTES_MIN:
+            if body is last and shares and body_bytes >= SHARED_BYTES_MIN:
+                if body is not whole:
+                    whole, whole_at = body, _last_message(items, len(packed))
                 head = envelope.packed or _pack(envelope)
-                packed.append(pack_reference(sequence, now_us, envelope.flags, head, place - written_at))
+                packed.append(pack_reference(sequence, now_us, envelope.flags, head, len(packed) - whole_at))
                 shared_bytes += body_bytes
                 continue
-            written, written_at = body, place
+            last = body
             if envelope is not before or body_bytes != before_bytes or now_us != before_us:
                 before, before_bytes, before_us = envelope, body_bytes, now_us
                 head = envelope.packed or _pack(envelope)
@@ -206,6 +209,14 @@ def _packed(items: list[OwnRecord], shares: bool) -> tuple[list[bytes], int]:
             head = pack_envelope("", b"")
             packed.append(pack_record(sequence, now_us, RecordKind.GAP, 0, head, pack_gap(item.origin, item.through)))
     return packed, shared_bytes
+
+
+def _last_message(items: list[OwnRecord], before: int) -> int:
+    """The place of the last message in front of the record at `before`. There is one."""
+    place = before - 1
+    while not isinstance(items[place], Message):
+        place -= 1
+    return place
 
 
 def _pack(envelope: Envelope) -> bytes:

@@ -1,5 +1,7 @@
 """From decisions to batches: what is one batch, and what must not be."""
 
+import random
+
 import pytest
 
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, LETTERS_BYTES_MAX, Outcome
@@ -117,6 +119,23 @@ def test_batches_end_at_the_same_records_with_and_without_shared_bodies() -> Non
     assert [(head.first, head.last) for head in heads] == [(head.first, head.last) for head in map(verify_batch, plain)]
     assert {head.version for head in heads if head.last < 10} == {2}
     assert {head.version for head in heads if head.first >= 10} == {1}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_records_in_any_order_read_the_same_with_and_without_shared_bodies(seed: int) -> None:
+    rng = random.Random(seed)
+    bodies = [rng.randbytes(70) for _ in range(3)]
+    out = Outcome()
+    for sequence in range(1, 30):
+        if rng.random() < 0.3:
+            out.records.append(Settle("/queue/a", [Dot(A, 1)], sequence, 5))
+        else:
+            copies(out, rng.choice(bodies), rng.choice(NAMES))
+
+    (shared,), (plain,) = encode_records(A, [out], True), encode_records(A, [out])
+
+    assert len(shared) < len(plain)
+    assert batch_records(shared) == batch_records(plain)
 
 
 @pytest.mark.parametrize("body_bytes", [1 << 20, 200])
