@@ -62,7 +62,8 @@ class DefinitionSync:
         with trio.move_on_after(START_SECONDS):
             while not self._has_majority():
                 self._changed = trio.Event()
-                for peer in self._context.linked_peers():
+                # In one order in every process: a set has none.
+                for peer in sorted(self._context.linked_peers()):
                     if peer not in self._answered:
                         self._context.spawn(partial(self._pull, peer))
                 await self._changed.wait()
