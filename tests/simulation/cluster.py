@@ -8,9 +8,11 @@ cancelled; so nothing that a dying node does can be seen by anybody.
 import random
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import trio
 
+from qmq.access.rules import ACTIONS, ANONYMOUS
 from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
@@ -20,7 +22,9 @@ from qmq.config import (
     NodeSettings,
     Peer,
     PeersFile,
+    PermissionSettings,
     StorageSettings,
+    User,
 )
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import LogBroken
@@ -30,8 +34,9 @@ from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.interfaces import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_memory_store
+from tests.simulation.operations import GUARDED, HASH, READER
 from tests.simulation.pauses import HOST, Pauses
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Family, Plan
 from tests.simulation.trace import Trace
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
@@ -78,6 +83,21 @@ def peers_of(plan: Plan, *, is_grown: bool = False) -> PeersFile:
     )
 
 
+def _access(plan: Plan, address: Address) -> dict[str, Any]:
+    """The listener, and who may do what there. With operators there is a user with few rights, whom they change."""
+    if plan.family is not Family.OPERATORS:
+        return {"stomp": (ListenerSettings(address=address),)}
+    everything = tuple(action.value for action in ACTIONS)
+    return {
+        "stomp": (ListenerSettings(address=address, anonymous=True),),
+        "users": (User(name=READER, password_hash=HASH),),
+        "permissions": (
+            PermissionSettings(user=ANONYMOUS.name, allow=everything, destinations=("/*",)),
+            PermissionSettings(user=READER, allow=("send", "subscribe"), destinations=(GUARDED,)),
+        ),
+    }
+
+
 class Member:
     """One node. `node` and `store` are those of the present life, or of the last one."""
 
@@ -117,7 +137,7 @@ class Member:
         self._settings = NodeSettings(
             name=name,
             data=Path("unused"),
-            stomp=(ListenerSettings(address=Address(self.host, CLIENT_PORT)),),
+            **_access(plan, Address(self.host, CLIENT_PORT)),
             storage=StorageSettings(
                 checkpoint_bytes=plan.checkpoint_bytes,
                 journal_keep_bytes=plan.journal_keep_bytes,

@@ -5,7 +5,7 @@ header. It is sent once, and an outcome without an answer stays unknown, except 
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import trio
 
 from qmq.client.vectors import parse_gap
 from qmq.dots import Dot, Origin, Vector, parse_origin
+from tests.simulation.operations import Operations
 
 
 @dataclass(slots=True)
@@ -169,6 +170,7 @@ class Ledger:
     """Message → the consumer, alive, that was given it and has not acknowledged it."""
     gaps: list[Gap] = field(default_factory=list)
     """What subscribers of fanouts were told to be missing."""
+    operations: Operations = field(default_factory=Operations)
     wrongs: list[str] = field(default_factory=list)
 
     def send(self, publisher: str, number: int, node: str, destination: str, rng: random.Random) -> Sent:
@@ -191,6 +193,12 @@ class Ledger:
             self.wrongs.append(f"I2 changed: {where} got {message_id} with another body or destination")
             return None
         return message_id
+
+    def match_moved(self, where: str, queues: Collection[str], body: bytes) -> str | None:
+        """As `match`, of a message that was sent to one of `queues` and may have moved since."""
+        sent = self.sent.get(id_of(body))
+        destination = sent.destination if sent is not None and sent.destination in queues else ""
+        return self.match(where, destination, body)
 
     def miss(self, subscriber: str, destination: str, header: str) -> Vector:
         """A subscriber is told a gap; returns up to where it goes, by origin."""

@@ -23,6 +23,9 @@ PACES = (0.3, 0.8, 2.0)
 LENGTHS = (0.05, 0.4, 1.5, 4.0)
 """About so many seconds a fault lasts, unless the phase of faults ends before."""
 
+OPERATOR_LENGTHS = (0.05, 0.2, 0.8, 2.0)
+"""Mostly short, because jobs wait for the nodes that are missing, and most faults hit a job."""
+
 TAKEOVER_PACES = (2.0, 3.0)
 TAKEOVER_LENGTHS = (3.0, 5.0)
 TAKEOVER_SECONDS = 3.0
@@ -140,6 +143,22 @@ class Family(Enum):
     """Few, and consumers that keep what they have in hand over them."""
     STALE = {"stale sockets": 3, "isolate": 2, "crash": 2}
     """Few and long ones, and a queue whose messages are tried again until they are confirmed."""
+    OPERATORS = {
+        "cut": 3,
+        "cut one way": 1,
+        "isolate": 2,
+        "halves": 2,
+        "partial": 1,
+        "break": 1,
+        "break clients": 1,
+        "crash": 8,
+        "power": 4,
+        "power of all": 1,
+        "stop": 1,
+        "clock": 2,
+        "wipe": 2,
+    }
+    """Operators change definitions, purge, move, redrive, delete and pause meanwhile."""
     NONE = dict[str, int]()
 
 
@@ -157,8 +176,9 @@ SHARES = {
     Family.CLOCKS: 1,
     Family.RESTARTS: 1,
     Family.NONE: 6,
+    Family.OPERATORS: 0,
 }
-"""How many of thirty seeds draw from each."""
+"""How many of thirty seeds draw from each. Seeds of operators are run by a test of their own."""
 
 MEMBERSHIP = frozenset({"join", "retire"})
 
@@ -290,9 +310,12 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
         prefetch=rng.choice((1, 2, 5, 20)),
         core=_draw_core(rng, nodes) if faults and not changes else (),
     )
-    if family is Family.STALE:
-        # What a node knows by its dedup id it has from its journal after a start; and late consumers need all nodes.
-        return replace(plan, journal_keep_bytes=1 << 30, core=(), kept=_kept(plan, kept))
+    if family in (Family.STALE, Family.OPERATORS):
+        # What a node knows by its dedup id it has from its journal after a start, and checks of administration read
+        # all journals; and late consumers need all nodes.
+        plan = replace(plan, journal_keep_bytes=1 << 30, core=(), kept=_kept(plan, kept))
+        # Operators have clients of their own.
+        return plan if family is Family.STALE else replace(plan, publishers=1, followers=1, consumers=1)
     if family is Family.AWAY or (faults and random.Random(f"short/{seed}").random() < SHORT_SHARE):
         plan = replace(
             plan, segment_bytes=4096, checkpoint_bytes=3000, journal_keep_bytes=4096, journal_bytes_max=12288
@@ -326,7 +349,8 @@ class _Draw:
         self._is_long = is_long
         self._weights = {name: weight for name, weight in family.value.items() if newcomer or name not in MEMBERSHIP}
         few = (len(nodes) - bool(newcomer) - 1) // 2
-        self._mixed = family is Family.ALL
+        self._lengths = OPERATOR_LENGTHS if family is Family.OPERATORS else LENGTHS
+        self._mixed = family in (Family.ALL, Family.OPERATORS)
         self._minority = rng.sample(nodes[: len(nodes) - bool(newcomer)], few) if self._mixed else list(nodes[:few])
 
     def faults(self, seconds: float) -> tuple[Fault, ...]:
@@ -349,5 +373,5 @@ class _Draw:
         node, other = rng.sample(self._nodes, 2)
         if nemesis.minority or (self._mixed and nemesis.loses_disk):
             node = rng.choice(self._minority)
-        lasts = rng.choice(TAKEOVER_LENGTHS if self._is_long else LENGTHS) * rng.uniform(0.5, 1.5)
+        lasts = rng.choice(TAKEOVER_LENGTHS if self._is_long else self._lengths) * rng.uniform(0.5, 1.5)
         return Fault(at, nemesis.name, node, other if nemesis.takes_two else "", lasts)

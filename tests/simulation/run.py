@@ -16,6 +16,7 @@ from tests.simulation import checks, nemeses, workloads
 from tests.simulation.checks import reports
 from tests.simulation.determinism import run_seeded
 from tests.simulation.faults import NEMESES, Fault
+from tests.simulation.operations import observed
 from tests.simulation.plan import Family, Plan, draw_plan
 from tests.simulation.stage import Stage
 from tests.simulation.trace import Trace
@@ -86,7 +87,8 @@ def simulate(
     try:
         with plant():
             stage = Stage(plan, trace)
-            errors = run_seeded(seed, Simulation(stage, report).run)
+            with observed(stage.ledger.operations) if plan.family is Family.OPERATORS else nullcontext():
+                errors = run_seeded(seed, Simulation(stage, report).run)
         report.wrongs += [f"logged: {error}" for error in reports.unexplained(errors, stage.excuses)]
     except Exception:
         report.wrongs.append("the simulation failed:\n" + traceback.format_exc())

@@ -11,7 +11,7 @@ disk has.
 from collections.abc import Collection, Iterable
 
 from qmq.dots import Origin, Vector, covers
-from tests.simulation.checks import fanouts, moves, queues, records, toil, topics, turns
+from tests.simulation.checks import fanouts, moves, operations, queues, records, toil, topics, turns
 from tests.simulation.checks import members as left_for_good
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import fanout_logs, log_of, published
@@ -38,6 +38,7 @@ def unfinished(stage: Stage) -> list[str]:
         return [f"{stage.leaving.name} has left messages that are not adopted and consumed"]
     return (
         apart(members)
+        or operations.unrestored(stage)
         or unserved([member.name for member in members], members)
         or undrained(members)
         or fanouts.streams_against(fanout_logs(members[0], FANOUTS), stage.ledger, stage.excuses)[:TEXTS_MAX]
@@ -160,6 +161,7 @@ def broken(stage: Stage) -> list[str]:
         wrongs += toil.buried_wrongly(ledger, stage.lookout.taken_over)
     if len(forgetful) <= len(plan.founders) // 2:  # no majority; else nothing is promised
         wrongs += queues.given_again_for_good(ledger)
+    wrongs += operations.broken(stage)
     if plan.quiet:
         wrongs += queues.given_again_without_a_fault(ledger)
         wrongs += turns.shared(ledger)

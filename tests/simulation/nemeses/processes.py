@@ -5,6 +5,7 @@ import trio
 from qmq.server.peers.dedup_query import WAKING_SECONDS
 from tests.simulation.faults import Fault, nemesis
 from tests.simulation.nemeses.links import both_ways, cut_off
+from tests.simulation.plan import Family
 from tests.simulation.stage import Stage
 
 CLOCK_STEP_SECONDS_MAX = 3600.0
@@ -19,6 +20,10 @@ STALE_SECONDS_MAX = 2.0
 
 CAUGHT_AT_WORK = 0.7
 """How often a node dies while its disk is busy for it, because that is where bugs are."""
+
+JOB_SECONDS_MAX = 2.0
+JOB_CALLS_MAX = 8
+"""For how long a fault waits for a job of an operator, and after how many uses of the disk the job is hit at most."""
 
 
 @nemesis("crash")
@@ -115,7 +120,14 @@ async def boot_clock(stage: Stage, fault: Fault) -> None:
 
 async def _end(stage: Stage, fault: Fault, *, silently: bool) -> None:
     member = stage.by_name[fault.node]
-    if stage.chance_of(fault).random() < CAUGHT_AT_WORK:
+    rng = stage.chance_of(fault)
+    if rng.random() < CAUGHT_AT_WORK:
+        if stage.plan.family is Family.OPERATORS:
+            # A job uses the disk for each of its pages, and it may be in the midst of any of them.
+            with trio.move_on_after(JOB_SECONDS_MAX):
+                member = stage.by_name[await stage.ledger.operations.until_job()]
+                for _ in range(rng.randrange(1, JOB_CALLS_MAX)):
+                    await member.be_caught_at_work()
         await member.be_caught_at_work()
     await member.crash(silently=silently)
     await stage.start_after(member, fault.seconds)

@@ -1,6 +1,6 @@
 """Bugs to put into the product; importing this registers them all in `registry.PLANTS`."""
 
-from tests.simulation.plants import clients, clocks, commits, links, queues, recovery, takeover, toil
+from tests.simulation.plants import clients, clocks, commits, links, operations, queues, recovery, takeover, toil
 from tests.simulation.plants.registry import PLANTS, SEEDS_MAX, Planted
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "clocks",
     "commits",
     "links",
+    "operations",
     "queues",
     "recovery",
     "takeover",

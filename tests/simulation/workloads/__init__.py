@@ -16,8 +16,10 @@ from tests.simulation.workloads.insist import insist
 from tests.simulation.workloads.keep_place import keep_place
 from tests.simulation.workloads.listen import listen
 from tests.simulation.workloads.names import FANOUTS, INSISTED_QUEUE
+from tests.simulation.workloads.operate import operate, restore
 from tests.simulation.workloads.publish import publish
 from tests.simulation.workloads.roll_call import attend, call_the_roll
+from tests.simulation.workloads.serve_operated import consume_operated, supply_operated, use_guarded, watch_rights
 from tests.simulation.workloads.take_turns import pile_up, take_turns
 from tests.simulation.workloads.toil import make_trouble, selector_cost
 
@@ -31,6 +33,10 @@ def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
     nursery.start_soon(make_trouble, stage, "t0")
     if stage.plan.family is Family.RESTARTS:
         nursery.start_soon(supply, stage, "u0")
+    if stage.plan.family is Family.OPERATORS:
+        for number in range(2):
+            nursery.start_soon(operate, stage, f"m{number}")
+            nursery.start_soon(supply_operated, stage, f"o{number}")
     if stage.plan.quiet:
         nursery.start_soon(pile_up, stage, "b0")
 
@@ -63,6 +69,12 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
             nursery.start_soon(hold, stage, f"h{number}")
     if plan.family is Family.STALE:
         nursery.start_soon(collect, stage, "q0")
+    if plan.family is Family.OPERATORS:
+        nursery.start_soon(restore, stage, "m9")
+        nursery.start_soon(watch_rights, stage)
+        nursery.start_soon(use_guarded, stage, "g0")
+        for number in range(2):
+            nursery.start_soon(consume_operated, stage, f"d{number}")
     if plan.quiet:
         nursery.start_soon(listen, stage, "l0", stage.members[-1])
         for number in range(2):

@@ -4,7 +4,7 @@ Clients behave as good ones would: an outcome without an answer is unknown, whoe
 node, and an ERROR that no fault explains is a broken promise.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import trio
@@ -38,8 +38,10 @@ class GoneError(Exception):
 class Client:
     """One STOMP connection of a client."""
 
-    def __init__(self, pipe: Pipe, name: str, ledger: Ledger) -> None:
+    def __init__(self, pipe: Pipe, name: str, ledger: Ledger, refusals: Collection[str] = ()) -> None:
+        """`refusals` are codes of ERRORs that it expects, beside FAREWELLS."""
         self._pipe = pipe
+        self._refusals = refusals
         self._name = name
         self._ledger = ledger
         self._connection = Connection(Role.CLIENT)
@@ -65,7 +67,7 @@ class Client:
         for frame in frames:
             if frame.head.command == "ERROR":
                 code = frame.head.headers.get("error-code", "")
-                if code in FAREWELLS:
+                if code in FAREWELLS or code in self._refusals:
                     raise GoneError(code)
                 self._ledger.wrongs.append(f"{self._name} got ERROR: {dict(frame.head.headers)}")
         return frames
@@ -75,18 +77,24 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(stage: Stage, name: str, member: Member) -> AsyncIterator[Client]:
-    """A logged-in connection of the client `name` to a node. Raises GoneError."""
+async def connected(
+    stage: Stage, name: str, member: Member, *, user: str = "", refusals: Collection[str] = ()
+) -> AsyncIterator[Client]:
+    """A logged-in connection of the client `name` to a node, which expects `refusals`. Raises GoneError.
+
+    The passcode of `user` is the name of the user.
+    """
     network = stage.fabric.network(name)
     try:
         with trio.fail_after(LOGIN_SECONDS):
             pipe = await network.connect(member.host, CLIENT_PORT, None, "")
     except (OSError, trio.TooSlowError) as error:
         raise GoneError(str(error)) from None
-    client = Client(pipe, name, stage.ledger)
+    client = Client(pipe, name, stage.ledger, refusals)
+    login = [("login", user), ("passcode", user)] if user else []
     try:
         with trio.move_on_after(LOGIN_SECONDS) as scope:
-            await client.send(encode_frame("CONNECT", [("accept-version", "1.2"), ("host", "mesh")]))
+            await client.send(encode_frame("CONNECT", [("accept-version", "1.2"), ("host", "mesh"), *login]))
             while not await client.read():
                 pass
         if scope.cancelled_caught:

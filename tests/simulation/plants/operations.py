@@ -1,0 +1,110 @@
+"""Mistakes with what operators do: definitions, permissions, and jobs that settle messages in bulk."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import MethodType
+from unittest.mock import patch
+
+from qmq.access.rights import AccessTable
+from qmq.access.rules import ROLES, Permission
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.queues.bulk_settlement import BulkSettlement
+from qmq.definitions.definition import Definition
+from qmq.definitions.table import DefinitionTable
+from qmq.definitions.tombstones import TombstoneRounds
+from qmq.dots import Dot
+from qmq.errors import Refused
+from qmq.server.admin.bulk_jobs import _Run
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
+
+
+@plant(Family.OPERATORS, "D1", seed=5)
+def tombstone_dropped_early() -> Iterator[None]:
+    """A node forgets a deletion with its next checkpoint, whatever the others know."""
+
+    def obsolete(rounds: TombstoneRounds, table: DefinitionTable, *_: object) -> list[Definition]:
+        return table.tombstones()
+
+    with patch.object(TombstoneRounds, "obsolete", obsolete):
+        yield
+
+
+@plant(Family.OPERATORS, "P1", "P2", seed=2)
+def permission_cached() -> Iterator[None]:
+    """A change of permissions counts for the next login of a user, and not for the sessions that there are."""
+
+    def change(access: AccessTable, groups: dict[str, frozenset[str]], permissions: Iterable[Permission]) -> None:
+        access._groups = dict(groups)
+        access._permissions = (*(one for rows in ROLES.values() for one in rows), *permissions)
+
+    with patch.object(AccessTable, "change", change):
+        yield
+
+
+@plant(Family.OPERATORS, "O2", seed=12)
+def purge_settles_what_arrived_later() -> Iterator[None]:
+    """A purge ends with all that its queue holds by then, and not with what was there when it began."""
+    real = _Run.all
+
+    async def all_that_is_there(run: _Run) -> None:
+        await real(run)
+        context, job = run._context, run._job
+        if job.verb == "purge" and not (job.count or job.selector):
+            out = Outcome(now_us=context.environment.now_us())
+            context.broker.bulk_settlement.purge(context.broker.bulk_settlement.in_memory(job.queue), out)
+            context.submit(out)
+            await context.flushed()
+
+    with patch.object(_Run, "all", all_that_is_there):
+        yield
+
+
+@contextmanager
+def _copied_first(is_meant: Callable[[str], bool]) -> Iterator[None]:
+    """Moves to targets that are meant accept copies at once, and settle all that has moved at the end of the job."""
+    moved: dict[BulkSettlement, dict[str, list[Dot]]] = {}
+    move, finish = BulkSettlement.move, BulkSettlement.finish
+
+    def copy(bulk: BulkSettlement, messages: list[Message], target: str, out: Outcome) -> tuple[int, Refused | None]:
+        if not is_meant(target):
+            return move(bulk, messages, target, out)
+        settles = out.settles
+        out.settles = {}
+        letters = bulk._queues.redelivery.dead_letters
+        accept_copy = MethodType(_accept_copy, letters._publish.__self__)  # type: ignore[attr-defined]
+        with patch.object(letters, "_publish", accept_copy):
+            done = move(bulk, messages, target, out)
+        for queue, dots in out.settles.items():
+            moved.setdefault(bulk, {}).setdefault(queue, []).extend(dots)
+        out.settles = settles
+        return done
+
+    def settle_and_finish(bulk: BulkSettlement, name: str, out: Outcome, *, is_deleted: bool = False) -> None:
+        for queue, dots in moved.pop(bulk, {}).items():
+            out.settles.setdefault(queue, []).extend(dots)
+        finish(bulk, name, out, is_deleted=is_deleted)
+
+    with patch.object(BulkSettlement, "move", copy), patch.object(BulkSettlement, "finish", settle_and_finish):
+        yield
+
+
+def _accept_copy(broker: Broker, envelope: Envelope, body: bytes, out: Outcome, queue: str, dot: Dot | None) -> int:
+    broker.send(envelope, body, out.now_us, out)
+    return 0
+
+
+@plant(Family.OPERATORS, "I2", "O3", seed=1)
+def move_as_two_records() -> Iterator[None]:
+    """A move accepts copies, and what was copied is settled by a record of a later batch."""
+    with _copied_first(bool):
+        yield
+
+
+@plant(Family.OPERATORS, "I2", "O3", seed=1)
+def redrive_sends_twice_on_retry() -> Iterator[None]:
+    """A redrive that is interrupted begins again with dead letters that it has sent."""
+    with _copied_first(lambda target: not target):
+        yield

@@ -1,0 +1,143 @@
+"""The judge of administration: every promise is broken once by hand, and found. What is right is not accused."""
+
+import random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.definitions.definition import Definition, Key, Version
+from qmq.definitions.table import DefinitionTable
+from qmq.dots import Dot, Origin
+from qmq.server.admin.bulk_jobs import BulkJob
+from tests.simulation.checks import operations
+from tests.simulation.checks.operations import History
+from tests.simulation.evidence import Excuses
+from tests.simulation.ledger import Ledger
+from tests.simulation.operations import OPERATED, Change, Given, Job, Operations
+
+N1, N2 = Origin("n1", 1), Origin("n2", 2)
+QUEUE = OPERATED[0]
+KEY = Key("policy", "/queue/a")
+MESSAGE = "p0.1"
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """One message that was sent to QUEUE on n1, and confirmed."""
+    found = Ledger()
+
+    async def send() -> None:
+        found.send("p0", 1, "n1", QUEUE, random.Random(1)).receipted_by = N1
+
+    trio.run(send, clock=MockClock())
+    return found
+
+
+def history(*, is_settled: bool) -> History:
+    """The message is record 5 of n1."""
+    return History({MESSAGE: {Dot(N1, 5): QUEUE}}, {Dot(N1, 5)} if is_settled else set())
+
+
+def purge(had: int, **settings: object) -> Job:
+    """A purge on n1, which had `had` records of its own when it began."""
+    values = {"verb": "purge", "queue": QUEUE, "id": "j", **settings}
+    return Job("n1", BulkJob(**values), {N1: had}, 1.0, 2.0)  # type: ignore[arg-type]  # the settings are its fields
+
+
+def given(sequence: int = 5, *, origin: Origin = N1, since: float = 3.0, is_final: bool = True) -> Given:
+    return Given(MESSAGE, Dot(origin, sequence), "n1", since, is_final)
+
+
+def wrongs(found: list[str]) -> list[str]:
+    return [wrong.split(" ")[0].rstrip(":") for wrong in found]
+
+
+def test_a_message_that_is_nowhere_is_lost_unless_it_was_given_worked_on_purged_or_only_on_a_lost_disk(
+    ledger: Ledger,
+) -> None:
+    settled = history(is_settled=True)
+    assert wrongs(operations.lost(ledger, settled, Excuses())) == ["O1"]
+    assert wrongs(operations.lost(ledger, history(is_settled=False), Excuses())) == ["O1"]
+    assert operations.lost(ledger, settled, Excuses(ids={MESSAGE: Dot(N1, 5)})) == []
+
+    ledger.operations.given = [given(is_final=False)]
+    assert wrongs(operations.lost(ledger, settled, Excuses())) == ["O1"]
+    ledger.operations.given = [given()]
+    assert operations.lost(ledger, settled, Excuses()) == []
+    ledger.operations.given = []
+    ledger.operations.jobs = [purge(5)]
+    assert operations.lost(ledger, settled, Excuses()) == []
+    ledger.operations.jobs = []
+    ledger.consumed.add(MESSAGE)
+    assert operations.lost(ledger, settled, Excuses()) == []
+
+
+def test_only_a_purge_that_had_the_message_at_its_begin_and_means_it_explains_that_it_is_gone(ledger: Ledger) -> None:
+    settled = history(is_settled=True)
+
+    def judged(*jobs: Job) -> list[str]:
+        ledger.operations.jobs = list(jobs)
+        return wrongs(operations.lost(ledger, settled, Excuses()))
+
+    assert judged(purge(4)) == ["O2"]
+    assert judged(purge(4), purge(5)) == []
+    assert judged(purge(5, verb="delete")) == []
+    assert judged(purge(5, verb="move", target=OPERATED[1])) == ["O1"]
+    assert judged(purge(5, queue=OPERATED[1])) == ["O1"]
+    assert judged(purge(5, is_dry_run=True)) == ["O1"]
+    assert judged(purge(5, selector="x")) == []  # the message is of the kind that operators select
+
+
+def test_a_message_that_is_left_as_two_records_is_found_except_of_a_node_that_was_taken_over() -> None:
+    both = Operations(given=[given(5), given(6, origin=N2)])
+
+    assert wrongs(operations.given_twice(both, set())) == ["O3"]
+    assert operations.given_twice(both, {"n2"}) == []
+    assert operations.given_twice(Operations(given=[given(5), given(5)]), set()) == []
+    assert operations.given_twice(Operations(given=[given(5), given(6, is_final=False)]), set()) == []
+
+
+def test_what_a_node_has_settled_it_gives_to_no_consumer_that_comes_later() -> None:
+    def judged(since: float, *forgetful: str) -> list[str]:
+        found = Operations(given=[given(since=since)], settled={("n1", Dot(N1, 5)): 2.0})
+        return wrongs(operations.given_again(found, forgetful))
+
+    assert judged(3.0) == ["O4"]
+    assert judged(1.0) == []
+    assert judged(3.0, "n1") == []
+
+
+def test_a_confirmed_change_must_be_in_a_journal_or_a_later_one_or_was_only_on_a_lost_disk() -> None:
+    version, later = Version(10, 0, N1, 7), Version(11, 0, N2, 3)
+    confirmed = Operations(changes=[Change(KEY, version, "n1")])
+
+    def judged(*written: Version, gone: frozenset[Dot] = frozenset()) -> list[str]:
+        model = DefinitionTable([Definition(KEY, one, None) for one in written])
+        return wrongs(operations.unrecorded(confirmed, model, gone))
+
+    assert judged() == ["D2"]
+    assert judged(Version(9, 0, N2, 2)) == ["D2"]
+    assert judged(version) == []
+    assert judged(later) == []
+    assert judged(gone=frozenset({version.dot})) == []
+
+
+def test_rights_count_as_denied_since_the_definitions_are_the_same() -> None:
+    one, other = Version(1, 0, N1, 1), Version(2, 0, N1, 2)
+
+    async def judge() -> None:
+        found = Operations()
+        assert found.denied_for("n1", "send") == 0.0
+        found.deny("n1", "send", frozenset({one}))
+        await trio.sleep(2)
+        found.deny("n1", "send", frozenset({one}))
+        assert found.denied_for("n1", "send") == pytest.approx(2.0)
+        assert found.denied_for("n1", "subscribe") == 0.0
+        found.deny("n1", "send", frozenset({other}))
+        assert found.denied_for("n1", "send") == 0.0
+        await trio.sleep(1)
+        found.deny("n1", "send", frozenset())
+        assert found.denied_for("n1", "send") == 0.0
+
+    trio.run(judge, clock=MockClock(autojump_threshold=0))
