@@ -21,6 +21,7 @@ from qmq.broker.consumers.light_subscriptions import Subscriber
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.routing.binding import Binding
 from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_of
 from qmq.gateways.rules import Rules
@@ -197,6 +198,22 @@ def beside_patterns(node: Node, n: int) -> Action:
     return _topic_with_one_subscriber(node)
 
 
+def beside_bindings(node: Node, n: int) -> Action:
+    for number in range(1, n + 1):
+        node.rules.routing.add(Binding(f"{name('topic', number)}.*", name("queue", number), "", {}))
+    return _topic_with_one_subscriber(node)
+
+
+def through_an_exchange(node: Node, n: int) -> Action:
+    for number in range(1, n + 1):
+        node.rules.routing.add(Binding("/exchange/amq.topic", name("queue", number), f"*.{number:09}.#", {}))
+    node.rules.routing.add(Binding("/exchange/amq.topic", name("queue", 0), "#.here", {}))
+    sender = node.client()
+    # Each with a key, and so a header block, that was not sent before.
+    keys = (f"/exchange/amq.topic/{number:09}.a.here" for number in range(MANY))
+    return lambda: sender.say(send(next(keys)))
+
+
 def subscribing(node: Node, n: int) -> Action:
     client = node.client()
     for number in range(1, n + 1):
@@ -352,6 +369,8 @@ CASES: Sequence[Case] = (
     Case("subscriptions", "topic message, with n other patterns", CONSTANT, beside_patterns, 1_000_000),
     Case("subscriptions", "SUBSCRIBE and UNSUBSCRIBE, with n other subscriptions", CONSTANT, subscribing, 1_000_000),
     Case("subscriptions", "n times SUBSCRIBE, then disconnect", LINEAR, leaving, 1_000),
+    Case("bindings", "topic message, with n bindings of other topics", CONSTANT, beside_bindings, 10_000),
+    Case("bindings", "SEND with a new key, with n other patterns bound", CONSTANT, through_an_exchange, 10_000),
     Case("queues", "queue message and its ACK, with n other queues", CONSTANT, beside_queues, 1_000_000),
     Case(
         "queues",

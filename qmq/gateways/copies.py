@@ -12,6 +12,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.broker.messages.receipt_levels import strongest
 from qmq.broker.routing.binding import split_exchange
+from qmq.broker.routing.table import RoutingTable
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS, is_persistent, is_said, unsaid
 from qmq.gateways.rules import Rules
@@ -27,16 +28,9 @@ ORIGINAL: Final = "original-destination"
 Lines = list[tuple[str, str]]
 
 
-def routed_queues(rules: Rules, kind: DestinationKind, destination: str, headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The queues that bindings copy a SEND with these headers to. Raises Refused for an exchange that does not exist,
-    and for a message that must be routed and is not."""
-    routing = rules.routing
-    if kind is DestinationKind.TOPIC:
-        return routing.queues_of_topic(destination)
-    if kind is DestinationKind.FANOUT:
-        return routing.queues_of_fanout(destination)
-    if kind is not DestinationKind.EXCHANGE:
-        return ()
+def queues_of_exchange(routing: RoutingTable, destination: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The queues that a SEND to an exchange is copied to. Raises Refused if the exchange does not exist, and for a
+    message that must be routed and is not."""
     name, key = split_exchange(destination)
     if name not in routing.exchanges:
         raise Refused("unknown-destination", f"There is no exchange {name}: declare it first.")

@@ -12,7 +12,7 @@ from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.send_options import check_terms
 from qmq.errors import Refused
-from qmq.gateways.copies import bound_copies, level_of_copies, queue_block, routed_queues
+from qmq.gateways.copies import bound_copies, level_of_copies, queue_block, queues_of_exchange
 from qmq.gateways.headers import destination_of, is_persistent, is_said, retain
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.rules import Rules
@@ -119,7 +119,16 @@ class SendPlans:
         if form is not None and isinstance(form.memo, SendPlan) and not is_pattern(destination):
             like = form.memo
             is_like = like.generation == rules.generation and like.envelope.kind is kind
-            if is_like and like.likeness is rules.likeness(destination) and not self._is_bound(kind, destination):
+            if (
+                is_like
+                and like.likeness is rules.likeness(destination)
+                # A plan of a topic with bindings is like no other.
+                and not (
+                    rules.routing.has_topics
+                    and kind is DestinationKind.TOPIC
+                    and rules.routing.queues_of_topic(destination)
+                )
+            ):
                 plan = head.memo = like.to(destination)
                 return plan
         if is_pattern(destination):
@@ -135,19 +144,20 @@ class SendPlans:
             exists, durable = rules.policy(destination)
             if not exists:
                 raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
-        bound = routed_queues(rules, kind, destination, headers)
+        bound: tuple[str, ...] = ()
         if kind is DestinationKind.TOPIC:
             durable = False
+            if rules.routing.has_topics:
+                bound = rules.routing.queues_of_topic(destination)
         elif kind is DestinationKind.FANOUT:
             self._broker.send_limits.open_fanout(destination)
             durable = True
-        elif durable:
-            durable = is_persistent(headers)
+            bound = rules.routing.queues_of_fanout(destination)
+        elif kind is DestinationKind.EXCHANGE:
+            bound = queues_of_exchange(rules.routing, destination, headers)
+        else:
+            durable = durable and is_persistent(headers)
         return self._plan(head, destination, kind, bound, durable)
-
-    def _is_bound(self, kind: DestinationKind, destination: str) -> bool:
-        """Whether this topic has bindings, so that a plan of another topic is not like its own."""
-        return kind is DestinationKind.TOPIC and bool(self._rules.routing.queues_of_topic(destination))
 
     def _plan(
         self, head: Head, destination: str, kind: DestinationKind, bound: tuple[str, ...], durable: bool
@@ -193,8 +203,10 @@ class SendPlans:
         level = rules.level_of(headers, destination)
         is_asked = "receipt-level" in headers
         is_early = transaction is not None and level < FSYNC and is_asked
-        if not durable:
+        if envelope.copies and not durable:
             level = level_of_copies(rules, envelope.copies, level if is_asked and not is_early else None)
+        elif not durable:
+            level = FSYNC
         elif is_early:
             # It has what it asked for; what COMMIT waits for is not its business.
             level = rules.level(destination)

@@ -31,6 +31,8 @@ class RoutingTable:
         self._matchers: dict[str, Matcher] = {}
         self._of_exchange: dict[str, Bindings] = {}
         self._topics: PatternTable[Binding] = PatternTable()
+        self.has_topics = False
+        """Whether any binding has a topic as its source: nearly all SENDs ask only this."""
         self._fanouts: dict[str, Bindings] = {}
         for exchange in PREDEFINED:
             self.put_exchange(exchange)
@@ -61,6 +63,7 @@ class RoutingTable:
                 matcher.add(binding)
         elif kind_of(binding.source) is DestinationKind.TOPIC:
             self._topics.add(binding.source, binding)
+            self.has_topics = True
         else:
             self._fanouts.setdefault(binding.source, {})[binding] = None
 
@@ -73,6 +76,7 @@ class RoutingTable:
                 matcher.remove(binding)
         elif kind_of(binding.source) is DestinationKind.TOPIC:
             self._topics.remove(binding.source, binding)
+            self.has_topics = len(self._topics) > 0
         else:
             discard(self._fanouts, binding.source, binding)
 
@@ -96,7 +100,7 @@ class RoutingTable:
 
     def queues_of_topic(self, topic: str) -> tuple[str, ...]:
         """The queues that get a copy of a message to `topic`."""
-        found = self._topics.match(topic) if len(self._topics) else ()
+        found = self._topics.match(topic) if self.has_topics else ()
         return _queues(found) if found else NO_QUEUES
 
     def queues_of_fanout(self, fanout: str) -> tuple[str, ...]:
