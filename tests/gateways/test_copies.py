@@ -63,12 +63,28 @@ def test_a_topic_message_is_copied_to_the_queues_that_are_bound_to_it() -> None:
 
 def test_topics_with_and_without_bindings_have_plans_of_their_own() -> None:
     client = Client()
+    alike = object()
+    rules_of(client).likeness = lambda name: alike
+    rules_of(client).level = lambda name: 2 if name == "/queue/q" else FSYNC
     bind(client, "/topic/b.*", "q")
 
-    # Blocks that differ only in their destinations share a form; it must not carry copies from one to the other.
-    for turn in range(3):
-        out = client.say(*[send(f"/topic/{letter}.{turn}.x"[:-2], letter) for letter in "abcba"])
-        assert records(out) == [("/queue/q", b"b"), ("/queue/q", b"b")]
+    # Blocks that differ only in their destinations share a form; it must not carry copies or levels to another one.
+    for turn in range(5):
+        for letter in "abacb":
+            out = client.say(send(f"/topic/{letter}.{turn}", letter, receipt="r"))
+            assert records(out) == ([("/queue/q", b"b")] if letter == "b" else []), (turn, letter)
+            assert out.levels == ([(0, 2)] if letter == "b" else []), (turn, letter)
+
+
+def test_keys_of_one_exchange_have_plans_of_their_own() -> None:
+    client = Client()
+    alike = object()
+    rules_of(client).likeness = lambda name: alike
+    bind(client, "/exchange/amq.direct", "q", key="b")
+
+    for letter in "aabcab":
+        out = client.say(send(f"/exchange/amq.direct/{letter}"))
+        assert records(out) == ([("/queue/q", b"x")] if letter == "b" else []), letter
 
 
 def test_a_new_binding_counts_for_blocks_that_were_sent_before() -> None:
