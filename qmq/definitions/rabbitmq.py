@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from qmq.definitions.rabbitmq_routing import drop_alternates, read_binding, read_exchange
+
 Values = dict[str, dict[str, dict[str, Any]]]
 
 PARTS: Final = (
@@ -46,6 +48,8 @@ def is_rabbitmq(found: Any) -> bool:
 def convert(found: Mapping[str, Any]) -> tuple[Values, list[str]]:
     """The definitions that have a counterpart, and a line for each other part."""
     policies: dict[str, dict[str, Any]] = {}
+    exchanges: dict[str, dict[str, Any]] = {}
+    bindings: dict[str, dict[str, Any]] = {}
     left_out: list[str] = []
     for part in PARTS:
         entries = found.get(part, [])
@@ -60,9 +64,15 @@ def convert(found: Mapping[str, Any]) -> tuple[Values, list[str]]:
                 _policy(entry, label, policies, left_out)
             elif part == "queues":
                 _queue(entry, label, policies, left_out)
+            elif part == "exchanges":
+                read_exchange(entry, label, exchanges, left_out)
+            elif part == "bindings":
+                read_binding(entry, label, exchanges, bindings, left_out)
             else:
                 left_out.append(f"{label}: has no counterpart")
-    return ({"policy": policies} if policies else {}), left_out
+    drop_alternates(exchanges, left_out)
+    values = {"policy": policies, "exchange": exchanges, "binding": bindings}
+    return {kind: of_kind for kind, of_kind in values.items() if of_kind}, left_out
 
 
 def _policy(entry: Mapping[str, Any], label: str, policies: dict[str, dict[str, Any]], left_out: list[str]) -> None:

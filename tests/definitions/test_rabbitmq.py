@@ -50,7 +50,7 @@ def test_each_part_without_a_counterpart_is_listed() -> None:
     _, left_out = convert(
         users=[{"name": "ann", "password_hash": "x"}],
         permissions=[{"user": "ann", "vhost": "/", "configure": ".*"}],
-        exchanges=[{"name": "x", "vhost": "/", "type": "topic"}],
+        exchanges=[{"name": "x", "vhost": "/", "type": "x-random"}],
         bindings=[{"source": "x", "vhost": "/", "destination": "q"}],
         queues=[{"name": "q", "vhost": "other"}, {"name": "a", "vhost": "/", "auto_delete": True}],
         policies=[

@@ -5,29 +5,17 @@ binding is one definition on all nodes, whichever node it was declared on.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from qmq.broker.messages.destination import DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.errors import Refused
+from qmq.routing_names import MATCH, MATCHES, PREFIX, RESERVED, TYPES, argument_text, binding_name, is_exchange_name
 
 DIRECT: Final = "direct"
 TOPIC: Final = "topic"
 FANOUT: Final = "fanout"
 HEADERS: Final = "headers"
-TYPES: Final = (DIRECT, TOPIC, FANOUT, HEADERS)
-
-PREFIX: Final = "/exchange/"
-
-MATCH: Final = "x-match"
-"""The argument that says whether a headers exchange compares all arguments or any."""
-MATCHES: Final = ("all", "any")
-
-RESERVED: Final = "amq."
-"""Names that begin so are those of predefined exchanges."""
-
-_NAME: Final = re.compile(r"[^/*#\s\x00-\x1f\x7f]{1,127}")
 
 
 class Exchange(NamedTuple):
@@ -69,26 +57,10 @@ class Binding:
         return {"source": self.source, "queue": self.queue, "key": self.key, "arguments": dict(self.arguments)}
 
 
-def binding_name(source: str, queue: str, key: str, arguments: Mapping[str, str | None]) -> str:
-    """`/topic/a.* /queue/q`, `/exchange/e /queue/q KEY {"x-match":"any"}`: what it says, with single spaces between."""
-    said = [source, queue]
-    if key or arguments:
-        said.append(key)
-    parts = [part.replace("%", "%25").replace(" ", "%20") for part in said]
-    if arguments:
-        parts.append(json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
-    return " ".join(parts)
-
-
 def split_exchange(destination: str) -> tuple[str, str]:
     """The name of the exchange and the routing key of `/exchange/NAME/KEY`; the key may have slashes, or be empty."""
     name, _, key = destination.removeprefix(PREFIX).partition("/")
     return name, key
-
-
-def is_exchange_name(name: str) -> bool:
-    """Whether an exchange can have this name."""
-    return _NAME.fullmatch(name) is not None
 
 
 def read_exchange(name: str, value: Mapping[str, Any]) -> Exchange:
@@ -146,10 +118,10 @@ def _arguments(found: Any) -> dict[str, str | None]:
         raise _bad("binding: arguments must be an object")
     arguments: dict[str, str | None] = {}
     for name in sorted(found):
-        value = found[name]
-        if value is not None and not isinstance(value, str | int | float):
-            raise _bad(f"binding: arguments: {name} must be text, a number, true, false or null")
-        arguments[name] = value if value is None or isinstance(value, str) else json.dumps(value)
+        try:
+            arguments[name] = argument_text(found[name])
+        except ValueError as error:
+            raise _bad(f"binding: arguments: {name} {error}") from error
     if arguments.get(MATCH, MATCHES[0]) not in MATCHES:
         raise _bad(f"binding: arguments: {MATCH} must be one of {', '.join(MATCHES)}")
     return arguments

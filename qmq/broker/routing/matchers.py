@@ -7,8 +7,9 @@ a trie by words, and arguments are indexed by header. Nothing here knows queues.
 from collections.abc import Mapping
 from typing import Final
 
-from qmq.broker.routing.binding import DIRECT, FANOUT, HEADERS, MATCH, TOPIC, Binding
+from qmq.broker.routing.binding import DIRECT, FANOUT, HEADERS, TOPIC, Binding
 from qmq.broker.topics.word_trie import WordNode, ascend, descend, walk
+from qmq.routing_names import MATCH
 
 REMEMBERED_MAX: Final = 16_384
 """Keys whose match a topic exchange remembers; at the bound all are forgotten and found again."""

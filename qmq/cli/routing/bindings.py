@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...broker.routing.binding import MATCH, MATCHES
+from ...routing_names import MATCH, MATCHES
 from ..admin.definitions import change_flags, change_headers, check_quorum
 from ..admin.request import ask, check_kind
 from ..client import Endpoint

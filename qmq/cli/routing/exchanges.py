@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ...broker.routing.binding import PREFIX, TYPES
+from ...routing_names import PREFIX, TYPES
 from ..admin.definitions import change_headers, change_options, check_quorum
 from ..admin.request import ask
 from ..client import Endpoint

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
-from qmq.broker.routing.binding import PREFIX
 from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
+from qmq.routing_names import PREFIX
 from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, Facts, all_until
 from qmq.server.admin.connections import REASON_CHARS_MAX
 from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained

@@ -8,11 +8,12 @@ has no effect on any node, and the condition `bindings-unfit` names it.
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 
-from qmq.broker.routing.binding import RESERVED, Binding, Exchange, read_binding, read_exchange
+from qmq.broker.routing.binding import Binding, Exchange, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable, alternate_cycle
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
+from qmq.routing_names import RESERVED
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
 from qmq.server.runtime.contexts import Reporting
 

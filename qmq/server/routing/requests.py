@@ -15,10 +15,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from qmq.broker.routing.binding import PREFIX, RESERVED, Binding, read_binding, read_exchange
+from qmq.broker.routing.binding import Binding, read_binding, read_exchange
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
+from qmq.routing_names import PREFIX, RESERVED
 from qmq.server.definitions.live import Changes, LiveDefinitions
 from qmq.server.peers.verb_request import VerbRequest
 from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from qmq.broker.routing.binding import PREDEFINED, Binding, Exchange, binding_name, read_binding, read_exchange
+from qmq.broker.routing.binding import PREDEFINED, Binding, Exchange, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable, alternate_cycle
 from qmq.broker.topics.patterns import VISITS_MAX
 from qmq.errors import Refused
+from qmq.routing_names import binding_name
 
 NOTHING: Mapping[str, str] = {}
 

@@ -1,0 +1,82 @@
+"""Exchanges and bindings that RabbitMQ exported, in the words of QMQ. Each part without a counterpart gets a line."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from qmq.routing_names import MATCH, MATCHES, PREFIX, RESERVED, TYPES, argument_text, binding_name, is_exchange_name
+
+Named = dict[str, dict[str, Any]]
+
+
+def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_out: list[str]) -> None:
+    """Add the exchange of this entry."""
+    name, type = entry.get("name"), entry.get("type")
+    if not isinstance(name, str) or name == "" or name.startswith(RESERVED):
+        # The default exchange, and those that are predefined here, too.
+        return
+    if type not in TYPES:
+        left_out.append(f"{label}: the type {type!r} has no counterpart")
+    elif not is_exchange_name(name):
+        left_out.append(f"{label}: a name has 1 to 127 characters, without slashes, wildcards and blanks")
+    else:
+        left_out += [f"{label}: {key} has no counterpart" for key in ("auto_delete", "internal") if entry.get(key)]
+        exchanges[name] = {"type": type}
+        arguments = entry.get("arguments") or {}
+        for key, value in arguments.items() if isinstance(arguments, dict) else ():
+            if key == "alternate-exchange" and isinstance(value, str):
+                exchanges[name]["alternate"] = value
+            else:
+                left_out.append(f"{label}: {key} = {value!r} has no counterpart")
+
+
+def drop_alternates(exchanges: Named, left_out: list[str]) -> None:
+    """Leave out alternates that the file does not contain, and those that form a cycle."""
+    for name, value in exchanges.items():
+        alternate = value.get("alternate", "")
+        if alternate and not _exists(alternate, exchanges):
+            left_out.append(f"exchanges: {name}: alternate-exchange {alternate!r} is not in the file")
+            del value["alternate"]
+    for name, value in exchanges.items():
+        passed = {name}
+        at = value.get("alternate", "")
+        while at and at not in passed:
+            passed.add(at)
+            at = exchanges.get(at, {}).get("alternate", "")
+        if at:
+            left_out.append(f"exchanges: {name}: alternate-exchange forms a cycle")
+            value.pop("alternate", None)
+
+
+def read_binding(entry: Mapping[str, Any], label: str, exchanges: Named, bindings: Named, left_out: list[str]) -> None:
+    """Add the binding of this entry; `exchanges` are those of the file."""
+    source, queue, key = entry.get("source"), entry.get("destination"), entry.get("routing_key", "")
+    if source == "":
+        # The default exchange: a SEND to /queue/NAME.
+        return
+    found = entry.get("arguments") or {}
+    problem = ""
+    if entry.get("destination_type", "queue") != "queue":
+        problem = "a binding between exchanges has no counterpart"
+    elif not isinstance(source, str) or not _exists(source, exchanges):
+        problem = "its exchange is not in the file, or is left out"
+    elif not isinstance(queue, str) or not queue or "*" in queue or "#" in queue:
+        problem = f"{queue!r} cannot be the name of a queue"
+    elif not isinstance(key, str) or not isinstance(found, dict):
+        problem = "its routing_key or arguments cannot be read"
+    else:
+        try:
+            arguments = {name: argument_text(found[name]) for name in sorted(found)}
+        except ValueError as error:
+            problem = f"an argument {error}"
+        else:
+            if arguments.get(MATCH, MATCHES[0]) not in MATCHES:
+                problem = f"{MATCH} = {arguments[MATCH]!r} has no counterpart"
+    if problem:
+        left_out.append(f"{label} → {queue}: {problem}")
+        return
+    value = {"source": f"{PREFIX}{source}", "queue": f"/queue/{queue}", "key": key, "arguments": arguments}
+    bindings[binding_name(value["source"], value["queue"], key, arguments)] = value
+
+
+def _exists(name: str, exchanges: Named) -> bool:
+    return name in exchanges or name in [f"{RESERVED}{type}" for type in TYPES]

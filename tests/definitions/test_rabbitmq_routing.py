@@ -1,0 +1,86 @@
+"""Exchanges and bindings that RabbitMQ exported, in the words of QMQ."""
+
+from typing import Any
+
+import pytest
+
+from qmq.broker.routing.binding import read_binding, read_exchange
+from tests.definitions.test_rabbitmq import convert
+
+
+def exchange(name: str, type: str = "topic", **more: Any) -> dict[str, Any]:
+    plain = {"durable": True, "auto_delete": False, "internal": False, "arguments": {}}
+    return {"name": name, "vhost": "/", "type": type, **plain, **more}
+
+
+def binding(source: str, queue: str, key: str = "", **more: Any) -> dict[str, Any]:
+    plain = {"destination_type": "queue", "arguments": {}}
+    return {"source": source, "vhost": "/", "destination": queue, "routing_key": key, **plain, **more}
+
+
+def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them() -> None:
+    values, left_out = convert(
+        exchanges=[
+            exchange("orders", arguments={"alternate-exchange": "rest"}),
+            exchange("rest", "fanout"),
+            exchange("amq.topic"),
+            exchange("", "direct"),
+        ],
+        bindings=[
+            binding("orders", "eu", "eu.#"),
+            binding("rest", "by hand", "x y"),
+            binding("amq.headers", "red", arguments={"x-match": "any", "colour": "red", "n": 5, "size": None}),
+            binding("", "eu", "eu"),
+        ],
+    )
+
+    assert left_out == []
+    assert values["exchange"] == {"orders": {"type": "topic", "alternate": "rest"}, "rest": {"type": "fanout"}}
+    assert list(values["binding"]) == [
+        "/exchange/orders /queue/eu eu.#",
+        "/exchange/rest /queue/by%20hand x%20y",
+        '/exchange/amq.headers /queue/red  {"colour":"red","n":"5","size":null,"x-match":"any"}',
+    ]
+    for name, value in values["exchange"].items():
+        assert read_exchange(name, value).value == value
+    for name, value in values["binding"].items():
+        assert (read_binding(value).name, read_binding(value).value) == (name, value)
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        ({"exchanges": [exchange("x", "x-delayed-message")]}, "x-delayed-message"),
+        ({"exchanges": [exchange("a b")]}, "127 characters"),
+        ({"exchanges": [exchange("x", arguments={"alternate-exchange": "none"})]}, "'none' is not in the file"),
+        ({"exchanges": [exchange("x", arguments={"alternate-exchange": "x"})]}, "cycle"),
+        ({"exchanges": [exchange("x", arguments={"x-delayed-type": "direct"})]}, "x-delayed-type"),
+        ({"exchanges": [exchange("x", auto_delete=True)]}, "auto_delete"),
+        ({"exchanges": [exchange("x", internal=True)]}, "internal"),
+        ({"bindings": [binding("none", "q")]}, "its exchange is not in the file"),
+        ({"bindings": [binding("amq.topic", "x", destination_type="exchange")]}, "between exchanges"),
+        ({"bindings": [binding("amq.topic", "a*")]}, "'a*' cannot be the name of a queue"),
+        ({"bindings": [binding("amq.headers", "q", arguments={"a": [1]})]}, "must be text"),
+        ({"bindings": [binding("amq.headers", "q", arguments={"x-match": "any-with-x"})]}, "any-with-x"),
+        ({"bindings": [binding("amq.headers", "q", arguments=[1])]}, "cannot be read"),
+    ],
+)
+def test_what_has_no_counterpart_is_listed_and_nothing_is_half_imported(parts: dict[str, Any], line: str) -> None:
+    values, left_out = convert(**parts)
+
+    assert len(left_out) == 1 and line in left_out[0], left_out
+    assert "binding" not in values
+    for name, value in values.get("exchange", {}).items():
+        assert read_exchange(name, value).alternate == ""
+
+
+def test_two_alternates_that_form_a_cycle_lose_one() -> None:
+    values, left_out = convert(
+        exchanges=[
+            exchange("a", arguments={"alternate-exchange": "b"}),
+            exchange("b", arguments={"alternate-exchange": "a"}),
+        ]
+    )
+
+    assert values["exchange"] == {"a": {"type": "topic"}, "b": {"type": "topic", "alternate": "a"}}
+    assert len(left_out) == 1
