@@ -22,6 +22,7 @@ VERBS: Final[Mapping[str, Action]] = {
     "list": Action.OBSERVE,
     "list-subscribers": Action.OBSERVE,
     "connections": Action.OBSERVE,
+    "links": Action.OBSERVE,
     "trace": Action.OBSERVE,
     "peek": Action.SUBSCRIBE,
     "get": Action.SUBSCRIBE,

@@ -46,6 +46,7 @@ COMMANDS: Table = {
         "Show what has become of a message.",
     ),
     "connections": ("qmq.cli.admin.connections:connections", "List the connections of clients, on all nodes."),
+    "links": ("qmq.cli.admin.connections:links", "List the links between the nodes, as each node sees them."),
     "kick": ("qmq.cli.admin.connections:kick", "End connections of clients, by ID, user or address, on all nodes."),
     "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
     "policies": ("qmq.cli.admin.definitions:policies", "List, set and delete the policies of destinations."),

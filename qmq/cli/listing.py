@@ -80,6 +80,7 @@ def fanouts(prefix: str, **options: Any) -> None:
 @click.command
 @click.argument("destination")
 @mesh_options
+@rates_option
 def subscribers(destination: str, **options: Any) -> None:
     """List the subscribers of a destination.
 
@@ -87,7 +88,7 @@ def subscribers(destination: str, **options: Any) -> None:
     too.
     """
     check_kind(destination, ("queue", "topic", "fanout"))
-    heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT"]
+    heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT", "DELIVERED", "PER SECOND"]
     _show(f"/control/list-subscribers{destination}", heads, _places, **options)
 
 
@@ -108,7 +109,7 @@ def _show(
     with_totals: bool = False,
     rates: int | None = None,
 ) -> None:
-    if with_totals or rates:
+    if cells is not _places and (with_totals or rates):
         heads, cells = _head_and_cells(heads[0], "_per_second" if rates else "")
     rows: list[Row] = []
     missing: set[str] = set()
@@ -189,5 +190,5 @@ def _copies(row: Row) -> Sequence[object]:
 
 
 def _places(row: Row) -> Sequence[object]:
-    names = ("node", "session", "id", "user", "address", "credit", "in_flight")
+    names = ("node", "session", "id", "user", "address", "credit", "in_flight", "delivered", "delivered_per_second")
     return [row.get(name, "") for name in names]

@@ -128,7 +128,13 @@ def _totals(facts: Mapping[str, Any]) -> list[str]:
         for name, total in totals.items()
         if total or name in TOTALS_SHOWN
     ]
-    return ["  ".join(said)]
+    lines = ["  ".join(said)]
+    traffic, fsync = facts.get("traffic"), facts.get("fsync")
+    if isinstance(traffic, dict) and isinstance(fsync, dict):
+        times = "  ".join(f"{word} {fsync.get(f'{word}_us', 0) / 1000:g} ms" for word in ("last", "mean", "max"))
+        flow = f"in {byte_size(traffic.get('bytes_in', 0))}  out {byte_size(traffic.get('bytes_out', 0))}"
+        lines.append(f"{flow}  fsyncs {fsync.get('count', 0)}  {times}")
+    return lines
 
 
 def _membership(facts: Mapping[str, Any]) -> list[str]:

@@ -58,6 +58,7 @@ def store_settings(settings: NodeSettings) -> StoreSettings:
     storage = settings.storage
     return StoreSettings(
         times_of=times_of,
+        clock=time.perf_counter,
         sync="always" if storage.sync == "always" else "never" if storage.sync == "never" else "interval",
         segment_bytes_max=storage.segment_bytes_max,
         reserve_bytes=storage.disk_reserve_bytes,

@@ -39,6 +39,7 @@ from qmq.server.clients.memory_budget import MemoryBudget, default_bytes_max
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
+from qmq.server.clients.traffic import Traffic
 from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
@@ -173,6 +174,7 @@ class NodeParts:
         self.addresses: list[tuple[str, int]] = []
         self.started_seconds = trio.current_time()
         self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
+        self.traffic = Traffic()
         self.buffers = SubscriberBuffers(self.limits.outbox_bytes_max, self.memory_budget.change)
 
     def _build_delivery(self) -> None:

@@ -16,6 +16,7 @@ ROW = {
     "protocol": "STOMP 1.2",
     "subscriptions": 2,
     "in_flight": 3,
+    "bytes_out": 2048,
 }
 
 
@@ -38,7 +39,7 @@ def test_connections_are_a_table(run: Run) -> None:
         result = run("connections", "--at", node.at, "--user", "ann")
 
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[1].split() == ["b/7", "ann", "10.0.0.1", "STOMP", "1.2", "2", "3"]
+    assert result.stdout.splitlines()[1].split() == ["b/7", "ann", "10.0.0.1", *"STOMP 1.2 2 3 0 B 2.0 KiB".split()]
     assert "c" in result.stderr
     assert sent(node) == {"destination": "/control/connections", "user": "ann", "scope": "mesh"}
 
@@ -68,3 +69,37 @@ def test_a_kick_needs_no_reason(run: Run) -> None:
         assert run("kick", "b/7", "--at", node.at).exit_code == 0
 
     assert "reason" not in sent(node)
+
+
+def test_bytes_are_rates_where_they_were_measured(run: Run) -> None:
+    rated = {**ROW, "bytes_in_per_second": 1024.0, "bytes_out_per_second": 0.0}
+    with answers(connections=1, rows=[rated], nodes_missing=[]) as node:
+        result = run("connections", "--rates", "1", "--one-node", "--at", node.at)
+
+    assert result.output.splitlines()[1].split()[-4:] == ["1.0", "KiB/s", "0", "B/s"]
+    assert sent(node) == {"destination": "/control/connections", "rate-seconds": "1"}
+
+
+def test_links_are_a_table(run: Run) -> None:
+    row = {"id": "a/b", "node": "a", "peer": "b", "out": "caught-up", "in": "up", "lag": 3, "bytes_in": 2048}
+    with answers(links=1, rows=[{**row, "last_error": "a\x1b[31m"}], nodes_missing=["c"]) as node:
+        result = run("links", "--at", node.at)
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split() == [
+        "a",
+        "b",
+        "caught-up",
+        "up",
+        *"3 2.0 KiB 0 B".split(),
+        "a\\x1b[31m",
+    ]
+    assert "c" in result.stderr
+    assert sent(node) == {"destination": "/control/links", "scope": "mesh"}
+
+
+def test_links_as_json_are_the_response(run: Run) -> None:
+    with answers(links=0, rows=[]) as node:
+        result = run("links", "--json", "--one-node", "--at", node.at)
+
+    assert json.loads(result.output) == {"links": 0, "rows": []}

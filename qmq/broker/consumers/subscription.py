@@ -98,6 +98,7 @@ class Subscription:
         "check_us",
         "closed",
         "credit",
+        "delivered",
         "destination",
         "durable",
         "exclusive",
@@ -123,6 +124,8 @@ class Subscription:
         self.destination = destination
         self.ack = ack
         self.credit = credit
+        self.delivered = 0
+        """Messages of a queue or a durable subscription that were sent to it, each time."""
         self.prefix = prefix
         # Most subscriptions to topics never hold anything, and there may be a million: they share an empty mapping.
         self.in_flight: dict[int, Delivery] = NOTHING_IN_FLIGHT

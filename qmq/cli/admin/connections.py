@@ -1,17 +1,19 @@
-"""`qmq connections` and `qmq kick`: the connections of clients, and their end."""
+"""`qmq connections`, `qmq kick` and `qmq links`: connections of clients and their end, and links between nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from ..client import Endpoint
-from ..options import client_options, json_option, together
-from ..output import print_json, printable, table
+from ..options import client_options, json_option, rates_option, together
+from ..output import byte_size, print_json, printable, table
 from .request import ask, one_node_option
 
-HEADS = ("ID", "USER", "ADDRESS", "PROTOCOL", "SUBSCRIPTIONS", "IN FLIGHT")
+HEADS = ("ID", "USER", "ADDRESS", "PROTOCOL", "SUBSCRIPTIONS", "IN FLIGHT", "BYTES IN", "BYTES OUT")
 FIELDS = ("id", "user", "address", "protocol", "subscriptions", "in_flight")
+LINK_HEADS = ("NODE", "PEER", "OUT", "IN", "LAG", "BYTES IN", "BYTES OUT", "LAST ERROR")
+LINK_FIELDS = ("node", "peer", "out", "in", "lag")
 
 named_options: Callable[..., Any] = together(
     click.option("--user", metavar="NAME", help="Only connections of this user."),
@@ -23,18 +25,41 @@ named_options: Callable[..., Any] = together(
 @click.command
 @client_options
 @named_options
+@rates_option
 @json_option
-def connections(node: Endpoint, user: str | None, address: str | None, one_node: bool, as_json: bool) -> None:
+def connections(
+    node: Endpoint, user: str | None, address: str | None, one_node: bool, rates: int | None, as_json: bool
+) -> None:
     """List the connections of clients, on all nodes.
 
     At most 1000 of each node are listed. The ID of a connection is for `qmq kick`.
     """
-    facts = ask(node, "connections", _headers(user, address, one_node))
+    facts = ask(node, "connections", [*_headers(user, address, one_node), *_rates(rates)])
     if as_json:
         print_json(facts)
         return
-    rows = [[printable(str(row.get(name, ""))) for name in FIELDS] for row in facts.get("rows", [])]
+    rows = [[*_texts(row, FIELDS), *_bytes(row)] for row in facts.get("rows", [])]
     click.echo("\n".join(table(HEADS, rows)))
+    _show_missing(facts)
+
+
+@click.command
+@client_options
+@one_node_option
+@rates_option
+@json_option
+def links(node: Endpoint, one_node: bool, rates: int | None, as_json: bool) -> None:
+    """List the links between the nodes, as each node sees them.
+
+    Shows the link of NODE to PEER (OUT), the link from there (IN), how many records of NODE the peer is missing, and
+    the bytes of the journal over the present links.
+    """
+    facts = ask(node, "links", [*_headers(None, None, one_node), *_rates(rates)])
+    if as_json:
+        print_json(facts)
+        return
+    rows = [[*_texts(row, LINK_FIELDS), *_bytes(row), *_texts(row, ("last_error",))] for row in facts.get("rows", [])]
+    click.echo("\n".join(table(LINK_HEADS, rows)))
     _show_missing(facts)
 
 
@@ -81,6 +106,23 @@ def kick(
 def _headers(user: str | None, address: str | None, one_node: bool) -> list[tuple[str, str]]:
     found = [(name, value) for name, value in (("user", user), ("address", address)) if value is not None]
     return found if one_node else [*found, ("scope", "mesh")]
+
+
+def _rates(rates: int | None) -> list[tuple[str, str]]:
+    return [] if rates is None else [("rate-seconds", str(rates))]
+
+
+def _texts(row: dict[str, Any], names: Sequence[str]) -> list[str]:
+    return [printable(str(row.get(name, ""))) for name in names]
+
+
+def _bytes(row: dict[str, Any]) -> list[str]:
+    """Bytes in and out, per second where that was measured."""
+    found = []
+    for name in ("bytes_in", "bytes_out"):
+        rate = row.get(f"{name}_per_second")
+        found.append(byte_size(row.get(name, 0)) if rate is None else f"{byte_size(int(rate))}/s")
+    return found
 
 
 def _show_missing(facts: dict[str, Any]) -> None:

@@ -60,4 +60,6 @@ def _row(context: ConnectionsContext, session: ClientSession) -> dict[str, Any]:
         "protocol": f"STOMP {session.version.text}",
         "subscriptions": 0 if known is None else known.subscribed,
         "in_flight": sum([len(one.in_flight) for one in subscriptions]),
+        "bytes_in": session.bytes_in,
+        "bytes_out": session.bytes_out,
     }

@@ -162,13 +162,13 @@ async def control_response(
     rates: dict[str, dict[str, float]] = {}
     began = trio.current_time()
     found = await _ask(context, request, is_mesh=is_mesh)
-    if seconds and request.what == LIST:
+    if seconds and request.what in (LIST, LIST_SUBSCRIBERS):
         await trio.sleep(seconds)
         before, took = found, trio.current_time() - began
         found = await _ask(context, request, is_mesh=is_mesh)
         rates = _rates(request, before, found, took)
     facts = _together(request, list(found.values()))
-    for row in facts[FACTS[LIST]] if rates else ():
+    for row in facts[FACTS[request.what]] if rates else ():
         row |= rates.get(row_key(row), {})
     if is_mesh:
         missing = sorted({context.settings.name, *context.peer_names} - set(found))
@@ -183,10 +183,16 @@ async def _node_rates(context: ControlContext, seconds: int) -> Facts:
     """The rates of all totals of this node over the next `seconds`, for the status; nothing for 0 seconds."""
     if not seconds:
         return {}
-    began, before = trio.current_time(), facts_of_totals(context.broker.totals.node())
+    began, before = trio.current_time(), _rated(context)
     await trio.sleep(seconds)
-    took, after = trio.current_time() - began, facts_of_totals(context.broker.totals.node())
-    return {"rates": rates_between(before, after, took)}
+    took = trio.current_time() - began
+    return {"rates": rates_between(before, _rated(context), took)}
+
+
+def _rated(context: ControlContext) -> dict[str, int]:
+    """The numbers of this node that have rates."""
+    traffic = context.traffic.facts(context.sessions.values())
+    return {**facts_of_totals(context.broker.totals.node()), **traffic}
 
 
 async def _ask(context: ControlContext, request: ControlRequest, *, is_mesh: bool) -> dict[str, Facts]:
@@ -203,7 +209,8 @@ def _rates(
 ) -> dict[str, dict[str, float]]:
     """The rates of each destination, of the nodes that have responded both times."""
     both = before.keys() & after.keys()
-    samples = [_together(request, [sample[node] for node in both])[FACTS[LIST]] for sample in (before, after)]
+    name = FACTS[request.what]
+    samples = [_together(request, [sample[node] for node in both])[name] for sample in (before, after)]
     began = {row_key(row): row for row in samples[0]}
     return {key: rates_between(began[key], row, seconds) for row in samples[1] if (key := row_key(row)) in began}
 

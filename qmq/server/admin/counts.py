@@ -230,8 +230,10 @@ def _subscriber_row(context: CountsContext, destination: str, subscription: Subs
     if isinstance(subscription, LightSubscriptions):
         return {**row, "destination": destination}
     if kind_of(subscription.destination) is DestinationKind.QUEUE:
-        return {**row, "credit": subscription.credit, "in_flight": len(subscription.in_flight)}
-    return {**row, "destination": subscription.destination}
+        row |= {"credit": subscription.credit, "in_flight": len(subscription.in_flight)}
+        return {**row, "delivered": subscription.delivered}
+    row["destination"] = subscription.destination
+    return row if subscription.durable is None else {**row, "delivered": subscription.delivered}
 
 
 def condition_rows(reported: list[dict[str, Any]], node: str, after: str, limit: int) -> Page:

@@ -12,13 +12,14 @@ from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.connections import ConnectionsContext, connection_rows, kick
 from qmq.server.admin.messages import MessagesContext, whereabouts
 from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.link_rows import LinksContext, link_rows
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 
 Facts = dict[str, Any]
 
 
-class QueryContext(ConnectionsContext, MessagesContext, Protocol):
+class QueryContext(ConnectionsContext, LinksContext, MessagesContext, Protocol):
     """What queries need of the node."""
 
     peer_rpc: PeerRpc
@@ -32,6 +33,10 @@ async def _kick(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
     return kick(context, wanted)
 
 
+async def _links(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
+    return link_rows(context)
+
+
 async def _whereabouts(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
     return whereabouts(context, wanted)
 
@@ -39,12 +44,14 @@ async def _whereabouts(context: QueryContext, wanted: Mapping[str, Any]) -> Fact
 QUERIES: Final[Mapping[str, Callable[[QueryContext, Mapping[str, Any]], Awaitable[Facts]]]] = {
     "connections": _connections,
     "kick": _kick,
+    "links": _links,
     "whereabouts": _whereabouts,
 }
 
 FACTS: Final[Mapping[str, Mapping[str, type]]] = {
     "connections": {"connections": int, "rows": list},
     "kick": {"connections": int, "rows": list},
+    "links": {"links": int, "rows": list},
     "whereabouts": {"has_record": bool, "in_flight": list},
 }
 """What the response to each query has at least."""

@@ -17,6 +17,7 @@ from qmq.server.admin.totals import facts_of_totals
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
+from qmq.server.clients.traffic import Traffic
 from qmq.server.commit.commits import Commits
 from qmq.server.delivery.journal_reads import JournalReads
 from qmq.server.membership.takeover import Takeover
@@ -45,6 +46,7 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
     started_seconds: float
     sessions: dict[int, ClientSession]
     buffers: SubscriberBuffers
+    traffic: Traffic
     commits: Commits
     memory_budget: MemoryBudget
     counts: DestinationCounts
@@ -75,7 +77,14 @@ def status_of(context: StatusContext) -> dict[str, Any]:
         "delivered": totals["delivered"],
         "dropped": context.buffers.dropped,
         "totals": totals,
-        "commits": {"groups": context.commits.groups, "records": context.commits.records},
+        "traffic": context.traffic.facts(context.sessions.values()),
+        "commits": {
+            "groups": context.commits.groups,
+            "records": context.commits.records,
+            "bytes": context.commits.bytes,
+            "group_bytes_max": context.commits.group_bytes_max,
+        },
+        "fsync": journal.sync_times.facts(),
         "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
         "held": broker.queues.held,
         "disk_full": broker.send_limits.disk_full,

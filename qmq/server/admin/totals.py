@@ -4,8 +4,10 @@ A rate is the difference of two samples, taken for one request: the response wai
 in `rate-seconds`. So nothing is sampled while no client asks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+
+import trio
 
 from qmq.broker.messages.totals import NAMES, NodeTotals, Totals
 from qmq.errors import Refused
@@ -44,11 +46,29 @@ def row_totals(totals: NodeTotals, destination: str) -> Row:
 
 
 def rates_between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> dict[str, float]:
-    """How much each total in `after` has grown in a second; none if the counting began anew between the samples."""
+    """How much each number in `after` has grown in a second; none where the counting began anew between the samples."""
     if before.get(SINCE) != after.get(SINCE):
         return {}
     grown = {name: _number(after, name) - _number(before, name) for name in RATED if name in after}
-    return {f"{name}{RATE}": round(growth / seconds, 1) for name, growth in grown.items()}
+    return {f"{name}{RATE}": round(growth / seconds, 1) for name, growth in grown.items() if growth >= 0}
+
+
+async def rated(headers: Mapping[str, str], read: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """The facts that `read` returns, with `rows` that have an `id`; and the rates of each, if the request wants any."""
+    seconds = rate_seconds(headers)
+    began, facts = trio.current_time(), await read()
+    if seconds:
+        await trio.sleep(seconds)
+        took, before = trio.current_time() - began, {row["id"]: row for row in _with_id(facts["rows"])}
+        facts = await read()
+        for row in _with_id(facts["rows"]):
+            row |= rates_between(before[row["id"]], row, took) if row["id"] in before else {}
+    return facts
+
+
+def _with_id(rows: list[Any]) -> list[dict[str, Any]]:
+    """The rows that make sense: a peer may have sent them."""
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
 
 def _number(row: Mapping[str, Any], name: str) -> int:

@@ -23,6 +23,7 @@ from qmq.server.admin.messages import get, peek, trace
 from qmq.server.admin.queue_deletion import QueueDeletionContext, delete_queue
 from qmq.server.admin.status import STATUS_BYTES_MAX
 from qmq.server.admin.system import SystemTopics
+from qmq.server.admin.totals import rated
 from qmq.server.definitions.declare import DeclareContext, declare_queue
 from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
@@ -47,6 +48,7 @@ SUBJECTS: Final[Mapping[str, str]] = {
     "trace": "message_id",
     "connections": "connection",
     "kick": "connection",
+    "links": "link",
     "retire": "retired_node",
     "exchanges": "exchange",
     "bindings": "binding",
@@ -191,7 +193,11 @@ async def _declare(context: VerbContext, asked: VerbRequest) -> Facts:
 
 
 async def _connections(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await _ask(context, asked, _named(asked))
+    return await rated(asked.headers, lambda: _ask(context, asked, _named(asked)))
+
+
+async def _links(context: VerbContext, asked: VerbRequest) -> Facts:
+    return await rated(asked.headers, lambda: _ask(context, asked, {}, "links"))
 
 
 async def _kick(context: VerbContext, asked: VerbRequest) -> Facts:
@@ -210,10 +216,12 @@ def _named(asked: VerbRequest) -> dict[str, Any]:
     return {**wanted, **({"id": asked.about.removeprefix("/")} if asked.about else {})}
 
 
-async def _ask(context: VerbContext, asked: VerbRequest, wanted: Mapping[str, Any]) -> Facts:
+async def _ask(
+    context: VerbContext, asked: VerbRequest, wanted: Mapping[str, Any], counted: str = "connections"
+) -> Facts:
     """Ask one node or all, and put their rows together."""
     found, missing = await ask_nodes(context, asked.verb, wanted, is_mesh=asked.is_mesh)
-    facts: Facts = {"connections": sum([one["connections"] for one in found.values()])}
+    facts: Facts = {counted: sum([one[counted] for one in found.values()])}
     facts["rows"] = [row for one in found.values() for row in one["rows"]]
     if asked.is_mesh:
         facts |= {"nodes_asked": len(found) + len(missing), "nodes_answered": len(found), "nodes_missing": missing}
@@ -276,6 +284,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "trace": Verb("trace/MESSAGE-ID", _trace, is_audited=False),
     "connections": Verb("connections", _connections, is_audited=False),
     "kick": Verb("kick/CONNECTION", _kick),
+    "links": Verb("links", _links, is_audited=False),
     "retire": Verb("retire/NODE", _retire),
 }
 

@@ -52,6 +52,7 @@ class ClientOutbox:
         "_start",
         "_writing",
         "broken",
+        "bytes_out",
         "size",
         "written_hooks",
     )
@@ -76,6 +77,8 @@ class ClientOutbox:
         self._held_bytes = 0
         self._drained: trio.Event | None = None
         self.size = 0
+        self.bytes_out = 0
+        """Of all frames that are with the kernel."""
         self.broken = False
         # Each is called once when everything put in so far is with the kernel.
         self.written_hooks: list[Callable[[], None]] = []
@@ -134,6 +137,7 @@ class ClientOutbox:
             data = parts[0] if len(parts) == 1 else b"".join(parts)
             sent = self._pipe.send_now(data)
             self.size -= sent
+            self.bytes_out += sent
             if sent == len(data):
                 self._parts = []
                 if self._counted:
@@ -158,6 +162,7 @@ class ClientOutbox:
             while self._rest or self._parts:
                 data = self._take()
                 await self._pipe.send_all(data)
+                self.bytes_out += len(data)
                 if not self.broken:
                     self.size -= len(data)
                     self._count()

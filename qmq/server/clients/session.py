@@ -26,6 +26,7 @@ from qmq.server.clients.frame_loop import FrameContext, FrameLoop, only_requests
 from qmq.server.clients.login_exchange import READ_BYTES_MAX, LoginContext, LoginExchange
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.outbox import ClientOutbox
+from qmq.server.clients.traffic import Traffic
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.contexts import Reporting
 from qmq.server.runtime.heartbeats import Heartbeats
@@ -44,6 +45,7 @@ class SessionContext(FrameContext, LoginContext, Reporting, Protocol):
     caches: HeadCaches
     beats: Heartbeats
     memory_budget: MemoryBudget
+    traffic: Traffic
     certificates: Certificates
     sessions: "dict[int, ClientSession]"
 
@@ -63,6 +65,7 @@ class ClientSession:
         self.id = context.new_session_id()
         self.version = Version.V10
         self.user: str | None = None
+        self.bytes_in = 0
         self.finishing = False
         self.ending = False
         """No later frame of the client is obeyed: its last answer is decided."""
@@ -113,6 +116,11 @@ class ClientSession:
     @property
     def peer_address(self) -> str:
         return self._pipe.peer_address
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes of frames that are with the kernel."""
+        return self.outbox.bytes_out
 
     def _start(self, task: Callable[[], object]) -> None:
         assert self._nursery is not None
@@ -174,6 +182,7 @@ class ClientSession:
         context = self._context
         self.finishing = True
         context.memory_budget.forget(self)
+        context.traffic.end(self)
         self.beats.stop()
         if self._gateway is not None:
             del context.sessions[self.id]
@@ -210,6 +219,7 @@ class ClientSession:
             login.ahead = b""
             if not data:
                 return
+            self.bytes_in += len(data)
             if self.ending or self.finishing:
                 continue
             self.beats.received_at = trio.current_time()

@@ -80,6 +80,11 @@ class Commits:
         """Journal position up to which everything is durable (as `sync` defines it) and delivered."""
         self.groups = 0
         self.records = 0
+        """Own ones."""
+        self.bytes = 0
+        """Of all batches, those of peers included."""
+        self.group_bytes_max = 0
+        """The largest group since the start."""
 
     async def slot(self) -> None:
         """Wait until there is room to decide more. No checkpoint when there is."""
@@ -126,6 +131,10 @@ class Commits:
         if batches:
             self.committed_end = await self._append(batches)
             self.groups += 1
+            size = sum(map(len, batches))
+            self.bytes += size
+            if size > self.group_bytes_max:
+                self.group_bytes_max = size
         for out in group:
             self.records += len(out.records)
             self.pending_bytes -= _waiting_bytes(out)

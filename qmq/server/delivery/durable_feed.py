@@ -113,6 +113,7 @@ class DurableFeeds:
             session.unsettled.extend(run)
         totals = self._context.broker.totals.begin(attachment.name.destination)
         totals.delivered += len(run)
+        subscription.delivered += len(run)
         totals.redelivered += sum([handed.redelivered for handed in run])
         self._touched[session] = None
 

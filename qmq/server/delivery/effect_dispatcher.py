@@ -312,6 +312,7 @@ class Dispatcher:
             deliveries = self._begin_time(deliveries)
         name = subscription.destination
         totals = self._totals.by_name.get(name) or self._totals.begin(name)
+        subscription.delivered += len(deliveries)
         session.outbox.put(encode_deliveries(subscription, deliveries, session.version, totals))
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(deliveries)

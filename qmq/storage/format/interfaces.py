@@ -38,6 +38,11 @@ def no_times(headers: bytes, timestamp_us: int) -> tuple[int, int]:
     return 0, 0
 
 
+def no_clock() -> float:
+    """Time stands still."""
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """What the operator chose. Bytes are bytes on disk."""
@@ -58,6 +63,8 @@ class StoreSettings:
     """(header block, timestamp µs) → (due µs, expires µs), 0 = none. Only called for records with the TIMED flag."""
     software: str = "qmq"
     """Written into START records, for the reader of a dump."""
+    clock: Callable[[], float] = no_clock
+    """Seconds, for any thread: how long syncs take is measured by it."""
 
 
 class File(Protocol):

@@ -25,6 +25,7 @@ from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.log.chain import Chain, Damage, find_segment
 from qmq.storage.log.compacted_ranges import CompactedRanges
 from qmq.storage.log.segment_index import SegmentIndexer
+from qmq.storage.log.sync_times import SyncTimes
 from qmq.storage.log.tail_cache import TailCache
 
 MARK_BYTES: Final = 1024 * 1024
@@ -60,6 +61,7 @@ class Journal:
         self._writing = threading.Lock()
         self._state = threading.Lock()
         self._broken = False
+        self.sync_times = SyncTimes(settings.clock)
         # The newest time of any record so far: it gives a segment its age, not the old records that peers send late.
         self._newest_us = max((segment.head.created_us for segment in chain.segments), default=0)
         self.end = chain.end
@@ -269,6 +271,8 @@ class Journal:
     def _syncing(self) -> Iterator[None]:
         """When the disk refuses, for whatever reason, the journal is broken: LogBroken. The next start is told, as far
         as this disk still takes a note."""
+        times = self.sync_times
+        began = times.clock()
         try:
             yield
         except OSError as error:
@@ -278,6 +282,7 @@ class Journal:
                 disk.create(SYNC_FAILED).close()
                 disk.sync_directory(self._chain.directory)
             raise LogBroken(f"sync failed: {error}") from error
+        times.note(times.clock() - began)
 
     def _write(self, heads: Sequence[BatchHead], data: bytes) -> None:
         """Write `data` into this segment or the next one, if need be where the reserve was.

@@ -28,6 +28,7 @@ async def test_connections_of_all_nodes_are_listed(autojump_clock: MockClock) ->
         facts = await ask(client, "connections", scope="mesh")
 
         assert (facts["connections"], facts["nodes_missing"]) == (2, [])
+        assert all(row.pop("bytes_in") > 0 and row.pop("bytes_out") > 0 for row in facts["rows"])
         assert facts["rows"] == [
             {
                 "id": f"{name}/1",

@@ -1,6 +1,7 @@
 """Totals and rates in the status and the lists of nodes."""
 
 import json
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from qmq.server.admin.totals import rates_between
 from tests.client.rig import running
 from tests.server.admin.test_control_mesh import ask, ask_at_length, fill
 from tests.server.peers.test_replies import at
-from tests.server.rig import Client, Rig, send, subscribe
+from tests.server.rig import Client, Rig, eventually, send, subscribe
 
 
 async def status_of(client: Client, **headers: str) -> Any:
@@ -192,3 +193,120 @@ def test_there_is_no_rate_if_the_counting_began_anew_between_the_samples() -> No
 
 def test_a_field_of_a_peer_that_is_no_number_counts_as_nothing() -> None:
     assert rates_between({"accepted": "many"}, {"accepted": 4}, 2.0) == {"accepted_per_second": 2.0}
+
+
+async def test_fsyncs_and_commits_are_counted(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await fill(client, "/topic/t")
+        before = await status_of(client)
+        rig.alive.store.journal.sync_times.clock = count(0.0, 0.003).__next__
+        for _ in range(3):
+            await fill(client, "/queue/q", "/queue/q")
+        after = await status_of(client)
+
+        assert after["fsync"]["count"] - before["fsync"]["count"] == 3
+        assert after["commits"]["groups"] - before["commits"]["groups"] == 3
+        assert after["commits"]["records"] - before["commits"]["records"] == 6
+        grown = after["commits"]["bytes"] - before["commits"]["bytes"]
+        assert 3 * 2 * 5 < grown <= 3 * after["commits"]["group_bytes_max"]
+        assert after["fsync"]["last_us"] == pytest.approx(3000, abs=1)
+
+
+async def test_bytes_of_connections_that_have_ended_stay_in_the_sums_of_the_node(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client, sender, reader = await rig.connect(), await rig.connect(), await rig.connect()
+        await reader.send(subscribe("/topic/t"))
+        await reader.receipt()
+        before = (await status_of(client))["traffic"]
+        await sender.send(send("/topic/t", "x" * 1000, "r"))
+        await reader.messages(1)
+        await sender.receipt()
+        for one in (sender, reader):
+            one.pipe.close()
+        await eventually(lambda: len(rig.alive.sessions) == 1)
+
+        after = (await status_of(client))["traffic"]
+
+        assert 1000 < after["bytes_in"] - before["bytes_in"] < 1500
+        assert 1000 < after["bytes_out"] - before["bytes_out"] < 8000 + 1500
+
+
+async def test_a_client_that_reads_late_gets_every_byte_counted(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client, reader = await rig.connect(), await rig.connect()
+        await reader.send(subscribe("/topic/t"))
+        await reader.receipt()
+        for _ in range(8):
+            await client.send(send("/topic/t", "x" * 100_000, "r"))
+            await client.receipt()
+        await reader.messages(8)
+
+        rows = (await ask_at_length(client, "/control/connections"))["rows"]
+
+        assert max(row["bytes_out"] for row in rows) > 800_000
+        assert max(row["bytes_in"] for row in rows) > 800_000
+
+
+async def test_a_connection_has_rates_of_its_bytes(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client, other = await rig.connect(), await rig.connect()
+        found: list[dict[str, Any]] = []
+
+        async def measure() -> None:
+            found.extend((await ask_at_length(other, "/control/connections", rate_seconds="1"))["rows"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(measure)
+            await trio.sleep(0.5)
+            await client.send(send("/topic/t", "x" * 2000, "r"))
+            await client.receipt()
+
+        rates = {row["id"]: row["bytes_in_per_second"] for row in found}
+        assert 2000 < rates["a/1"] < 2500
+        assert rates["a/2"] == 0.0
+
+
+async def test_a_consumer_has_the_number_of_its_deliveries(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client, one = await rig.connect(), await rig.connect()
+        await one.send(subscribe("/queue/q", id="1"), subscribe("/fanout/f", id="2", durable="true"))
+        await one.receipt()
+        await one.receipt()
+        await fill(client, *["/queue/q", "/fanout/f"] * 2)
+        await one.messages(4)
+        await eventually(lambda: not rig.alive.broker.queues.deliveries)
+
+        for name in ("/queue/q", "/fanout/f"):
+            (row,) = (await ask_at_length(client, f"/control/list-subscribers{name}", rate_seconds="1"))["subscribers"]
+            assert (row["delivered"], row["delivered_per_second"]) == (2, 0.0)
+
+
+async def test_links_are_listed_as_each_node_sees_them(autojump_clock: MockClock) -> None:
+    async with running("ab") as mesh:
+        client = await at(mesh, "a")
+        await fill(client, "/queue/q")
+        await eventually(lambda: mesh.nodes["b"].mesh.statistics().peers[0].record_bytes_in > 0)
+
+        here = await ask_at_length(client, "/control/links")
+        both = await ask_at_length(client, "/control/links", scope="mesh", rate_seconds="1")
+        mesh.kill("b")
+        await eventually(lambda: mesh.nodes["a"].mesh.statistics().peers[0].in_state == "down")
+        alone = await ask_at_length(client, "/control/links", scope="mesh")
+
+        assert [(row["id"], row["out"], row["in"]) for row in here["rows"]] == [("a/b", "caught-up", "up")]
+        assert {row["id"]: (row["node"], row["peer"]) for row in both["rows"]} == {"a/b": ("a", "b"), "b/a": ("b", "a")}
+        assert both["links"] == 2 and here["links"] == 1
+        assert all(row["bytes_out_per_second"] >= 0.0 for row in both["rows"])
+        assert (alone["rows"][0]["in"], alone["nodes_missing"]) == ("down", ["b"])
+
+
+async def test_a_node_alone_has_no_links(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+
+        assert await ask_at_length(client, "/control/links") == {"links": 0, "rows": []}
+
+
+def test_a_number_that_became_smaller_began_anew_and_has_no_rate() -> None:
+    assert rates_between({"bytes_in": 100}, {"bytes_in": 7}, 1.0) == {}

@@ -17,10 +17,10 @@ WRONG = (
     b"[1]",
     b"{}",
     b'{"running":1,"origin":""}',
-    b'{"messages":"x","reason":5,"num_messages":"1","destinations":[5],"conditions":[{}],"connections":null,"rows":[]}',
+    b'{"messages":"x","reason":5,"num_messages":"1","destinations":[5],"conditions":[{}],"connections":null,"links":null,"rows":[]}',
     b'{"num_messages":null,"destinations":[{}],"next":5,"conditions":[{"severity":"error","since_us":"x"}]}',
 )
-REQUESTS = ("count-msgs/queue/q", "list/queue", "conditions", "connections", "purge/queue/q")
+REQUESTS = ("count-msgs/queue/q", "list/queue", "conditions", "connections", "links", "purge/queue/q")
 
 
 @pytest.mark.parametrize("wrong", WRONG)

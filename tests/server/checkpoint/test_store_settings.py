@@ -25,3 +25,9 @@ def test_the_sync_of_the_node_file_is_the_sync_of_the_store(
 
 def test_a_node_without_a_file_syncs_before_each_receipt() -> None:
     assert store_settings(load_node(None)).sync == "always"
+
+
+def test_the_store_of_a_real_node_measures_its_syncs() -> None:
+    clock = store_settings(load_node(None)).clock
+
+    assert 0.0 < clock() <= clock()

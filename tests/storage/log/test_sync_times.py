@@ -1,0 +1,27 @@
+"""How long syncs of the journal took."""
+
+from qmq.storage.format.interfaces import no_clock
+from qmq.storage.log.sync_times import RECENT, SyncTimes
+
+
+def test_without_a_sync_all_times_are_zero() -> None:
+    assert SyncTimes(no_clock).facts() == {"count": 0, "last_us": 0, "mean_us": 0, "max_us": 0}
+
+
+def test_the_last_the_mean_and_the_longest_sync_are_known() -> None:
+    times = SyncTimes(no_clock)
+
+    for seconds in (0.001, 0.005, 0.003):
+        times.note(seconds)
+
+    assert times.facts() == {"count": 3, "last_us": 3000, "mean_us": 3000, "max_us": 5000}
+
+
+def test_the_mean_is_that_of_the_last_syncs() -> None:
+    times = SyncTimes(no_clock)
+    times.note(1.0)
+
+    for _ in range(RECENT):
+        times.note(0.002)
+
+    assert times.facts() == {"count": RECENT + 1, "last_us": 2000, "mean_us": 2000, "max_us": 1_000_000}
