@@ -1,4 +1,4 @@
-"""`qmq mesh check` and `retire`: change the members of a mesh. The rules are in `qmq.config.peers_change`."""
+"""`qmq mesh check` and `retire`: change the members of a mesh. The rules are in `qmq.config.peers`."""
 
 import json
 from pathlib import Path

@@ -83,7 +83,7 @@ def difference(old: NodeSettings, new: NodeSettings) -> list[Change]:
 def peers_difference(old: PeersFile | None, new: PeersFile | None, node: str = "") -> list[Change]:
     """The same for two peers files, as `node` sees them; None is a node without a peers file.
 
-    A running node applies changes of other nodes and their addresses. `peers_change` checks whether it may.
+    A running node applies changes of other nodes and their addresses. `check_change` checks whether it may.
     """
     fixed = ("mesh", "secret", f"nodes[{node}].mesh")
     changes: list[Change] = []

@@ -294,7 +294,7 @@ class LiveMembership:
     # Changes of the mesh
 
     def take_up(self, peers: PeersFile) -> None:
-        """Apply a new peers file, already checked against the one before (`qmq.config.peers_change`)."""
+        """Apply a new peers file, already checked against the one before (`qmq.config.peers`)."""
         self._peers = peers
         self.membership.take_up(listing_of(peers))
         self._check_learning()
