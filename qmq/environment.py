@@ -105,6 +105,7 @@ class Environment:
         run_blocking: RunBlocking,
         boot_seconds: Callable[[], float],
         run_commit: RunBlocking | None = None,
+        run_abandonable: RunBlocking | None = None,
     ) -> None:
         self.network = network
         self.rng = rng
@@ -115,7 +116,14 @@ class Environment:
         self.boot_seconds = boot_seconds
         """A clock that cannot be set and that runs on while the machine sleeps or the process is stopped."""
         self._run_commit = run_commit
+        self._run_abandonable = run_abandonable
 
     async def run_commit(self, call: Callable[[], T]) -> T:
         """As `run_blocking`, for the commit task: in a thread that no other task uses, if there is one."""
         return await (self._run_commit or self.run_blocking)(call)
+
+    async def run_abandonable(self, call: Callable[[], T]) -> T:
+        """As `run_blocking`, for calls to other services and of code of other packages. A caller that is cancelled
+        leaves at once, and the result of the call is dropped.
+        """
+        return await (self._run_abandonable or self.run_blocking)(call)

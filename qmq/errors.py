@@ -6,6 +6,8 @@
     │   ├── LocalProtocolError   we did it: a bug here
     │   └── RemoteProtocolError  they did it: carries the reply to give
     ├── Refused                  a well-formed request that the broker's rules forbid: carries the reply to give
+    │   └── LoginRefused         credentials that an authenticator knows, and that are wrong
+    ├── AuthenticationUnavailable  an authenticator cannot decide now
     ├── StorageError             the disk, or what is on it
     │   ├── LogBroken            an append or fsync failed: the process must stop (docs/guarantees.md)
     │   ├── DiskFull             no room for new messages; settles still fit in the reserve
@@ -63,6 +65,21 @@ class Refused(QmqError):
         self.code = code
         self.message = message
         self.detail = detail
+
+
+class LoginRefused(Refused):
+    """A login is refused. `why` is for the log of the node and for its audit; the client gets `message`."""
+
+    def __init__(
+        self, authenticator: str, why: str, code: str = "login-failed", message: str = "Unknown user or wrong passcode."
+    ) -> None:
+        super().__init__(code, message)
+        self.authenticator = authenticator
+        self.why = why
+
+
+class AuthenticationUnavailable(QmqError):
+    """An authenticator cannot decide; the text says what is wrong with it, and nothing about credentials."""
 
 
 class StorageError(QmqError):

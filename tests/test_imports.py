@@ -21,7 +21,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "routing_names": set(),
     "members": {"errors", "dots"},
     "access": {"errors"},
-    "config": {"errors", "access"},
+    "auth": {"errors", "access"},
+    "config": {"errors", "access", "auth"},
     "definitions": {"errors", "dots", "routing_names"},
     "wire": {"errors", "dots"},
     "broker": {"errors", "dots", "cursors", "deletions", "lost_ranges", "members", "routing_names"},
@@ -33,6 +34,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "server": {
         "errors",
         "access",
+        "auth",
         "build",
         "dots",
         "cursors",

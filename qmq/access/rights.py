@@ -98,15 +98,21 @@ def _preposition(action: Action) -> str:
 
 
 class AccessTable:
-    """The users and permissions that count now. Without users it is open: everything is allowed."""
+    """The users and permissions that count now. Without logins it is open: everything is allowed."""
 
     def __init__(self) -> None:
+        self._is_open = True
         self._groups: Mapping[str, frozenset[str]] = {}
         self._permissions: tuple[Permission, ...] = ()
         self._rights: WeakValueDictionary[Principal, Rights] = WeakValueDictionary()
 
-    def change(self, groups: Mapping[str, frozenset[str]], permissions: Iterable[Permission]) -> None:
-        """Let these count from now on: user → its groups, and the permissions besides those of ROLES."""
+    def change(
+        self, groups: Mapping[str, frozenset[str]], permissions: Iterable[Permission], *, has_others: bool = False
+    ) -> None:
+        """Let these count from now on: user → its groups, and the permissions besides those of ROLES. `has_others`:
+        clients can log in that are none of these users.
+        """
+        self._is_open = not groups and not has_others
         self._groups = dict(groups)
         self._permissions = (*(one for rows in ROLES.values() for one in rows), *permissions)
         for rights in list(self._rights.values()):
@@ -121,7 +127,7 @@ class AccessTable:
         return rights
 
     def _decide(self, rights: Rights) -> None:
-        if not self._groups:
+        if self._is_open:
             rights.lift()
             return
         principal = rights.principal

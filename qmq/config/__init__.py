@@ -6,13 +6,13 @@
     destinations policies of destinations, and which one applies to a name
     node         NodeSettings, the node file
     users        users and permissions
-    peers        PeersFile
+    authentication  which authenticators are asked about a login
+    peers        PeersFile, and whether a node may change from one to another
     toml_lines   the line of a key
     diagnostics  errors in words, with file and line
     secrecy      files with secrets that other users can read
     load         read files into settings
     show         write settings as TOML
-    peers_change whether a node may change from one peers file to another
     policy_values  policies of destinations as definitions of the mesh have them
     fingerprints short hashes by which nodes compare their policies
     difference   differences between two configurations, and which need a restart
@@ -22,6 +22,8 @@ No other part of QMQ reads a settings file or an environment variable, or has de
 
 from .address import Address as Address
 from .address import parse_address as parse_address
+from .authentication import AuthenticationSettings as AuthenticationSettings
+from .authentication import asks_others as asks_others
 from .destinations import DestinationPolicy as DestinationPolicy
 from .destinations import DestinationSettings as DestinationSettings
 from .difference import Change as Change
@@ -40,7 +42,7 @@ from .node import StorageSettings as StorageSettings
 from .node import TlsSettings as TlsSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
-from .peers_change import check_change as check_change
+from .peers import check_change as check_change
 from .policy_values import QUEUE_KEYS as QUEUE_KEYS
 from .policy_values import check_policies as check_policies
 from .policy_values import join_declared as join_declared

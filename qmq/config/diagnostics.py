@@ -14,7 +14,7 @@ from .toml_lines import LineIndex
 
 Location = Sequence[str | int]
 
-SECRET_KEYS = ("password", "password_hash", "secret", "passcode")
+SECRET_KEYS = ("password", "password_hash", "secret", "passcode", "options")
 VALUE_CHARACTERS_MAX = 60
 
 # Error type of pydantic → what is allowed. Filled in from the context of the error.

@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from qmq.auth.jwks import load_keys
+
 from ..errors import ConfigError
 from .diagnostics import describe, suggest
 from .node import NodeSettings
 from .peers import PeersFile
-from .secrecy import check_secrecy
+from .secrecy import check_secrecy, is_open_to_others
 from .toml_lines import LineIndex
 
 FILE_BYTES_MAX = 4 << 20
@@ -66,7 +68,9 @@ def load(
     peers = _load_peers(peers_file, diagnostics) if peers_file is not None else None
     settings = _load_node(node_file, wanted, diagnostics, peers)
     if settings is not None:
-        diagnostics += _check_levels(settings, peers, str(node_file) if node_file is not None else "settings")
+        source = str(node_file) if node_file is not None else "settings"
+        diagnostics += _check_levels(settings, peers, source)
+        diagnostics += _check_authentication(settings, source)
     if settings is not None and peers is not None:
         diagnostics += check_together(settings, peers, str(peers_file))
     diagnostics += check_secrecy(settings, peers, peers_file)
@@ -109,6 +113,26 @@ def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) 
         for key, word in levels.items()
         if word is not None and word.startswith("replicas=") and int(word.partition("=")[2]) > most
     ]
+
+
+def _check_authentication(settings: NodeSettings, source: str) -> list[str]:
+    """Errors of the files that authenticators need, and of keys that other users can read."""
+    found = []
+    for number, one in enumerate(settings.authentication):
+        key = f"{source}: authentication[{number}]"
+        try:
+            if one.jwks is not None:
+                keys = load_keys(one.jwks, one.algorithms)
+                if any(known.is_symmetric for known in keys) and is_open_to_others(one.jwks):
+                    why = "contains a secret key, and other users can read or write it"
+                    found.append(f"{one.jwks}: {why}: chmod 600 {one.jwks}")
+            if one.ca is not None:
+                one.ca.open("rb").close()
+        except OSError as error:
+            found.append(f"{key}: {error.filename}: cannot be read: {error.strerror}")
+        except ValueError as error:
+            found.append(f"{key}: {one.jwks}: {error}")
+    return found
 
 
 def _load_node(
@@ -200,7 +224,9 @@ def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
     """Make the paths of a node file relative to its directory. The checks refuse values that are no paths."""
     holders = [values.get("mesh"), *(values["stomp"] if isinstance(values.get("stomp"), list) else ())]
     sections = [holder["tls"] for holder in holders if isinstance(holder, dict) and isinstance(holder.get("tls"), dict)]
-    for section, keys in ((values, ("data",)), *((tls, ("certificate", "key", "ca")) for tls in sections)):
+    entries = values["authentication"] if isinstance(values.get("authentication"), list) else ()
+    sections += [entry for entry in entries if isinstance(entry, dict)]
+    for section, keys in ((values, ("data",)), *((one, ("certificate", "key", "ca", "jwks")) for one in sections)):
         for key in keys:
             if isinstance(section.get(key), str):
                 section[key] = str(directory / section[key])

@@ -12,7 +12,10 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
+from qmq.auth.credentials import USERS
+
 from .address import Address
+from .authentication import AuthenticationSettings, asks_others
 from .destinations import DestinationSettings
 from .limits import LimitSettings
 from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
@@ -219,6 +222,8 @@ class NodeSettings(Section):
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
+    authentication: tuple[AuthenticationSettings, ...] = ()
+    """In this order. Empty: the users alone."""
     users: tuple[User, ...] = ()
     permissions: tuple[PermissionSettings, ...] = ()
     destinations: DestinationSettings = DestinationSettings()
@@ -269,7 +274,10 @@ class NodeSettings(Section):
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise ValueError(f"must not have two users named {name!r}")
-        if users:
+        authentication = info.data.get("authentication", ())
+        if users and authentication and USERS not in [one.kind for one in authentication]:
+            raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
+        if users or asks_others(authentication):
             return users
         closed = [one.address for one in info.data.get("stomp", ()) if not one.serves_anonymous(has_users=False)]
         if closed:
@@ -285,8 +293,9 @@ class NodeSettings(Section):
         if users is None:
             return permissions
         errors = []
+        are_all = not asks_others(info.data.get("authentication", ()))
         for number, row in enumerate(permissions):
-            mistake = subject_mistake(row, users)
+            mistake = subject_mistake(row, users, are_all=are_all)
             if mistake is not None:
                 key, why = mistake
                 context = {"error": ValueError(why)}

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from qmq.access.rules import ACTIONS, ADMINISTRATOR, ANONYMOUS, ROLES, Action, Permission
+from qmq.auth.credentials import NAME_CHARACTERS_MAX, is_name
 
 from .model import Section
 
@@ -16,8 +17,8 @@ DESTINATION_KINDS = ("/queue/", "/topic/", "/fanout/", "/exchange/", "/control/"
 
 
 def _read_name(value: object) -> object:
-    if not isinstance(value, str) or not 1 <= len(value) <= 128 or not value.isprintable():
-        raise ValueError("must be 1 to 128 printable characters")
+    if not is_name(value):
+        raise ValueError(f"must be 1 to {NAME_CHARACTERS_MAX} printable characters")
     return value
 
 
@@ -99,8 +100,16 @@ class PermissionSettings(Section):
         return Permission(self.user, self.group, bool(self.allow), actions, self.destinations)
 
 
-def subject_mistake(row: PermissionSettings, users: tuple[User, ...]) -> tuple[str, str] | None:
-    """(key, why) if `row` is about no user or group that there is; None if it is right."""
+def subject_mistake(
+    row: PermissionSettings, users: tuple[User, ...], *, are_all: bool = True
+) -> tuple[str, str] | None:
+    """(key, why) if `row` is about no user or group that there is; None if it is right. `are_all`: no authenticator
+    gives other names and groups than those of `users`.
+    """
+    if not are_all:
+        if row.group == ADMINISTRATOR:
+            return "group", "must be another group: an administrator may always do everything"
+        return None
     if not users:
         return ("user" if row.group is None else "group"), "must be left out without [[users]]: everything is allowed"
     if row.group is None:

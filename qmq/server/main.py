@@ -48,6 +48,9 @@ EXIT_RETIRED = 3
 DESCRIPTORS_KEPT = 256
 """For files and peers: a journal that cannot open its next segment ends the node."""
 
+ABANDONABLE_MAX = 256
+"""Threads of calls to authenticators. Each authenticator has a lower bound of its own."""
+
 T = TypeVar("T")
 
 log = logging.getLogger("qmq.node")
@@ -78,6 +81,11 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 def real_environment(commits: Worker) -> Environment:
     """Clock, randomness, network and threads of the operating system."""
+    limiter = trio.CapacityLimiter(ABANDONABLE_MAX)
+
+    async def run_abandonable(call: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+
     return Environment(
         network=real_network(),
         rng=random.SystemRandom(),
@@ -85,6 +93,7 @@ def real_environment(commits: Worker) -> Environment:
         run_blocking=run_in_thread,
         boot_seconds=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
         run_commit=commits.run,
+        run_abandonable=run_abandonable,
     )
 
 

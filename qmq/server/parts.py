@@ -11,6 +11,7 @@ from functools import partial
 import trio
 
 from qmq import __version__
+from qmq.access.rules import Principal
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import JOURNAL
@@ -34,6 +35,7 @@ from qmq.server.checkpoint.queue_count import QueueCount
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.clients.access import Access, permissions_of
 from qmq.server.clients.admission import Admission
+from qmq.server.clients.authentication import login_checks
 from qmq.server.clients.login import Logins
 from qmq.server.clients.memory_budget import MemoryBudget, default_bytes_max
 from qmq.server.clients.refusals import Refusals
@@ -163,13 +165,15 @@ class NodeParts:
         self.wire_limits = wire_limits(self.limits)
         self.rules = self.policies.gateway_rules(self.routing.table)
         self.admission = Admission(self.limits)
-        self.logins = Logins(self.settings.users, self.limits, self.environment)
+        checks = login_checks(self, self.settings)
+        self.logins = Logins(self.settings.users, self.limits, self.environment, checks)
         self.access = Access(self, self.settings)
         self.rights_of = self.access.rights_of
         self.beats = Heartbeats()
         self.conditions = Conditions()
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
-        self.refusals = Refusals(self.beats, self.system.audit)
+        self.audit = self.system.audit
+        self.refusals = Refusals(self.beats, self.audit)
         self.counts = DestinationCounts(self)
         self.addresses: list[tuple[str, int]] = []
         self.started_seconds = trio.current_time()
@@ -333,12 +337,13 @@ class NodeParts:
         return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
 
     async def answer(
-        self, session: int, user: str | None, address: str, headers: Mapping[str, str], body: bytes = b""
+        self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes = b""
     ) -> ControlResponse:
-        return await control_response(self, headers, partial(self.check_right, user), user, address, session, body)
+        check = partial(self.check_right, principal)
+        return await control_response(self, headers, check, principal, address, session, body)
 
-    def check_right(self, user: str | None, destination: str) -> None:
-        self.rights_of(user).check_control(destination)
+    def check_right(self, principal: Principal | None, destination: str) -> None:
+        self.rights_of(principal).check_control(destination)
 
     def raise_condition(self, code: str, message: str) -> None:
         if self.conditions.raise_condition(code, message, self.environment.now_us()):

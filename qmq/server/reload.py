@@ -9,7 +9,7 @@ the next moments, because there may be a hundred thousand of them:
   options they came with.
 - Sizes of frames apply to later connections.
 - Nodes that the peers file adds are dialled, changed addresses are dialled again, links with nodes that it omits end.
-  `qmq.config.peers_change` says which changes it may make.
+  `qmq.config.peers` says which changes it may make.
 - Certificates renewed in their files are used from then on; a change of the file names needs a restart.
 - A user who was removed is disconnected with an ERROR. So is a client without login when there are users now. A
   subscription that is not allowed any more ends (`qmq.server.clients.access`). A user whose password has changed stays
@@ -77,6 +77,7 @@ class Reloader:
             return self._refuse(stuck)
         fitting = self._fit(settings)
         await node.logins.prepare(settings.users)
+        await node.logins.refresh()
         take_up(node, fitting)
         node.policy_kind.log_without_effect([change.key for change in changes])
         node.user_definitions.log_without_effect([change.key for change in changes])

@@ -76,6 +76,9 @@ class Channel:
 class FabricPipe:
     """One end of a connection; see `qmq.environment.Pipe`. `muted` once its host is dead: nothing gets in or out."""
 
+    peer_certificate_names: frozenset[str] = frozenset()
+    peer_certificate_subject: frozenset[str] = frozenset()
+
     def __init__(self, fabric: "Fabric", number: int, host: str, outgoing: Channel, incoming: Channel) -> None:
         self.number = number
         self.host = host

@@ -47,6 +47,9 @@ class Rule(NamedTuple):
 OPERATIONS: Final = "docs/operations.md"
 
 RULES: Final[Mapping[str, Rule]] = {
+    "authentication-unavailable": Rule(
+        Severity.ERROR, "Check the service, file or package that the message names (docs/authentication.md)."
+    ),
     "bindings-unfit": Rule(
         Severity.WARNING, "Declare the exchange that is missing, or delete the bindings that the message names."
     ),

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import trio
 
+from qmq.access.rules import Principal
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
@@ -120,12 +121,12 @@ async def control_response(
     context: ControlContext,
     headers: Mapping[str, str],
     check_right: Callable[[str], None],
-    user: str | None = None,
+    principal: Principal | None = None,
     address: str = "",
     session: int = 0,
     body: bytes = b"",
 ) -> ControlResponse:
-    """The response of the node to a SEND of `user`, from `address`, in this session, with these headers and this body.
+    """The response of the node to a SEND of `principal`, from `address`, in this session, with these headers and body.
 
     `check_right` raises Refused when the client may not make this request. A client without the right for the status
     gets only the part needed to follow a fanout: every message-id shows as much. Raises Refused for an unknown request,
@@ -153,11 +154,12 @@ async def control_response(
         # Each message names its own queue, so the right must be for every queue.
         check_right(f"{REDRIVE}/queue/*")
     if destination.startswith(DEFINITIONS):
+        user = None if principal is None else principal.name
         return await definitions_response(context, headers, body, user, address)
     verb = verb_of(destination)
     if verb is not None:
         about = destination.removeprefix(f"{CONTROL}{verb}")
-        return await run_verb(context, VerbRequest(verb, about, headers, user, address, session, body))
+        return await run_verb(context, VerbRequest(verb, about, headers, principal, address, session, body))
     request = parse_request(destination, headers)
     rates: dict[str, dict[str, float]] = {}
     began = trio.current_time()

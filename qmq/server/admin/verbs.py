@@ -189,7 +189,7 @@ async def _declare(context: VerbContext, asked: VerbRequest) -> Facts:
     if asked.about.startswith(PREFIX):
         return await requests.declare_exchange(context, asked)
     _check_queue(asked.about, asked.verb)
-    return await declare_queue(context, asked.about, asked.headers, asked.body, asked.user)
+    return await declare_queue(context, asked.about, asked.headers, asked.body, asked.principal)
 
 
 async def _connections(context: VerbContext, asked: VerbRequest) -> Facts:

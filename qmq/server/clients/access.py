@@ -9,18 +9,16 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from qmq.access.rights import AccessTable, Rights
-from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Action, Permission, Principal
+from qmq.access.rules import ANONYMOUS, Action, Permission, Principal
+from qmq.auth.credentials import CERTIFICATE, USERS
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.config import LOCAL_ADMINISTRATOR, NodeSettings, User
+from qmq.config import NodeSettings, User, asks_others
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.error_frames import encode_error
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing
-
-LOCAL: Final = Principal(LOCAL_ADMINISTRATOR, frozenset({ADMINISTRATOR}))
-"""A client at the Unix socket."""
 
 OPEN: Final = "= no users are configured: every client on this machine may do everything, administration included"
 
@@ -42,24 +40,23 @@ class Access:
         self._context = context
         self._table = AccessTable()
         self._users: frozenset[str] = frozenset()
+        self._asks_others = asks_others(settings.authentication)
         self._take(settings.users, permissions_of(settings))
 
     def _take(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
         groups = {user.name: frozenset(user.groups) for user in users}
         self._users = frozenset(groups)
-        self._table.change(groups, permissions)
+        self._table.change(groups, permissions, has_others=self._asks_others)
 
-    def rights_of(self, user: str | None) -> Rights:
-        """The rights of `user`; None for a client without login."""
-        if user is None:
-            return self._table.rights_of(ANONYMOUS)
-        return self._table.rights_of(LOCAL if user == LOCAL_ADMINISTRATOR else Principal(user))
+    def rights_of(self, principal: Principal | None) -> Rights:
+        """The rights of `principal`; None for a client without login."""
+        return self._table.rights_of(ANONYMOUS if principal is None else principal)
 
     def change(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
         """Let these count from now on, also for clients that are connected and their subscriptions. Never waits."""
         had_users = bool(self._users)
         self._take(users, permissions)
-        if had_users and not self._users:
+        if had_users and not self._users and not self._asks_others:
             log.info(OPEN)
         for session in list(self._context.sessions.values()):
             if not self._dismiss(session):
@@ -70,11 +67,12 @@ class Access:
         if session.listener is None:
             return False
         if session.user is None:
-            if session.listener.serves_anonymous(has_users=bool(self._users)):
+            if session.listener.serves_anonymous(has_users=self._asks_others or bool(self._users)):
                 return False
             session.dismiss(Refused("login-required", "From now on this listener serves only users that log in."))
             return True
-        if session.user in self._users:
+        # The name of another login than a user's may have become that of a user, with its permissions.
+        if (session.user in self._users) == (session.authenticator in (USERS, CERTIFICATE)):
             return False
         session.dismiss(Refused("user-removed", f"The user {session.user} may not log in here any more."))
         return True
@@ -84,7 +82,7 @@ class Access:
         known = self._context.broker.sessions.get(session.id)
         if known is None or session.finishing:
             return
-        rights = self.rights_of(session.user)
+        rights = self.rights_of(session.principal)
         light = {} if known.listener is None else known.listener.topics
         letters = {id: one.asks.dead_letter for id, one in known.subscriptions.items() if one.asks is not None}
         subscribed = {id: one.destination for id, one in known.subscriptions.items()}
@@ -114,5 +112,5 @@ def permissions_of(settings: NodeSettings) -> list[Permission]:
 
 def note_if_open(settings: NodeSettings) -> None:
     """Log that the node has no users, and what that means. Its listeners are all on loopback then."""
-    if not settings.users:
+    if not settings.users and not asks_others(settings.authentication):
         log.info(OPEN)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import trio
 
+from qmq.access.rules import Principal
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.lifecycle import Back
@@ -41,9 +42,9 @@ class FrameContext(Committing, Protocol):
     refusals: Refusals
 
     async def answer(
-        self, session: int, user: str | None, address: str, headers: Mapping[str, str], body: bytes
+        self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes
     ) -> ControlResponse:
-        """Respond to a control request of `user` at `address`, in `session`. Raises Refused. May take minutes."""
+        """Respond to a control request of `principal` at `address`, in `session`. Raises Refused. May take minutes."""
 
 
 class LoopSession(Protocol):
@@ -51,6 +52,7 @@ class LoopSession(Protocol):
 
     id: int
     user: str | None
+    principal: Principal | None
     finishing: bool
     ending: bool
     waits_for_slot: bool
@@ -122,7 +124,9 @@ class FrameLoop:
             if headers["destination"].startswith(JOBS):
                 nursery.start_soon(session.watch_leaving)
             try:
-                return await self._context.answer(session.id, session.user, session.peer_address, headers, request.body)
+                return await self._context.answer(
+                    session.id, session.principal, session.peer_address, headers, request.body
+                )
             except Refused as refused:
                 return refused
             finally:

@@ -1,4 +1,7 @@
-"""Logins: users with argon2 hashes, and the bound on connections of each user.
+"""Logins: from credentials to a principal, and the bound on connections of each.
+
+`Logins.check` is the one way in, for every listener. It asks the authenticators in the order of the node file; the
+first that knows the credentials decides. The users of the node are one of them, and are checked here.
 
 A password check costs tenths of a second by design, so it runs in a worker thread when its turn comes (`checks`). A
 successful login is remembered as a keyed digest, not as the password. If a thousand clients of one user reconnect at
@@ -7,28 +10,48 @@ once, one password check is enough.
 
 import hashlib
 import hmac
+import math
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from typing import Final
 
 import argon2
 import trio
 
+from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Principal
+from qmq.auth.credentials import CERTIFICATE, USERS, Credentials, Grant
 from qmq.config import LOCAL_ADMINISTRATOR, LimitSettings, ListenerSettings, User
 from qmq.environment import Environment
-from qmq.errors import Refused
+from qmq.errors import LoginRefused, Refused
+from qmq.server.clients.admission import counted_address
+from qmq.server.clients.authentication import LoginCheck
 from qmq.server.clients.password_checks import PasswordChecks
 
 REMEMBERED_LOGINS_MAX = 1024
 FAILED_LOGIN_SECONDS = 1.0
-"""Pause before a wrong password is refused, so that guessing is slow."""
+"""A login is refused at a multiple of this after CONNECT. So guessing is slow, and the time of a refusal does not say
+which checks there were."""
+
+LOCAL: Final = Grant(Principal(LOCAL_ADMINISTRATOR, frozenset({ADMINISTRATOR})), "unix-socket")
+"""The login of a client at the Unix socket."""
+
+
+RESERVED: Final = (LOCAL_ADMINISTRATOR, ANONYMOUS.name)
 
 
 class Logins:
-    """The users of one node."""
+    """The logins of one node. `authenticators` are asked in this order; None stands for the users."""
 
-    def __init__(self, users: tuple[User, ...], limits: LimitSettings, environment: Environment) -> None:
+    def __init__(
+        self,
+        users: tuple[User, ...],
+        limits: LimitSettings,
+        environment: Environment,
+        authenticators: Sequence[LoginCheck | None] = (None,),
+    ) -> None:
+        self._authenticators = authenticators
         self._take(users)
         self._limits = limits
         self._environment = environment
@@ -50,6 +73,8 @@ class Logins:
         self._limits = limits
 
     def _take(self, users: tuple[User, ...]) -> None:
+        if None not in self._authenticators:
+            users = ()
         self._hashes = {user.name: user.password_hash for user in users}
         """User → its hash, None for one that logs in with a certificate."""
         self._early = {user.name: user.receipts_before_commit for user in users}
@@ -65,6 +90,18 @@ class Logins:
         """Whether `name` is the name of a user."""
         return name in self._hashes
 
+    @property
+    def _has_logins(self) -> bool:
+        """Whether any client can log in."""
+        return bool(self._hashes) or any(self._authenticators)
+
+    async def refresh(self) -> None:
+        """Read files of authenticators again that have changed."""
+        for one in self._authenticators:
+            if one is not None:
+                await self._environment.run_blocking(one.authenticator.refresh)
+                one.show_problem()
+
     def leave(self, user: str | None) -> None:
         """A connection that `check` has admitted has ended."""
         if user is not None:
@@ -74,40 +111,67 @@ class Logins:
 
     def serves_anonymous(self, listener: ListenerSettings) -> bool:
         """Whether this listener serves clients without login, given the present users."""
-        return listener.serves_anonymous(has_users=bool(self._hashes))
+        return listener.serves_anonymous(has_users=self._has_logins)
 
     async def check(
         self,
-        headers: Mapping[str, str],
+        credentials: Credentials,
         listener: ListenerSettings | None,
-        address: str,
-        gone: Callable[[], Awaitable[None]],
+        until_left: Callable[[], Awaitable[None]],
         certified: Collection[str] = (),
-    ) -> str | None:
-        """The user that CONNECT names, None for an anonymous one; counts the user. Without a `listener` the client is
-        at the Unix socket, which has checked its credentials. `certified` are the names in the certificate of the
-        client; one of them is its user if CONNECT names none.
+    ) -> Grant | None:
+        """The login of a client, None for an anonymous one; counts it. Without a `listener` the client is at the Unix
+        socket, which has checked its credentials. `certified` are the names in the certificate of the client that may
+        be users; one of them is its user if CONNECT has neither login nor token.
 
-        `gone` runs while a password check waits for its turn, and returns when the client has disconnected. Then
+        `until_left` runs while a check waits for its turn, and returns when the client has disconnected. Then
         trio.BrokenResourceError is raised. Raises Refused when the login fails.
         """
         if listener is None:
-            self._users[LOCAL_ADMINISTRATOR] += 1
-            return LOCAL_ADMINISTRATOR
-        login = headers.get("login")
-        passcode = headers.get("passcode", "")
-        if login is None and certified and self._hashes:
-            return self._admit(self._certified_user(certified))
-        if login is None or not self._hashes:
+            return self._admit(LOCAL)
+        has_login = credentials.login is not None or credentials.token is not None
+        if not has_login and certified and self._hashes:
+            return self._admit(Grant(Principal(self._certified_user(certified)), CERTIFICATE))
+        if not has_login or not self._has_logins:
             if self.serves_anonymous(listener):
                 return None
             raise Refused("login-required", "This listener serves only users that log in.")
-        known = self._hashes.get(login)
+        began = trio.current_time()
+        try:
+            grant = await self._grant_of(credentials, until_left)
+        except LoginRefused:
+            steps = math.ceil((trio.current_time() - began) / FAILED_LOGIN_SECONDS)
+            await trio.sleep_until(began + max(1, steps) * FAILED_LOGIN_SECONDS)
+            raise
+        return self._admit(grant)
+
+    async def _grant_of(self, credentials: Credentials, until_left: Callable[[], Awaitable[None]]) -> Grant:
+        """The decision of the first authenticator that knows these credentials. Raises LoginRefused."""
+        for one in self._authenticators:
+            grant = await (
+                self._user_of(credentials, until_left) if one is None else one.grant_of(credentials, until_left)
+            )
+            if grant is not None:
+                break
+        else:
+            if credentials.login is not None and self._hashes:
+                await self._is_right(credentials.login, credentials.passcode, None, credentials.address, until_left)
+            raise LoginRefused("", "no authenticator knows it")
+        # Else the login would have the permissions of another one.
+        if grant.authenticator != USERS and grant.principal.name in (*self._hashes, *RESERVED):
+            raise LoginRefused(grant.authenticator, f"a user of the node is named {grant.principal.name!r}")
+        return grant
+
+    async def _user_of(self, credentials: Credentials, until_left: Callable[[], Awaitable[None]]) -> Grant | None:
+        login = credentials.login
+        if login is None or login not in self._hashes:
+            return None
+        known = self._hashes[login]
+        right = await self._is_right(login, credentials.passcode, known, credentials.address, until_left)
         # The password is checked in a thread, and the user may be removed or changed meanwhile.
-        if not await self._is_right(login, passcode, known, address, gone) or self._hashes.get(login) != known:
-            await trio.sleep(FAILED_LOGIN_SECONDS)
-            raise Refused("login-failed", "Unknown user or wrong passcode.")
-        return self._admit(login)
+        if not right or login not in self._hashes or self._hashes[login] != known:
+            raise LoginRefused(USERS, "wrong passcode")
+        return Grant(Principal(login), USERS)
 
     def _certified_user(self, names: Collection[str]) -> str:
         """The one user among the names of a certificate. Raises Refused."""
@@ -117,22 +181,23 @@ class Logins:
             raise Refused("login-failed", f"The certificate of the client names {many}.")
         return users[0]
 
-    def _admit(self, login: str) -> str:
-        """Count a connection of this user. Raises Refused when it has too many."""
-        if self._users[login] >= self._limits.connections_per_user_max:
+    def _admit(self, grant: Grant) -> Grant:
+        """Count a connection of this principal. Raises Refused when it has too many."""
+        login = grant.principal.name
+        if grant is not LOCAL and self._users[login] >= self._limits.connections_per_user_max:
             raise Refused(
                 "too-many-connections", f"One user has at most {self._limits.connections_per_user_max} connections."
             )
         self._users[login] += 1
-        return login
+        return grant
 
     async def _is_right(
-        self, login: str, passcode: str, known: str | None, address: str, gone: Callable[[], Awaitable[None]]
+        self, login: str, passcode: str, known: str | None, address: str, until_left: Callable[[], Awaitable[None]]
     ) -> bool:
         digest = hmac.digest(self._key, f"{login}\0{passcode}\0{known}".encode(), hashlib.sha256)
         if digest in self._remembered:
             return True
-        async with self._checks.turn(address, login, gone):
+        async with self._checks.turn(counted_address(address), login, until_left):
             if digest in self._remembered:
                 return True  # Another client of this user was checked meanwhile.
             right = await self._environment.run_blocking(partial(_verify, known or self._nobody, passcode))

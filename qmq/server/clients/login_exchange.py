@@ -4,15 +4,17 @@ A password check may wait for its turn and takes a while. Meanwhile the client i
 disconnected.
 """
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol
 
 import trio
 
 from qmq.access.rights import Rights
+from qmq.access.rules import Principal
+from qmq.auth.credentials import Credentials
 from qmq.broker.broker import Broker
 from qmq.config import LimitSettings, ListenerSettings
-from qmq.environment import Pipe
+from qmq.environment import Environment, Pipe
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError
 from qmq.gateways.error_frames import encode_error
 from qmq.gateways.headers import window
@@ -23,15 +25,21 @@ from qmq.server.clients.client_heartbeats import ClientHeartbeats
 from qmq.server.clients.login import Logins
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
+from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.wire.stomp import Connection, Frame, Version, encode_frame, parse_heartbeat
 
 READ_BYTES_MAX = 65536
+
+EXPIRY_POLL_SECONDS: Final = 60.0
+"""How often a token is compared with the clock at least, because the clock may be set, and the machine may sleep."""
 
 
 class LoginContext(Protocol):
     """What a login needs of the node."""
 
     broker: Broker
+    environment: Environment
+    beats: Heartbeats
     rules: Rules
     limits: LimitSettings
     admission: Admission
@@ -39,8 +47,11 @@ class LoginContext(Protocol):
     refusals: Refusals
     software: str
 
-    def rights_of(self, user: str | None) -> Rights:
-        """What a user may do; None for a client without login."""
+    def rights_of(self, principal: Principal | None) -> Rights:
+        """What a principal may do; None for a client without login."""
+
+    def audit(self, event: str, **facts: Any) -> None:
+        """Note an event for the subscribers of `/system/audit`."""
 
 
 class LoginSession(Protocol):
@@ -48,6 +59,8 @@ class LoginSession(Protocol):
 
     id: int
     user: str | None
+    principal: Principal | None
+    authenticator: str
     version: Version
     listener: ListenerSettings | None
     outbox: ClientOutbox
@@ -59,11 +72,24 @@ class LoginSession(Protocol):
 
     def finish(self) -> None: ...
 
+    def dismiss(self, error: Refused) -> None: ...
+
 
 class LoginExchange:
     """One login. `ahead` are bytes that arrived during a password check and are still to be read."""
 
-    __slots__ = ("_checking", "_connection", "_context", "_is_done", "_login", "_pipe", "_session", "ahead")
+    __slots__ = (
+        "_checking",
+        "_connection",
+        "_context",
+        "_expires_us",
+        "_expiry",
+        "_is_done",
+        "_login",
+        "_pipe",
+        "_session",
+        "ahead",
+    )
 
     def __init__(
         self, context: LoginContext, session: LoginSession, pipe: Pipe, connection: Connection, login: PendingLogin
@@ -75,6 +101,8 @@ class LoginExchange:
         self._login = login
         login.dismiss = self._dismiss
         self._is_done = False
+        self._expires_us = 0
+        self._expiry = -1
         # Covers the response to CONNECT.
         self._checking = trio.CancelScope()
         self.ahead = b""
@@ -90,9 +118,13 @@ class LoginExchange:
             bound = window(headers, context.limits.prefetch_max)
             context.admission.check_open()
             with self._checking:
-                session.user = await context.logins.check(
-                    headers, session.listener, self._login.address, self._until_disconnected, self._certified()
+                grant = await context.logins.check(
+                    self._credentials(headers), session.listener, self._until_disconnected, self._certified()
                 )
+                if grant is not None:
+                    session.principal, session.authenticator = grant.principal, grant.authenticator
+                    session.user = grant.principal.name
+                    self._expires_us = grant.expires_us or 0
         except (Refused, RemoteProtocolError) as error:
             session.version = version
             if not session.finishing:
@@ -113,7 +145,7 @@ class LoginExchange:
                 client_id=headers.get("client-id", ""),
                 window=bound,
                 user=session.user,
-                rights=context.rights_of(session.user),
+                rights=context.rights_of(session.principal),
                 answers_early=context.logins.answers_early(session.user, session.listener),
             )
         )
@@ -125,11 +157,34 @@ class LoginExchange:
             ("heart-beat", f"{offer[0]},{offer[1]}"),
         ]
         if session.user is not None:
+            context.audit(
+                "login", user=session.user, address=self._pipe.peer_address, authenticator=session.authenticator
+            )
             answer.append(("user-name", session.user))
         session.outbox.put(encode_frame("CONNECTED", answer, version=version))
         session.outbox.flush()
         session.beats.start()
+        if self._expires_us:
+            self._expiry = context.beats.watch(trio.current_time(), self._check_expiry)
         return True
+
+    def _check_expiry(self, now: float) -> float | None:
+        """End the session when its token has expired."""
+        left_seconds = (self._expires_us - self._context.environment.now_us()) / 1e6
+        if left_seconds > 0:
+            return now + min(left_seconds, EXPIRY_POLL_SECONDS)
+        self._session.dismiss(Refused("token-expired", "The token of this connection has expired."))
+        return None
+
+    def _credentials(self, headers: Mapping[str, str]) -> Credentials:
+        return Credentials(
+            headers.get("login"),
+            headers.get("passcode", ""),
+            headers.get("token"),
+            address=self._pipe.peer_address,
+            node=self._context.broker.origin.node,
+            tls_names=self._pipe.peer_certificate_names,
+        )
 
     def _certified(self) -> Collection[str]:
         """The names of users in the certificate of the client, where its listener takes users from certificates."""
@@ -176,6 +231,7 @@ class LoginExchange:
 
     def leave(self) -> None:
         """The connection has ended, and everything that it delivers."""
+        self._context.beats.forget(self._expiry)
         self._context.admission.leave(self._login)
         self._context.logins.leave(self._session.user)
         # It holds this object: a reference cycle would keep the session and all that it holds until a collection.

@@ -1,4 +1,4 @@
-"""Password checks: a few at a time; the client with the fewest recent checks goes first.
+"""Checks of passwords, and of other credentials: a few at a time; the client with the fewest recent checks goes first.
 
 A check costs tenths of a second of a core by design. In a single line, wrong guesses of one client would delay all
 others. So the next check is for the client whose address and user together had the fewest checks in the last minute.
@@ -33,9 +33,10 @@ class _Waiting:
 
 
 class PasswordChecks:
-    """The turns of one node."""
+    """The turns of one authenticator; so many clients have one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._at_once = at_once
         self._running = 0
         # In the order of arrival; as many as there are pending logins.
         self._waiting: list[_Waiting] = []
@@ -56,7 +57,7 @@ class PasswordChecks:
         """
         # A name may be as long as a header; its hash is enough to count by.
         waiting = _Waiting(address, hash(user))
-        if self._running < AT_ONCE:
+        if self._running < self._at_once:
             self._grant(waiting)
         else:
             self._waiting.append(waiting)

@@ -11,13 +11,13 @@ from typing import Final
 
 import trio
 
-from qmq.errors import ProtocolError, Refused
+from qmq.errors import LoginRefused, ProtocolError, Refused
 from qmq.server.runtime.heartbeats import Heartbeats
 
 SUM_SECONDS: Final = 60.0
 USER_CHARACTERS_MAX: Final = 128
 
-AUDITED: Final = ("login-failed", "login-required", "not-allowed")
+AUDITED: Final = ("login-failed", "login-required", "not-allowed", "token-expired", "authentication-unavailable")
 """Codes of refusals that are events of the audit."""
 
 Audit = Callable[..., None]
@@ -55,6 +55,9 @@ class Refusals:
         name = None if login is None else login[:USER_CHARACTERS_MAX]
         text = f"{address}{'' if name is None else f' as {name!r}'}: {why}"
         facts = {"user": name, "address": address, "reason": why.message}
+        if isinstance(why, LoginRefused):
+            text += f" ({why.authenticator}: {why.why})" if why.authenticator else f" ({why.why})"
+            facts |= {"authenticator": why.authenticator, "reason": why.why}
         reason = f"{why.code} {login}" if is_user else why.code
         known = self._reasons.get(reason)
         if known is not None:

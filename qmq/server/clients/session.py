@@ -12,6 +12,7 @@ from typing import Protocol
 
 import trio
 
+from qmq.access.rules import Principal
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import ClientState as Client
 from qmq.broker.consumers.subscription import Delivery, Subscription
@@ -64,7 +65,11 @@ class ClientSession:
     ) -> None:
         self.id = context.new_session_id()
         self.version = Version.V10
+        self.principal: Principal | None = None
         self.user: str | None = None
+        """The name of the principal."""
+        self.authenticator = ""
+        """Which authenticator decided the login; empty for a client without one."""
         self.bytes_in = 0
         self.finishing = False
         self.ending = False

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from qmq.access.rights import Rights
-from qmq.access.rules import Action
+from qmq.access.rules import Action, Principal
 from qmq.config import QUEUE_KEYS
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
@@ -26,11 +26,11 @@ class DeclareContext(Protocol):
     declared_queues: DeclaredQueues
 
     @property
-    def rights_of(self) -> Callable[[str | None], Rights]: ...
+    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
 
 
 async def declare_queue(
-    context: DeclareContext, queue: str, headers: Mapping[str, str], body: bytes, user: str | None
+    context: DeclareContext, queue: str, headers: Mapping[str, str], body: bytes, principal: Principal | None
 ) -> dict[str, Any]:
     """Declare `queue` as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused."""
     declared = context.declared_queues
@@ -43,12 +43,13 @@ async def declare_queue(
     dead_letter = value.get("dead_letter")
     if isinstance(dead_letter, str) and dead_letter:
         # Else a client could send where it may not, by messages that expire.
-        context.rights_of(user).check(Action.SEND, dead_letter)
+        context.rights_of(principal).check(Action.SEND, dead_letter)
     is_replacing = is_said(headers, "replace")
     if is_said(headers, "dry-run"):
         is_same = declared.check_same(queue, value, is_replacing=is_replacing)
         return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
     quorum = is_said(headers, "quorum")
+    user = None if principal is None else principal.name
     facts = await declared.declare(queue, value, user, is_replacing=is_replacing, quorum=quorum)
     return {**facts, "value": declared.value_of(queue) or {}}
 

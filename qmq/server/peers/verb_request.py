@@ -3,20 +3,28 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from qmq.access.rules import Principal
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 
 
 class VerbRequest(NamedTuple):
-    """One SEND to `/control/VERB/…`. `about` is what follows the verb, with its slash; `user` None: without login."""
+    """One SEND to `/control/VERB/…`. `about` is what follows the verb, with its slash; `principal` None: without
+    login.
+    """
 
     verb: str
     about: str
     headers: Mapping[str, str]
-    user: str | None
+    principal: Principal | None
     address: str
     session: int
     body: bytes = b""
+
+    @property
+    def user(self) -> str | None:
+        """The name of the principal."""
+        return None if self.principal is None else self.principal.name
 
     @property
     def is_mesh(self) -> bool:

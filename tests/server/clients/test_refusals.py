@@ -107,8 +107,15 @@ async def test_a_denied_frame_is_an_event_with_its_user_and_without_its_body(aut
         ann = await rig.connect("10.0.0.7", login="ann", passcode="hunter2", on_error="keep-open")
         await ann.send(send("/queue/q", "a body", "r"), subscribe("/queue/q"), send("/control/list/queue", "", "r"))
 
-        body = (await root.next("MESSAGE")).body
+        login, body = await root.messages(2)
 
+    event = json.loads(login)
+    assert (event["event"], event["user"], event["address"], event["authenticator"]) == (
+        "login",
+        "ann",
+        "10.0.0.7",
+        "users",
+    )
     event = json.loads(body)
     assert (event["event"], event["user"], event["address"], event["count"], event["reason"]) == (
         "not-allowed",
@@ -117,7 +124,7 @@ async def test_a_denied_frame_is_an_event_with_its_user_and_without_its_body(aut
         1,
         "The user ann may not send to /queue/q.",
     )
-    assert b"hunter2" not in body and b"a body" not in body
+    assert b"hunter2" not in login + body and b"a body" not in body
 
 
 async def test_what_was_counted_is_logged_when_the_node_stops(autojump_clock: MockClock, lines: list[str]) -> None:
@@ -147,7 +154,7 @@ async def test_a_wrong_login_is_logged_with_its_user_and_without_its_passcode(
         await client.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:hunter2\n\n")
         await client.until_closed()
 
-    assert lines == ["! 10.0.0.7 as 'ann': login-failed: Unknown user or wrong passcode."]
+    assert lines == ["! 10.0.0.7 as 'ann': login-failed: Unknown user or wrong passcode. (users: wrong passcode)"]
 
 
 @pytest.mark.parametrize(

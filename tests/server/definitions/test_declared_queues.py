@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from qmq.access.rules import Principal
 from qmq.config import DestinationPolicy, DestinationSettings, User
 from qmq.config.users import PermissionSettings
 from tests.server.definitions.test_definitions_mesh import limit_of, put, until_alike
@@ -242,7 +243,7 @@ async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(aut
     async with rig.run():
         node = rig.alive
         node.access.change([ann], [row.permission for row in rows])
-        right = node.rights_of("ann")
+        right = node.rights_of(Principal("ann"))
         assert right.check_control("/control/declare/queue/q") is None
         for queue, dead_letter, code in [
             ("/queue/other", "", "not-allowed"),
@@ -252,7 +253,7 @@ async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(aut
             headers = {"destination": f"/control/declare{queue}"}
             body = json.dumps({"dead_letter": dead_letter}).encode()
             try:
-                await node.answer(1, "ann", "here", headers, body)
+                await node.answer(1, Principal("ann"), "here", headers, body)
                 refused = None
             except Exception as error:
                 refused = getattr(error, "code", repr(error))

@@ -1,0 +1,170 @@
+"""The authenticators of a node beside its users: tokens, services, and entry points of other packages.
+
+Each one has turns, a time limit and a memory of its own (`LoginCheck`), so that a slow one delays no login that another
+one decides. Its calls run in worker threads. A call that takes too long is left behind, and its login is refused. The
+thread counts until it ends, so an authenticator that hangs holds no more threads than it has turns.
+"""
+
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from qmq.auth.callback import HttpAuthenticator
+from qmq.auth.credentials import HTTP, TOKEN, USERS, Authenticator, Credentials, Grant
+from qmq.auth.plugins import PluginAuthenticator
+from qmq.auth.tokens import NAMELESS, TokenAuthenticator, TokenRules
+from qmq.config import AuthenticationSettings, NodeSettings
+from qmq.environment import Environment
+from qmq.errors import AuthenticationUnavailable, ConfigError, LoginRefused
+from qmq.server.clients.admission import counted_address
+from qmq.server.clients.login_cache import Decision, LoginCache
+from qmq.server.clients.password_checks import PasswordChecks
+from qmq.server.runtime.condition_group import ConditionGroup
+from qmq.server.runtime.contexts import Reporting
+
+UNAVAILABLE: Final = "authentication-unavailable"
+"""The condition, and the code of a refusal."""
+
+TOKENS_AT_ONCE: Final = 2
+TOKEN_SECONDS_MAX: Final = 5.0
+"""A token is checked in less than a millisecond, unless the disk of the keys hangs."""
+
+
+class AuthenticationContext(Reporting, Protocol):
+    """What the checks need of the node."""
+
+    environment: Environment
+
+
+class LoginCheck:
+    """One authenticator. `subject` names it in conditions."""
+
+    def __init__(
+        self,
+        context: AuthenticationContext,
+        authenticator: Authenticator,
+        subject: str,
+        *,
+        at_once: int,
+        timeout_seconds: float,
+        cache_seconds: float,
+    ) -> None:
+        self.authenticator = authenticator
+        self.turns = PasswordChecks(at_once)
+        self._environment = context.environment
+        self._subject = subject
+        self._timeout_seconds = timeout_seconds
+        self._cache = LoginCache(cache_seconds)
+        self._condition = ConditionGroup(context, UNAVAILABLE)
+        self._threads = threading.BoundedSemaphore(at_once)
+
+    async def grant_of(self, credentials: Credentials, until_left: Callable[[], Awaitable[None]]) -> Grant | None:
+        """The principal, or None for credentials that the authenticator does not know. Raises LoginRefused.
+
+        `until_left` runs while the check waits for its turn, as in `PasswordChecks.turn`.
+        """
+        digest = self._cache.digest_of(credentials)
+        found = self._cache.find(digest, trio.current_time())
+        if found is None:
+            async with self.turns.turn(counted_address(credentials.address), _user(credentials), until_left):
+                # Another connection with these credentials may have been checked meanwhile.
+                found = self._cache.find(digest, trio.current_time())
+                if found is None:
+                    found = (await self._ask(credentials),)
+                    self._cache.add(digest, found[0], trio.current_time())
+        decision = found[0]
+        if isinstance(decision, LoginRefused):
+            raise LoginRefused(decision.authenticator, decision.why, decision.code, decision.message)
+        return decision
+
+    async def _ask(self, credentials: Credentials) -> Decision:
+        """Let the authenticator decide. Raises LoginRefused if it cannot; that is not remembered."""
+        decision: Decision
+        try:
+            with trio.fail_after(self._timeout_seconds):
+                decision = await self._environment.run_abandonable(
+                    partial(self._in_thread, credentials, self._environment.now_us())
+                )
+        except LoginRefused as refused:
+            decision = refused
+        except trio.TooSlowError:
+            raise self._unavailable(f"no answer within {self._timeout_seconds:g} s") from None
+        except AuthenticationUnavailable as error:
+            raise self._unavailable(str(error)) from None
+        self.show_problem()
+        return decision
+
+    def _in_thread(self, credentials: Credentials, now_us: int) -> Grant | None:
+        if not self._threads.acquire(blocking=False):
+            raise AuthenticationUnavailable("its earlier calls still run")
+        try:
+            return self.authenticator.authenticate(credentials, now_us)
+        finally:
+            self._threads.release()
+
+    def _unavailable(self, why: str) -> LoginRefused:
+        self._condition.show([f"{self._subject}: {why}; logins that it decides are refused"])
+        text = "The login cannot be checked now; try again later."
+        return LoginRefused(self.authenticator.name, why, UNAVAILABLE, text)
+
+    def show_problem(self) -> None:
+        """The authenticator decides: clear the condition, or say what is wrong all the same."""
+        problem = self.authenticator.problem()
+        self._condition.show([] if problem is None else [f"{self._subject}: {problem}"])
+
+
+def _user(credentials: Credentials) -> str:
+    """What turns count by."""
+    if credentials.login is None or credentials.login in NAMELESS:
+        return credentials.token or credentials.passcode
+    return credentials.login
+
+
+def login_checks(context: AuthenticationContext, settings: NodeSettings) -> list[LoginCheck | None]:
+    """The authenticators in the order of the node file; None stands for the users. Blocks. Raises ConfigError."""
+    if not settings.authentication:
+        return [None]
+    return [None if one.kind == USERS else _check(context, one) for one in settings.authentication]
+
+
+def _check(context: AuthenticationContext, one: AuthenticationSettings) -> LoginCheck:
+    if one.kind == TOKEN:
+        tokens = _tokens(one)
+        subject = f"tokens of {one.issuer}"
+        return LoginCheck(
+            context, tokens, subject, at_once=TOKENS_AT_ONCE, timeout_seconds=TOKEN_SECONDS_MAX, cache_seconds=0.0
+        )
+    authenticator: Authenticator
+    if one.kind == HTTP:
+        assert one.url is not None, "the configuration was checked"
+        authenticator, subject = HttpAuthenticator(one.url, one.ca, one.timeout_seconds), one.url
+    else:
+        authenticator, subject = PluginAuthenticator(one.kind, one.options), f"entry point {one.kind}"
+    return LoginCheck(
+        context,
+        authenticator,
+        subject,
+        at_once=one.checks_at_once,
+        timeout_seconds=one.timeout_seconds,
+        cache_seconds=one.cache_seconds,
+    )
+
+
+def _tokens(one: AuthenticationSettings) -> TokenAuthenticator:
+    assert one.jwks is not None and one.issuer is not None and one.audience is not None, "the configuration was checked"
+    rules = TokenRules(
+        issuer=one.issuer,
+        audience=one.audience,
+        algorithms=one.algorithms,
+        leeway_seconds=one.leeway_seconds,
+        name_claim=one.name_claim,
+        groups_claim=one.groups_claim,
+        groups_prefix=one.groups_prefix,
+    )
+    try:
+        return TokenAuthenticator(rules, one.jwks)
+    except ValueError as error:
+        raise ConfigError([f"authentication: {one.jwks} {error}"]) from error
