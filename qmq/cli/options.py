@@ -18,6 +18,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_AT = "127.0.0.1:61613"
 
+TOKEN = "token"
+"""The login of a client that leaves its name to the token."""
+
+TOKEN_BYTES_MAX = 64 << 10
+
 SECONDS_MAX = 24.0 * 86400
 """Sockets count milliseconds in 31 bits and overflow beyond: 50 days would become a fraction of a second."""
 
@@ -97,6 +102,12 @@ def _login_options(key: Collection[str] = KEY) -> Callable[[F], F]:
         click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name; by default from QMQ_LOGIN."),
         click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password; safer in QMQ_PASSCODE."),
         click.option(
+            "--token-file",
+            type=FILE,
+            envvar="QMQ_TOKEN_FILE",
+            help="Log in with the token (JWT) in this file; by default from QMQ_TOKEN_FILE.",
+        ),
+        click.option(
             "--tls", "wants_tls", is_flag=True, help="Use TLS, with the certificate authorities of the system."
         ),
         click.option("--cafile", type=FILE, help="Use TLS, with the certificate authorities of this file."),
@@ -159,7 +170,24 @@ def _take_login(given: dict[str, Any]) -> Login:
     tls = None
     if given.pop("wants_tls") or cafile is not None or cert is not None:
         tls = tls_context(cafile, cert, key)
-    return Login(given.pop("login"), given.pop("passcode"), tls)
+    name, passcode, token_file = (given.pop(option) for option in ("login", "passcode", "token_file"))
+    if token_file is None:
+        return Login(name, passcode, tls)
+    if passcode is not None:
+        raise click.UsageError("give either a passcode or --token-file")
+    return Login(TOKEN if name is None else name, _read_token(token_file), tls)
+
+
+def _read_token(path: Path) -> str:
+    """The token in the file, without the line end. Raises Failed; the content of the file is in no error."""
+    try:
+        with path.open("rb") as file:
+            token = file.read(TOKEN_BYTES_MAX + 1).strip()
+    except OSError as error:
+        raise Failed(f"{path}: {error.strerror or error}") from error
+    if not token or len(token) > TOKEN_BYTES_MAX or not token.isascii() or not token.decode().isprintable():
+        raise Failed(f"{path}: has no token in one line of at most {TOKEN_BYTES_MAX} bytes")
+    return token.decode()
 
 
 def tls_context(cafile: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:

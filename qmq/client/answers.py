@@ -9,7 +9,7 @@ from qmq.client.requests import BLAMED_MAX, Request, RequestKind
 from qmq.errors import ClientError, Refused
 from qmq.wire.stomp import Frame
 
-NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "stopping", "unknown-ack"})
+NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "stopping", "token-expired", "unknown-ack"})
 """ERRORs without a receipt that no request can be blamed for."""
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 import trio
 
 from qmq.client.address import Rotation
-from qmq.client.core import Core
+from qmq.client.core import Core, Passcode
 from qmq.client.dial import Dial, dial
 from qmq.client.encode import Headers, Send
 from qmq.client.exchange import Phase
@@ -310,7 +310,7 @@ async def connect(
     nodes: str | Iterable[str],
     *,
     login: str | None = None,
-    passcode: str | None = None,
+    passcode: Passcode = None,
     client_id: str = "",
     tls: ssl.SSLContext | None = None,
     beat_seconds: float = 5.0,

@@ -11,7 +11,9 @@ What a lost connection means: SENDs and transactions of SENDs are written again 
 queue messages of the old connection are stale.
 """
 
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import Final
 
 from qmq.client.answers import Answers, error_of
 from qmq.client.encode import (
@@ -38,6 +40,11 @@ from qmq.wire.stomp import (
     parse_heartbeat,
 )
 
+FINAL_CODES: Final = frozenset({"login-failed", "login-required"})
+
+Passcode = str | Callable[[], str] | None
+"""A function is called at each login."""
+
 LIMITS = Limits(header_line_bytes_max=1 << 20, header_count_max=1000, header_bytes_max=4 << 20, body_bytes_max=64 << 20)
 """Of what a node may send. It is trusted more than a stranger, so these only stop nonsense."""
 
@@ -53,7 +60,7 @@ class Core:
         *,
         id: str,
         login: str | None = None,
-        passcode: str | None = None,
+        passcode: Passcode = None,
         client_id: str = "",
         beat_ms: int = 0,
         window_messages: int = 256,
@@ -93,12 +100,18 @@ class Core:
 
     # For the runner
 
+    @property
+    def final_codes(self) -> Collection[str]:
+        """Codes of refused logins that waiting does not heal."""
+        return FINAL_CODES if callable(self._passcode) else {*FINAL_CODES, "token-expired"}
+
     def begin(self, host: str) -> None:
         """A connection exists: log in."""
         assert self.phase is Phase.OFFLINE, self.phase
         self._exchange.phase = Phase.LOGGING_IN
         self._connection = Connection(Role.CLIENT, LIMITS)
-        self._exchange.output = [encode_connect(host, self._login, self._passcode, self._beat_ms, self.client_id)]
+        passcode = self._passcode() if callable(self._passcode) else self._passcode
+        self._exchange.output = [encode_connect(host, self._login, passcode, self._beat_ms, self.client_id)]
 
     def receive(self, data: bytes) -> None:
         """Bytes of the node.

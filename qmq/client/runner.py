@@ -29,9 +29,6 @@ SILENCE_FACTOR = 2.0
 BEAT_EARLY = 0.9
 """Of the agreed interval: beats leave a little sooner than promised, so that a busy moment does not cost the line."""
 
-FINAL_CODES = frozenset({"login-failed", "login-required"})
-"""Refusals of a login that waiting does not heal."""
-
 log = logging.getLogger("qmq.client")
 
 
@@ -131,7 +128,7 @@ class Runner:
                 await self._once(address)
             except Refused as refused:
                 self._note(address, f"refused: {refused}")
-                if refused.code in FINAL_CODES:
+                if refused.code in core.final_codes:
                     self._refused_by.add(address)
                 if self._refused_by.issuperset(self._rotation.addresses):
                     core.close(refused)

@@ -148,6 +148,41 @@ def test_login_and_passcode_are_sent_and_can_come_from_the_environment(
     assert node.received[0].head.headers["passcode"] == "s:ecret"
 
 
+def test_a_token_is_read_from_its_file(run: Run, node: StubNode, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("eyJ.eyJ.x\n", "utf-8")
+
+    run("send", "/queue/jobs", "x", "--token-file", str(file), "--at", node.at)
+    run("send", "/queue/jobs", "x", "--login", "ann", "--token-file", str(file), "--at", node.at)
+
+    shown = [frame.head.headers for frame in node.received if frame.head.command == "CONNECT"]
+    assert [(headers["login"], headers["passcode"]) for headers in shown] == [
+        ("token", "eyJ.eyJ.x"),
+        ("ann", "eyJ.eyJ.x"),
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "", "two\nlines", "\u00e9", "x" * 70_000])
+def test_a_file_without_a_token_is_an_error_that_does_not_show_it(
+    run: Run, node: StubNode, tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content, "utf-8")
+
+    result = run("send", "/queue/jobs", "x", "--token-file", str(file), "--at", node.at)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"qmq: {file}: ") and "two" not in result.stderr
+    assert node.received == []
+
+
+def test_a_token_and_a_passcode_exclude_each_other(run: Run, node: StubNode, tmp_path: Path) -> None:
+    given = ("--token-file", str(tmp_path / "token"), "--passcode", "x")
+
+    assert run("send", "/queue/jobs", "x", *given, "--at", node.at).exit_code == 2
+
+
 def refuse_third(node: StubNode, request: Frame) -> bytes | None:
     if request.head.command == "SEND" and request.body == b"three":
         return frame("ERROR", [("message", "the queue \x1b is full"), ("error-code", "queue-full")])
