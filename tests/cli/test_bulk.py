@@ -77,6 +77,7 @@ def test_missing_nodes_and_messages_that_were_left_are_named_and_end_it_with_exi
         "dry_run": False,
         "reason": "queue-full: no room",
         "nodes_missing": ["b", "c"],
+        "known": True,
     }
     assert "queue-full: no room" in result.stderr
     assert "b, c" in result.stderr
@@ -96,3 +97,13 @@ def test_one_message_is_singular(run: Run) -> None:
 
     with StubNode(answer) as node:
         assert run("purge", "/queue/q", "--at", node.at).output == "/queue/q: 1 message purged\n"
+
+
+@pytest.mark.parametrize("command", ["purge", "redrive", "delete"])
+def test_a_queue_that_is_not_known_is_named_on_stderr(run: Run, command: str) -> None:
+    with answers(("reason", ""), ("known", "false")) as node:
+        text = run(command, "/queue/typo", "--at", node.at)
+        facts = json.loads(run(command, "/queue/typo", "--at", node.at, "--json").stdout)
+
+    assert (text.exit_code, facts["known"]) == (0, False)
+    assert text.stderr == "qmq: /queue/typo has no messages, consumers or definitions: is the name right?\n"

@@ -8,7 +8,7 @@ import click
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import counted, print_json, printable
-from .request import JOB_SECONDS, check_kind, show_missing
+from .request import JOB_SECONDS, check_kind, is_known, show_missing, show_unknown
 
 COUNTS = ("messages", "subscribers", "durable-subscriptions")
 
@@ -66,7 +66,7 @@ def _delete(node: Endpoint, destination: str, more: list[tuple[str, str]], *, dr
     reason = answer.get("reason", "")
     if as_json:
         facts = {name.replace("-", "_"): count for name, count in counts.items()}
-        facts |= {"reason": reason, "nodes_missing": missing} if "reason" in answer else {}
+        facts |= {"reason": reason, "nodes_missing": missing, "known": is_known(answer)} if "reason" in answer else {}
         facts |= {name: json.loads(answer[name]) for name in ("declared", "bindings") if name in answer}
         print_json({"destination": destination, **facts, "dry_run": dry_run})
     else:
@@ -82,6 +82,7 @@ def _delete(node: Endpoint, destination: str, more: list[tuple[str, str]], *, dr
         if missing and not dry_run:
             later = "is deleted when it is back" if answer.get("declared") == "true" else "stays: run the command again"
             click.echo(printable(f"what {', '.join(missing)} has {later}"))
+    show_unknown(destination, is_known=is_known(answer))
     show_missing(answer)
 
 

@@ -8,7 +8,7 @@ import click
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import print_json, printable
-from .request import ask, check_kind
+from .request import ask, check_kind, show_unknown
 
 PEEK_MAX = 1000
 SHOWN = ("at_us", "event", "node")
@@ -31,6 +31,7 @@ def peek(destination: str, node: Endpoint, count: int, as_json: bool) -> None:
     check_kind(destination, ("queue", "topic", "fanout"))
     facts = ask(node, f"peek{destination}", [("count", str(count))])
     _show(facts, as_json)
+    show_unknown(destination, is_known=facts.get("known") is not False)
     if facts.get("more") and not as_json:
         click.echo(f"qmq: {destination} has more messages; see --count", err=True)
 

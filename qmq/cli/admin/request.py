@@ -57,12 +57,24 @@ def run_job(
     reason = answer.get("reason", "")
     if as_json:
         facts = {"destination": queue, **more, "messages": messages, "dry_run": dry_run}
-        print_json({**facts, "reason": reason, "nodes_missing": missing})
+        print_json({**facts, "reason": reason, "nodes_missing": missing, "known": is_known(answer)})
     else:
         would = "would be " if dry_run else ""
         to = f" to {more['to']}" if "to" in more else ""
         click.echo(printable(f"{queue}: {counted(messages, 'message')} {would}{DONE[verb]}{to}"))
+    show_unknown(queue, is_known=is_known(answer))
     show_missing(answer)
+
+
+def is_known(answer: Mapping[str, str]) -> bool:
+    """Whether a node has the queue of a request."""
+    return answer.get("known") != "false"
+
+
+def show_unknown(queue: str, *, is_known: bool) -> None:
+    """Say that a name may be misspelled. The exit code stays: what was asked for is so."""
+    if not is_known:
+        click.echo(f"qmq: {printable(queue)} has no messages, consumers or definitions: is the name right?", err=True)
 
 
 def show_missing(answer: Mapping[str, str]) -> None:

@@ -37,6 +37,9 @@ CLIENT_LEFT: Final = "client-left"
 
 Facts = dict[str, Any]
 
+UNKNOWN: Final[Facts] = {"known": False}
+"""Facts about a queue of which a node has no messages, consumers or definitions: its name may be misspelled."""
+
 
 class BulkContext(Engine, Committing, Reporting, Protocol):
     """What bulk jobs need of the node."""
@@ -81,13 +84,14 @@ async def run_bulk_job(context: BulkContext, job: BulkJob, coverage: Coverage | 
     """Run `job` on this node.
 
     Returns how many `messages` it settled, and `reason`: why it stopped early, or left some of them; "" if it did not.
+    With `known` false the node has no such queue.
     """
     run = _Run(context, job, coverage)
     try:
         await run.all()
     except Refused as refused:
         run.reason = f"{refused.code}: {refused.message}"
-    return {"messages": run.done, "reason": run.reason}
+    return {"messages": run.done, "reason": run.reason, **({} if run.is_known else UNKNOWN)}
 
 
 class _Run:
@@ -103,6 +107,7 @@ class _Run:
         self._uncheckpointed = 0
         self.done = 0
         self.reason = ""
+        self.is_known = True
 
     @property
     def _is_over(self) -> bool:
@@ -118,6 +123,7 @@ class _Run:
         await context.flushed()
         is_up = await context.checkpoints.bring_up()
         head = await context.environment.run_blocking(self._head)
+        self.is_known = head is not None or job.queue in context.broker.queues.by_name
         if head is not None:
             for priority in head.priorities:
                 await self._level(priority, page_limit(head.messages, head.body_bytes))

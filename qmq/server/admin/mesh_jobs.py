@@ -22,7 +22,16 @@ import trio
 from qmq.broker.messages.message import Message
 from qmq.errors import LogBroken, Refused
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.server.admin.bulk_jobs import CLIENT_LEFT, BulkContext, BulkJob, Coverage, Facts, all_until, run_bulk_job
+from qmq.server.admin.bulk_jobs import (
+    CLIENT_LEFT,
+    UNKNOWN,
+    BulkContext,
+    BulkJob,
+    Coverage,
+    Facts,
+    all_until,
+    run_bulk_job,
+)
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
@@ -89,6 +98,7 @@ class MeshJobs:
         context = self._context
         messages = asked = 0
         reason = ""
+        is_known = False
         missing: list[str] = []
         for name in [context.origin.node, *sorted(context.peer_names)]:
             if job.count and messages >= job.count:
@@ -107,6 +117,7 @@ class MeshJobs:
                 missing.append(name)
                 continue
             messages += facts["messages"]
+            is_known = is_known or facts.get("known") is not False
             reason = reason or facts["reason"]
             if facts["reason"].startswith("not-serving"):
                 missing.append(name)
@@ -116,6 +127,7 @@ class MeshJobs:
             "nodes_asked": asked,
             "nodes_answered": asked - len(missing),
             "nodes_missing": missing,
+            **({} if is_known or missing else UNKNOWN),
         }
 
     async def _at(self, peer: str, job: BulkJob, check: Callable[[], None]) -> Facts | None:

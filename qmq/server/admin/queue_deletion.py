@@ -39,6 +39,7 @@ async def delete_queue(
     """Delete `queue` as the request says. Raises Refused if it has consumers, unless the request is forced."""
     jobs = context.mesh_jobs
     is_forced, is_dry_run = is_said(headers, "force"), is_said(headers, "dry-run")
+    is_defined = bool(definitions_of(context, queue))
     job = BulkJob(verb="delete", queue=queue, id=jobs.new_id(), is_dry_run=True, is_forced=is_forced)
     facts = await jobs.everywhere(job)
     code, _, message = facts["reason"].partition(": ")
@@ -49,6 +50,8 @@ async def delete_queue(
         raise Refused("not-empty", f"{queue} has {facts['messages']} messages that wait{missing}.")
     if not is_dry_run:
         facts = await jobs.everywhere(replace(job, id=jobs.new_id(), is_dry_run=False))
+    if is_defined:
+        facts.pop("known", None)
     return {**facts, **await delete_definitions(context, queue, user, is_dry_run=is_dry_run)}
 
 

@@ -73,7 +73,12 @@ async def test_a_purge_empties_a_queue_and_a_restart_brings_nothing_back(autojum
     async with rig.run():
         client = await rig.connect()
         assert await contents(client) == []
-        assert await ask(client, "purge/queue/q") == {"messages": "0", "reason": "", "dry-run": "false"}
+        assert await ask(client, "purge/queue/q") == {
+            "messages": "0",
+            "reason": "",
+            "known": "false",
+            "dry-run": "false",
+        }
 
 
 async def test_a_dry_run_counts_and_changes_nothing(autojump_clock: MockClock) -> None:
@@ -453,3 +458,19 @@ async def test_a_client_that_sends_more_while_its_job_runs_is_answered(
 
         assert (await client.next("RECEIPT")).head.headers["messages"] == "20"
         assert await client.receipt() == "more"
+
+
+@pytest.mark.parametrize("verb", ["purge", "redrive", "delete", "peek"])
+async def test_a_queue_that_no_node_has_is_said_to_be_unknown(autojump_clock: MockClock, verb: str) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client = await mesh.connect("a")
+        await fill(await mesh.connect("b"), "1", queue=DEAD)
+        await until_alike(mesh)
+        scope = {} if verb == "peek" else {"scope": "mesh"}
+
+        unknown = await ask(client, f"{verb}/queue/typo", **scope, dry_run="true")
+        known = await ask(client, f"{verb}{DEAD}", **scope, dry_run="true")
+        await ask(client, "pause/queue/typo")
+        paused = await ask(client, f"{verb}/queue/typo", **scope, dry_run="true")
+
+        assert [one.get("known") for one in (unknown, known, paused)] == ["false", None, None]
