@@ -8,7 +8,7 @@ import pytest
 from qmq.wire.stomp import Frame
 
 from .conftest import Run
-from .stub import StubNode, message, polite
+from .stub import StubNode, frame, message, polite
 
 Q = "/queue/jobs.*"
 FILE = {"qmq_definitions": 1, "definitions": {"policy": {Q: {"delivery_limit": 5}}}}
@@ -127,3 +127,22 @@ def test_a_diff_shows_no_password_hash(run: Run, tmp_path: Path) -> None:
         assert f'"password_hash": "{secret}"' not in text.stdout
     assert [(row["mesh"] or {}).get("password_hash") for row in rows] == ["hidden", None]
     assert [row["file"]["password_hash"] for row in rows] == ["hidden, another", "hidden"]
+
+
+def test_a_diff_says_why_an_import_would_refuse_the_file(run: Run, tmp_path: Path) -> None:
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        if got.head.command != "SEND":
+            return polite(node, got)
+        if got.head.headers["destination"].endswith("/export"):
+            return message(1, json.dumps({"document": FILE}).encode())
+        assert got.head.headers["dry-run"] == "true"
+        return frame("ERROR", [("message", "policy /queue/x: unknown key ttl"), ("error-code", "bad-definition")])
+
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps({"qmq_definitions": 1, "definitions": {"policy": {"/queue/x": {"ttl": 1}}}}))
+    with StubNode(answer) as node:
+        result = run("definitions", "diff", str(file), "--at", node.at)
+
+    assert result.exit_code == 1
+    assert 'policy /queue/x: - → {"ttl": 1}' in result.stdout
+    assert "policy /queue/x: unknown key ttl" in result.stderr

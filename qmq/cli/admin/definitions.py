@@ -68,9 +68,11 @@ def import_(file: BinaryIO, node: Endpoint, quorum: bool, dry_run: bool, as_json
 def diff(file: BinaryIO, node: Endpoint, as_json: bool) -> None:
     """Show how the definitions of the mesh differ from a file.
 
-    FILE is as for `import`. Password hashes are not shown, only whether they differ. Exit code 1 if they differ.
+    FILE is as for `import`. Password hashes are not shown, only whether they differ. Exit code 1 if there is a
+    difference; a line on stderr says why, if `import` would refuse the file.
     """
-    wanted, left_out = read_document(file.read())
+    data = file.read()
+    wanted, left_out = read_document(data)
     present, _ = read_document(json.dumps(_export(node)).encode())
     rows = [
         {"kind": kind, "name": name, **_without_secrets(mesh, in_file)}
@@ -84,6 +86,8 @@ def diff(file: BinaryIO, node: Endpoint, as_json: bool) -> None:
         for line in left_out:
             click.echo(printable(f"left out: {line}"))
     if rows:
+        # What differs is of little use if the file cannot be imported: a key may be misspelled.
+        ask(node, "definitions/import", change_headers(quorum=False, dry_run=True), data)
         raise SystemExit(1)
 
 
