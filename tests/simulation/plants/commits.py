@@ -45,7 +45,7 @@ def shipped_before_fsync() -> Iterator[None]:
         return append_synced(journal, *arguments, **settings)
 
     async def commit(commits: Commits, group: list[Outcome]) -> None:
-        batches = encode_group(commits._broker.origin, group)
+        batches = encode_group(commits._broker.origin, group, commits._shares_bodies())
         begin = commits.committed_end
         if batches:
             commits.committed_end = commits._journal.append(batches, settle_only=True)

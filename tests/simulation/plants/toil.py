@@ -57,12 +57,12 @@ def letter_and_settle_apart() -> Iterator[None]:
 
     encode = journal.encode_records
 
-    def encode_apart(origin: Origin, outcomes: list[Outcome]) -> list[bytes]:
+    def encode_apart(origin: Origin, outcomes: list[Outcome], shares: bool) -> list[bytes]:
         records = [record for out in outcomes for record in out.records]
         if not any(isinstance(one, Message) and one.envelope.destination == DEAD_LETTERS for one in records):
-            return encode(origin, outcomes)
+            return encode(origin, outcomes, shares)
         with patch.object(journal, "OUTCOME_BYTES_MAX", 0), patch.object(journal, "BATCH_BYTES_TARGET", 1):
-            return encode(origin, outcomes)
+            return encode(origin, outcomes, shares)
 
     begin = Broker.__init__
 
