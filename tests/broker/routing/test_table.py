@@ -333,3 +333,64 @@ def test_a_bad_exchange_is_refused_with_the_key(name: str, value: dict[str, obje
         read_exchange(name, value)
 
     assert refused.value.code == "bad-definition"
+
+
+def test_the_order_of_changes_has_no_effect() -> None:
+    rng = random.Random(27)
+    names, keys = ["a", "b", "amq.topic"], ["k", "k.*", "#", ""]
+    exchanges = [
+        Exchange(name, type, alternate)
+        for name in "ab"
+        for type in ("direct", "topic", "fanout")
+        for alternate in ("", "a", "b")
+    ]
+    bindings = [
+        Binding(f"/exchange/{name}", f"/queue/{number}", key, {})
+        for number, (name, key) in enumerate(itertools.product(names, keys))
+    ]
+    for _ in range(100):
+        # What is left when all is over, and what comes and goes before.
+        left: list[Exchange | Binding] = [*_one_of_each(rng.sample(exchanges, 3)), *rng.sample(bindings, 6)]
+        passing = [one for one in (*rng.sample(exchanges, 3), *rng.sample(bindings, 3)) if one not in left]
+        expected = _table_of(left)
+        rng.shuffle(left)
+
+        found = RoutingTable()
+        for one in left:
+            for other in rng.sample(passing, rng.randint(0, len(passing))):
+                if isinstance(other, Binding):
+                    found.add(other)
+                    found.remove(other)
+                elif not any(isinstance(kept, Exchange) and kept.name == other.name for kept in left):
+                    found.put_exchange(other)
+                    found.remove_exchange(other.name)
+                else:
+                    # Another type or alternate, until the one that stays arrives.
+                    found.put_exchange(other)
+            _apply(found, one)
+        for exchange in left:
+            if isinstance(exchange, Exchange):
+                found.put_exchange(exchange)
+
+        assert found.exchanges == expected.exchanges
+        assert found.without_effect() == expected.without_effect()
+        for name, key in itertools.product(names, ["k", "k.x", "", "z"]):
+            assert queues(found, name, key) == queues(expected, name, key), (left, name, key)
+
+
+def _one_of_each(exchanges: list[Exchange]) -> list[Exchange]:
+    return list({one.name: one for one in exchanges}.values())
+
+
+def _table_of(definitions: list[Exchange | Binding]) -> RoutingTable:
+    table = RoutingTable()
+    for one in sorted(definitions, key=lambda one: (isinstance(one, Binding), one.name)):
+        _apply(table, one)
+    return table
+
+
+def _apply(table: RoutingTable, definition: Exchange | Binding) -> None:
+    if isinstance(definition, Binding):
+        table.add(definition)
+    else:
+        table.put_exchange(definition)

@@ -5,6 +5,7 @@ from typing import Any
 
 import argon2
 import pytest
+import trio
 from trio.testing import MockClock
 
 from qmq.broker.routing.binding import Binding
@@ -417,3 +418,37 @@ async def test_a_binding_whose_exchange_the_other_side_deletes_has_no_effect(aut
         assert not any("bindings-unfit" in conditions(node) for node in mesh.nodes.values())
         await publish(c, "/exchange/orders/key", "here")
         assert await consumed(c, 1) == [b"here"]
+
+
+@pytest.mark.parametrize("destination", ["/topic/t", "/exchange/amq.direct/k"])
+async def test_a_send_that_is_repeated_on_another_node_is_copied_once(
+    autojump_clock: MockClock, destination: str
+) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        a, b = await mesh.connect("a"), await mesh.connect("b")
+        await bind(a, "/topic/t")
+        await bind(a, "/exchange/amq.direct", key="k")
+        await until_alike(mesh)
+        assert await publish(a, destination, "once", dedup_id="7") == "RECEIPT"
+
+        await b.send(send(destination, "once", "again", dedup_id="7", redelivered="true"))
+
+        assert (await b.next("RECEIPT")).head.headers["duplicate"] == "true"
+        assert await consumed(b, 1) == [b"once"]
+        await nothing_more(b)
+
+
+async def test_a_message_that_expires_does_so_in_each_queue(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await bind(client, "/exchange/amq.fanout", "/queue/one")
+        await bind(client, "/exchange/amq.fanout", "/queue/two")
+        await publish(client, "/exchange/amq.fanout", "short", ttl="1000")
+        await publish(client, "/exchange/amq.fanout", "long")
+
+        await trio.sleep(2)
+
+        assert await consumed(client, 1, "/queue/one") == [b"long"]
+        await client.send(subscribe("/queue/two", "two"))
+        assert await client.messages(1) == [b"long"]
