@@ -38,6 +38,10 @@ READER = "reader"
 DEFINED = ("/queue/defined-x", "/queue/defined-y", "/fanout/defined")
 """Of these only policies change."""
 
+SOURCE = "/topic/source"
+BOUND = ("/queue/bound-a", "/queue/bound-b")
+"""Operators bind them to SOURCE and unbind them, and no consumer comes before the end."""
+
 READ_BYTES = 1 << 20
 
 PAGE_MESSAGES = 2
@@ -74,6 +78,7 @@ class Given:
     """A message of an operated queue as a consumer was given it."""
 
     id: str
+    queue: str
     dot: Dot
     node: str
     since: float
@@ -93,6 +98,10 @@ class Operations:
     given: list[Given] = field(default_factory=list)
     denials: dict[tuple[str, str], tuple[frozenset[Version], float]] = field(default_factory=dict)
     """(node, action) → the definitions on that node that deny it to READER, and since when they are these."""
+    bound: dict[tuple[str, str], tuple[Version | None, float]] = field(default_factory=dict)
+    """(node, queue) → the binding of the queue that the node has, and since when that is so."""
+    expected: dict[str, dict[str, bool]] = field(default_factory=dict)
+    """Message that was sent to SOURCE → each queue of which it is certain whether it gets a copy."""
     begun: trio.Event = field(default_factory=trio.Event)
     """The next job begins, on whichever node."""
     is_restored: bool = False
@@ -111,6 +120,11 @@ class Operations:
             self.denials.pop((node, action), None)
         elif self.denials.get((node, action), ((), 0.0))[0] != versions:
             self.denials[node, action] = versions, trio.current_time()
+
+    def bind(self, node: str, queue: str, version: Version | None) -> None:
+        """At this moment `node` has this binding of `queue`."""
+        if (node, queue) not in self.bound or self.bound[node, queue][0] != version:
+            self.bound[node, queue] = version, trio.current_time()
 
     def denied_for(self, node: str, action: str) -> float:
         """For how many seconds `node` has known that READER may not do this; 0.0: it may."""

@@ -14,7 +14,7 @@ from tests.simulation.checks import operations
 from tests.simulation.checks.operations import History
 from tests.simulation.evidence import Excuses
 from tests.simulation.ledger import Ledger
-from tests.simulation.operations import OPERATED, Change, Given, Job, Operations
+from tests.simulation.operations import BOUND, OPERATED, Change, Given, Job, Operations
 
 N1, N2 = Origin("n1", 1), Origin("n2", 2)
 QUEUE = OPERATED[0]
@@ -45,8 +45,10 @@ def purge(had: int, **settings: object) -> Job:
     return Job("n1", BulkJob(**values), {N1: had}, 1.0, 2.0)  # type: ignore[arg-type]  # the settings are its fields
 
 
-def given(sequence: int = 5, *, origin: Origin = N1, since: float = 3.0, is_final: bool = True) -> Given:
-    return Given(MESSAGE, Dot(origin, sequence), "n1", since, is_final)
+def given(
+    sequence: int = 5, *, origin: Origin = N1, since: float = 3.0, is_final: bool = True, queue: str = QUEUE
+) -> Given:
+    return Given(MESSAGE, queue, Dot(origin, sequence), "n1", since, is_final)
 
 
 def wrongs(found: list[str]) -> list[str]:
@@ -121,6 +123,26 @@ def test_a_confirmed_change_must_be_in_a_journal_or_a_later_one_or_was_only_on_a
     assert judged(version) == []
     assert judged(later) == []
     assert judged(gone=frozenset({version.dot})) == []
+
+
+def test_a_queue_has_one_copy_at_most_and_another_queue_has_its_own() -> None:
+    one, other = given(5, queue=BOUND[0]), given(6, queue=BOUND[1])
+
+    assert operations.copied_twice(Operations(given=[one, other, one])) == []
+    assert wrongs(operations.copied_twice(Operations(given=[one, given(6, queue=BOUND[0])]))) == ["B1"]
+    assert operations.given_twice(Operations(given=[one, other]), set()) == []
+
+
+def test_a_queue_has_a_copy_exactly_if_it_was_bound_for_a_while(ledger: Ledger) -> None:
+    def judged(is_bound: bool, *copies: Given, **lost: Dot) -> list[str]:
+        ledger.operations.expected = {MESSAGE: {BOUND[0]: is_bound}}
+        ledger.operations.given = list(copies)
+        return wrongs(operations.copied_wrongly(ledger, Excuses(ids=dict(lost) and {MESSAGE: Dot(N1, 5)})))
+
+    copy = given(queue=BOUND[0])
+    assert judged(True, copy) == judged(False) == []
+    assert judged(True) == judged(False, copy) == judged(True, given(queue=BOUND[1])) == ["B2"]
+    assert judged(True, lost=Dot(N1, 5)) == []
 
 
 def test_rights_count_as_denied_since_the_definitions_are_the_same() -> None:

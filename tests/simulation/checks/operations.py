@@ -8,6 +8,8 @@ O4   what a node has settled by a purge, move or deletion it does not give again
 D1   in the end all nodes have the same definitions: of each key the latest version that any journal has
 D2   a confirmed change is among the records, unless only a lost disk had it
 D3   each node applies the policies that it has
+B1   a queue has one copy at most of a message that was sent to its source
+B2   it has a copy if the node that took the message had the binding for a while, and none if it had none
 P1   a user who may not consume is given nothing, a moment after the node has the permission; the client says so itself
 P2   nor is a message of that user accepted
 """
@@ -25,7 +27,7 @@ from qmq.storage.format.record import RecordKind, unpack_dots
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import Excuses, batches_of
 from tests.simulation.ledger import Ledger, id_of
-from tests.simulation.operations import BURIED, DEFINED, OPERATED, Job, Operations
+from tests.simulation.operations import BOUND, BURIED, DEFINED, OPERATED, Job, Operations
 from tests.simulation.plan import Family
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.serve_operated import kind_of
@@ -84,6 +86,8 @@ def broken(stage: Stage) -> list[str]:
     wrongs = lost(ledger, history, excuses)
     wrongs += given_twice(ledger.operations, stage.lookout.taken_over)
     wrongs += given_again(ledger.operations, excuses.nodes)
+    wrongs += copied_twice(ledger.operations)
+    wrongs += copied_wrongly(ledger, excuses)
     model = DefinitionTable(history.definitions)
     for member in members:
         wrongs += unlike(member, model, excuses.dots)
@@ -126,7 +130,7 @@ def given_twice(operations: Operations, taken_over: Collection[str]) -> list[str
     """O3."""
     records: dict[str, set[Dot]] = {}
     for one in operations.given:
-        if one.is_final:
+        if one.is_final and one.queue not in BOUND:
             records.setdefault(one.id, set()).add(one.dot)
     return [
         f"O3 twice: {message_id} was given as {sorted(dots)}"
@@ -143,6 +147,30 @@ def given_again(operations: Operations, forgetful: Collection[str]) -> list[str]
         if one.node not in forgetful
         and (at := operations.settled.get((one.node, one.dot))) is not None
         and one.since > at
+    ]
+
+
+def copied_twice(operations: Operations) -> list[str]:
+    """B1."""
+    copies: dict[tuple[str, str], set[Dot]] = {}
+    for one in operations.given:
+        if one.queue in BOUND:
+            copies.setdefault((one.id, one.queue), set()).add(one.dot)
+    return [
+        f"B1 twice: {message_id} was copied to {queue} as {sorted(dots)}"
+        for (message_id, queue), dots in copies.items()
+        if len(dots) > 1
+    ]
+
+
+def copied_wrongly(ledger: Ledger, excuses: Excuses) -> list[str]:
+    """B2."""
+    copied = {(one.id, one.queue) for one in ledger.operations.given}
+    return [
+        f"B2 {'missing' if is_bound else 'copied'}: {message_id} and {queue}, at {ledger.sent[message_id].node}"
+        for message_id, queues in ledger.operations.expected.items()
+        for queue, is_bound in queues.items()
+        if message_id not in excuses.ids and ((message_id, queue) in copied) is not is_bound
     ]
 
 

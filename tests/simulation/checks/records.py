@@ -12,6 +12,7 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.storage.format.batch import REST
 from tests.simulation.evidence import Excuses, Log, Published
 from tests.simulation.ledger import Ledger
+from tests.simulation.operations import BOUND, SOURCE
 from tests.simulation.workloads.names import INSISTED, INSISTED_QUEUE
 
 
@@ -63,10 +64,12 @@ def inventions(records: Mapping[Dot, Published], ledger: Ledger, adopted: Collec
     for dot in sorted(records):
         record = records[dot]
         sent = ledger.sent.get(record.id)
-        if sent is None or sent.body != record.body or sent.destination != record.destination:
+        is_copy = record.destination in BOUND and sent is not None and sent.destination == SOURCE
+        if sent is None or sent.body != record.body or not (is_copy or sent.destination == record.destination):
             wrong.append(f"I2 log: {dot} holds {record.id} as nobody sent it")
             continue
-        if dot in adopted or record.destination in (INSISTED, INSISTED_QUEUE):  # of the latter see `moves`
+        # Of the latter see `moves`, and of copies `operations`.
+        if dot in adopted or is_copy or record.destination in (INSISTED, INSISTED_QUEUE):
             continue
         if sent.node != dot.origin.node:
             wrong.append(f"I2 elsewhere: {dot} is {record.id}, which was sent to {sent.node}")

@@ -17,11 +17,12 @@ from qmq.definitions.tombstones import TombstoneRounds
 from qmq.dots import Dot
 from qmq.errors import Refused
 from qmq.server.admin.bulk_jobs import _Run
+from tests.simulation.operations import BOUND
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
 
-@plant(Family.OPERATORS, "D1", seed=5)
+@plant(Family.OPERATORS, "D1", seed=6)
 def tombstone_dropped_early() -> Iterator[None]:
     """A node forgets a deletion with its next checkpoint, whatever the others know."""
 
@@ -32,7 +33,7 @@ def tombstone_dropped_early() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "P1", "P2", seed=2)
+@plant(Family.OPERATORS, "P1", "P2", seed=1)
 def permission_cached() -> Iterator[None]:
     """A change of permissions counts for the next login of a user, and not for the sessions that there are."""
 
@@ -44,7 +45,7 @@ def permission_cached() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "O2", seed=12)
+@plant(Family.OPERATORS, "O2", seed=4)
 def purge_settles_what_arrived_later() -> Iterator[None]:
     """A purge ends with all that its queue holds by then, and not with what was there when it began."""
     real = _Run.all
@@ -52,7 +53,7 @@ def purge_settles_what_arrived_later() -> Iterator[None]:
     async def all_that_is_there(run: _Run) -> None:
         await real(run)
         context, job = run._context, run._job
-        if job.verb == "purge" and not (job.count or job.selector):
+        if job.verb in ("purge", "delete") and not job.selector and not job.is_dry_run:
             out = Outcome(now_us=context.environment.now_us())
             context.broker.bulk_settlement.purge(context.broker.bulk_settlement.in_memory(job.queue), out)
             context.submit(out)
@@ -107,4 +108,21 @@ def move_as_two_records() -> Iterator[None]:
 def redrive_sends_twice_on_retry() -> Iterator[None]:
     """A redrive that is interrupted begins again with dead letters that it has sent."""
     with _copied_first(lambda target: not target):
+        yield
+
+
+@plant(Family.OPERATORS, "B1", seed=1)
+def binding_applied_twice() -> Iterator[None]:
+    """A peer that receives a copy copies it, too."""
+    accept = Broker.accept
+    copied: set[tuple[str, bytes]] = set()
+
+    def accept_and_copy(broker: Broker, message: Message, out: Outcome) -> None:
+        accept(broker, message, out)
+        copy = message.envelope.destination, message.body
+        if copy[0] in BOUND and copy not in copied:
+            copied.add(copy)
+            broker.send(message.envelope, message.body, out.now_us, out)
+
+    with patch.object(Broker, "accept", accept_and_copy):
         yield

@@ -6,6 +6,7 @@ Each draws from a generator of its own name, so another client more does not cha
 import trio
 
 from tests.simulation.ledger import Place
+from tests.simulation.operations import GUARDED, OPERATED, SOURCE
 from tests.simulation.plan import Family
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.collect import collect
@@ -19,7 +20,7 @@ from tests.simulation.workloads.names import FANOUTS, INSISTED_QUEUE
 from tests.simulation.workloads.operate import operate, restore
 from tests.simulation.workloads.publish import publish
 from tests.simulation.workloads.roll_call import attend, call_the_roll
-from tests.simulation.workloads.serve_operated import consume_operated, supply_operated, use_guarded, watch_rights
+from tests.simulation.workloads.serve_operated import consume_operated, supply_operated, use_guarded, watch_definitions
 from tests.simulation.workloads.take_turns import pile_up, take_turns
 from tests.simulation.workloads.toil import make_trouble, selector_cost
 
@@ -36,7 +37,8 @@ def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
     if stage.plan.family is Family.OPERATORS:
         for number in range(2):
             nursery.start_soon(operate, stage, f"m{number}")
-            nursery.start_soon(supply_operated, stage, f"o{number}")
+            nursery.start_soon(supply_operated, stage, f"o{number}", (*OPERATED, *OPERATED, GUARDED))
+        nursery.start_soon(supply_operated, stage, "v0", (SOURCE,))
     if stage.plan.quiet:
         nursery.start_soon(pile_up, stage, "b0")
 
@@ -71,7 +73,7 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
         nursery.start_soon(collect, stage, "q0")
     if plan.family is Family.OPERATORS:
         nursery.start_soon(restore, stage, "m9")
-        nursery.start_soon(watch_rights, stage)
+        nursery.start_soon(watch_definitions, stage)
         nursery.start_soon(use_guarded, stage, "g0")
         for number in range(2):
             nursery.start_soon(consume_operated, stage, f"d{number}")

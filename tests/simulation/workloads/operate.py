@@ -15,7 +15,7 @@ from qmq.definitions.definition import Key
 from qmq.dots import Vector, covers, merge
 from qmq.wire.stomp import Frame, encode_frame
 from tests.simulation.cluster import Member
-from tests.simulation.operations import BURIED, DEFINED, GUARDED, OPERATED, READER, Change
+from tests.simulation.operations import BOUND, BURIED, DEFINED, GUARDED, OPERATED, READER, SOURCE, Change
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.client import Client, GoneError, connected
 
@@ -44,7 +44,7 @@ async def operate(stage: Stage, name: str) -> None:
         member = rng.choice(stage.in_reach)
         number += 1
         try:
-            await rng.choices((_define, _pause, _settle_in_bulk, _guard), (5, 1, 8, 2))[0](
+            await rng.choices((_define, _pause, _settle_in_bulk, _guard, _bind), (5, 1, 9, 2, 2))[0](
                 stage, name, member, rng, number
             )
         except GoneError as gone:
@@ -78,7 +78,7 @@ async def _pause(stage: Stage, name: str, member: Member, rng: random.Random, nu
 
 async def _settle_in_bulk(stage: Stage, name: str, member: Member, rng: random.Random, number: int) -> None:
     """Purge, move, redrive or delete."""
-    verb = rng.choices(("purge", "move", "redrive", "delete"), (2, 7, 4, 1))[0]
+    verb = rng.choices(("purge", "move", "redrive", "delete"), (3, 7, 4, 1))[0]
     queue, target = rng.choice((OPERATED, OPERATED[::-1]))
     headers = {"scope": rng.choice(("mesh", "mesh", "node"))}
     if verb == "redrive":
@@ -93,6 +93,12 @@ async def _settle_in_bulk(stage: Stage, name: str, member: Member, rng: random.R
         if rng.random() < 0.4:
             headers["count"] = str(rng.randint(1, 8))
     await _request(stage, name, member, f"{verb}{queue}", headers)
+
+
+async def _bind(stage: Stage, name: str, member: Member, rng: random.Random, number: int) -> None:
+    """Bind a queue to its source, or unbind it."""
+    verb = rng.choice(("bind", "bind", "unbind"))
+    await _request(stage, name, member, f"{verb}{rng.choice(BOUND)}", {"source": SOURCE})
 
 
 async def _change(stage: Stage, name: str, member: Member, key: Key, value: dict[str, Any] | None) -> None:

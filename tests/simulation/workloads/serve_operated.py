@@ -6,7 +6,7 @@ each message that is left is given once.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import trio
 
@@ -14,7 +14,7 @@ from qmq.definitions.definition import Key, Version
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Sent, dot_of
-from tests.simulation.operations import BURIED, GUARDED, OPERATED, READER, Given
+from tests.simulation.operations import BOUND, BURIED, GUARDED, OPERATED, READER, SOURCE, Given
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.client import Client, GoneError, connected
 from tests.simulation.workloads.operate import DENIALS
@@ -30,7 +30,7 @@ KINDS = 3
 """Of messages: every third one is of one kind, for selectors."""
 
 
-async def supply_operated(stage: Stage, name: str) -> None:
+async def supply_operated(stage: Stage, name: str, destinations: Sequence[str]) -> None:
     """Send for as long as the phase of faults lasts."""
     rng = random.Random(f"{stage.plan.seed}/{name}")
     until = trio.current_time() + stage.plan.seconds
@@ -44,7 +44,7 @@ async def supply_operated(stage: Stage, name: str) -> None:
                     burst: list[Sent] = []
                     for _ in range(rng.randint(2, 8)):
                         number += 1
-                        destination = rng.choice((*OPERATED, *OPERATED, GUARDED))
+                        destination = rng.choice(destinations)
                         message = stage.ledger.send(name, number, member.name, destination, rng)
                         message.connected_at = connected_at
                         burst.append(message)
@@ -80,6 +80,12 @@ async def _send(stage: Stage, member: Member, client: Client, burst: list[Sent])
 def _confirmed(stage: Stage, member: Member, message: Sent, headers: Mapping[str, str]) -> None:
     assert member.node is not None
     stage.ledger.receipt(message, member.node.origin, int(headers.get("copies", default_copies(stage))))
+    if message.destination == SOURCE:
+        # Of what has just changed it is not certain whether the node copied by it.
+        bound = [(queue, *stage.ledger.operations.bound[member.name, queue]) for queue in BOUND]
+        stage.ledger.operations.expected[message.id] = {
+            queue: version is not None for queue, version, since in bound if since + RIGHT_SECONDS < message.at
+        }
 
 
 def kind_of(message_id: str) -> str:
@@ -109,7 +115,7 @@ async def _consume(
 ) -> None:
     ledger = stage.ledger
     since = trio.current_time()
-    for queue in (*OPERATED, BURIED, GUARDED) if is_final else OPERATED:
+    for queue in (*OPERATED, *BOUND, BURIED, GUARDED) if is_final else OPERATED:
         headers = [("destination", queue), ("id", queue), ("ack", "client-individual"), ("prefetch-count", "3")]
         await client.send(encode_frame("SUBSCRIBE", [*headers, ("dead-letter", BURIED)]))
     stage.trace.note(f"{name} consumes at {member.name}")
@@ -118,13 +124,13 @@ async def _consume(
             head = frame.head.headers
             if frame.head.command != "MESSAGE":
                 continue
-            message_id = ledger.match_moved(name, (*OPERATED, GUARDED), frame.body)
+            message_id = ledger.match_moved(name, (*OPERATED, GUARDED, SOURCE), frame.body)
             if message_id is None:
                 continue
             stage.trace.note(f"{name} is given {message_id} as {head['message-id']}")
             ledger.note_mark(head)
             dot = dot_of(head["message-id"])
-            ledger.operations.given.append(Given(message_id, dot, member.name, since, is_final))
+            ledger.operations.given.append(Given(message_id, head["destination"], dot, member.name, since, is_final))
             drawn = 1.0 if is_final else rng.random()
             if drawn < 0.4:
                 await client.send(encode_frame("NACK", [("id", head["ack"]), ("requeue", "false")]))
@@ -186,13 +192,23 @@ async def _read_guarded(stage: Stage, name: str, member: Member, client: Client)
                 await client.send(encode_frame("ACK", [("id", head["ack"])]))
 
 
-async def watch_rights(stage: Stage) -> None:
-    """Write down which nodes have definitions that take rights of the user away; for ever."""
+async def watch_definitions(stage: Stage) -> None:
+    """Write down which nodes have definitions that take rights of the user away, and bindings; for ever."""
+    operations = stage.ledger.operations
     while True:
         for member in stage.members:
             for action in ("send", "subscribe"):
-                stage.ledger.operations.deny(member.name, action, _denials(member, action))
+                operations.deny(member.name, action, _denials(member, action))
+            for queue in BOUND:
+                operations.bind(member.name, queue, _binding(member, queue))
         await trio.sleep(LOOK_SECONDS)
+
+
+def _binding(member: Member, queue: str) -> Version | None:
+    if not member.is_alive or member.node is None:
+        return None
+    found = member.node.definitions.table.get(Key("binding", f"{SOURCE} {queue}"))
+    return None if found is None else found.version
 
 
 def _denials(member: Member, action: str) -> frozenset[Version]:
