@@ -73,6 +73,7 @@ MAY: dict[str, set[str]] = {
     "count-subscribers/topic/t": OBSERVERS,
     "list/queue": OBSERVERS,
     "list-subscribers/fanout/f": OBSERVERS,
+    "links": OBSERVERS,
     "definitions/list/policy": {ROOT},
     "definitions/get/policy/queue/own": {ROOT},
     "definitions/put/policy/queue/own": {ROOT},
