@@ -13,7 +13,7 @@ import click
 
 from .client import CommandClient, Endpoint, Headers
 from .options import check_kind, client_options, json_option, rates_option, together
-from .output import Failed, byte_size, print_json, printable, table
+from .output import Failed, byte_size, duration, print_json, printable, table
 
 ANSWERS = "/temp-queue/answers"
 PAGE_ROWS = 1000
@@ -43,15 +43,19 @@ TOTALS = ("accepted", "delivered", "acknowledged", "redelivered", "expired", "de
 
 @click.command("list")
 @click.argument("prefix", default="")
+@click.option("--oldest", is_flag=True, help="Show the age of the oldest message of each queue.")
 @totals_options
-def list_queues(prefix: str, **options: Any) -> None:
+def list_queues(prefix: str, oldest: bool, **options: Any) -> None:
     """List queues with messages or consumers, and declared ones.
 
     Lists names that begin with PREFIX (/queue/ may be left out), in order. A node counts the messages that it owns and
     its own consumers; with --mesh, all nodes are summed. A paused queue is listed, too.
     """
     heads = ["QUEUE", "MESSAGES", "BYTES", "IN FLIGHT", "CONSUMERS", "PAUSED"]
-    _show(_list("queue", prefix), heads, _depths, **options)
+    if not oldest:
+        _show(_list("queue", prefix), heads, _depths, **options)
+        return
+    _show(_list("queue", prefix), [*heads, "OLDEST"], _ages, more=[("oldest", "true")], **options)
 
 
 @click.command
@@ -108,6 +112,7 @@ def _show(
     as_json: bool,
     with_totals: bool = False,
     rates: int | None = None,
+    more: Headers = (),
 ) -> None:
     if cells is not _places and (with_totals or rates):
         heads, cells = _head_and_cells(heads[0], "_per_second" if rates else "")
@@ -115,7 +120,7 @@ def _show(
     missing: set[str] = set()
     is_cut = False
     with node.connect() as client:
-        for page in pages(client, request, of_mesh=of_mesh, rates=rates):
+        for page in pages(client, request, of_mesh=of_mesh, rates=rates, more=more):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())
             if len(rows) > limit or (len(rows) == limit and "next" in page):
@@ -133,9 +138,11 @@ def _show(
         click.echo(f"qmq: not counted, because they did not answer: {printable(', '.join(sorted(missing)))}", err=True)
 
 
-def pages(client: CommandClient, request: str, *, of_mesh: bool, rates: int | None = None) -> Iterator[dict[str, Any]]:
+def pages(
+    client: CommandClient, request: str, *, of_mesh: bool, rates: int | None = None, more: Headers = ()
+) -> Iterator[dict[str, Any]]:
     """The pages of a list, each with its `rows`. Raises Failed if an answer is not a page."""
-    asked: Headers = [("destination", request), ("reply-to", ANSWERS), ("limit", str(PAGE_ROWS))]
+    asked = [("destination", request), ("reply-to", ANSWERS), ("limit", str(PAGE_ROWS)), *more]
     asked = [*asked, *([("scope", "mesh")] if of_mesh else [])]
     asked = [*asked, *([("rate-seconds", str(rates))] if rates else [])]
     after = ""
@@ -183,6 +190,11 @@ def _depths(row: Row) -> Sequence[object]:
         row.get("consumers", 0),
         row.get("paused") or "-",
     ]
+
+
+def _ages(row: Row) -> Sequence[object]:
+    age_us = row.get("oldest_age_us")
+    return [*_depths(row), duration(age_us / 1_000_000) if isinstance(age_us, int) else "-"]
 
 
 def _copies(row: Row) -> Sequence[object]:

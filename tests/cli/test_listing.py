@@ -147,3 +147,12 @@ def test_subscribers_of_a_name_without_kind_are_an_error_of_the_command_line(run
 
     assert result.exit_code == 2
     assert "'jobs' must be /queue/NAME or /topic/NAME or /fanout/NAME" in result.output
+
+
+def test_the_age_of_the_oldest_message_is_a_column(run: Run) -> None:
+    rows = [{**QUEUES[0], "oldest_age_us": 3_723_000_000}, QUEUES[1]]
+    with answers({"destinations": rows}) as node:
+        result = run("queues", "--oldest", "--at", node.at)
+
+    assert asked(node)[0]["oldest"] == "true"
+    assert [line.split()[-1] for line in result.output.splitlines()] == ["OLDEST", "01:02:03", "-"]

@@ -18,10 +18,13 @@ import trio
 from qmq.access.rules import Principal
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
+from qmq.gateways.headers import is_said
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.counts import (
+    OLDEST,
     CountsContext,
     Page,
+    add_ages,
     condition_rows,
     destination_rows,
     queue_depth,
@@ -101,6 +104,12 @@ class ControlRequest:
     about: str
     after: str = ""
     limit: int = ROWS_DEFAULT
+    oldest: bool = False
+    """Whether queues are listed with the age of their oldest message."""
+
+    def for_peers(self) -> bytes:
+        """The request to a peer. A node of an earlier version knows no `oldest`."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "oldest" or value}).encode()
 
     @property
     def kind(self) -> DestinationKind:
@@ -201,7 +210,7 @@ async def _ask(context: ControlContext, request: ControlRequest, *, is_mesh: boo
     """The facts of this node, and with `is_mesh` of each peer that responds, by node."""
     found = {context.settings.name: await respond_here(context, request)}
     if is_mesh:
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, json.dumps(asdict(request)).encode()))
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, request.for_peers()))
         found |= {peer: facts for peer, answer in answers.items() if (facts := _facts_of_peer(request, answer))}
     return found
 
@@ -242,7 +251,9 @@ def parse_request(destination: str, headers: Mapping[str, str]) -> ControlReques
         else:
             known = kind_of(about) in kinds
         if known:
-            return ControlRequest(what, about, headers.get("after", ""), _limit(headers))
+            return ControlRequest(
+                what, about, headers.get("after", ""), _limit(headers), what == LIST and is_said(headers, "oldest")
+            )
     raise Refused("bad-destination", f"Control destinations are {UNDERSTOOD}.")
 
 
@@ -267,6 +278,7 @@ def _makes_sense(request: ControlRequest) -> bool:
     return (
         all(isinstance(text, str) for text in texts)
         and type(request.limit) is int
+        and type(request.oldest) is bool
         and 1 <= request.limit <= ROWS_MAX
         and request.what in QUESTIONS
         and (
@@ -286,6 +298,8 @@ async def respond_here(context: ControlContext, request: ControlRequest) -> Fact
         return {FACTS[what]: sum(1 for _ in subscribers_of(context, about))}
     if what == LIST:
         page = await destination_rows(context, request.kind, about, request.after, request.limit)
+        if request.oldest and request.kind is DestinationKind.QUEUE:
+            await add_ages(context, page.rows)
     elif what == CONDITIONS:
         reported = context.conditions
         found = reported.past() if about == PAST else reported.present()
@@ -353,7 +367,7 @@ def _sum(kind: DestinationKind, one: Row, other: Row) -> Row:
         mine = row.setdefault(name, value)
         if name in one and isinstance(value, int) and isinstance(mine, int):
             is_copy = kind is DestinationKind.FANOUT and name in ("messages", "bytes")
-            row[name] = max(mine, value) if is_copy or name == SINCE else mine + value
+            row[name] = max(mine, value) if is_copy or name in (SINCE, OLDEST) else mine + value
     return row
 
 

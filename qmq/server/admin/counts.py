@@ -19,6 +19,7 @@ from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.config import NodeSettings
 from qmq.server.admin.conditions import urgency_key
 from qmq.server.admin.totals import Row, row_totals
+from qmq.server.checkpoint.queue_ages import oldest_ages_us
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.paused_queues import PausedQueues
@@ -44,6 +45,7 @@ QUEUES_COUNTED = 1000
 """Of those in the queue store, for the status. `qmq queues` lists them all."""
 
 FANOUTS_COUNTED = 20
+OLDEST = "oldest_age_us"
 
 
 class CountsContext(Engine, Tasks, Protocol):
@@ -188,6 +190,14 @@ def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tupl
         if queue is not None or paused or declared is not None or row["messages"]:
             rows.append(row)
     return rows
+
+
+async def add_ages(context: CountsContext, rows: list[Row]) -> None:
+    """Add the age of the oldest message to rows of queues that have one."""
+    ages_us = await oldest_ages_us(context, context.served_rows(), [str(row["destination"]) for row in rows])
+    for row in rows:
+        if str(row["destination"]) in ages_us:
+            row[OLDEST] = ages_us[str(row["destination"])]
 
 
 async def _fanout_rows(context: CountsContext, names: list[str]) -> list[Row]:

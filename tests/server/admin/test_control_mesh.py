@@ -214,6 +214,7 @@ async def test_subscribers_are_listed_with_who_they_are(autojump_clock: MockCloc
             "address": "10.0.0.9",
             "credit": 7,
             "in_flight": 1,
+            "delivered": 1,
         }
         assert (two["node"], two["id"], two["in_flight"]) == ("b", "z", 0)
         assert [(row["node"], row["destination"]) for row in topic["subscribers"]] == [("a", "/topic/t.*")]

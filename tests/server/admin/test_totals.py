@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.server.admin.totals import rates_between
 from tests.client.rig import running
 from tests.server.admin.test_control_mesh import ask, ask_at_length, fill
@@ -310,3 +311,74 @@ async def test_a_node_alone_has_no_links(autojump_clock: MockClock) -> None:
 
 def test_a_number_that_became_smaller_began_anew_and_has_no_rate() -> None:
     assert rates_between({"bytes_in": 100}, {"bytes_in": 7}, 1.0) == {}
+
+
+async def ages_of(client: Client, **headers: str) -> dict[str, float]:
+    """Queue → age of its oldest message in seconds."""
+    rows = await rows_of(client, "queue", oldest="true", **headers)
+    return {name: row["oldest_age_us"] / 1_000_000 for name, row in rows.items() if "oldest_age_us" in row}
+
+
+async def test_the_oldest_message_waits_or_is_in_flight(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client, worker = await rig.connect(), await rig.connect()
+        await fill(client, "/queue/q")
+        await trio.sleep(10)
+        await fill(client, "/queue/q", "/queue/late")
+        await client.send(send("/queue/late", "x", "r", delay="100000"))
+        await client.receipt()
+        await trio.sleep(5)
+
+        waiting = await ages_of(client)
+        await worker.send(subscribe("/queue/q", ack="client-individual"))
+        messages = [await worker.next("MESSAGE") for _ in range(2)]
+        in_flight = await ages_of(client)
+        await worker.send(f"ACK\nid:{messages[0].head.headers['ack']}\nreceipt:a\n\n")
+        await worker.receipt()
+        await worker.receipt()
+        settled = await ages_of(client)
+        await worker.send(f"ACK\nid:{messages[1].head.headers['ack']}\nreceipt:a\n\n")
+        await worker.receipt()
+
+        for found, age in ((waiting, 15), (in_flight, 15), (settled, 5)):
+            assert found == {"/queue/q": pytest.approx(age, abs=1), "/queue/late": pytest.approx(5, abs=1)}
+        assert list(await ages_of(client)) == ["/queue/late"]
+        assert "oldest_age_us" not in (await rows_of(client, "queue"))["/queue/late"]
+
+
+async def test_the_oldest_message_of_a_backlog_that_is_only_in_the_queue_store_is_found(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, "/queue/q")
+        await trio.sleep(10)
+        await fill(client, "/queue/q", "/queue/q")
+    async with rig.run():
+        client = await rig.connect()
+        node = rig.alive
+        stored = await ages_of(client)
+        first = node.served_rows().page("/queue/q", PRIORITY_DEFAULT, None, node.environment.now_us(), 1)[0].dot
+        node.broker.queues.settlement.settled_elsewhere("/queue/q", first, first.sequence, None)
+        settled = await ages_of(client)
+
+        assert stored["/queue/q"] - settled["/queue/q"] == pytest.approx(10, abs=1)
+        assert not node.broker.queues.by_name, "a look loads nothing"
+
+
+async def test_the_oldest_message_of_all_nodes_counts_in_a_mesh(autojump_clock: MockClock) -> None:
+    async with running("ab") as mesh:
+        a, b = await at(mesh, "a"), await at(mesh, "b")
+        await fill(b, "/queue/q")
+        await trio.sleep(10)
+        await fill(a, "/queue/q")
+        await trio.sleep(5)
+
+        here, both = await ages_of(a), await ages_of(a, scope="mesh")
+        await a.send(subscribe("/queue/q", ack="client-individual"))
+        await a.messages(2)
+        lent = await ages_of(b)
+
+        assert here["/queue/q"] == pytest.approx(5, abs=1)
+        assert (both["/queue/q"], lent["/queue/q"]) == (pytest.approx(15, abs=1), pytest.approx(15, abs=1))
