@@ -1,12 +1,13 @@
 """Mistakes with what operators do: definitions, permissions, and jobs that settle messages in bulk."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MethodType
+from typing import Any
 from unittest.mock import patch
+from weakref import WeakValueDictionary
 
 from qmq.access.rights import AccessTable
-from qmq.access.rules import ROLES, Permission
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Envelope, Message
@@ -37,9 +38,12 @@ def tombstone_dropped_early() -> Iterator[None]:
 def permission_cached() -> Iterator[None]:
     """A change of permissions counts for the next login of a user, and not for the sessions that there are."""
 
-    def change(access: AccessTable, groups: dict[str, frozenset[str]], permissions: Iterable[Permission]) -> None:
-        access._groups = dict(groups)
-        access._permissions = (*(one for rows in ROLES.values() for one in rows), *permissions)
+    real = AccessTable.change
+
+    def change(access: AccessTable, *given: Any, **said: Any) -> None:
+        kept, access._rights = access._rights, WeakValueDictionary()
+        real(access, *given, **said)
+        access._rights = kept
 
     with patch.object(AccessTable, "change", change):
         yield
