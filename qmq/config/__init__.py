@@ -44,6 +44,7 @@ from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers import check_change as check_change
 from .policy_values import QUEUE_KEYS as QUEUE_KEYS
+from .policy_values import QueueLifetime as QueueLifetime
 from .policy_values import check_policies as check_policies
 from .policy_values import join_declared as join_declared
 from .policy_values import join_policies as join_policies

@@ -1,7 +1,7 @@
 """Policies of destinations as plain values: how definitions of the mesh carry them, and how they join those of a file.
 
 The values are the keys of `[[destinations.policies]]` without `pattern`, which is the name of the definition, and
-without `locked`, which only a file has. A declared queue has the keys of queues.
+without `locked`, which only a file has. A declared queue has the keys of queues, and those of its lifetime.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,20 @@ from qmq.errors import ConfigError
 from .destinations import KEYS, DestinationPolicy, DestinationSettings
 from .diagnostics import describe
 from .load import as_tuples
+from .model import SecondsOrNone, Section
 from .node import NodeSettings
 
-QUEUE_KEYS: Final = KEYS["/queue/"]
+
+class QueueLifetime(Section):
+    """Until when a declared queue exists. By default until it is deleted."""
+
+    auto_delete: bool = False
+    """When the last of its consumers in the mesh has left."""
+    expires_seconds: SecondsOrNone = 0.0
+    """When it was not used for so long; 0: never."""
+
+
+QUEUE_KEYS: Final = (*KEYS["/queue/"], *QueueLifetime.model_fields)
 """What the declaration of a queue may say."""
 
 
@@ -42,11 +53,16 @@ def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy
     unknown = [key for key in values if key not in QUEUE_KEYS]
     if unknown:
         raise ConfigError([f"{source}: {key}: {_instead(key)}" for key in unknown])
+    lifetime = {key: value for key, value in values.items() if key in QueueLifetime.model_fields}
+    model: type[Section] = QueueLifetime
     try:
-        policy = DestinationPolicy.model_validate({"pattern": queue, **_tuples_of(values)})
+        until = QueueLifetime.model_validate(lifetime)
+        model = DestinationPolicy
+        rules = {key: value for key, value in values.items() if key not in lifetime}
+        policy = DestinationPolicy.model_validate({"pattern": queue, **_tuples_of(rules)})
     except ValidationError as error:
-        raise ConfigError(describe(error, DestinationPolicy, source, None)) from error
-    return policy, policy_values(policy)
+        raise ConfigError(describe(error, model, source, None)) from error
+    return policy, {**policy_values(policy), **until.model_dump(mode="json", exclude_defaults=True)}
 
 
 def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> DestinationPolicy:

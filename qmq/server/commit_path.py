@@ -21,6 +21,7 @@ from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.membership.takeover import Takeover
@@ -43,6 +44,7 @@ class CommitPathContext(Engine, Protocol):
     mesh: Mesh | None
     counts: DestinationCounts
     definitions: LiveDefinitions
+    queue_lifetimes: QueueLifetimes
 
     def check_damage(self) -> None: ...
 
@@ -96,6 +98,8 @@ class CommitPath:
             note_deletions(context, out.deletions)
         if context.definitions.news:
             context.definitions.publish()
+        if broker.queues.consumers_changed:
+            context.queue_lifetimes.consumers_changed()
 
     def begin_time(self, deliveries: list[Delivery]) -> list[Delivery]:
         """The deliveries under an ack-timeout; see `Queues.told`. The timer learns of it after this pass."""

@@ -22,6 +22,7 @@ from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit_path import CommitPath
 from qmq.server.definitions.live import LiveDefinitions
+from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.membership.adopt_queues import QueueAdoption
 from qmq.server.membership.clock_check import ClockCheck
@@ -65,6 +66,7 @@ class HostContext(Engine, Reporting, Protocol):
     peer_rpc: PeerRpc
     definitions: LiveDefinitions
     definition_sync: DefinitionSync
+    queue_lifetimes: QueueLifetimes
     system: SystemTopics
 
     @property
@@ -154,6 +156,7 @@ class MeshHost:
         context.peer_rpc.links_changed()
         context.definition_sync.links_changed()
         context.dedup_query.links_changed()
+        context.queue_lifetimes.consumers_changed()
 
     def link_caught_up(self, peer: str) -> None:
         context = self._context

@@ -52,6 +52,7 @@ from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.definitions.policies import PolicyKind
+from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.definitions.users import UserDefinitions
 from qmq.server.delivery.browsing import Browsing
@@ -255,6 +256,8 @@ class NodeParts:
         self.mesh_jobs = MeshJobs(self)
         self.deleted_queues = DeletedQueues(self)
         self.declared_queues.on_deleted = self.deleted_queues.drop
+        self.queue_lifetimes = QueueLifetimes(self)
+        self.declared_queues.on_changed = self.queue_lifetimes.changed
         self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)

@@ -18,6 +18,7 @@ class QueueRules:
 
     `is_delivery_paused`, `is_acceptance_paused`: no consumer gets a message, or no client may send one, until an
     operator resumes the queue.
+    `has_lifetime`: the queue may end when it has no consumer, so changes of its consumers are noted.
     `keeps_dropped`: what expires or does not fit goes to the dead letters, too, and not only what consumers refuse.
     """
 
@@ -27,6 +28,7 @@ class QueueRules:
         "dead_letter",
         "delivery_limit",
         "exclusive",
+        "has_lifetime",
         "is_acceptance_paused",
         "is_delivery_paused",
         "keeps_dropped",
@@ -51,6 +53,7 @@ class QueueRules:
         exclusive: bool = False,
         is_delivery_paused: bool = False,
         is_acceptance_paused: bool = False,
+        has_lifetime: bool = False,
     ) -> None:
         self.messages_max = messages_max
         self.bytes_max = bytes_max
@@ -64,6 +67,7 @@ class QueueRules:
         self.exclusive = exclusive
         self.is_delivery_paused = is_delivery_paused
         self.is_acceptance_paused = is_acceptance_paused
+        self.has_lifetime = has_lifetime
 
     def back_off(self, failures: int) -> int:
         """How long a message waits after its n-th failed delivery, in µs: doubled each time up to the most."""

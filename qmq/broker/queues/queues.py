@@ -68,6 +68,7 @@ class Queues(QueueRegistry):
         queue.subscriptions.append(subscription)
         if selective is not None:
             selective.joined()
+        self.note_consumers(queue)
         queue.free += subscription.credit
         if not subscription.ack_timeout_us:
             subscription.ack_timeout_us = queue.rules.ack_timeout_us
@@ -81,6 +82,7 @@ class Queues(QueueRegistry):
         if subscription not in queue.subscriptions:
             return
         queue.subscriptions.remove(subscription)
+        self.note_consumers(queue)
         queue.leave_line(subscription)
         queue.free -= subscription.credit
         subscription.credit = 0

@@ -48,6 +48,8 @@ rules: Callable[..., Any] = together(
     click.option("--ack-timeout", "ack_timeout_seconds", type=float, metavar="SECONDS", help="For an ACK."),
     click.option("--exclusive", is_flag=True, help="One consumer at a time gets messages, in the whole mesh."),
     click.option("--memory-only", is_flag=True, help="Messages are lost when their node stops."),
+    click.option("--auto-delete", is_flag=True, help="Delete it when its last consumer has left."),
+    click.option("--expires", "expires_seconds", type=float, metavar="SECONDS", help="Delete it when unused so long."),
 )
 
 

@@ -11,6 +11,7 @@ from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.connections import ConnectionsContext, connection_rows, kick
 from qmq.server.admin.messages import MessagesContext, whereabouts
+from qmq.server.definitions.queue_lifetimes import USE, QueueLifetimes
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.link_rows import LinksContext, link_rows
 from qmq.server.peers.peer_json import decode_json, facts_of
@@ -23,6 +24,7 @@ class QueryContext(ConnectionsContext, LinksContext, MessagesContext, Protocol):
     """What queries need of the node."""
 
     peer_rpc: PeerRpc
+    queue_lifetimes: QueueLifetimes
 
 
 async def _connections(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
@@ -37,6 +39,10 @@ async def _links(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
     return link_rows(context)
 
 
+async def _queue_use(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
+    return context.queue_lifetimes.answer(wanted)
+
+
 async def _whereabouts(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
     return whereabouts(context, wanted)
 
@@ -46,12 +52,14 @@ QUERIES: Final[Mapping[str, Callable[[QueryContext, Mapping[str, Any]], Awaitabl
     "kick": _kick,
     "links": _links,
     "whereabouts": _whereabouts,
+    USE: _queue_use,
 }
 
 FACTS: Final[Mapping[str, Mapping[str, type]]] = {
     "connections": {"connections": int, "rows": list},
     "kick": {"connections": int, "rows": list},
     "links": {"links": int, "rows": list},
+    USE: {"queues": dict},
     "whereabouts": {"has_record": bool, "in_flight": list},
 }
 """What the response to each query has at least."""

@@ -57,7 +57,9 @@ def bound_clients(rules: Rules, limits: LimitSettings) -> None:
     rules.destination_bytes_max = limits.destination_bytes_max
 
 
-def rules_under(policy: DestinationPolicy, limits: LimitSettings, paused: Pause = NOT_PAUSED) -> QueueRules:
+def rules_under(
+    policy: DestinationPolicy, limits: LimitSettings, paused: Pause = NOT_PAUSED, *, has_lifetime: bool = False
+) -> QueueRules:
     """The rules of a queue under `policy`."""
     return QueueRules(
         messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
@@ -72,6 +74,7 @@ def rules_under(policy: DestinationPolicy, limits: LimitSettings, paused: Pause 
         exclusive=policy.exclusive,
         is_delivery_paused=paused.delivery,
         is_acceptance_paused=paused.acceptance,
+        has_lifetime=has_lifetime,
     )
 
 
@@ -126,13 +129,20 @@ class Policies:
         policy, limits = self.of(destination), self._context.limits
         paused = self._context.paused_queues.of(destination)
         if paused is not None:
-            return rules_under(policy, limits, paused)
+            return rules_under(policy, limits, paused, has_lifetime=self._has_lifetime(destination))
         known = self._rules.get(policy.pattern)
         if known is None or known[0] is not policy or known[1] is not limits:
             if len(self._rules) >= CACHED_MAX:
                 self._rules.clear()
-            known = self._rules[policy.pattern] = (policy, limits, rules_under(policy, limits))
+            known = self._rules[policy.pattern] = (
+                policy,
+                limits,
+                rules_under(policy, limits, has_lifetime=self._has_lifetime(destination)),
+            )
         return known[2]
+
+    def _has_lifetime(self, destination: str) -> bool:
+        return self._context.declared_queues.lifetime(destination) is not None
 
     def queue_defaults(self, destination: str) -> dict[str, str]:
         """Headers that a message of the queue gets if its sender does not set them."""

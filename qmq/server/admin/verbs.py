@@ -20,7 +20,7 @@ from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retai
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
 from qmq.server.admin.messages import get, peek, trace
-from qmq.server.admin.queue_deletion import QueueDeletionContext, definitions_of, delete_queue
+from qmq.server.admin.queue_deletion import QueueDeletionContext, delete_queue
 from qmq.server.admin.status import STATUS_BYTES_MAX
 from qmq.server.admin.system import SystemTopics
 from qmq.server.admin.totals import rated
@@ -115,7 +115,7 @@ async def _in_bulk(context: VerbContext, asked: VerbRequest, target: str) -> Fac
             raise Refused(CLIENT_LEFT, "The client that asked for it has left.")
 
     facts = await (jobs.everywhere(job, check_client) if asked.is_mesh else jobs.here(job, all_until(check_client)))
-    if definitions_of(context, asked.about):
+    if context.declared_queues.definitions_of(asked.about):
         facts.pop("known", None)
     if not asked.is_mesh and facts["reason"].startswith(NOT_SERVING):
         raise Refused(NOT_SERVING, facts["reason"].partition(": ")[2])
@@ -233,15 +233,18 @@ async def _ask(
 async def _peek(context: VerbContext, asked: VerbRequest) -> Facts:
     if is_pattern(asked.about):
         raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
+    context.queue_lifetimes.used(asked.about)
     facts = await peek(context, asked.about, min(_count(asked.headers) or PEEK_DEFAULT, PEEK_MAX))
     is_queue = kind_of(asked.about) is DestinationKind.QUEUE
     if facts["messages"] or not is_queue or asked.about in context.broker.queues.by_name:
         return facts
-    return facts if definitions_of(context, asked.about) else {**facts, **UNKNOWN}
+    return facts if context.declared_queues.definitions_of(asked.about) else {**facts, **UNKNOWN}
 
 
 async def _get(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await get(context, asked.about.removeprefix("/"))
+    facts = await get(context, asked.about.removeprefix("/"))
+    context.queue_lifetimes.used(str(facts.get("destination")))
+    return facts
 
 
 async def _trace(context: VerbContext, asked: VerbRequest) -> Facts:

@@ -15,6 +15,7 @@ from qmq.config import QUEUE_KEYS
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 
 NOT_A_HEADER: Final = "receipt"
 """As a header of SEND it asks for a RECEIPT."""
@@ -24,6 +25,7 @@ class DeclareContext(Protocol):
     """What declaring needs of the node."""
 
     declared_queues: DeclaredQueues
+    queue_lifetimes: QueueLifetimes
 
     @property
     def rights_of(self) -> Callable[[Principal | None], Rights]: ...
@@ -34,6 +36,7 @@ async def declare_queue(
 ) -> dict[str, Any]:
     """Declare `queue` as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused."""
     declared = context.declared_queues
+    context.queue_lifetimes.used(queue)
     if is_said(headers, "passive"):
         known = declared.value_of(queue)
         if known is None:

@@ -12,19 +12,29 @@ Surprising: a declaration is parsed when its queue is first used. There may be a
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
 
 from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
-from qmq.config import DestinationPolicy, NodeSettings, join_declared, read_queue
+from qmq.broker.routing.binding import Binding
+from qmq.config import DestinationPolicy, NodeSettings, QueueLifetime, join_declared, read_queue
 from qmq.definitions.definition import Key, text_of
 from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
 from qmq.server.definitions.live import LiveDefinitions, Value
+from qmq.server.definitions.paused_queues import KIND as PAUSE
 from qmq.server.runtime.contexts import MeshPeers
 
 KIND: Final = "queue"
+
+BINDING: Final = "binding"
+"""The kind of definitions that name a queue to copy to (`qmq.server.routing`)."""
+
+TRIES: Final = 3
+"""Of a deletion, in case another one deletes the same definitions."""
 
 DECLARED_OTHERWISE: Final = "declared-otherwise"
 
@@ -37,6 +47,12 @@ GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_lev
 log = logging.getLogger("qmq.definitions")
 
 
+class BindingList(Protocol):
+    """See `qmq.server.routing.definitions`."""
+
+    def bindings(self) -> Sequence[Binding]: ...
+
+
 class DeclaredContext(MeshPeers, Protocol):
     """What declared queues need of the node."""
 
@@ -44,6 +60,9 @@ class DeclaredContext(MeshPeers, Protocol):
     broker: Broker
     rules: Rules
     definitions: LiveDefinitions
+
+    @property
+    def routing(self) -> BindingList: ...
 
     def policy_of(self, destination: str) -> DestinationPolicy:
         """The policy that applies, declarations included."""
@@ -59,6 +78,8 @@ class DeclaredQueues:
         self.texts: dict[str, str] = {}
         self.on_deleted: Callable[[Iterable[str]], None] = _ignore
         """Called with queues whose declaration was deleted."""
+        self.on_changed: Callable[[Iterable[str]], None] = _ignore
+        """Called with queues whose declaration has changed, or was deleted."""
         # Text → what it says as a policy; None for what this version does not understand.
         self._parsed: dict[str, DestinationPolicy | None] = {}
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
@@ -90,6 +111,40 @@ class DeclaredQueues:
             return None
         value: dict[str, Any] = json.loads(text)
         return value
+
+    def lifetime(self, queue: str) -> QueueLifetime | None:
+        """Until when the queue exists; None: it is not declared, or until it is deleted."""
+        text = self.texts.get(queue)
+        if text is None or not any(key in text for key in QueueLifetime.model_fields):
+            return None
+        value = json.loads(text)
+        try:
+            return QueueLifetime.model_validate({key: value[key] for key in QueueLifetime.model_fields if key in value})
+        except ValidationError:
+            return None
+
+    def definitions_of(self, queue: str) -> list[Key]:
+        """Everything that is defined of `queue`: its declaration, its pause, and bindings to it."""
+        table = self._context.definitions.table
+        keys = [key for key in (Key(KIND, queue), Key(PAUSE, queue)) if table.get(key) is not None]
+        return keys + [Key(BINDING, one.name) for one in self._context.routing.bindings() if one.queue == queue]
+
+    async def delete(
+        self, queue: str, user: str | None, *, guard: Callable[[], None] | None = None, is_dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Delete what is defined of `queue`, in one change: whether it was `declared`, and its number of `bindings`."""
+        for left in reversed(range(TRIES)):
+            keys = self.definitions_of(queue)
+            if keys and not is_dry_run:
+                try:
+                    await self._context.definitions.change(dict.fromkeys(keys), user, guard=guard)
+                except Refused as refused:
+                    if not left or refused.code != "unknown-definition":
+                        raise
+                    continue
+            break
+        kinds = [key.kind for key in keys]
+        return {"declared": KIND in kinds, "bindings": kinds.count(BINDING)}
 
     async def declare(
         self, queue: str, value: Value, user: str | None, *, is_replacing: bool = False, quorum: bool = False
@@ -143,6 +198,7 @@ class DeclaredQueues:
             context.rules.generation += 1
         queues = context.broker.queues
         queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
+        self.on_changed(names)
         self.on_deleted([name for name in names if name not in self.texts])
 
     # Inside

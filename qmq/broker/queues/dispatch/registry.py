@@ -43,6 +43,8 @@ class QueueRegistry:
         """Whether the node still learns what its peers have settled and moved meanwhile."""
         self.any_overflows = False
         """Whether some queue may drop messages instead of refusing them."""
+        self.consumers_changed: dict[str, None] = {}
+        """Queues with a lifetime to which a consumer, here or on a peer, has come, or which one has left."""
         self.touched: dict[str, None] = {}
         """Queues whose free credit may have changed since the last offers to peers."""
 
@@ -80,6 +82,11 @@ class QueueRegistry:
         """The operator has changed the rules of these. What is in a queue stays there."""
         for queue in queues:
             queue.rules = self.rules_for(queue.name)
+
+    def note_consumers(self, queue: Queue) -> None:
+        """A consumer has come or left."""
+        if queue.rules.has_lifetime:
+            self.consumers_changed[queue.name] = None
 
     def dispatch(self, queue: Queue, out: Outcome) -> None:
         """Deliver what is ready, unless the node holds its messages back after a restart."""

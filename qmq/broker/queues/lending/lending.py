@@ -74,6 +74,7 @@ class Lending:
         if queue is not None:
             queue.line_up_peer(borrower)
             queue.dismiss(borrower)
+            self._queues.note_consumers(queue)
             self._queues.forget_if_idle(queue)
 
     def offer(self, peer: str, name: str, limit: int, out: Outcome) -> None:
@@ -98,6 +99,7 @@ class Lending:
             borrower = offered[name] = Borrower(peer, lent, of, selector, since_us)
         queue = self._queues.get(queue_name)
         queue.admit(borrower)
+        self._queues.note_consumers(queue)
         asks = limit < WITHDRAWN
         borrower.limit = asking_offer(limit) if asks else limit
         queue.line_up_peer(borrower)

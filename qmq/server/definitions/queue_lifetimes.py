@@ -1,0 +1,264 @@
+"""Declared queues that end by themselves: `auto_delete` and `expires_seconds`.
+
+Each node knows which of them have consumers: its own, and peers that offer credit for them. It asks all other nodes
+before it deletes one, so a consumer on any node that can be reached keeps a queue. A node that cannot be reached counts
+as unused when it has been silent for `redeliver_after_seconds` and a majority was asked. So a minority deletes nothing.
+
+Times are those that have passed, not those of clocks: a clock that jumps lets nothing expire. Each node counts since
+its own start. It may thus keep a queue for longer, and never for less.
+
+Surprising: the node whose last consumer leaves deletes an `auto_delete` queue at once. The others do so a little later,
+in case that node was killed.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+import trio
+
+from qmq.config import QueueLifetime
+from qmq.errors import Refused
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import facts_of
+from qmq.server.peers.rpc import PeerRpc
+from qmq.server.runtime.contexts import Engine, MeshPeers, Noting, Tasks
+from qmq.server.runtime.heartbeats import Heartbeats
+
+USE: Final = "queue-use"
+"""The query about consumers of queues (`qmq.server.admin.mesh_queries`)."""
+
+OTHERS_SECONDS: Final = 5.0
+"""After which nodes without the last consumer of a queue delete it."""
+
+RETRY_SECONDS: Final = 5.0
+"""Until a queue is looked at again that could not be deleted."""
+
+RETRY_SECONDS_MIN: Final = 0.01
+"""However little is left of a time: its sum may be rounded."""
+
+QUEUES_AT_ONCE: Final = 200
+"""In one query, and in one change."""
+
+log = logging.getLogger("qmq.definitions")
+
+
+class Use(NamedTuple):
+    """The use of one queue on one node."""
+
+    is_consumed: bool
+    unused_seconds: float
+
+
+class LifetimeSettings(Protocol):
+    """The part of the settings that counts here."""
+
+    @property
+    def mesh(self) -> Any: ...
+
+
+class LifetimeContext(Engine, MeshPeers, Tasks, Protocol):
+    """What lifetimes need of the node."""
+
+    beats: Heartbeats
+    declared_queues: DeclaredQueues
+    peer_rpc: PeerRpc
+
+    @property
+    def settings(self) -> LifetimeSettings: ...
+
+    @property
+    def system(self) -> Noting: ...
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+
+class LifetimeState:
+    """What this node has seen of one queue. Times are trio's."""
+
+    __slots__ = ("had_consumer", "is_consumed", "is_local", "until", "used_at", "watch")
+
+    def __init__(self, until: QueueLifetime, now: float) -> None:
+        self.until = until
+        self.used_at = now
+        self.had_consumer = self.is_consumed = self.is_local = False
+        self.watch = -1
+
+    def due(self) -> float | None:
+        """When the queue ends if nothing changes; None: as long as it has consumers, or had none."""
+        if self.is_consumed:
+            return None
+        until = [self.used_at + self.until.expires_seconds] if self.until.expires_seconds else []
+        if self.until.auto_delete and self.had_consumer:
+            until.append(self.used_at + (0.0 if self.is_local else OTHERS_SECONDS))
+        return min(until, default=None)
+
+
+class QueueLifetimes:
+    """One timer per queue in the task of the heartbeats; without such queues there is none."""
+
+    def __init__(self, context: LifetimeContext) -> None:
+        self._context = context
+        self.states: dict[str, LifetimeState] = {}
+        """Declared queues that end by themselves."""
+        self._due: dict[str, None] = {}
+        self._silent_since: dict[str, float] = {}
+        self.is_running = False
+
+    def changed(self, queues: Iterable[str]) -> None:
+        """The declarations of these have changed, or are known since the start."""
+        for name in queues:
+            until = self._context.declared_queues.lifetime(name)
+            state = self.states.get(name)
+            if until is None or not (until.auto_delete or until.expires_seconds):
+                if state is not None:
+                    self._context.beats.forget(state.watch)
+                    del self.states[name]
+                continue
+            if state is None:
+                state = self.states[name] = LifetimeState(until, trio.current_time())
+            state.until = until
+            state.used_at = trio.current_time()
+            self._look(name, state)
+
+    def consumers_changed(self) -> None:
+        """Consumers of queues that end by themselves have come or left, here or on a peer."""
+        queues = self._context.broker.queues
+        names, queues.consumers_changed = queues.consumers_changed, {}
+        for name in names:
+            state = self.states.get(name)
+            if state is not None:
+                self._look(name, state)
+
+    def used(self, queue: str) -> None:
+        """It was declared again, or read without a consumer."""
+        state = self.states.get(queue)
+        if state is not None:
+            state.used_at = trio.current_time()
+
+    def answer(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The response to a query of a peer: queue → whether it has consumers here, and for how long it was unused."""
+        names = [str(name) for name in list(wanted.get("queues", ()))[:QUEUES_AT_ONCE]]
+        return {"queues": {name: self._use(name) for name in names}}
+
+    # Inside
+
+    def _use(self, name: str) -> "Use":
+        """What this node says of a queue. One that it does not know as declared counts as used just now."""
+        state = self.states.get(name)
+        queue = self._context.broker.queues.by_name.get(name)
+        is_consumed = queue is not None and bool(queue.subscriptions)
+        return Use(is_consumed, trio.current_time() - state.used_at if state is not None else 0.0)
+
+    def _look(self, name: str, state: LifetimeState) -> None:
+        queue = self._context.broker.queues.by_name.get(name)
+        is_local = queue is not None and bool(queue.subscriptions)
+        is_consumed = is_local or (queue is not None and bool(queue.borrowers))
+        if is_consumed:
+            state.had_consumer, state.is_local = True, is_local
+        if state.is_consumed and not is_consumed:
+            state.used_at = trio.current_time()
+        state.is_consumed = is_consumed
+        self.watch(name, state, state.due())
+
+    def watch(self, name: str, state: LifetimeState, due: float | None) -> None:
+        """Look at the queue at this time, and no other; None: not before something changes."""
+        self._context.beats.forget(state.watch)
+        if due is not None:
+            state.watch = self._context.beats.watch(due, partial(self._check, name, state))
+
+    def _check(self, name: str, state: LifetimeState, now: float) -> float | None:
+        """The timer: when to look again; None for never, or because the other nodes are asked now."""
+        due = state.due()
+        if self.states.get(name) is not state or due is None or due > now:
+            return due
+        self._due[name] = None
+        if not self.is_running:
+            self.is_running = True
+            self._context.spawn(self._run)
+        return None
+
+    async def _run(self) -> None:
+        while self._due and not self._context.is_stopping:
+            names = list(self._due)[:QUEUES_AT_ONCE]
+            for name in names:
+                del self._due[name]
+            again = await self._end([name for name in names if name in self.states])
+            for name, due in again.items():
+                state = self.states.get(name)
+                if state is not None:
+                    self.watch(name, state, due)
+        self.is_running = False
+
+    async def _end(self, names: list[str]) -> dict[str, float]:
+        """Delete those of `names` that are unused on all nodes; when to look again at the others."""
+        context = self._context
+        now = trio.current_time()
+        body = json.dumps({"query": USE, "wanted": {"queues": names}}).encode()
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.ADMIN_QUERY, body))
+        read = {peer: _uses(names, answer) for peer, answer in answers.items()}
+        asked = {peer: uses for peer, uses in read.items() if uses is not None}
+        if not self._may_decide(set(asked), now):
+            return dict.fromkeys(names, now + RETRY_SECONDS)
+        again: dict[str, float] = {}
+        for name in names:
+            state = self.states.get(name)
+            if state is None:
+                continue
+            uses = [self._use(name), *(one[name] for one in asked.values())]
+            expires = state.until.expires_seconds
+            left_seconds = expires - min(use.unused_seconds for use in uses)
+            is_left = state.until.auto_delete and state.had_consumer
+            if any(use.is_consumed for use in uses):
+                again[name] = now + max(RETRY_SECONDS, expires)
+            elif not is_left and left_seconds > 0:
+                again[name] = now + max(left_seconds, RETRY_SECONDS_MIN)
+            elif not await self._delete(name, state, "auto-delete" if is_left else "expired"):
+                again[name] = now + RETRY_SECONDS
+        return again
+
+    def _may_decide(self, asked: set[str], now: float) -> bool:
+        """Whether every node has answered, or has been silent for so long that its consumers count as gone."""
+        context = self._context
+        linked = set(context.linked_peers())
+        missing = set(context.peer_names) - asked
+        self._silent_since = {
+            peer: since for peer, since in self._silent_since.items() if peer in missing and peer not in linked
+        }
+        for peer in missing - linked:
+            self._silent_since.setdefault(peer, now)
+        patience = context.settings.mesh.redeliver_after_seconds
+        is_silent = all(now - self._silent_since.get(peer, now) >= patience for peer in missing)
+        return not missing or (is_silent and context.membership.is_majority({context.origin.node, *asked}))
+
+    async def _delete(self, name: str, state: LifetimeState, why: str) -> bool:
+        context = self._context
+
+        def guard() -> None:
+            due = state.due()
+            if self.states.get(name) is not state or due is None or due > trio.current_time():
+                raise Refused("has-consumers", f"{name} is used again.")
+
+        try:
+            await context.declared_queues.delete(name, None, guard=guard)
+        except Refused as refused:
+            log.info("= %s is not deleted: %s", name, refused)
+            return False
+        log.info("= %s is deleted: %s", name, why)
+        context.system.note("queue-deleted", destination=name, reason=why)
+        return True
+
+
+def _uses(names: list[str], answer: bytes) -> dict[str, Use] | None:
+    """What a peer says of these queues; None if the response is not valid, which counts as none."""
+    facts = facts_of(answer, {"queues": dict})
+    try:
+        rows = {} if facts is None else facts["queues"]
+        return {name: Use(bool(rows[name][0]), float(rows[name][1])) for name in names}
+    except (ValueError, TypeError, LookupError):
+        return None
