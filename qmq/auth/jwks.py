@@ -70,6 +70,8 @@ def read_keys(data: bytes, algorithms: Collection[str]) -> list[SigningKey]:
     for number, entry in enumerate(entries):
         try:
             key = _key(entry, algorithms)
+        except TypeError as error:
+            raise ValueError(f"keys[{number}]: has a value of a wrong type") from error
         except ValueError as error:
             raise ValueError(f"keys[{number}]: {error}") from error
         if key is not None:
@@ -99,8 +101,7 @@ def _key(entry: Mapping[str, Any], allowed: Collection[str]) -> SigningKey | Non
         possible = {name for name, least in SYMMETRIC.items() if len(secret) >= least}
     else:
         possible = {BY_CURVE[entry["crv"]]} if entry.get("crv") in BY_CURVE else set()
-    possible &= {entry["alg"]} if "alg" in entry else set(allowed)
-    possible &= set(allowed)
+    possible = {name for name in possible if name in allowed and name == entry.get("alg", name)}
     if not possible:
         return None
     if kind == "oct":

@@ -23,6 +23,7 @@ def test_a_key_verifies_the_algorithms_of_its_kind_and_curve() -> None:
     ]
     assert algorithms_of(jwk(RSA_KEY, alg="PS256")) == [{"PS256"}]
     assert algorithms_of(jwk(RSA_KEY), allowed=("RS256", "ES256")) == [{"RS256"}]
+    assert algorithms_of(jwk(RSA_KEY, alg="PS256"), jwk(EC_KEY), allowed=("RS256", "ES256")) == [{"ES256"}]
 
 
 def test_a_symmetric_key_counts_only_if_its_algorithm_is_listed() -> None:
@@ -43,6 +44,10 @@ def test_a_symmetric_key_counts_only_if_its_algorithm_is_listed() -> None:
         ([{**jwk(RSA_KEY), "d": "AQAB"}], r"keys\[0\]: is a private key"),
         ([jwk(rsa.generate_private_key(65537, 1024))], r"keys\[0\]: has fewer than 2048 bits"),
         ([{"kty": "oct"}], r"keys\[0\]: has no k in base64url"),
+        ([jwk(RSA_KEY, alg=["RS256"])], "has no key that verifies"),
+        ([{"kty": ["RSA"]}], "has no key that verifies"),
+        ([{"kty": "EC", "crv": ["P-256"]}], r"keys\[0\]: has a value of a wrong type"),
+        ([jwk(RSA_KEY, key_ops=5)], r"keys\[0\]: has a value of a wrong type"),
         ([jwk(RSA_KEY)] * (jwks.KEYS_MAX + 1), "has more than 100 keys"),
     ],
 )
