@@ -24,6 +24,7 @@ from .address import Address as Address
 from .address import parse_address as parse_address
 from .authentication import AuthenticationSettings as AuthenticationSettings
 from .authentication import asks_others as asks_others
+from .authentication import asks_users as asks_users
 from .destinations import DestinationPolicy as DestinationPolicy
 from .destinations import DestinationSettings as DestinationSettings
 from .difference import Change as Change

@@ -166,5 +166,10 @@ def asks_others(authentication: Sequence[AuthenticationSettings]) -> bool:
     return any(one.kind != USERS for one in authentication)
 
 
+def asks_users(authentication: Sequence[AuthenticationSettings]) -> bool:
+    """Whether the users of the node can log in."""
+    return not authentication or any(one.kind == USERS for one in authentication)
+
+
 def _is_loopback(url: str) -> bool:
     return Address(urlsplit(url).hostname or "", 0).is_loopback

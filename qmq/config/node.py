@@ -12,10 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
-from qmq.auth.credentials import USERS
-
 from .address import Address
-from .authentication import AuthenticationSettings, asks_others
+from .authentication import AuthenticationSettings, asks_others, asks_users
 from .destinations import DestinationSettings
 from .limits import LimitSettings
 from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
@@ -275,7 +273,7 @@ class NodeSettings(Section):
             if name in names[:number]:
                 raise ValueError(f"must not have two users named {name!r}")
         authentication = info.data.get("authentication", ())
-        if users and authentication and USERS not in [one.kind for one in authentication]:
+        if users and not asks_users(authentication):
             raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
         if users or asks_others(authentication):
             return users

@@ -13,7 +13,7 @@ from qmq.access.rules import ANONYMOUS, Action, Permission, Principal
 from qmq.auth.credentials import CERTIFICATE, USERS
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.config import NodeSettings, User, asks_others
+from qmq.config import NodeSettings, User, asks_others, asks_users
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.error_frames import encode_error
@@ -41,10 +41,12 @@ class Access:
         self._table = AccessTable()
         self._users: frozenset[str] = frozenset()
         self._asks_others = asks_others(settings.authentication)
+        self._has_user_logins = asks_users(settings.authentication)
         self._take(settings.users, permissions_of(settings))
 
     def _take(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
-        groups = {user.name: frozenset(user.groups) for user in users}
+        # Else another login with the name of a user would have its groups.
+        groups = {user.name: frozenset(user.groups) for user in users if self._has_user_logins}
         self._users = frozenset(groups)
         self._table.change(groups, permissions, has_others=self._asks_others)
 

@@ -145,9 +145,17 @@ async def test_a_node_that_asks_others_is_closed_without_any_user(autojump_clock
 
 async def test_without_the_kind_users_no_user_comes_in(autojump_clock: MockClock, keys: Path) -> None:
     async with Rig(authentication=(tokens(keys),)).run() as rig:
-        rig.alive.logins.change((ROOT,), rig.alive.limits)
+        node = rig.alive
+        # As definitions of a mesh do, in which other nodes have that kind.
+        node.logins.change((ROOT,), node.limits)
+        node.access.change((ROOT,), ())
 
         assert await said(rig, login="root", passcode="secret") == "login-failed"
+        with pytest.raises(Refused, match="login-required"):
+            await node.logins.check(Credentials(None), node.settings.stomp[0], trio.sleep_forever, ["root"])
+        other = await rig.connect(token=good(sub="root", groups=[]))
+        await other.send(send("/queue/q", "x", "r"))
+        assert (await other.any()).head.headers["error-code"] == "not-allowed"
 
 
 async def test_a_client_without_login_is_still_served_where_that_is_written_down(
