@@ -7,7 +7,6 @@ Memory is bounded, however many destinations there are: beyond `DESTINATIONS_MAX
 `others`. Now and then those that have been quiet since the last time make room; their totals are added to `others`.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 DESTINATIONS_MAX: Final = 10_000
@@ -126,7 +125,11 @@ class NodeTotals:
 
     def node(self) -> Totals:
         """Those of all destinations together."""
-        return _sum([self.others, *self.by_name.values()])
+        together = Totals()
+        several = [self.others.all(), *[one.all() for one in self.by_name.values()]]
+        for name, column in zip(NAMES, zip(*several, strict=True), strict=True):
+            setattr(together, name, sum(column))
+        return together
 
     def _make_room(self) -> None:
         quiet: list[str] = []
@@ -137,10 +140,3 @@ class NodeTotals:
             totals.swept = now
         for destination in quiet:
             self.others.add(self.by_name.pop(destination))
-
-
-def _sum(several: Iterable[Totals]) -> Totals:
-    together = Totals()
-    for one in several:
-        together.add(one)
-    return together
