@@ -23,7 +23,7 @@ from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
 
-@plant(Family.OPERATORS, "D1", seed=6)
+@plant(Family.OPERATORS, "D1", seed=17)
 def tombstone_dropped_early() -> Iterator[None]:
     """A node forgets a deletion with its next checkpoint, whatever the others know."""
 
