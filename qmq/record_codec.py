@@ -22,6 +22,7 @@ journal has this body once (`storage.format.shared_bodies`) if all members can r
 
 from collections.abc import Callable
 
+from qmq.broker import fanout_deletion
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.dedup import dedup_key
@@ -316,7 +317,9 @@ class Replay:
             elif record.kind == RecordKind.DELETE:
                 dot = Dot(origin, record.sequence)
                 before = unpack_delete(record.body)
-                self._broker.accept_deletion(Deletion(record.destination, dot, record.timestamp_us, before), out)
+                fanout_deletion.accept(
+                    self._broker, Deletion(record.destination, dot, record.timestamp_us, before), out
+                )
             elif record.kind == RecordKind.DEFINITION:
                 self.on_definition(unpack_definition(record.body))
             elif record.kind == RecordKind.SEAL:

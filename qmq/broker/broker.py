@@ -11,7 +11,7 @@ journal and the broker agree. The rules of each kind of destination are in modul
 
 from collections.abc import Callable, Collection, Mapping
 
-from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Eviction, Outcome
+from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Delivery, covered
@@ -20,7 +20,7 @@ from qmq.broker.messages.dedup import Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
-from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope, Fact, Gap, Message, Settle
+from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Fact, Gap, Message, Settle
 from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.bulk_settlement import BulkSettlement
@@ -31,9 +31,8 @@ from qmq.broker.send_limits import RECORD_OVERHEAD_BYTES
 from qmq.broker.subscriptions import Subscriptions
 from qmq.broker.topics.router import TopicRouter
 from qmq.broker.transactions import NOWHERE, Transactions
-from qmq.deletions import DELETIONS_MAX, Deletion, Deletions
+from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector
-from qmq.errors import Refused
 
 TOPIC, QUEUE, FANOUT, EXCHANGE = (
     DestinationKind.TOPIC,
@@ -368,40 +367,6 @@ class Broker:
         out.records.append(Fact(kind, body, self.next_sequence, now_us))
         out.record_bytes += RECORD_OVERHEAD_BYTES + len(body)
         self.next_sequence += 1
-
-    def delete_fanout(self, destination: str, now_us: int, out: Outcome) -> None:
-        """Delete all messages of the fanout that this node has, and its durable subscriptions, on every node.
-
-        What this node does not have yet, and what is sent from now on, stays. Current subscribers are disconnected.
-        Raises Refused when too many deletions are remembered.
-        """
-        if self.deletions.count >= DELETIONS_MAX:
-            raise Refused(
-                "too-many-deletions", f"The node holds its maximum of {DELETIONS_MAX} deletions; try again later."
-            )
-        before = {origin: last for origin, last in self.received().items() if last}
-        before[self.origin] = self.next_sequence - 1
-        deletion = Deletion(destination, Dot(self.origin, self.next_sequence), now_us, before)
-        out.records.append(Deleted(destination, before, self.next_sequence, now_us))
-        out.record_bytes += RECORD_OVERHEAD_BYTES * (2 + len(before))
-        self.next_sequence += 1
-        self.durable_subscriptions.delete_all(destination, now_us, out)
-        self.accept_deletion(deletion, out)
-
-    def accept_deletion(self, deletion: Deletion, out: Outcome) -> None:
-        """A fanout was deleted, here or on another node."""
-        if not self.deletions.add(deletion):
-            return
-        destination = deletion.destination
-        self.send_limits.logged_fanouts.discard(destination)
-        why = Refused(
-            "destination-deleted", f"{destination} was deleted. Subscribe again for what is sent from now on."
-        )
-        out.evictions += [
-            Eviction(subscription.session, why, subscription.id)
-            for subscription in self.subscriptions.fanouts.get(destination, ())
-        ]
-        out.deletions.append(deletion)
 
     def finish(self, out: Outcome, now_us: int) -> None:
         """Turn collected settles into records, one per queue. Call once, just before the Outcome is committed."""

@@ -9,6 +9,7 @@ import logging
 from functools import partial
 from typing import Any, Protocol
 
+from qmq.broker import fanout_deletion
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Retain
@@ -46,7 +47,7 @@ async def delete_fanout(context: DeleteContext, destination: str, *, is_dry_run:
     if not is_dry_run:
         await context.slot(asks=True)
         out = Outcome(now_us=context.environment.now_us())
-        broker.delete_fanout(destination, out.now_us, out)
+        fanout_deletion.delete(broker, destination, out.now_us, out)
         context.submit(out)
         await context.flushed()
     return {

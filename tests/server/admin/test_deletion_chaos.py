@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 from trio.testing import MockClock
 
+from qmq.broker import fanout_deletion
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Dot, Vector, merge
@@ -142,14 +143,14 @@ async def test_every_node_holds_exactly_what_no_deletion_covers(autojump_clock: 
 @contextmanager
 def forgets_the_vector() -> Iterator[None]:
     """A deletion says only which messages of its own node it deletes."""
-    delete_whole = Broker.delete_fanout
+    delete_whole = fanout_deletion.delete
 
     def delete_fanout(broker: Broker, destination: str, now_us: int, out: Outcome) -> None:
         known, broker.received = broker.received, dict
         delete_whole(broker, destination, now_us, out)
         broker.received = known
 
-    with patch.object(Broker, "delete_fanout", delete_fanout):
+    with patch.object(fanout_deletion, "delete", delete_fanout):
         yield
 
 
