@@ -82,9 +82,11 @@ class DeclaredQueues:
         """Called with queues whose declaration has changed, or was deleted."""
         # Text → what it says as a policy; None for what this version does not understand.
         self._parsed: dict[str, DestinationPolicy | None] = {}
+        self._lifetimes: dict[str, QueueLifetime | None] = {}
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
-        self._take([one.key.name for one in context.definitions.table.present() if one.key.kind == KIND])
+        present = context.definitions.table.present()
+        self.texts.update({one.key.name: one.text for one in present if one.key.kind == KIND and one.text is not None})
         context.definitions.kinds[KIND] = self
 
     def under(self, queue: str, policy: DestinationPolicy) -> DestinationPolicy:
@@ -115,13 +117,13 @@ class DeclaredQueues:
     def lifetime(self, queue: str) -> QueueLifetime | None:
         """Until when the queue exists; None: it is not declared, or until it is deleted."""
         text = self.texts.get(queue)
-        if text is None or not any(key in text for key in QueueLifetime.model_fields):
+        if text is None:
             return None
-        value = json.loads(text)
-        try:
-            return QueueLifetime.model_validate({key: value[key] for key in QueueLifetime.model_fields if key in value})
-        except ValidationError:
-            return None
+        if text not in self._lifetimes:
+            if len(self._lifetimes) >= CACHED_MAX:
+                self._lifetimes.clear()
+            self._lifetimes[text] = _lifetime(text)
+        return self._lifetimes[text]
 
     def definitions_of(self, queue: str) -> list[Key]:
         """Everything that is defined of `queue`: its declaration, its pause, and bindings to it."""
@@ -282,6 +284,16 @@ class DeclaredQueues:
     def _reaches_all(self) -> bool:
         context = self._context
         return set(context.peer_names) <= set(context.linked_peers())
+
+
+def _lifetime(text: str) -> QueueLifetime | None:
+    if not any(key in text for key in QueueLifetime.model_fields):
+        return None
+    value = json.loads(text)
+    try:
+        return QueueLifetime.model_validate({key: value[key] for key in QueueLifetime.model_fields if key in value})
+    except ValidationError:
+        return None
 
 
 def _ignore(queues: Iterable[str]) -> None:
