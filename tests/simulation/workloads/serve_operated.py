@@ -81,7 +81,9 @@ def _confirmed(stage: Stage, member: Member, message: Sent, headers: Mapping[str
     assert member.node is not None
     stage.ledger.receipt(message, member.node.origin, int(headers.get("copies", default_copies(stage))))
     if message.destination == SOURCE:
-        # Of what has just changed it is not certain whether the node copied by it.
+        # Of what has changed lately, or since the last look, it is not certain whether the node copied by it.
+        for queue in BOUND:
+            stage.ledger.operations.bind(member.name, queue, _binding(member, queue))
         bound = [(queue, *stage.ledger.operations.bound[member.name, queue]) for queue in BOUND]
         stage.ledger.operations.expected[message.id] = {
             queue: version is not None for queue, version, since in bound if since + RIGHT_SECONDS < message.at
