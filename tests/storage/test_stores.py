@@ -33,7 +33,7 @@ def open_catalog(request: pytest.FixtureRequest, tmp_path: Path) -> OpenCatalog:
 
 def test_the_catalog_keeps_definitions_and_their_tombstones(open_catalog: OpenCatalog) -> None:
     catalog = open_catalog()
-    first = Definition(Key("policy", "/queue/q"), Version(5, 0, HUGE, 2**63), '{"a":"é"}')
+    first = Definition(Key("policy", "/queue/q"), Version(5, 0, HUGE, 2**63 - 1), '{"a":"é"}')
     second = first._replace(version=Version(6, 1, OTHER, 1), text=None, replaced=first.version)
     other = Definition(Key("policy", "/queue/r"), Version(7, 0, HUGE, 9), "{}")
     assert catalog.definitions() == []

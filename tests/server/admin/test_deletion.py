@@ -261,7 +261,7 @@ async def test_deleting_needs_the_right_of_an_administrator(
 async def test_no_more_deletions_than_can_be_remembered(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qmq.broker.broker.DELETIONS_MAX", 0)
+    monkeypatch.setattr("qmq.broker.fanout_deletion.DELETIONS_MAX", 0)
     async with Rig().run() as rig:
         client = await rig.connect()
         await client.send(send(F, "1", "r"))
