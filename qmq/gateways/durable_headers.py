@@ -1,7 +1,8 @@
 """Who asks for a durable subscription, in the words of RabbitMQ (`durable` or `persistent`, named by the subscription's
 `id`) and of ActiveMQ and Artemis (`client-id` on CONNECT, and a header with the subscription's name).
 
-Topics keep nothing, so there a wish is refused with what to use; queues keep everything, so there it says nothing new.
+This is about fanouts. A topic keeps nothing, so there it is a queue with a binding (`bound_queues`); a queue keeps
+everything, so there it says nothing new.
 """
 
 from collections.abc import Mapping
@@ -44,18 +45,10 @@ def durable_name(
     headers: Mapping[str, str], kind: DestinationKind, destination: str, subscription_id: str, client_id: str
 ) -> Name | None:
     """The name under which a SUBSCRIBE continues; None when it asks for nothing of the kind. Raises Refused."""
-    if kind not in (DestinationKind.FANOUT, DestinationKind.TOPIC):
+    if kind is not DestinationKind.FANOUT:
         return None
     words = durable_words(headers, subscription_id, client_id)
-    if words is None:
-        return None
-    if kind is DestinationKind.TOPIC:
-        instead = destination.replace("/topic/", "/fanout/", 1)
-        raise Refused(
-            "bad-durable",
-            f"Topics keep no messages, so they have no durable subscriptions; send and subscribe to {instead} instead.",
-        )
-    return Name(destination, *words)
+    return None if words is None else Name(destination, *words)
 
 
 def delete_durable(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from enum import Enum
 
+from qmq.gateways.bound_queues import BoundQueue
 from qmq.wire.stomp import Frame
 
 
@@ -15,14 +16,23 @@ class PauseReason(Enum):
     """The first frame is a control request: its response goes to `StompGateway.send_answer`."""
     DEDUP = "dedup"
     """The first frame is a SEND or COMMIT whose messages the mesh may have: see `Repeats`."""
+    BINDING = "binding"
+    """The first frame is a SUBSCRIBE that needs `bound` to be declared, or an UNSUBSCRIBE that deletes it."""
 
 
 class Paused:
     """`frames` are those that are not decided. `keys` are the dedup ids that peers must be asked about first."""
 
-    __slots__ = ("frames", "keys", "reason")
+    __slots__ = ("bound", "frames", "keys", "reason")
 
-    def __init__(self, reason: PauseReason, frames: list[Frame], keys: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self,
+        reason: PauseReason,
+        frames: list[Frame],
+        keys: Sequence[bytes] = (),
+        bound: BoundQueue | None = None,
+    ) -> None:
         self.reason = reason
         self.frames = frames
         self.keys = keys
+        self.bound = bound

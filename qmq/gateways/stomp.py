@@ -21,6 +21,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, asks_quorum
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.ack_frames import AckFrames, is_held
+from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.error_frames import KEEP_OPEN_CODES, encode_error
 from qmq.gateways.headers import required
 from qmq.gateways.paused import Paused, PauseReason
@@ -136,6 +137,11 @@ class StompGateway:
                         return Paused(PauseReason.TURN, frames[at:])
                     if head.command == "COMMIT" and (keys := self.repeats.of_commit(frame, now_us)):
                         return Paused(PauseReason.DEDUP, frames[at:], keys)
+                    if head.command == "SUBSCRIBE" or head.command == "UNSUBSCRIBE":
+                        bound = self._subscribing.missing(head)
+                        if bound is not None:
+                            self._may_run = may_run
+                            return Paused(PauseReason.BINDING, frames[at:], bound=bound)
                     level = self._obey(frame, now_us, out)
                     is_over = head.command == "COMMIT"
                 if frame.receipt is not None and level is not None:
@@ -204,6 +210,10 @@ class StompGateway:
         if request.receipt is not None:
             lines = [("receipt-id", request.receipt), *headers.items()]
             out.frames.append(encode_frame("RECEIPT", lines, version=self.version))
+
+    def bound_deleted(self, bound: BoundQueue) -> None:
+        """The queue that `handle` paused for, before an UNSUBSCRIBE, is deleted."""
+        self._subscribing.deleted = bound
 
     def refuse(
         self, error: ProtocolError | Refused, receipt: str | None, out: Outcome, *, may_stay: bool = True

@@ -11,6 +11,7 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD
 from qmq.errors import Refused
+from qmq.gateways.bound_queues import BoundQueue, bound_queue, may_be_bound
 from qmq.gateways.buffer_headers import buffer_of
 from qmq.gateways.durable_headers import delete_durable, durable_name, durable_words
 from qmq.gateways.encode import subscription_prefix
@@ -27,7 +28,7 @@ from qmq.gateways.headers import (
     selector,
 )
 from qmq.gateways.rules import Rules
-from qmq.wire.stomp import Version
+from qmq.wire.stomp import Head, Version
 
 BYTES_OF_COST = 5
 """Of what a subscription costs in memory: reading its selector or pattern takes as long as one unit of selecting, so
@@ -40,7 +41,18 @@ CONFIGURED_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKin
 class SubscribeFrames:
     """The SUBSCRIBEs and UNSUBSCRIBEs of one session."""
 
-    __slots__ = ("_broker", "_client_id", "_rights", "_rules", "_session_id", "_version", "_window", "nameless")
+    __slots__ = (
+        "_bound_by_id",
+        "_broker",
+        "_client_id",
+        "deleted",
+        "_rights",
+        "_rules",
+        "_session_id",
+        "_version",
+        "_window",
+        "nameless",
+    )
 
     def __init__(
         self,
@@ -60,17 +72,17 @@ class SubscribeFrames:
         self._rights = rights
         self._client_id = client_id
         self._window = window
+        self._bound_by_id: dict[str, BoundQueue] = {}
+        self.deleted: BoundQueue | None = None
+        """What was deleted for the UNSUBSCRIBE that comes next."""
         self.nameless: str | None = None
         """How the one subscription is known that a client of 1.1 or 1.2 gave no id; None when there is none."""
 
     def subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
         """Begin a subscription; returns the level of its receipt."""
-        destination = destination_of(headers, "SUBSCRIBE")
+        bound = self._bound(headers) if may_be_bound(headers) else None
+        destination = destination_of(headers, "SUBSCRIBE") if bound is None else bound.queue
         kind = kind_of(destination, self._rules.destination_bytes_max)
-        if kind is DestinationKind.EXCHANGE:
-            raise Refused(
-                "bad-destination", "An exchange keeps nothing: bind a queue to it, and subscribe to the queue."
-            )
         self._rights.check_subscribe(destination)
         is_nameless = not headers.get("id") and self._version >= Version.V11
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")
@@ -121,13 +133,66 @@ class SubscribeFrames:
             self._broker.subscriptions.subscribe_durable(subscription, durable, now_us, out)
         if is_nameless:
             self.nameless = subscription_id
+        if bound is not None:
+            self._bound_by_id[subscription_id] = bound
         out.selector_cost += subscription.memory_bytes // BYTES_OF_COST
         return HEARD if kind is DestinationKind.TOPIC else FSYNC
+
+    def missing(self, head: Head) -> BoundQueue | None:
+        """The queue with a binding that must be declared before this SUBSCRIBE, or deleted before this UNSUBSCRIBE.
+
+        None: the frame can be decided. Raises Refused for one that is not allowed.
+        """
+        headers = head.headers
+        if head.command == "SUBSCRIBE":
+            bound = self._bound(headers) if may_be_bound(headers) else None
+            if bound is None or self._is_declared(bound):
+                return None
+            # As a SUBSCRIBE to the queue, so that nothing is declared for one that is refused.
+            self._rights.check_subscribe(bound.queue)
+        else:
+            bound = self._bound_of_unsubscribe(headers)
+            if bound is None or not self._is_declared(bound):
+                return None
+        self._rights.check(Action.DECLARE, bound.queue)
+        return bound
+
+    def _is_declared(self, bound: BoundQueue) -> bool:
+        return self._rules.routing.has_binding(bound.binding.name)
+
+    def _bound(self, headers: Mapping[str, str]) -> BoundQueue | None:
+        """The queue that a SUBSCRIBE is about, if that has a binding. Raises Refused."""
+        words = durable_words(headers, headers.get("id", ""), self._client_id)
+        if words is not None and not any(words):
+            raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
+        session = f"{self._broker.origin} {self._session_id}"
+        subscription_id = self._subscription_id(headers, "SUBSCRIBE")
+        bound = bound_queue(headers, destination_of(headers, "SUBSCRIBE"), words, session, subscription_id)
+        if bound is not None:
+            self._rights.check(Action.SUBSCRIBE, bound.source)
+        return bound
+
+    def _bound_of_unsubscribe(self, headers: Mapping[str, str]) -> BoundQueue | None:
+        """The queue of the durable subscription that this UNSUBSCRIBE deletes; None if it deletes none."""
+        words = durable_words(headers, headers.get("id", ""), self._client_id)
+        if words is None:
+            return None
+        live = self._bound_by_id.get(headers.get("id", ""))
+        if live is not None or not may_be_bound(headers):
+            return live if live is not None and live.durable else None
+        return bound_queue(headers, headers["destination"], words, "", "")
 
     def unsubscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> None:
         """End a subscription; with the words that made it durable, forget it too."""
         named = headers.get("id") or (headers.get("destination") if self._version < Version.V11 else None)
         words = durable_words(headers, named or "", self._client_id)
+        deleted, self.deleted = self.deleted, None
+        if deleted is not None and deleted == self._bound_of_unsubscribe(headers):
+            if self._bound_by_id.pop(named or "", None) is not None:
+                self._broker.subscriptions.unsubscribe(self._session_id, named or "", out)
+            return
+        if named is not None:
+            self._bound_by_id.pop(named, None)
         if words is not None and (words[0] or named):
             delete_durable(self._broker, self._rights, headers, words, self._session_id, named, now_us, out)
         else:

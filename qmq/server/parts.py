@@ -30,6 +30,7 @@ from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.policies import Policies, broker_limits, follow_rules, wire_limits
 from qmq.server.admin.status import peers_of
 from qmq.server.admin.system import SystemTopics
+from qmq.server.bound_queues import BoundQueues
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_count import QueueCount
 from qmq.server.checkpoint.queue_pager import QueuePager
@@ -258,6 +259,7 @@ class NodeParts:
         self.declared_queues.on_deleted = self.deleted_queues.drop
         self.queue_lifetimes = QueueLifetimes(self)
         self.declared_queues.on_changed = self.queue_lifetimes.changed
+        self.bound_queues = BoundQueues(self)
         self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)

@@ -174,14 +174,6 @@ def test_an_unknown_exchange_is_refused() -> None:
     assert refusal(client, send("/exchange/amq.topic/a.*")) == "bad-destination"
 
 
-def test_an_exchange_has_no_subscribers() -> None:
-    client = Client()
-
-    error = client.error(client.say("SUBSCRIBE\nid:1\ndestination:/exchange/amq.topic/a"))
-
-    assert error["error-code"] == "bad-destination" and "bind a queue" in error["message"]
-
-
 def test_the_name_of_rabbitmq_for_a_queue_is_the_queue() -> None:
     client = Client()
 

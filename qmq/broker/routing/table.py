@@ -28,6 +28,7 @@ class RoutingTable:
 
     def __init__(self) -> None:
         self.exchanges: dict[str, Exchange] = {}
+        self._names: set[str] = set()
         self._matchers: dict[str, Matcher] = {}
         self._of_exchange: dict[str, Bindings] = {}
         self._topics: PatternTable[Binding] = PatternTable()
@@ -56,6 +57,7 @@ class RoutingTable:
 
     def add(self, binding: Binding) -> None:
         """From now on `binding` copies."""
+        self._names.add(binding.name)
         if binding.exchange:
             self._of_exchange.setdefault(binding.exchange, {})[binding] = None
             matcher = self._matchers.get(binding.exchange)
@@ -69,6 +71,7 @@ class RoutingTable:
 
     def remove(self, binding: Binding) -> None:
         """Undo `add`."""
+        self._names.discard(binding.name)
         if binding.exchange:
             discard(self._of_exchange, binding.exchange, binding)
             matcher = self._matchers.get(binding.exchange)
@@ -124,6 +127,10 @@ class RoutingTable:
             asked.add(name)
             name = self.exchanges[name].alternate
         return NO_QUEUES
+
+    def has_binding(self, name: str) -> bool:
+        """Whether there is a binding of this name (`binding_name`)."""
+        return name in self._names
 
     def bindings_of(self, exchange: str) -> Iterable[Binding]:
         """The bindings of an exchange, also of one that does not exist."""

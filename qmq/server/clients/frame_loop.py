@@ -17,6 +17,7 @@ from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.environment import Environment
 from qmq.errors import Refused
+from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.paused import Paused, PauseReason
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.refusals import Refusals
@@ -33,6 +34,14 @@ JOBS = tuple(f"{CONTROL}{verb}/" for verb in ("purge", "move", "redrive"))
 log = logging.getLogger("qmq.session")
 
 
+class BoundChanges(Protocol):
+    """See `qmq.server.bound_queues`."""
+
+    async def declare(self, bound: BoundQueue, user: str | None) -> None: ...
+
+    async def delete(self, bound: BoundQueue, user: str | None) -> None: ...
+
+
 class FrameContext(Committing, Protocol):
     """What deciding a client's frames needs of the node."""
 
@@ -40,6 +49,9 @@ class FrameContext(Committing, Protocol):
     environment: Environment
     dedup_query: DedupQuery
     refusals: Refusals
+
+    @property
+    def bound_queues(self) -> BoundChanges: ...
 
     async def answer(
         self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes
@@ -101,6 +113,9 @@ class FrameLoop:
                 elif paused.reason is PauseReason.CONTROL:
                     await query.aclose()
                     response = await self._response(paused.frames[0])
+                elif paused.bound is not None:
+                    await query.aclose()
+                    response = await self._change_bound(paused.frames[0], paused.bound)
                 elif paused.keys:
                     await query.aclose()
                     elsewhere = await query.enter_async_context(context.dedup_query.of(paused.keys))
@@ -133,13 +148,29 @@ class FrameLoop:
                 session.waits_for_change = False
                 nursery.cancel_scope.cancel()
 
+    async def _change_bound(self, request: Frame, bound: BoundQueue) -> Refused | None:
+        """Declare the queue that a SUBSCRIBE needs, or delete that of an UNSUBSCRIBE; why not, if that is refused."""
+        session = self._session
+        session.waits_for_change = True
+        try:
+            if request.head.command == "SUBSCRIBE":
+                await self._context.bound_queues.declare(bound, session.user)
+            else:
+                await self._context.bound_queues.delete(bound, session.user)
+                self._gateway.bound_deleted(bound)
+        except Refused as refused:
+            return refused
+        finally:
+            session.waits_for_change = False
+        return None
+
     def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Frame]:
         """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.
 
         In an Outcome of their own: within one Outcome receipts precede all other effects.
         """
         frames = paused.frames
-        if paused.reason is PauseReason.TURN:
+        if paused.reason is PauseReason.TURN or (paused.bound is not None and response is None):
             return frames
         gateway = self._gateway
         now_us = self._context.environment.now_us()

@@ -347,7 +347,7 @@ async def test_one_of_activemq_is_deleted_without_being_used(autojump_clock: Moc
 @pytest.mark.parametrize(
     ("frame", "code", "says"),
     [
-        (subscribe("/topic/t", durable="true"), "bad-durable", "/fanout/t"),
+        (subscribe("/topic/t", durable="true", selector="a = 1"), "bad-selector", "no selector"),
         (subscribe(F, durable="maybe"), "bad-header", "true or false"),
         (subscribe(F, durable_subscription_name="m"), "missing-header", "client-id"),
         (subscribe(F, id="n" * 256, durable="true"), "bad-durable", "255"),

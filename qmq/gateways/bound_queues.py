@@ -1,0 +1,91 @@
+"""Subscriptions that are queues with a binding, in the words of RabbitMQ's STOMP: durable ones of topics, and all
+subscriptions of exchanges.
+
+The queue and its binding are definitions, so the session declares them before the gateway subscribes to the queue.
+The name of a durable subscription's queue is made of its id and its destination. A client on any node that uses the
+same two continues it, and several at once share its messages.
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from qmq.broker.messages.destination import DestinationKind, kind_of
+from qmq.broker.routing.binding import Binding, split_exchange
+from qmq.errors import Refused
+from qmq.gateways.durable_headers import FLAG_HEADERS, NAME_HEADERS
+from qmq.gateways.headers import truth
+
+QUEUE_NAME: Final = "x-queue-name"
+"""Header of SUBSCRIBE with a name of the client's choice, without `/queue/`."""
+
+AUTO_DELETE: Final = "auto-delete"
+
+NAME_CHARS_MAX: Final = 64
+"""Of the id, in the name of a queue."""
+
+DURABLE_HEADERS: Final = (*NAME_HEADERS, *FLAG_HEADERS)
+
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class BoundQueue(NamedTuple):
+    """A queue with one binding. One that is not `durable` keeps its messages in memory only."""
+
+    queue: str
+    source: str
+    key: str
+    auto_delete: bool
+    durable: bool
+
+    @property
+    def binding(self) -> Binding:
+        """From the source to the queue."""
+        return Binding(self.source, self.queue, self.key, {})
+
+    @property
+    def declaration(self) -> dict[str, bool]:
+        """The value of its definition."""
+        return {
+            **({"auto_delete": True} if self.auto_delete else {}),
+            **({} if self.durable else {"durable": False}),
+        }
+
+
+def bound_queue(
+    headers: Mapping[str, str], destination: str, words: tuple[str, str] | None, session: str, subscription_id: str
+) -> BoundQueue | None:
+    """The queue that a subscription is about; None when it needs none of its own.
+
+    `words` name a durable subscription. Without, `session` and `subscription_id` name one that ends with its
+    connection. Raises Refused.
+    """
+    kind = kind_of(destination)
+    if kind is DestinationKind.EXCHANGE:
+        exchange, key = split_exchange(destination)
+        source = f"/exchange/{exchange}"
+    elif kind is DestinationKind.TOPIC and words is not None:
+        source, key = destination, ""
+    else:
+        return None
+    if "selector" in headers:
+        raise Refused(
+            "bad-selector", "A durable subscription of a topic or exchange has no selector; bind a queue by headers."
+        )
+    client, name = (session, subscription_id) if words is None else words
+    queue = headers.get(QUEUE_NAME)
+    if not queue:
+        readable = _NOT_IN_NAMES.sub("_", name[:NAME_CHARS_MAX])
+        digest = blake2b("\0".join((destination, client, name)).encode(), digest_size=6).hexdigest()
+        queue = f"subscription.{readable}.{digest}"
+    auto_delete = words is None or truth(headers, AUTO_DELETE, False)
+    return BoundQueue(f"/queue/{queue}", source, key, auto_delete, words is not None)
+
+
+def may_be_bound(headers: Mapping[str, str]) -> bool:
+    """Whether a SUBSCRIBE may be about a queue with a binding; false for most, at little cost."""
+    destination = headers.get("destination", "")
+    if destination.startswith("/exchange/"):
+        return True
+    return destination.startswith("/topic/") and any(word in headers for word in DURABLE_HEADERS)

@@ -1,0 +1,42 @@
+"""Declaring and deleting the queues of durable topic subscriptions and of subscriptions to exchanges.
+
+A queue and its binding are one change: after a crash both are there, or neither. Rights are the gateway's business.
+"""
+
+from typing import Protocol
+
+from qmq.definitions.definition import Key
+from qmq.gateways.bound_queues import BoundQueue
+from qmq.server.admin.queue_deletion import QueueDeletionContext, delete_queue
+from qmq.server.definitions.declared_queues import KIND as QUEUE
+from qmq.server.definitions.live import Changes, LiveDefinitions
+from qmq.server.definitions.queue_lifetimes import QueueLifetimes
+from qmq.server.routing.definitions import BINDING
+
+
+class BoundContext(QueueDeletionContext, Protocol):
+    """What these queues need of the node."""
+
+    definitions: LiveDefinitions
+    queue_lifetimes: QueueLifetimes
+
+
+class BoundQueues:
+    """Changes them for the sessions of one node."""
+
+    def __init__(self, context: BoundContext) -> None:
+        self._context = context
+
+    async def declare(self, bound: BoundQueue, user: str | None) -> None:
+        """Declare the queue, unless it is declared, and bind it. Durable here on return. Raises Refused."""
+        context = self._context
+        context.queue_lifetimes.used(bound.queue)
+        binding = bound.binding
+        changes: Changes = {Key(BINDING, binding.name): binding.value}
+        if context.declared_queues.value_of(bound.queue) is None:
+            changes = {Key(QUEUE, bound.queue): bound.declaration, **changes}
+        await context.definitions.change(changes, user)
+
+    async def delete(self, bound: BoundQueue, user: str | None) -> None:
+        """Delete the queue, its messages and its binding, on all nodes, also with consumers. Raises Refused."""
+        await delete_queue(self._context, bound.queue, {"force": "true"}, user)

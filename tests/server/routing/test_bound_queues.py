@@ -1,0 +1,236 @@
+"""Durable subscriptions of topics, and subscriptions of exchanges, in the words of RabbitMQ's STOMP."""
+
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from qmq.config import PermissionSettings, User
+from tests.server.mesh_rig import MeshRig
+from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
+from tests.server.routing.test_bindings import HASH, publish, request
+
+T = "/topic/prices.eu"
+
+
+def unsubscribe(id: str, **headers: str) -> str:
+    lines = [f"{name.replace('_', '-')}:{value}\n" for name, value in headers.items()]
+    return f"UNSUBSCRIBE\nid:{id}\nreceipt:u\n{''.join(lines)}\n"
+
+
+async def follow(client: Client, destination: str = T, id: str = "audit", **headers: str) -> str:
+    """The receipt, or the code of the refusal."""
+    await client.send(subscribe(destination, id, **headers))
+    frame = await client.any()
+    return frame.head.headers.get("error-code", frame.head.command)
+
+
+async def queues(client: Client) -> list[str]:
+    found: list[dict[str, Any]] = (await request(client, "bindings"))["bindings"]
+    return [one["queue"] for one in found]
+
+
+async def test_a_durable_subscription_of_a_topic_gets_what_was_sent_while_its_client_was_away(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, publisher = await rig.connect(), await rig.connect()
+        assert await follow(client, durable="true") == "RECEIPT"
+        await publish(publisher, T, "one")
+        assert await client.messages(1) == [b"one"]
+        client.pipe.close()
+
+        await publish(publisher, T, "two")
+
+        again = await rig.connect()
+        assert await follow(again, durable="true") == "RECEIPT"
+        assert await again.messages(1) == [b"two"]
+        message_of_a_topic_only = await rig.connect()
+        await follow(message_of_a_topic_only, durable="false")
+        await publish(publisher, T, "three")
+        assert await message_of_a_topic_only.messages(1) == await again.messages(1) == [b"three"]
+
+
+async def test_a_durable_subscription_of_a_pattern_survives_a_restart_and_continues_on_another_node(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await mesh.connect("a")
+        assert await follow(client, "/topic/prices.*", durable="true") == "RECEIPT"
+        client.pipe.close()
+        await eventually(lambda: all(mesh.nodes[name].routing.bindings() for name in "abc"))
+        await mesh.kill("c")
+        await mesh.start("c")
+
+        publisher = await mesh.connect("c")
+        assert await publish(publisher, T, "kept") == "RECEIPT"
+
+        again = await mesh.connect("b")
+        assert await follow(again, "/topic/prices.*", durable="true") == "RECEIPT"
+        assert await again.messages(1) == [b"kept"]
+
+
+async def test_the_id_and_the_destination_name_the_queue(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, other = await rig.connect(), await rig.connect()
+        await follow(client, T, "1", durable="true")
+        await follow(other, T, "2", durable="true")
+        await follow(other, "/topic/prices.us", "1", durable="true")
+        await follow(client, "/topic/prices.jp", "named", durable="true", x_queue_name="mine")
+
+        names = await queues(await rig.connect())
+
+        assert len(set(names)) == 4
+        assert "/queue/mine" in names
+        assert sum(name.startswith("/queue/subscription.1.") for name in names) == 2
+
+
+async def test_the_words_of_activemq_name_it_by_client_and_name(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect(client_id="shop")
+        assert await follow(client, T, "0", durable_subscription_name="x") == "RECEIPT"
+        await client.send(subscribe(T, "9", durable_subscription_name="orders"))
+        assert (await client.any()).head.command == "RECEIPT"
+        client.pipe.close()
+        publisher = await rig.connect()
+        await publish(publisher, T, "kept")
+
+        again = await rig.connect(client_id="shop")
+        assert await follow(again, T, "another id", durable_subscription_name="orders") == "RECEIPT"
+
+        assert await again.messages(1) == [b"kept"]
+
+
+async def test_unsubscribe_with_its_words_deletes_the_queue_and_without_them_keeps_it(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, publisher = await rig.connect(), await rig.connect()
+        await follow(client, durable="true")
+        await client.send(unsubscribe("audit"))
+        assert await client.receipt() == "u"
+        await publish(publisher, T, "kept")
+        await follow(client, durable="true")
+        assert await client.messages(1) == [b"kept"]
+
+        await client.send(unsubscribe("audit", durable="true"))
+
+        assert await client.receipt() == "u"
+        assert await queues(publisher) == []
+        await publish(publisher, T, "to no queue")
+        await follow(client, durable="true")
+        await nothing_more(client)
+
+
+async def test_one_that_no_connection_uses_is_deleted_by_its_id_and_destination(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await follow(client, durable="true")
+        client.pipe.close()
+        other = await rig.connect()
+
+        await other.send(unsubscribe("audit", durable="true", destination=T))
+
+        assert await other.receipt() == "u"
+        assert await queues(other) == []
+        await other.send(unsubscribe("audit", durable="true", destination=T))
+        assert (await other.any()).head.headers["error-code"] == "unknown-subscription"
+
+
+async def test_an_auto_delete_subscription_goes_with_its_last_client(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        node = rig.node
+        client = await rig.connect()
+        await follow(client, durable="true", auto_delete="true")
+        assert len(node.routing.bindings()) == 1
+
+        client.pipe.close()
+
+        await eventually(lambda: not node.routing.bindings())
+
+
+async def test_a_subscription_of_an_exchange_gets_what_its_key_matches_and_ends_with_its_connection(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        node = rig.node
+        client, publisher = await rig.connect(), await rig.connect()
+        assert await follow(client, "/exchange/amq.topic/stock.#") == "RECEIPT"
+        assert await follow(client, "/exchange/amq.topic/stock.#", "second") == "RECEIPT"
+
+        assert await publish(publisher, "/exchange/amq.topic/stock.eu", "both") == "RECEIPT"
+        await publish(publisher, "/exchange/amq.topic/bonds", "neither")
+
+        assert await client.messages(2) == [b"both", b"both"]
+        await nothing_more(client)
+        client.pipe.close()
+        await eventually(lambda: not node.routing.bindings())
+
+
+@pytest.mark.parametrize(
+    ("destination", "headers", "code"),
+    [
+        ("/exchange/none/key", {}, "bad-definition"),
+        (T, {"durable": "true", "selector": "a = 1"}, "bad-selector"),
+        (T, {"durable": "true", "x_queue_name": "a*"}, "bad-definition"),
+        ("/topic/a.*b", {"durable": "true"}, "bad-definition"),
+    ],
+)
+async def test_what_cannot_be_bound_is_refused_and_nothing_is_declared(
+    autojump_clock: MockClock, destination: str, headers: dict[str, str], code: str
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        node = rig.node
+        client = await rig.connect(on_error="keep-open")
+        before = node.definitions.table.digest
+
+        assert await follow(client, destination, **headers) == code
+
+        assert node.definitions.table.digest == before
+
+
+async def test_it_needs_the_rights_to_read_the_topic_and_to_declare_and_consume_the_queue(
+    autojump_clock: MockClock,
+) -> None:
+    def user(name: str) -> User:
+        return User(name=name, password_hash=HASH)
+
+    allowed = [
+        PermissionSettings(
+            user="all", allow=("subscribe", "declare"), destinations=("/topic/*", "/queue/subscription.*")
+        ),
+        PermissionSettings(user="reader", allow=("subscribe",), destinations=("/topic/*", "/queue/subscription.*")),
+        PermissionSettings(user="worker", allow=("subscribe", "declare"), destinations=("/queue/subscription.*",)),
+    ]
+    rig = Rig(users=tuple(map(user, ("all", "reader", "worker"))), permissions=tuple(allowed))
+    async with rig.run():
+        node = rig.node
+        for name, answer in (
+            ("reader", "not-allowed"),
+            ("worker", "not-allowed"),
+            ("all", "RECEIPT"),
+            ("reader", "RECEIPT"),
+        ):
+            client = await rig.connect(login=name, passcode="secret")
+            assert await follow(client, durable="true") == answer, name
+        assert len(node.routing.bindings()) == 1
+
+
+async def test_frames_behind_a_durable_subscribe_wait_for_it(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+
+        await client.send(subscribe(T, "audit", durable="true"), send(T, "at once", "s"))
+
+        frames = [await client.any() for _ in range(3)]
+        assert {frame.head.command for frame in frames} == {"RECEIPT", "MESSAGE"}
+        assert [frame.body for frame in frames if frame.head.command == "MESSAGE"] == [b"at once"]
