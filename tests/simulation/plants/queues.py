@@ -55,7 +55,7 @@ def full_consumers_unknown() -> Iterator[None]:
         yield
 
 
-@plant(Family.NONE, "I23", seed=32)
+@plant(Family.NONE, "I23", found_by="tests/broker/queues/selective/test_dispatcher.py")
 def groups_stay_for_good() -> Iterator[None]:
     """While messages of a group are out its consumer gets more of them, although the group should move."""
     real = GroupChoice.holder_of
