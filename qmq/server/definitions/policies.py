@@ -22,6 +22,7 @@ from qmq.definitions.definition import Definition
 from qmq.errors import ConfigError, Refused
 from qmq.members import REPLICATED
 from qmq.server.definitions.live import LiveDefinitions, Value
+from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import MeshPeers, Reporting
 
 KIND: Final = "policy"
@@ -52,7 +53,7 @@ class PolicyKind:
         self._file = file
         # Name → the text of a definition and the policy that it is: parsed once.
         self._parsed: dict[str, tuple[str, DestinationPolicy]] = {}
-        self._unfit = ""
+        self._unfit = ConditionGroup(context, UNFIT)
         self._unreadable: list[str] = []
 
     @property
@@ -110,12 +111,7 @@ class PolicyKind:
         destinations, left_out = join_policies(file, chosen)
         left_out += self._unreadable
         unfit = f"left out, because they do not fit together with the others: {', '.join(left_out)}" if left_out else ""
-        if unfit != self._unfit:
-            if self._unfit:
-                self._context.clear_condition(UNFIT, self._unfit)
-            if unfit:
-                self._context.raise_condition(UNFIT, unfit)
-            self._unfit = unfit
+        self._unfit.show([unfit] if unfit else [])
         return file.model_copy(update={"destinations": destinations})
 
     def log_without_effect(self, changed: Collection[str]) -> None:

@@ -15,6 +15,7 @@ from qmq.errors import Refused
 from qmq.gateways.rules import Rules
 from qmq.routing_names import RESERVED
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
+from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import Reporting
 
 EXCHANGE: Final = "exchange"
@@ -44,7 +45,7 @@ class RoutingDefinitions:
         self.table = RoutingTable()
         self._bindings: dict[str, Binding] = {}
         self._unread: set[str] = set()
-        self._unfit = ""
+        self._unfit = ConditionGroup(context, UNFIT)
         definitions = context.definitions
         definitions.kinds[EXCHANGE] = SimpleKind(_checked_exchange, self._exchanges_changed)
         definitions.kinds[BINDING] = SimpleKind(self._checked_binding, self._bindings_changed, names_destinations=True)
@@ -61,12 +62,7 @@ class RoutingDefinitions:
         """Raise or clear the condition: bindings may have no effect, or have one again."""
         found = self.table.without_effect() + sorted(f"{one} (unreadable)" for one in self._unread)
         unfit = f"no effect, because an exchange is missing: {_some(found)}" if found else ""
-        if unfit != self._unfit:
-            if self._unfit:
-                self._context.clear_condition(UNFIT, self._unfit)
-            if unfit:
-                self._context.raise_condition(UNFIT, unfit)
-            self._unfit = unfit
+        self._unfit.show([unfit] if unfit else [])
 
     # Changes
 
