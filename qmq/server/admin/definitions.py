@@ -21,8 +21,9 @@ from qmq.definitions.document import document, read_document
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.system import SystemTopics
-from qmq.server.definitions.live import Changes, LiveDefinitions, Value
+from qmq.server.definitions.live import Changes, LiveDefinitions
 from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.json_body import json_object
 
 DEFINITIONS: Final = "/control/definitions/"
 
@@ -77,7 +78,7 @@ async def definitions_response(
             if found is None:
                 raise Refused("unknown-definition", f"there is no {key}")
             return _response({**facts, "value": found})
-        value = _value(key, body) if verb == "put" else None
+        value = json_object(body, str(key)) if verb == "put" else None
         return await change({key: value}, facts)
     raise Refused("bad-destination", f"Requests about definitions are {', '.join(UNDERSTOOD_DEFINITIONS)}.")
 
@@ -103,16 +104,6 @@ def _kind(live: LiveDefinitions, kind: str) -> str:
 def _key(live: LiveDefinitions, path: str) -> Key:
     kind, _, name = path.partition("/")
     return Key(kind, f"/{name}" if live.kinds[_kind(live, kind)].names_destinations else name)
-
-
-def _value(key: Key, body: bytes) -> Value:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Refused("bad-definition", f"{key}: the body must be a JSON object: {error}") from error
-    if not isinstance(value, dict):
-        raise Refused("bad-definition", f"{key}: the body must be a JSON object")
-    return value
 
 
 def _response(facts: dict[str, Any]) -> ControlResponse:

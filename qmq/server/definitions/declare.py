@@ -16,6 +16,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
+from qmq.server.peers.json_body import json_object
 
 NOT_A_HEADER: Final = "receipt"
 """As a header of SEND it asks for a RECEIPT."""
@@ -61,13 +62,7 @@ def _value(queue: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any
     if not body.strip():
         named = {key: headers.get(key.replace("_", "-")) for key in QUEUE_KEYS if key != NOT_A_HEADER}
         return {key: _read(text) for key, text in named.items() if text is not None}
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Refused("bad-definition", f"queue {queue}: the body must be a JSON object: {error}") from error
-    if not isinstance(value, dict):
-        raise Refused("bad-definition", f"queue {queue}: the body must be a JSON object")
-    return value
+    return json_object(body, f"queue {queue}")
 
 
 def _read(text: str) -> Any:

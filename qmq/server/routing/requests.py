@@ -11,7 +11,6 @@ A change is answered when it is durable on this node; with `quorum:true` when a 
 with `quorum:false`.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -21,6 +20,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX, RESERVED
 from qmq.server.definitions.live import Changes, LiveDefinitions
+from qmq.server.peers.json_body import json_object
 from qmq.server.peers.verb_request import VerbRequest
 from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
 
@@ -130,15 +130,7 @@ def _binding(asked: VerbRequest) -> Binding:
 
 def _body(asked: VerbRequest) -> dict[str, Any]:
     """The JSON object in the body; an empty body is an empty object."""
-    if not asked.body.strip():
-        return {}
-    try:
-        value = json.loads(asked.body)
-    except (ValueError, RecursionError) as error:
-        raise Refused("bad-definition", f"{asked.verb}: the body must be a JSON object: {error}") from error
-    if not isinstance(value, dict):
-        raise Refused("bad-definition", f"{asked.verb}: the body must be a JSON object")
-    return value
+    return json_object(asked.body, asked.verb) if asked.body.strip() else {}
 
 
 def _check_plain(asked: VerbRequest) -> None:
