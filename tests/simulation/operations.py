@@ -105,7 +105,7 @@ class Operations:
     begun: trio.Event = field(default_factory=trio.Event)
     """The next job begins, on whichever node."""
     is_restored: bool = False
-    """Nothing is paused any more, and nobody changes anything."""
+    """Nothing is paused any more, and no operator changes anything."""
 
     async def until_job(self) -> str:
         """Wait until a job begins that moves messages; the node on which it does."""

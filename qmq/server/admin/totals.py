@@ -46,7 +46,7 @@ def row_totals(totals: NodeTotals, destination: str) -> Row:
 
 
 def rates_between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> dict[str, float]:
-    """How much each number in `after` has grown in a second; none where the counting began anew between the samples."""
+    """How much each number in `after` has grown in a second; none if the counting began again in between."""
     if before.get(SINCE) != after.get(SINCE):
         return {}
     grown = {name: _number(after, name) - _number(before, name) for name in RATED if name in after}

@@ -186,7 +186,7 @@ def _destination_of(log: Log) -> str | None:
         try:
             ends = [*(entry.offset for entry in listing.entries[1:]), listing.end]
             for entry, end in zip(listing.entries, ends, strict=False):
-                with suppress(CorruptLog):  # told by whoever reads it
+                with suppress(CorruptLog):  # reported by the reader of that batch
                     data = descriptor.read(entry.offset, end - entry.offset)
                     head = read_head(data)
                     if head is not None:

@@ -33,7 +33,7 @@ def gone_in(segment: SegmentFile, listing: SegmentListing) -> Iterator[LostRange
         return
     for entry in listing.entries:
         if entry.origin.node == segment.node:
-            with suppress(CorruptLog):  # told by whoever reads it
+            with suppress(CorruptLog):  # reported by the reader of that batch
                 head = read_head(data, entry.offset)
                 if head is not None:
                     batch = data[entry.offset : entry.offset + head.size]

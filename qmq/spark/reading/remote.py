@@ -266,7 +266,7 @@ def _passed_over(data: bytes, *, compacted: bool) -> tuple[tuple[int, int], ...]
     while offset < len(data):
         head = read_head(data, offset)
         if head is None:
-            break  # told by whoever reads it
+            break  # reported by the reader of that batch
         if bool(head.attributes & REST) != compacted:
             places.append((offset, offset + head.size))
         offset += head.size

@@ -58,7 +58,7 @@ class SegmentListing(NamedTuple):
     footer: Footer | None = None
     compacted: tuple[BatchEntry, ...] = ()
     """Those of `entries` that have fewer records than sequences, or a mark in the place of the last one. In a journal
-    they stand for a stretch of which only a rest was left when the node asked for it."""
+    they stand for a range of which only a part was left when the node asked for it."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Offsets (start, end) of batches with what was given up; of a segment without an index."""
 
@@ -199,7 +199,7 @@ class SegmentFile:
             for start, end in self._gap_places(file, listing):
                 file.seek(start)
                 batch = file.read(end - start)
-                with suppress(CorruptLog):  # told by whoever reads it
+                with suppress(CorruptLog):  # reported by the reader of that batch
                     head = verify_batch(batch)
                     for record in unpack_records(head, batch):
                         if record[2] >> 56 == RecordKind.GAP and head.origin.node == self.node:
@@ -274,7 +274,7 @@ def _compacted_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:
         if is_compacted(entry):
             yield entry
         elif entry.origin in marked:
-            with suppress(CorruptLog):  # told by whoever reads it
+            with suppress(CorruptLog):  # reported by the reader of that batch
                 head = read_head(file.read(entry.offset, HEAD_BYTES))
                 if head is not None and head.attributes & REST:
                     batch = file.read(entry.offset, head.size)

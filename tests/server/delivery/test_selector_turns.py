@@ -115,7 +115,7 @@ class Stub:
 
 
 class Told:
-    """`SelectorTurns` with sessions that note what they are told; nothing waits for a socket."""
+    """`SelectorTurns` with sessions that note what they are sent; nothing waits for a socket."""
 
     def __init__(self, sessions: int) -> None:
         self.sessions = {number: Stub(number) for number in range(1, sessions + 1)}
