@@ -257,6 +257,7 @@ class NodeParts:
         self.mesh_jobs = MeshJobs(self)
         self.deleted_queues = DeletedQueues(self)
         self.declared_queues.on_deleted = self.deleted_queues.drop
+        self.messages_adopted = self.deleted_queues.begin
         self.queue_lifetimes = QueueLifetimes(self)
         self.declared_queues.on_changed = self.queue_lifetimes.changed
         self.bound_queues = BoundQueues(self)

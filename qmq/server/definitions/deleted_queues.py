@@ -1,8 +1,8 @@
 """What a node still has of queues whose declaration was deleted: messages that are older than the deletion are dropped.
 
 The tombstone of the declaration carries the deletion. A node that has it drops what it serves of the queue, also one
-that was away, and at each start, in case it was killed meanwhile. A message counts as older by the clocks of the nodes
-that accepted and deleted it.
+that was away. It looks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
+them back. A message counts as older by the clocks of the nodes that accepted and deleted it.
 
 A queue that is declared again keeps all messages that are not dropped by then: a node waits for a moment, because the
 later declaration may be on its way, and looks again before each page. What was sent after the deletion stays in any
@@ -75,7 +75,7 @@ class DeletedQueues:
         self.is_running = False
 
     def begin(self) -> None:
-        """A start: what an earlier run did not complete is completed."""
+        """At a start, and when messages of another node come here: what is not dropped by now is dropped."""
         self.drop(one.key.name for one in self._context.definitions.table.tombstones() if one.key.kind == KIND)
 
     def drop(self, queues: Iterable[str]) -> None:

@@ -71,6 +71,9 @@ class AdoptionContext(Engine, Committing, JournalTail, Reporting, MeshPeers, Pro
     peer_rpc: PeerRpc
     replay: Replay
 
+    def messages_adopted(self) -> None:
+        """This node serves messages that it did not serve before."""
+
 
 def respond_holding(context: AdoptionContext, request: bytes) -> bytes:
     """Those messages, by incarnation and sequence. Null when there are too many to list, or this node still delivers
@@ -170,6 +173,7 @@ class QueueAdoption:
         if self.adopted > before:
             log.info("= adopted %d queue messages of %s", self.adopted - before, owner)
             await context.flushed()
+            context.messages_adopted()
 
     async def _held(self, owner: str, is_patient: bool) -> set[Dot] | None:
         """The messages of `owner` that are with consumers in the mesh. None: there are too many, a member has not

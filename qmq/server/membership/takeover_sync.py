@@ -57,6 +57,9 @@ class TakeoverSyncContext(Engine, Committing, JournalTail, Reporting, Tasks, Mes
     incarnation_gc: IncarnationGc
     queue_pager: QueuePager
 
+    def messages_adopted(self) -> None:
+        """This node serves messages that it did not serve before."""
+
 
 class TermHolder(Protocol):
     """The part that began it (`Takeover`)."""
@@ -189,3 +192,4 @@ class TakeoverSync:
         context.queue_pager.sweep_at(context.environment.now_us())
         self._takeover.has_begun(owner, sync.number, out)
         context.submit(out)
+        context.messages_adopted()

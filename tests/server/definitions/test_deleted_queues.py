@@ -130,6 +130,24 @@ async def test_what_is_sent_after_the_deletion_stays(autojump_clock: MockClock) 
         assert await depth(mesh, "c") == 1
 
 
+async def test_messages_that_a_node_takes_over_or_gets_back_are_dropped(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "1")
+        await apart(mesh, "c")
+        await delete(mesh, "a")
+        await passed()
+
+        assert [await depth(mesh, name) for name in "ab"] == [0, 0]
+        assert any("c" in mesh.nodes[name].broker.queues.owned.serves for name in "ab")
+        await together(mesh, "c")
+        await eventually(lambda: "c" in mesh.nodes["c"].broker.queues.owned.serves)
+        await until_depth(mesh, "c", 0)
+        await passed()
+        assert [await depth(mesh, name) for name in "abc"] == [0, 0, 0]
+
+
 async def test_a_queue_that_is_declared_again_keeps_the_messages_of_a_node_that_was_away(
     autojump_clock: MockClock,
 ) -> None:
