@@ -118,9 +118,8 @@ async def test_a_damaged_row_comes_back_from_a_peer(autojump_clock: MockClock) -
 async def test_a_damaged_row_waits_for_the_member_that_may_have_it(autojump_clock: MockClock) -> None:
     async with rig("a", "b", "c").run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
-        await forget_the_past(mesh, "a")
-        for name in "bc":
-            await mesh.nodes[name].checkpoints.checkpoint()
+        for name in "abc":
+            await forget_the_past(mesh, name)
         spoil(mesh.nodes["c"], b"two")
         await mesh.stop("b")
         await mesh.stop("a")
