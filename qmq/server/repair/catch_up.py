@@ -112,7 +112,8 @@ class CatchUp(RepairTask, Sink):
             if await self._check(peer):
                 self._has_answer = True
             elif peer in links.reachable() and not self._has_answer:
-                # The others may be faster.
+                # The others may be faster, also one that was not linked when the gap was found.
+                self._unchecked.update(dict.fromkeys(links.reachable()))
                 self._unchecked[peer] = self._unchecked.pop(peer)
                 return False
             # A peer that left or does not respond need not be asked, as long as another one was.
