@@ -177,7 +177,11 @@ class SubscribeFrames:
         words = durable_words(headers, headers.get("id", ""), self._client_id)
         if words is None:
             return None
-        live = self._bound_by_id.get(headers.get("id", ""))
+        named = headers.get("id", "")
+        live = self._bound_by_id.get(named)
+        if live is not None and self._broker.sessions[self._session_id].destination_of(named) != live.queue:
+            # That subscription has ended, and another one may have its id.
+            live = None
         if live is not None or not may_be_bound(headers):
             return live if live is not None and live.durable else None
         return bound_queue(headers, headers["destination"], words, "", "")

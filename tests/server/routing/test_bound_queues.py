@@ -6,6 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
+from qmq.errors import Refused
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
 from tests.server.routing.test_bindings import HASH, publish, request
@@ -234,3 +235,22 @@ async def test_frames_behind_a_durable_subscribe_wait_for_it(autojump_clock: Moc
         frames = [await client.any() for _ in range(3)]
         assert {frame.head.command for frame in frames} == {"RECEIPT", "MESSAGE"}
         assert [frame.body for frame in frames if frame.head.command == "MESSAGE"] == [b"at once"]
+
+
+async def test_the_end_of_a_later_subscription_with_its_id_deletes_nothing_of_the_first(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect(on_error="keep-open")
+        await follow(client, durable="true")
+        (session,) = rig.alive.sessions.values()
+        # As when its user may not subscribe any more.
+        rig.alive.access._end(session, "audit", Refused("not-allowed", "From now on."))
+        assert (await client.any()).head.headers["error-code"] == "not-allowed"
+        await follow(client, "/queue/other")
+
+        await client.send(unsubscribe("audit", durable="true"))
+        await client.any()
+
+        assert len(await queues(client)) == 1
