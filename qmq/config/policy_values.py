@@ -6,9 +6,9 @@ without `locked`, which only a file has. A declared queue has the keys of queues
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from qmq.errors import ConfigError
 
@@ -18,6 +18,8 @@ from .load import as_tuples
 from .model import SecondsOrNone, Section
 from .node import NodeSettings
 
+OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
+
 
 class QueueLifetime(Section):
     """Until when a declared queue exists. By default until it is deleted."""
@@ -26,6 +28,8 @@ class QueueLifetime(Section):
     """When the last of its consumers in the mesh has left."""
     expires_seconds: SecondsOrNone = 0.0
     """When it was not used for so long; 0: never."""
+    exclusive_to_connection: Annotated[str, Field(pattern=OWNER)] = ""
+    """When that connection ends: its node's incarnation, and its number there. Only it may consume from the queue."""
 
 
 QUEUE_KEYS: Final = (*KEYS["/queue/"], *QueueLifetime.model_fields)

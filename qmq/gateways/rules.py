@@ -8,11 +8,12 @@ from qmq.broker.routing.table import RoutingTable
 
 class Rules:
     """`policy` gives (exists, durable) for a destination name, `defaults` the headers that a message of a queue gets
-    when its sender does not say otherwise, `children` the queues that get a copy of what is sent to a fanout, `retains`
-    whether a topic keeps every last value, `level` how many disks receipts about a destination wait for unless the
-    frame says, `needs_quorum` whether those of ACKs wait until no node will hand the message out again. There are
-    `replicas_max` other nodes. All these answer alike about destinations of one kind for which `likeness` gives the
-    same object. `routing` has the bindings; it does not count for `likeness`.
+    when its sender does not say otherwise, `children` the queues that get a copy of what is sent to a fanout,
+    `retains` whether a topic keeps every last value, `level` how many disks receipts about a destination wait for
+    unless the frame says, `needs_quorum` whether those of ACKs wait until no node will hand the message out again.
+    There are `replicas_max` other nodes. All these answer alike about destinations of one kind for which `likeness`
+    gives the same object. `lock` raises Refused if a queue is exclusive to another session than the one given.
+    `routing` has the bindings; it does not count for `likeness`.
 
     Whoever changes anything here, or what these answer, raises `generation`: plans of another one are made anew.
     """
@@ -25,6 +26,7 @@ class Rules:
         "generation",
         "level",
         "likeness",
+        "lock",
         "needs_quorum",
         "policy",
         "prefetch_default",
@@ -48,6 +50,7 @@ class Rules:
         level: Callable[[str], int] = lambda name: FSYNC,
         needs_quorum: Callable[[str], bool] = lambda name: False,
         likeness: Callable[[str], object] = lambda name: object(),
+        lock: Callable[[str, int], None] = lambda name, session: None,
         replicas_max: int = 0,
         routing: RoutingTable | None = None,
     ) -> None:
@@ -63,6 +66,7 @@ class Rules:
         self.level = level
         self.needs_quorum = needs_quorum
         self.likeness = likeness
+        self.lock = lock
         self.replicas_max = replicas_max
         self.routing = routing or RoutingTable()
 

@@ -112,6 +112,7 @@ class SubscribeFrames:
         if kind is DestinationKind.FANOUT:
             subscription.start = fanout_start(headers, "first" if durable is None else "next")
         elif kind is DestinationKind.QUEUE:
+            self._rules.lock(destination, self._session_id)
             subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
             subscription.ack_timeout_us = ack_timeout_us(headers)
             subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")

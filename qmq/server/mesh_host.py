@@ -21,6 +21,7 @@ from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit_path import CommitPath
+from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.definitions.sync import DefinitionSync
@@ -66,6 +67,7 @@ class HostContext(Engine, Reporting, Protocol):
     peer_rpc: PeerRpc
     definitions: LiveDefinitions
     definition_sync: DefinitionSync
+    exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes
     system: SystemTopics
 
@@ -265,6 +267,7 @@ class MeshHost:
         kept = context.checkpoints.members
         context.checkpoints.members = {name: kept.get(name, {}) for name in context.peer_names}
         context.receipts.enrol(context.peer_names)
+        context.exclusive_queues.members_changed()
         self.rules_changed()
         context.queue_adoption.wake()
         context.quarantine_restore.wake()

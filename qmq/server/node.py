@@ -99,7 +99,7 @@ class Node(NodeParts):
                     listeners: list[Callable[[], None]] = []
                     if not self.is_stopping:
                         self.deleted_queues.begin()
-                        self.queue_lifetimes.changed(list(self.declared_queues.texts))
+                        self.declarations_changed(list(self.declared_queues.texts))
                         listeners += await self._listen_locally(serving)
                         listeners += [await self._listen(serving, listener) for listener in self.settings.stomp]
                         note_if_open(self.settings)

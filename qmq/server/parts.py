@@ -5,7 +5,7 @@ node has each part as an attribute, and what parts need of each other as methods
 them.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 import trio
@@ -49,6 +49,7 @@ from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.commit_path import CommitPath
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.deleted_queues import DeletedQueues
+from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
@@ -259,7 +260,10 @@ class NodeParts:
         self.declared_queues.on_deleted = self.deleted_queues.drop
         self.messages_adopted = self.deleted_queues.begin
         self.queue_lifetimes = QueueLifetimes(self)
-        self.declared_queues.on_changed = self.queue_lifetimes.changed
+        self.exclusive_queues = ExclusiveQueues(self)
+        self.rules.lock = self.exclusive_queues.check
+        self.session_ended = self.exclusive_queues.session_ended
+        self.declared_queues.on_changed = self.declarations_changed
         self.bound_queues = BoundQueues(self)
         self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
         self.dedup_query = DedupQuery(self)
@@ -324,6 +328,11 @@ class NodeParts:
         """Run `task` until it ends or the node does."""
         assert self._nursery is not None
         self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
+
+    def declarations_changed(self, queues: Iterable[str]) -> None:
+        """The declarations of these queues have changed, or are known since the start."""
+        self.queue_lifetimes.changed(queues)
+        self.exclusive_queues.changed(queues)
 
     def new_session_id(self) -> int:
         self._session_ids += 1

@@ -57,7 +57,13 @@ def test_a_declaration_without_a_majority_ends_with_exit_code_1(run: Run) -> Non
 
 
 @pytest.mark.parametrize(
-    "arguments", [("declare", "q"), ("declare", Q, "durable"), ("declare", Q, "--priority", "1", "priority=2")]
+    "arguments",
+    [
+        ("declare", "q"),
+        ("declare", Q, "durable"),
+        ("declare", Q, "--priority", "1", "priority=2"),
+        ("declare", Q, "exclusive_to_connection=true"),
+    ],
 )
 def test_a_mistake_of_the_command_line_has_exit_code_2(run: Run, arguments: tuple[str, ...]) -> None:
     assert run("queues", *arguments).exit_code == 2

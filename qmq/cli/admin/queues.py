@@ -86,6 +86,10 @@ def declare(
     said = {key: value for key, value in named.items() if value is not None and value is not False}
     if memory_only:
         said["durable"] = False
+    if "exclusive_to_connection" in read_values(values):
+        raise click.UsageError(
+            "exclusive_to_connection: the connection of this command ends with it, and so would QUEUE"
+        )
     twice = sorted(said.keys() & read_values(values).keys())
     if twice:
         raise click.UsageError(f"{twice[0]} is given twice")

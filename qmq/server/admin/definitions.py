@@ -21,7 +21,7 @@ from qmq.definitions.document import document, read_document
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.system import SystemTopics
-from qmq.server.definitions.live import Changes, LiveDefinitions
+from qmq.server.definitions.live import Changes, LiveDefinitions, Value
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.json_body import json_object
 
@@ -35,6 +35,10 @@ UNDERSTOOD_DEFINITIONS: Final = (
 
 HEADER_BYTES_MAX: Final = 64 << 10
 """Of a response in the RECEIPT; a longer one is in the body only."""
+
+
+ENDING_KEY: Final = "exclusive_to_connection"
+"""Of a queue that ends with a connection."""
 
 
 class DefinitionsControlContext(Protocol):
@@ -61,7 +65,7 @@ async def definitions_response(
 
     verb, _, rest = headers["destination"].removeprefix(DEFINITIONS).partition("/")
     if verb == "export" and not rest:
-        return _response({"document": document({kind: live.values(kind) for kind in live.kinds})})
+        return _response({"document": document(_lasting(live))})
     if verb == "import" and not rest:
         values, left_out = read_document(body)
         changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
@@ -99,6 +103,20 @@ def _kind(live: LiveDefinitions, kind: str) -> str:
         known = ", ".join(sorted(live.kinds))
         raise Refused("bad-definition", f"unknown kind of definition {kind!r}: it is one of {known}")
     return kind
+
+
+def _lasting(live: LiveDefinitions) -> dict[str, dict[str, Value]]:
+    """All definitions, without those of queues that end with a connection."""
+    values = {kind: live.values(kind) for kind in live.kinds}
+    ending = {name for name, value in values["queue"].items() if value.get(ENDING_KEY)}
+    return {
+        kind: {
+            name: value
+            for name, value in found.items()
+            if (value.get("queue") if kind == "binding" else name) not in ending
+        }
+        for kind, found in values.items()
+    }
 
 
 def _key(live: LiveDefinitions, path: str) -> Key:

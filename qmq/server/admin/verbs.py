@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from qmq.access.rules import Action
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
@@ -191,7 +192,7 @@ async def _declare(context: VerbContext, asked: VerbRequest) -> Facts:
     if asked.about.startswith(PREFIX):
         return await requests.declare_exchange(context, asked)
     _check_queue(asked.about, asked.verb)
-    return await declare_queue(context, asked.about, asked.headers, asked.body, asked.principal)
+    return await declare_queue(context, asked.about, asked.headers, asked.body, asked.principal, asked.session)
 
 
 async def _connections(context: VerbContext, asked: VerbRequest) -> Facts:
@@ -307,6 +308,8 @@ def verb_of(destination: str) -> str | None:
 async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
     """Do what a verb asks for. Raises Refused; then nothing has changed."""
     verb = VERBS[asked.verb]
+    if verb.is_audited:
+        _check_exclusive(context, asked)
     facts = await verb.run(context, asked)
     if asked.verb != "retire":
         facts = {**_subject(asked), **facts, **({"dry_run": asked.is_dry_run} if verb.is_audited else {})}
@@ -320,6 +323,16 @@ async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
         if not isinstance(fact, list) or ("reply-to" not in asked.headers and len(text) <= STATUS_BYTES_MAX):
             headers[name.replace("_", "-")] = text
     return ControlResponse(headers, body)
+
+
+def _check_exclusive(context: VerbContext, asked: VerbRequest) -> None:
+    """Raises Refused when the request would change an exclusive queue of another connection, unless it is forced."""
+    try:
+        context.exclusive_queues.check(asked.about, asked.session)
+    except Refused:
+        if not is_said(asked.headers, "force"):
+            raise
+        context.rights_of(asked.principal).check(Action.ADMINISTER, asked.about)
 
 
 def _subject(asked: VerbRequest) -> dict[str, str]:

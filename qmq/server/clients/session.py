@@ -53,6 +53,9 @@ class SessionContext(FrameContext, LoginContext, Reporting, Protocol):
     def after_delivery(self, session: int, do: Callable[[], None]) -> None:
         """Call `do` when all topic messages that `session` sent are delivered."""
 
+    def session_ended(self, session: int) -> None:
+        """The client has left; its exclusive queues end."""
+
     def new_session_id(self) -> int:
         """A number never used before in this process."""
 
@@ -192,6 +195,7 @@ class ClientSession:
         if self._gateway is not None:
             del context.sessions[self.id]
             self._release()
+            context.session_ended(self.id)
         # Its deliveries may occupy the node longer than its connection lasted: until then it must not connect again.
         context.after_delivery(self.id, self._give_up_place)
         self._nursery = None

@@ -15,8 +15,11 @@ from qmq.config import QUEUE_KEYS
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.peers.json_body import json_object
+
+EXCLUSIVE: Final = "exclusive_to_connection"
 
 NOT_A_HEADER: Final = "receipt"
 """As a header of SEND it asks for a RECEIPT."""
@@ -26,6 +29,7 @@ class DeclareContext(Protocol):
     """What declaring needs of the node."""
 
     declared_queues: DeclaredQueues
+    exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes
 
     @property
@@ -33,7 +37,12 @@ class DeclareContext(Protocol):
 
 
 async def declare_queue(
-    context: DeclareContext, queue: str, headers: Mapping[str, str], body: bytes, principal: Principal | None
+    context: DeclareContext,
+    queue: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    principal: Principal | None,
+    session: int,
 ) -> dict[str, Any]:
     """Declare `queue` as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused."""
     declared = context.declared_queues
@@ -44,6 +53,8 @@ async def declare_queue(
             raise Refused("unknown-destination", f"{queue} is not declared.")
         return {"changed": 0, "value": known}
     value = _value(queue, headers, body)
+    if EXCLUSIVE in value:
+        value = _owned(context.exclusive_queues, queue, value, session)
     dead_letter = value.get("dead_letter")
     if isinstance(dead_letter, str) and dead_letter:
         # Else a client could send where it may not, by messages that expire.
@@ -56,6 +67,15 @@ async def declare_queue(
     user = None if principal is None else principal.name
     facts = await declared.declare(queue, value, user, is_replacing=is_replacing, quorum=quorum)
     return {**facts, "value": declared.value_of(queue) or {}}
+
+
+def _owned(exclusive: ExclusiveQueues, queue: str, value: Mapping[str, Any], session: int) -> dict[str, Any]:
+    """The value, with the owner that it names by `exclusive_to_connection: true`. Raises Refused."""
+    said = value[EXCLUSIVE]
+    if type(said) is not bool:
+        raise Refused("bad-definition", f"queue {queue}: {EXCLUSIVE} = {json.dumps(said)}: must be true or false")
+    others = {key: one for key, one in value.items() if key != EXCLUSIVE}
+    return {**others, EXCLUSIVE: exclusive.claim(queue, session)} if said else others
 
 
 def _value(queue: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
