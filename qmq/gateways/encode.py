@@ -13,7 +13,10 @@ from qmq.broker.consumers.subscription import Ack, Delivery, FanoutDelivery, Sub
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.totals import Totals
 from qmq.dots import Origin
-from qmq.wire.stomp import Version, convert_headers, encode_headers
+from qmq.errors import ProtocolError, Refused
+from qmq.gateways.encoder import Lines
+from qmq.gateways.error_frames import encode_error
+from qmq.wire.stomp import Version, convert_headers, encode_frame, encode_headers, encode_receipts
 
 FIRST_TOLD: Final = b"%back:%d\n%b%d%b%d\n\n%b\0\n"
 FIRST_TOLD_FROM_MEMORY: Final = b"%back:%d\n%bm%d%b%d\n\n%b\0\n"
@@ -158,3 +161,55 @@ def encode_handed(subscription: Subscription, run: list[FanoutDelivery], version
                 subscription.message_ids = {}
             subscription.message_ids[handed.message.message_id] = handed.tag
     return b"".join(parts)
+
+
+class StompEncoder:
+    """`Encoder` of one version of STOMP."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.protocol = f"STOMP {version.text}"
+
+    def prefix(self, subscription_id: str | None, needs_no_ack: bool) -> bytes:
+        return subscription_prefix(self.version, subscription_id, needs_no_ack)
+
+    def listener_prefix(self, listener: LightSubscriptions, topic: str) -> bytes:
+        return listener_prefix(self.version, listener, topic)
+
+    def tails(self, messages: list[Message]) -> list[bytes]:
+        version = self.version
+        if version is Version.V12:
+            return [message.tail or tail_of(message) for message in messages]
+        return [tail_for(message, version) for message in messages]
+
+    def marked(self, tail: bytes, name: str, value: str) -> bytes:
+        return encode_headers([(name, value)], self.version) + tail
+
+    def run(self, prefix: bytes, tails: list[bytes]) -> bytes:
+        return prefix + prefix.join(tails)
+
+    def deliveries(self, subscription: Subscription, deliveries: list[Delivery], totals: Totals | None = None) -> bytes:
+        return encode_deliveries(subscription, deliveries, self.version, totals)
+
+    def durable_deliveries(self, subscription: Subscription, run: list[FanoutDelivery]) -> bytes:
+        return encode_handed(subscription, run, self.version)
+
+    def notice(self, subscription: Subscription, lines: Lines, body: bytes = b"") -> bytes:
+        headers = encode_headers([*lines, ("content-length", str(len(body)))], self.version)
+        return b"%b%b\n%b\0\n" % (subscription.prefix, headers, body)
+
+    def receipts(self, receipts: list[str], lines: Lines = ()) -> bytes:
+        if not lines:
+            return encode_receipts(receipts, self.version)
+        return b"".join([self.response(receipt, lines, b"") for receipt in receipts])
+
+    def response(self, receipt: str, lines: Lines, body: bytes) -> bytes:
+        return encode_frame("RECEIPT", [("receipt-id", receipt), *lines], version=self.version)
+
+    def error(
+        self, error: ProtocolError | Refused, receipt: str | None = None, subscription: str | None = None
+    ) -> bytes:
+        return encode_error(error, receipt, self.version, subscription)
+
+
+STOMP_ENCODERS: Final = {version: StompEncoder(version) for version in Version}

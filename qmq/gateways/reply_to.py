@@ -13,7 +13,7 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.messages.message import Envelope
 from qmq.errors import Refused
-from qmq.gateways.encode import subscription_prefix
+from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import OWN_HEADERS
 from qmq.wire.stomp import Version, encode_headers
 
@@ -23,12 +23,12 @@ TEMP_PREFIX = "/temp-queue/"
 class ReplyTo:
     """The temporary queues of one session."""
 
-    __slots__ = ("_broker", "_session_id", "_version")
+    __slots__ = ("_broker", "_encoder", "_session_id")
 
-    def __init__(self, session_id: int, broker: Broker, version: Version) -> None:
+    def __init__(self, session_id: int, broker: Broker, encoder: Encoder) -> None:
         self._session_id = session_id
         self._broker = broker
-        self._version = version
+        self._encoder = encoder
 
     def travelling(self, headers: Mapping[str, str]) -> tuple[list[tuple[str, str]], bool]:
         """The headers of a SEND that go with its message, and whether they name a queue of this session.
@@ -73,6 +73,6 @@ class ReplyTo:
         queue = self._broker.replies.find(self._session_id, name)
         if queue is not None:
             return queue.address
-        prefix = subscription_prefix(self._version, name, False)
+        prefix = self._encoder.prefix(name, False)
         subscription = Subscription(self._session_id, name, name, Ack.AUTO, 1, prefix)
         return self._broker.subscriptions.subscribe_replies(subscription, is_implicit=True)

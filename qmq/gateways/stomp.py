@@ -22,7 +22,9 @@ from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, ask
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.ack_frames import AckFrames, is_held
 from qmq.gateways.bound_queues import BoundQueue
-from qmq.gateways.error_frames import KEEP_OPEN_CODES, encode_error
+from qmq.gateways.encode import STOMP_ENCODERS
+from qmq.gateways.encoder import Encoder
+from qmq.gateways.error_frames import KEEP_OPEN_CODES
 from qmq.gateways.headers import required
 from qmq.gateways.paused import Paused, PauseReason
 from qmq.gateways.reply_to import ReplyTo
@@ -30,7 +32,7 @@ from qmq.gateways.retries import Repeats
 from qmq.gateways.rules import Rules
 from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.gateways.subscribe_frames import SubscribeFrames
-from qmq.wire.stomp import Acks, Frame, Version, encode_frame
+from qmq.wire.stomp import Acks, Frame, Version
 
 
 class StompGateway:
@@ -49,18 +51,19 @@ class StompGateway:
         user: str | None = None,
         window: ConnectionPrefetch[Subscription] | None = None,
         answers_early: bool = False,
+        encoder: Encoder | None = None,
     ) -> None:
         self.session_id = session_id
-        self.version = version
+        self.encoder: Encoder = encoder or STOMP_ENCODERS[version]
         self._broker = broker
         self._rules = rules
         self.keep_open = keep_open
         self._answers_early = answers_early
-        self._replies = ReplyTo(session_id, broker, version)
+        self._replies = ReplyTo(session_id, broker, self.encoder)
         self._rights = rights
         self._plans = SendPlans(broker, rules, self._replies, rights, user)
         self._subscribing = SubscribeFrames(
-            session_id, broker, rules, version, rights, client_id=client_id, window=window
+            session_id, broker, rules, version, rights, self.encoder, client_id=client_id, window=window
         )
         self._acks = AckFrames(session_id, broker, rules, version, self._subscribing, answers_early=answers_early)
         self.repeats = Repeats(session_id, broker, self._plans)
@@ -208,8 +211,7 @@ class StompGateway:
         if "reply-to" in asked:
             self._broker.send(self._replies.envelope_of_answer(asked), body, now_us, out)
         if request.receipt is not None:
-            lines = [("receipt-id", request.receipt), *headers.items()]
-            out.frames.append(encode_frame("RECEIPT", lines, version=self.version))
+            out.frames.append(self.encoder.response(request.receipt, list(headers.items()), body))
 
     def bound_deleted(self, bound: BoundQueue) -> None:
         """The queue that `handle` paused for, before an UNSUBSCRIBE, is deleted."""
@@ -222,7 +224,7 @@ class StompGateway:
         if error.code == NOT_ALLOWED:
             self.denied = error
         keep = may_stay and self.keep_open and error.code in KEEP_OPEN_CODES
-        out.frames.append(encode_error(error, receipt, self.version))
+        out.frames.append(self.encoder.error(error, receipt))
         out.ending = not keep
 
     def _obey(self, frame: Frame, now_us: int, out: Outcome) -> int | None:

@@ -14,7 +14,7 @@ from qmq.errors import Refused
 from qmq.gateways.bound_queues import BoundQueue, bound_queue, may_be_bound
 from qmq.gateways.buffer_headers import buffer_of
 from qmq.gateways.durable_headers import delete_durable, durable_name, durable_words
-from qmq.gateways.encode import subscription_prefix
+from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import (
     ack_mode,
     ack_timeout_us,
@@ -45,6 +45,7 @@ class SubscribeFrames:
         "_bound_by_id",
         "_broker",
         "_client_id",
+        "_encoder",
         "deleted",
         "_rights",
         "_rules",
@@ -61,6 +62,7 @@ class SubscribeFrames:
         rules: Rules,
         version: Version,
         rights: Rights,
+        encoder: Encoder,
         *,
         client_id: str,
         window: ConnectionPrefetch[Subscription] | None,
@@ -70,6 +72,7 @@ class SubscribeFrames:
         self._rules = rules
         self._version = version
         self._rights = rights
+        self._encoder = encoder
         self._client_id = client_id
         self._window = window
         self._bound_by_id: dict[str, BoundQueue] = {}
@@ -105,7 +108,7 @@ class SubscribeFrames:
                     self.nameless = subscription_id
                 return HEARD
         needs_no_ack = kind is not DestinationKind.QUEUE and ack is not Ack.AUTO and durable is None
-        prefix = subscription_prefix(self._version, named, needs_no_ack)
+        prefix = self._encoder.prefix(named, needs_no_ack)
         subscription = Subscription(self._session_id, subscription_id, destination, ack, credit, prefix)
         subscription.buffer = buffer
         subscription.selector = wanted

@@ -25,6 +25,7 @@ from qmq.server.clients.listeners import serve_clients, serve_listener
 from qmq.server.parts import NodeParts
 from qmq.server.restore import restore
 from qmq.server.runtime.local_socket import LocalListener
+from qmq.server.stomp.dialogue import STOMP
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
@@ -144,7 +145,7 @@ class Node(NodeParts):
         scope.cancel()
 
     async def _listen(self, nursery: trio.Nursery, listener: ListenerSettings) -> Callable[[], None]:
-        address, close = await nursery.start(serve_clients, self, listener)
+        address, close = await nursery.start(serve_clients, self, listener, STOMP)
         self.addresses.append(address)
         return close  # type: ignore[no-any-return]  # started() hands the value through untyped
 
@@ -157,7 +158,7 @@ class Node(NodeParts):
         except OSError as error:
             self.raise_condition("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
             return []
-        _, close = await nursery.start(serve_listener, self, listener, None)
+        _, close = await nursery.start(serve_listener, self, listener, None, STOMP)
         return [close]
 
     async def _drain(self) -> None:

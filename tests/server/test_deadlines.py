@@ -51,7 +51,7 @@ async def test_beats_that_came_while_the_whole_node_stood_still_count(autojump_c
 
         # As after SIGSTOP and SIGCONT: time has passed, and nobody has looked at the socket yet.
         autojump_clock.jump(60.0)
-        session.beats._check(trio.current_time())
+        session.dialogue.beats._check(trio.current_time())
 
         await client.send(send("/topic/t", "x", "r"))
         assert await client.receipt() == "r"

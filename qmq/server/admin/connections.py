@@ -57,7 +57,7 @@ def _row(context: ConnectionsContext, session: ClientSession) -> dict[str, Any]:
         "node": context.origin.node,
         "user": session.user or "",
         "address": session.peer_address,
-        "protocol": f"STOMP {session.version.text}",
+        "protocol": session.encoder.protocol,
         "subscriptions": 0 if known is None else known.subscribed,
         "in_flight": sum([len(one.in_flight) for one in subscriptions]),
         "bytes_in": session.bytes_in,

@@ -16,7 +16,6 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.config import NodeSettings, User, asks_others, asks_users
 from qmq.environment import Environment
 from qmq.errors import Refused
-from qmq.gateways.error_frames import encode_error
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing
 
@@ -103,7 +102,7 @@ class Access:
         """End one subscription of a client that asked to stay connected."""
         out = Outcome(session.id, self._context.environment.now_us())
         self._context.broker.subscriptions.unsubscribe(session.id, subscription, out)
-        out.frames.append(encode_error(why, None, session.version, subscription))
+        out.frames.append(session.encoder.error(why, None, subscription))
         self._context.submit(out)
 
 

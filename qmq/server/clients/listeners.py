@@ -8,10 +8,9 @@ import trio
 from qmq.config import ListenerSettings
 from qmq.environment import Pipe, PipeListener
 from qmq.errors import Refused
-from qmq.gateways.error_frames import encode_error
 from qmq.server.clients.admission import Admission
+from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession, SessionContext
-from qmq.wire.stomp import Version
 
 ACCEPT_PAUSE_SECONDS = 0.1
 """After the system was short of descriptors or memory."""
@@ -25,18 +24,20 @@ TURNED_AWAY_MAX = 64
 async def serve_clients(
     context: SessionContext,
     settings: ListenerSettings,
+    protocol: ClientProtocol,
     task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen and serve. Started with (address, function that stops listening); sessions continue after that."""
     tls = context.certificates.for_clients(settings.tls) if settings.tls is not None else None
     listener = await context.environment.network.listen(settings.address.host, settings.address.port, tls)
-    await serve_listener(context, listener, settings, task_status)
+    await serve_listener(context, listener, settings, protocol, task_status)
 
 
 async def serve_listener(
     context: SessionContext,
     listener: PipeListener,
     settings: ListenerSettings | None,
+    protocol: ClientProtocol,
     task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the clients that `listener` accepts. Without `settings` it is the node's own Unix socket."""
@@ -60,28 +61,34 @@ async def serve_listener(
                     continue
                 while short:
                     context.clear_condition("shortage", short.pop())
-                _begin(context, nursery, pipe, settings)
+                _begin(context, nursery, pipe, settings, protocol)
 
 
-def _begin(context: SessionContext, nursery: trio.Nursery, pipe: Pipe, listener: ListenerSettings | None) -> None:
+def _begin(
+    context: SessionContext,
+    nursery: trio.Nursery,
+    pipe: Pipe,
+    listener: ListenerSettings | None,
+    protocol: ClientProtocol,
+) -> None:
     try:
         login = context.admission.admit(pipe.peer_address, is_local=listener is None)
     except Refused as refused:
         context.refusals.note(pipe.peer_address, refused)
         if context.admission.refusing < TURNED_AWAY_MAX:
-            nursery.start_soon(_turn_away, context.admission, pipe, refused)
+            nursery.start_soon(_turn_away, context.admission, pipe, protocol.refusal(refused))
         else:
             pipe.close()
         return
-    nursery.start_soon(ClientSession(context, pipe, listener, login).serve)
+    nursery.start_soon(ClientSession(context, pipe, listener, login, protocol).serve)
 
 
-async def _turn_away(admission: Admission, pipe: Pipe, refused: Refused) -> None:
+async def _turn_away(admission: Admission, pipe: Pipe, reason: bytes) -> None:
     """Send the reason, briefly, and close."""
     admission.refusing += 1
     try:
         with trio.move_on_after(REFUSED_FAREWELL_SECONDS):
-            await pipe.send_all(encode_error(refused, None, Version.V12))
+            await pipe.send_all(reason)
             pipe.end_sending()
             while await pipe.receive_some(1024):
                 pass

@@ -1,8 +1,7 @@
 """One client from accept to close.
 
-The session reads, lets the codec cut frames, waits for a commit slot, and passes the frames to its `FrameLoop`. Before
-that, `LoginExchange` logs the client in. Responses and messages come back through `Dispatcher` into the outbox. An
-error here ends this connection and no other (`serve` is the guard).
+The session reads, and its `Dialogue` cuts frames, logs the client in, decides and submits. Responses and messages come
+back through `Dispatcher` into the outbox. An error here ends this connection and no other (`serve` is the guard).
 """
 
 import logging
@@ -13,38 +12,38 @@ from typing import Protocol
 import trio
 
 from qmq.access.rules import Principal
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import ClientState as Client
 from qmq.broker.consumers.subscription import Delivery, Subscription
-from qmq.config import ListenerSettings
-from qmq.environment import Pipe
+from qmq.config import LimitSettings, ListenerSettings
+from qmq.environment import Environment, Pipe
 from qmq.errors import Refused, StorageError
-from qmq.gateways.error_frames import encode_error
-from qmq.gateways.stomp import StompGateway
-from qmq.server.clients.admission import PendingLogin
-from qmq.server.clients.client_heartbeats import ClientHeartbeats
-from qmq.server.clients.frame_loop import FrameContext, FrameLoop, only_requests
-from qmq.server.clients.login_exchange import READ_BYTES_MAX, LoginContext, LoginExchange
+from qmq.gateways.encoder import Encoder
+from qmq.server.clients.admission import Admission, PendingLogin
+from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.outbox import ClientOutbox
+from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.traffic import Traffic
 from qmq.server.runtime.certificates import Certificates
-from qmq.server.runtime.contexts import Reporting
-from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.runtime.contexts import Committing, Reporting
 from qmq.server.runtime.latch import Latch
-from qmq.wire.stomp import Connection, HeadCaches, Limits, Role, Version
 
+READ_BYTES_MAX = 65536
 REPLY_KEY_BITS = 64
 
 log = logging.getLogger("qmq.session")
 
 
-class SessionContext(FrameContext, LoginContext, Reporting, Protocol):
-    """What a session needs of its node."""
+class SessionContext(Committing, Reporting, Protocol):
+    """What sessions of every protocol need of their node."""
 
-    wire_limits: Limits
-    caches: HeadCaches
-    beats: Heartbeats
+    broker: Broker
+    environment: Environment
+    limits: LimitSettings
+    admission: Admission
+    refusals: Refusals
     memory_budget: MemoryBudget
     traffic: Traffic
     certificates: Certificates
@@ -61,13 +60,17 @@ class SessionContext(FrameContext, LoginContext, Reporting, Protocol):
 
 
 class ClientSession:
-    """One connection. `version` is the STOMP version agreed; until login it is 0 and nothing is delivered."""
+    """One connection. Until the login nothing is delivered."""
 
     def __init__(
-        self, context: SessionContext, pipe: Pipe, listener: ListenerSettings | None, login: PendingLogin
+        self,
+        context: SessionContext,
+        pipe: Pipe,
+        listener: ListenerSettings | None,
+        login: PendingLogin,
+        protocol: ClientProtocol,
     ) -> None:
         self.id = context.new_session_id()
-        self.version = Version.V10
         self.principal: Principal | None = None
         self.user: str | None = None
         """The name of the principal."""
@@ -103,23 +106,21 @@ class ClientSession:
         self._pipe = pipe
         self.listener = listener
         """None: the client is at the Unix socket of the node."""
-        self._connection = Connection(Role.SERVER, context.wire_limits, context.caches, gathers=True)
-        self._login = LoginExchange(context, self, pipe, self._connection, login)
-        self._gateway: StompGateway | None = None
-        self._frames: FrameLoop | None = None
         self._nursery: trio.Nursery | None = None
-        self.beats = ClientHeartbeats(context.beats, self)
-        self._awaits_frame = False
+        self._is_open = False
         self._client: Client | None = None
         # The part of `held_bytes` that the client's frames cause, and whether its last read made that grow.
         self._frames_bytes = 0
         self._grows = False
         self.outbox = ClientOutbox(pipe, self._start, self._grew)
+        self.encoder: Encoder
+        """How the client is written to; set by the dialogue."""
+        self.dialogue = protocol.begin(context, self, pipe, login)
 
     @property
     def keep_open(self) -> bool:
-        """Whether the client requested to stay after an ERROR that is not its fault (`on-error:keep-open`)."""
-        return self._gateway is not None and self._gateway.keep_open
+        """Whether the client requested to stay after a refusal that is not its fault."""
+        return self.dialogue.keep_open
 
     @property
     def peer_address(self) -> str:
@@ -136,12 +137,11 @@ class ClientSession:
 
     async def serve(self) -> None:
         """Serve until either side is done, then close. Never raises Exception."""
-        context = self._context
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
-                    self.beats.watch_login(context.limits.login_seconds, self._login.check_time)
+                    self.dialogue.start()
                     await self._receive_until_end()
                     self._reader_done.set()
                     self.end_in_order()
@@ -168,7 +168,7 @@ class ClientSession:
 
     def _count(self) -> None:
         """Count the bytes of the client that the node still holds."""
-        held = self._connection.unfinished_bytes
+        held = self.dialogue.unfinished_bytes
         if self._client is not None:
             held += self._client.held_bytes + self._client.asked_bytes
         if held != self._frames_bytes:
@@ -179,7 +179,7 @@ class ClientSession:
     def _release(self) -> None:
         """Requeue what the client has in flight, however long its connection stays open."""
         self._client = None
-        self._connection.forget()
+        self.dialogue.release()
         if self.id in self._context.broker.sessions:
             out = Outcome(now_us=self._context.environment.now_us())
             self._context.broker.close_session(self.id, out)
@@ -191,8 +191,8 @@ class ClientSession:
         self.finishing = True
         context.memory_budget.forget(self)
         context.traffic.end(self)
-        self.beats.stop()
-        if self._gateway is not None:
+        self.dialogue.stop()
+        if self._is_open:
             del context.sessions[self.id]
             self._release()
             context.session_ended(self.id)
@@ -202,15 +202,14 @@ class ClientSession:
         self.closed.set()
 
     def _give_up_place(self) -> None:
-        self._login.leave()
-        # They refer to the session: a reference cycle would keep it, and all that it holds, until a collection.
-        del self._login, self._frames, self.beats
+        self.dialogue.leave()
+        # It refers to the session: a reference cycle would keep it, and all that it holds, until a collection.
+        del self.dialogue
 
-    def begin(self, gateway: StompGateway) -> None:
+    def begin(self) -> None:
         """The client is logged in: from now on it may get messages."""
         context = self._context
-        self._gateway = gateway
-        self._frames = FrameLoop(context, self, gateway, self._connection)
+        self._is_open = True
         context.sessions[self.id] = self
         self._client = context.broker.open_session(self.id, context.environment.rng.getrandbits(REPLY_KEY_BITS))
 
@@ -218,51 +217,35 @@ class ClientSession:
         """Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing
         with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
         """
-        pipe, connection, login, context = self._pipe, self._connection, self._login, self._context
+        pipe, dialogue, context = self._pipe, self.dialogue, self._context
         while True:
             if self._grows and context.memory_budget.is_near:
                 self.waits_for_slot = True
                 await context.memory_budget.room()
                 self.waits_for_slot = False
-            data = login.ahead or await pipe.receive_some(READ_BYTES_MAX)
-            login.ahead = b""
+            data = dialogue.ahead or await pipe.receive_some(READ_BYTES_MAX)
+            dialogue.ahead = b""
             if not data:
                 return
             self.bytes_in += len(data)
             if self.ending or self.finishing:
                 continue
-            self.beats.received_at = trio.current_time()
-            frames = connection.receive(data)
-            if frames:
-                self._awaits_frame = False
-            del data  # as `frames` below: a silent client keeps nothing of its last read in memory
-            if self._frames is None and frames and not await login.respond(frames.pop(0)):
-                self.finish()
-                continue
-            self.waits_for_slot = True
-            await context.slot(self.id, asks=only_requests(frames))
-            self.waits_for_slot = False
-            if self.ending or self.finishing:
-                continue
-            if self._frames is not None:
-                await self._frames.obey(frames)
-            elif connection.error is not None:
-                login.refuse(connection.error, connection.error_receipt)
-                self.finish()
-            del frames
+            dialogue.receive(data)
+            del data  # A silent client keeps nothing of its last read in memory.
+            await dialogue.respond()
             self._count()
 
     async def watch_leaving(self) -> None:
         """Set `has_left` when the client ends its half or its connection. What it sends meanwhile is kept, up to the
         size of one read, and read later.
         """
-        login = self._login
+        dialogue = self.dialogue
         try:
-            while len(login.ahead) < READ_BYTES_MAX:
-                data = await self._pipe.receive_some(READ_BYTES_MAX - len(login.ahead))
+            while len(dialogue.ahead) < READ_BYTES_MAX:
+                data = await self._pipe.receive_some(READ_BYTES_MAX - len(dialogue.ahead))
                 if not data:
                     break
-                login.ahead += data
+                dialogue.ahead += data
             else:
                 return
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -271,7 +254,7 @@ class ClientSession:
 
     def note_stop(self) -> None:
         """The node is stopping: it waits only for the frame that the client is sending, and for no later one."""
-        self._awaits_frame = self._connection.is_amid_frame
+        self.dialogue.note_stop()
 
     @property
     def is_busy(self) -> bool:
@@ -281,7 +264,7 @@ class ClientSession:
         if self.ending or self.finishing:
             return False
         session = self._context.broker.sessions[self.id]
-        if self.waits_for_slot or self._awaits_frame or session.transactions:
+        if self.waits_for_slot or self.dialogue.awaits_frame or session.transactions:
             return True
         return any(subscription.in_flight for subscription in session.subscriptions.values())
 
@@ -289,12 +272,12 @@ class ClientSession:
         """Read no more of the client. Its requests are still recorded, and responses sent, before its connection
         closes; `why` is sent last.
         """
-        if self._gateway is not None and not self.ending and not self.finishing:
+        if self._is_open and not self.ending and not self.finishing:
             self.ending = True
             out = Outcome(self.id, self._context.environment.now_us())
             out.ending = True
             if why is not None:
-                out.frames.append(encode_error(why, None, self.version))
+                out.frames.append(self.encoder.error(why))
             self._context.broker.close_session(self.id, out)
             self._context.submit(out)
         elif not self.ending:
@@ -312,7 +295,7 @@ class ClientSession:
             # Messages that it may not have got are requeued when it has left.
             self.unsettled = []
             self.outbox.drop_waiting()
-            self.outbox.put_answer(encode_error(error, None, self.version, subscription))
+            self.outbox.put_answer(self.encoder.error(error, None, subscription))
             self.outbox.flush()
             self.finish()
 
@@ -328,7 +311,7 @@ class ClientSession:
         if not self.finishing:
             self.finishing = True
             self._context.memory_budget.forget(self)
-            self._login.decided()
+            self.dialogue.finish()
             self.outbox.await_nothing()
             self.outbox.flush()
             if self._nursery is not None:

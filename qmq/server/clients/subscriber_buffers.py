@@ -15,7 +15,7 @@ from functools import partial
 from qmq.broker.consumers.buffer import Buffer
 from qmq.broker.consumers.subscription import Subscription
 from qmq.errors import Refused
-from qmq.gateways.encode import encode_run
+from qmq.gateways.encoder import Encoder
 from qmq.server.clients.session import ClientSession
 
 STRAIGHT_BYTES_MAX = 128 << 10
@@ -44,7 +44,7 @@ class SubscriberBuffers:
 
         Disconnects the client when its bound is reached and it requested that.
         """
-        buffer, outbox = subscription.buffer, session.outbox
+        buffer, outbox, encoder = subscription.buffer, session.outbox, session.encoder
         assert buffer is not None
         for index, tail in enumerate(tails):
             if buffer:
@@ -53,7 +53,7 @@ class SubscriberBuffers:
                 outbox.flush()
                 if outbox.size > STRAIGHT_BYTES_MAX:
                     return self._wait(session, subscription, buffer, tails[index:])
-            outbox.put(subscription.prefix + marked(buffer.unsaid, tail))
+            outbox.put(encoder.run(subscription.prefix, [marked(encoder, buffer.unsaid, tail)]))
             buffer.unsaid = 0
         return None
 
@@ -96,16 +96,17 @@ class SubscriberBuffers:
             taken = buffer.take(TURN_BYTES)
             session.buffered_bytes -= bytes_before - buffer.bytes
             self._grew(session, buffer.bytes - bytes_before)
-            outbox.put(encode_run(subscription.prefix, [marked(missed, tail) for missed, tail in taken]))
+            tails = [marked(session.encoder, missed, tail) for missed, tail in taken]
+            outbox.put(session.encoder.run(subscription.prefix, tails))
             if buffer:
                 line.append(subscription)
         session.buffered = None
         outbox.flush()
 
 
-def marked(missed: int, tail: bytes) -> bytes:
+def marked(encoder: Encoder, missed: int, tail: bytes) -> bytes:
     """A message without its prefix, with the number of messages missed just before it."""
-    return b"dropped:%d\n%b" % (missed, tail) if missed else tail
+    return encoder.marked(tail, "dropped", str(missed)) if missed else tail
 
 
 def too_far_behind(subscription: Subscription, buffer: Buffer) -> Refused:

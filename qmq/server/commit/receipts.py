@@ -14,10 +14,9 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
 from qmq.errors import Refused
-from qmq.gateways.error_frames import encode_error
+from qmq.gateways.encoder import Encoder
 from qmq.server.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
 from qmq.server.runtime.heartbeats import Heartbeats
-from qmq.wire.stomp import Version, encode_frame
 
 log = logging.getLogger("qmq.receipts")
 
@@ -112,7 +111,7 @@ class Receipts:
                 self._put(answer)
             self._room.unpark_all()
 
-    def mark_short(self, answer: PendingReceipt, version: Version, keep_open: bool) -> None:
+    def mark_short(self, answer: PendingReceipt, encoder: Encoder, keep_open: bool) -> None:
         """Mark the receipts of a response that has too few replica acks.
 
         With `refuses` they become ERRORs, and the first one ends a session that does not stay open after it.
@@ -122,12 +121,9 @@ class Receipts:
         receipts, answer.receipts = answer.receipts, []
         if not self._refuses:
             lines = [*answer.marks, *_shortage(answer), ("copies", str(copies))]
-            marked = [
-                encode_frame("RECEIPT", [("receipt-id", receipt), *lines], version=version) for receipt in receipts
-            ]
-            answer.frames = marked + answer.frames
+            answer.frames = [encoder.receipts(receipts, lines), *answer.frames]
             return
-        errors = [encode_error(_refusal(answer, copies), receipt, version) for receipt in receipts]
+        errors = [encoder.error(_refusal(answer, copies), receipt) for receipt in receipts]
         if errors and not keep_open:
             answer.frames = errors[:1]
             answer.ending = True

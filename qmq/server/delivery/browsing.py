@@ -21,14 +21,12 @@ from qmq.broker.messages.message import Message
 from qmq.broker.selectors import select_within
 from qmq.dots import Dot
 from qmq.errors import LogBroken, Refused
-from qmq.gateways.encode import encode_run, tail_for
 from qmq.record_codec import Replay
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.clients.session import ClientSession, drained, session_of
 from qmq.server.runtime.contexts import Committing, Engine, Reporting, Tasks
 from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.store import Store
-from qmq.wire.stomp import encode_headers
 
 PAGE_ROWS: Final = 200
 """Of one page, or fewer if they are large."""
@@ -125,8 +123,8 @@ class Browsing:
                 after = rows[-1].dot
         session = session_of(self._context.sessions, subscription)
         if session is not None:
-            headers = [("message-id", END_ID), ("destination", queue), ("browser", "end"), ("content-length", "0")]
-            session.outbox.put(subscription.prefix + encode_headers(headers, session.version) + b"\n\0\n")
+            headers = [("message-id", END_ID), ("destination", queue), ("browser", "end")]
+            session.outbox.put(session.encoder.notice(subscription, headers))
             session.outbox.flush()
 
     def _in_memory(self, name: str) -> list[Message]:
@@ -161,7 +159,7 @@ class Browsing:
             session = await drained(self._context.sessions, subscription)
             if session is None:
                 return False
-            session.outbox.put(encode_run(subscription.prefix, [tail_for(m, session.version) for m in part]))
+            session.outbox.put(session.encoder.run(subscription.prefix, session.encoder.tails(part)))
             session.outbox.flush()
         return session_of(self._context.sessions, subscription) is not None
 

@@ -9,9 +9,9 @@ from typing import Protocol
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.server.clients.client_heartbeats import SECOND_POLL_SECONDS
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
+from qmq.server.runtime.heartbeats import SECOND_POLL_SECONDS
 from qmq.server.runtime.waker import Waker
 
 SLEEP_SECONDS_MAX = 3600.0

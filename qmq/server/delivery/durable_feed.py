@@ -18,7 +18,6 @@ from qmq.broker.consumers.subscription import Ack, Attachment, FanoutDelivery, S
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import selects
 from qmq.dots import Dot, Origin, Vector
-from qmq.gateways.encode import encode_handed
 from qmq.gateways.gap_notice import gap_notices
 from qmq.server.clients.session import ClientSession, session_of
 from qmq.server.runtime.contexts import Engine, JournalTail, Tasks
@@ -108,7 +107,7 @@ class DurableFeeds:
         if not run:
             return
         subscription = attachment.subscription
-        session.outbox.put(encode_handed(subscription, run, session.version))
+        session.outbox.put(session.encoder.durable_deliveries(subscription, run))
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(run)
         totals = self._context.broker.totals.begin(attachment.name.destination)

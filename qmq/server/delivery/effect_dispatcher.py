@@ -20,15 +20,14 @@ from qmq.broker.messages.totals import NodeTotals
 from qmq.broker.selectors import Selector, selected
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
-from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_for, tail_of
+from qmq.gateways.encoder import Encoder
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import PendingReceipt
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
-from qmq.server.delivery.retained_delivery import RETAINED_MARK, RetainedDelivery
+from qmq.server.delivery.retained_delivery import RETAINED, RetainedDelivery
 from qmq.server.delivery.selector_turns import SelectorTurns
-from qmq.wire.stomp import Version, encode_frame, encode_receipts
 
 RUN_MAX = 32
 """Queue messages encoded between two checks of what waits for their client."""
@@ -112,7 +111,7 @@ class Dispatcher:
             self.selecting.deliver(out)
         else:
             for run in out.topic_runs:
-                self._send_topic(run.subscriptions, run.messages, RETAINED_MARK if run.retained else b"")
+                self._send_topic(run.subscriptions, run.messages, run.retained)
         for subscription, deliveries in out.deliveries_now.items():
             self._send_queue(subscription, deliveries)
         if mesh is not None:
@@ -224,14 +223,9 @@ class Dispatcher:
         if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
             return
         if answer.copies is not None:
-            self._receipts.mark_short(answer, session.version, session.keep_open)
-        if answer.marks:
-            for receipt in answer.receipts:
-                outbox.put_answer(
-                    encode_frame("RECEIPT", [("receipt-id", receipt), *answer.marks], version=session.version)
-                )
-        elif answer.receipts:
-            outbox.put_answer(encode_receipts(answer.receipts, session.version))
+            self._receipts.mark_short(answer, session.encoder, session.keep_open)
+        if answer.receipts:
+            outbox.put_answer(session.encoder.receipts(answer.receipts, answer.marks))
         for frame in answer.frames:
             outbox.put_answer(frame)
         if answer.begins:
@@ -242,12 +236,16 @@ class Dispatcher:
             session.finish()
 
     def _send_topic(
-        self, subscriptions: tuple[Subscriber, ...], messages: list[Message], mark: bytes, asked: Selector | None = None
+        self,
+        subscriptions: tuple[Subscriber, ...],
+        messages: list[Message],
+        is_retained: bool,
+        asked: Selector | None = None,
     ) -> None:
         """`messages` are those that match the selector `asked`."""
         if self._retained_delivery.walking:
             self._retained_delivery.deliver_first(subscriptions, messages)
-        encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
+        encoded: dict[tuple[bytes, Encoder, Selector | None], bytes] = {}
         name = messages[0].envelope.destination
         delivered = 0
         for subscription in subscriptions:
@@ -258,24 +256,22 @@ class Dispatcher:
             wanted = messages if selector is None or selector is asked else selected(selector, messages)
             if not wanted:
                 continue
-            version = session.version
+            encoder = session.encoder
             if isinstance(subscription, LightSubscriptions):
-                prefix = subscription.prefixes.get(name) or listener_prefix(version, subscription, name)
+                prefix = subscription.prefixes.get(name) or encoder.listener_prefix(subscription, name)
                 if not prefix:
                     continue  # The session has unsubscribed from this topic.
             elif subscription.buffer is not None:
-                self._buffers.deliver(session, subscription, [mark + tail for tail in tails_of(wanted, version)])
+                self._buffers.deliver(session, subscription, _tails(encoder, wanted, is_retained))
                 delivered += len(wanted)
                 self._touched[session] = None
                 continue
             else:
                 prefix = subscription.prefix
-            if mark:
-                prefix += mark
-            key = (prefix, version, selector)
+            key = (prefix, encoder, selector)
             data = encoded.get(key)
             if data is None:
-                data = encoded[key] = encode_messages(prefix, wanted, version)
+                data = encoded[key] = encoder.run(prefix, _tails(encoder, wanted, is_retained))
             outbox = session.outbox
             if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
                 continue
@@ -313,7 +309,7 @@ class Dispatcher:
         name = subscription.destination
         totals = self._totals.by_name.get(name) or self._totals.begin(name)
         subscription.delivered += len(deliveries)
-        session.outbox.put(encode_deliveries(subscription, deliveries, session.version, totals))
+        session.outbox.put(session.encoder.deliveries(subscription, deliveries, totals))
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(deliveries)
 
@@ -351,16 +347,9 @@ class Dispatcher:
         return session.finishing
 
 
-def encode_messages(prefix: bytes, messages: list[Message], version: Version) -> bytes:
-    """A run of messages for every subscriber with this prefix and version."""
-    return encode_run(prefix, tails_of(messages, version))
-
-
-def tails_of(messages: list[Message], version: Version) -> list[bytes]:
-    """Each message without the prefix of its subscription."""
-    if version is Version.V12:
-        return [message.tail or tail_of(message) for message in messages]
-    return [tail_for(message, version) for message in messages]
+def _tails(encoder: Encoder, messages: list[Message], is_retained: bool) -> list[bytes]:
+    tails = encoder.tails(messages)
+    return [encoder.marked(tail, *RETAINED) for tail in tails] if is_retained else tails
 
 
 def body_bytes(deliveries: list[Delivery]) -> int:

@@ -20,7 +20,7 @@ from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import Selector, selected, selects
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
-from qmq.gateways.encode import encode_run, tail_for
+from qmq.gateways.encoder import Encoder
 from qmq.gateways.gap_notice import Claim, gap_notices
 from qmq.server.clients.session import ClientSession, session_of
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
@@ -125,7 +125,7 @@ class FanoutSubscribers:
         if deletions.before(destination):
             # Messages of other origins, decided before the deletion and committed after it.
             messages = [one for one in messages if not deletions.covers(destination, one.origin, one.sequence)]
-        encoded: dict[tuple[bytes, int, Selector | None], bytes] = {}
+        encoded: dict[tuple[bytes, Encoder, Selector | None], bytes] = {}
         chosen: dict[Selector | None, list[Message]] = {None: messages}
         delivered = 0
         for subscription in list(followers):
@@ -162,20 +162,15 @@ class FanoutSubscribers:
             self._last_group[subscription] = begin
             self.touched[session] = None
             if subscription in self._ahead:
-                tails = [
-                    tail_for(message, session.version)
-                    for message in wanted
-                    if self._is_unseen(subscription, message.origin, message.sequence)
-                ]
-                if tails:
-                    outbox.put(encode_run(subscription.prefix, tails))
-                    delivered += len(tails)
+                unseen = [one for one in wanted if self._is_unseen(subscription, one.origin, one.sequence)]
+                if unseen:
+                    outbox.put(session.encoder.run(subscription.prefix, session.encoder.tails(unseen)))
+                    delivered += len(unseen)
                 continue
-            key = (subscription.prefix, session.version, selector)
+            key = (subscription.prefix, session.encoder, selector)
             data = encoded.get(key)
             if data is None:
-                tails = [tail_for(message, session.version) for message in wanted]
-                data = encoded[key] = encode_run(subscription.prefix, tails)
+                data = encoded[key] = session.encoder.run(subscription.prefix, session.encoder.tails(wanted))
             outbox.put(data)
             delivered += len(wanted)
         if delivered:
@@ -205,7 +200,8 @@ class FanoutSubscribers:
                     (o, max(after, resumed.get(o, 0)), last) for o, after, last in lost if last > resumed.get(o, 0)
                 ]
                 if missing:
-                    session.outbox.put(encode_run(subscription.prefix, self._notices(destination, missing, session)))
+                    notices = self._notices(destination, missing, session)
+                    session.outbox.put(session.encoder.run(subscription.prefix, notices))
                     self.touched[session] = None
 
     def _notices(self, destination: str, missing: list[Claim], session: ClientSession) -> list[bytes]:
@@ -213,7 +209,7 @@ class FanoutSubscribers:
         broker = self._context.broker
         notices = [notice for notice, _ in gap_notices(destination, missing)]
         messages = [Message(one, b"", self._context.origin, -broker.new_memory_sequence(), 0) for one in notices]
-        return [tail_for(message, session.version) for message in messages]
+        return session.encoder.tails(messages)
 
     def _send_bounded(self, session: ClientSession, subscription: Subscription, messages: list[Message]) -> int:
         """Deliver to a subscription with a declared buffer. It never goes back to reading: beyond its bound it misses
@@ -221,9 +217,7 @@ class FanoutSubscribers:
         """
         if subscription in self._ahead:
             messages = [m for m in messages if self._is_unseen(subscription, m.origin, m.sequence)]
-        self._context.buffers.deliver(
-            session, subscription, [tail_for(message, session.version) for message in messages]
-        )
+        self._context.buffers.deliver(session, subscription, session.encoder.tails(messages))
         self.touched[session] = None
         return len(messages)
 
@@ -348,13 +342,13 @@ class FanoutSubscribers:
                 continue
             message = self._context.message_of(origin, record)
             if message is not None and (selector is None or selects(selector, message.envelope)):
-                tails.append(tail_for(message, session.version))
+                tails += session.encoder.tails([message])
         if resumed is not None and page.at_end:
             # All that this node ever got of these origins is delivered: lost ranges are reported now.
             miss(resumed.missing(lost.within(have)))
         if tails and session.owns(subscription):
             self._context.broker.totals.begin(subscription.destination).delivered += len(tails)
-            session.outbox.put(encode_run(subscription.prefix, tails))
+            session.outbox.put(session.encoder.run(subscription.prefix, tails))
             session.outbox.flush()
 
 

@@ -24,7 +24,6 @@ from qmq.errors import LogBroken, Refused
 from qmq.server.clients.session import ClientSession, drained, session_of
 from qmq.server.runtime.contexts import Engine, JournalTail, Tasks
 from qmq.storage.format.batch import BatchHead
-from qmq.wire.stomp import encode_headers
 
 T = TypeVar("T")
 
@@ -151,9 +150,8 @@ class JournalReads:
             ("message-id", f"journal-{self._numbers}"),
             ("destination", subscription.destination),
             *headers,
-            ("content-length", str(len(body))),
         ]
-        session.outbox.put(subscription.prefix + encode_headers(lines, session.version) + b"\n" + body + b"\0\n")
+        session.outbox.put(session.encoder.notice(subscription, lines, body))
         session.outbox.flush()
         return True
 

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -23,16 +24,16 @@ from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector, selects
 from qmq.broker.topics.retained import RetainedValues, pattern_for
 from qmq.errors import Refused
-from qmq.gateways.encode import encode_run, tail_for
+from qmq.gateways.encoder import Encoder
 from qmq.server.clients.session import ClientSession, session_of
 from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, SubscriberBuffers
-from qmq.wire.stomp import Version
 
 PAGE_BYTES = 16 << 10
 VALUE_BYTES_MIN = 16
 """Of one value, with its name: smaller values are selected from in one turn where the selector is costly."""
 
-RETAINED_MARK = b"retained:true\n"
+RETAINED: Final = ("retained", "true")
+"""The header of a retained value."""
 
 log = logging.getLogger("qmq.retained_delivery")
 
@@ -113,11 +114,11 @@ class RetainedDelivery:
         if session is None or not values or not session.owns(subscription):
             return
         self.touched[session] = None
-        tails = [tail_of(value, session.version) for value in values]
+        tails = tails_of(values, session.encoder)
         if subscription.buffer is not None:
             self._buffers.deliver(session, subscription, tails)
         else:
-            session.outbox.put(encode_run(subscription.prefix, tails))
+            session.outbox.put(session.encoder.run(subscription.prefix, tails))
 
     # Pages
 
@@ -187,8 +188,9 @@ def _is_selected(selector: Selector, value: Message) -> bool:
     return wanted
 
 
-def tail_of(value: Message, version: Version) -> bytes:
-    """A retained value without the prefix of its subscription. Caches no encoding with the stored value."""
-    tail = tail_for(value, version)
-    value.tail = b""
-    return RETAINED_MARK + tail
+def tails_of(values: list[Message], encoder: Encoder) -> list[bytes]:
+    """Retained values without the prefix of their subscription. Caches no encoding with the stored values."""
+    tails = [encoder.marked(tail, *RETAINED) for tail in encoder.tails(values)]
+    for value in values:
+        value.tail = b""
+    return tails

@@ -21,7 +21,6 @@ from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector, select_within
 from qmq.errors import Refused
 from qmq.server.clients.session import ClientSession
-from qmq.server.delivery.retained_delivery import RETAINED_MARK
 
 SEND_COST = 5
 """The additional cost of one delivery, in the same unit."""
@@ -29,7 +28,7 @@ SEND_COST = 5
 log = logging.getLogger("qmq.selector_turns")
 
 
-Deliver = Callable[[tuple[Subscriber, ...], list[Message], bytes, Selector | None], None]
+Deliver = Callable[[tuple[Subscriber, ...], list[Message], bool, Selector | None], None]
 """Puts messages into the outboxes of subscribers; the messages match the selector."""
 
 
@@ -40,15 +39,15 @@ class _Share:
     links and the node itself.
     """
 
-    __slots__ = ("asker", "at", "subscribers", "mark", "messages")
+    __slots__ = ("asker", "at", "subscribers", "is_retained", "messages")
 
     def __init__(
-        self, asker: int, messages: list[Message], at: int, mark: bytes, subscribers: list[Subscriber]
+        self, asker: int, messages: list[Message], at: int, is_retained: bool, subscribers: list[Subscriber]
     ) -> None:
         self.asker = asker
         self.messages = messages
         self.at = at
-        self.mark = mark
+        self.is_retained = is_retained
         self.subscribers = subscribers[::-1]
 
 
@@ -97,7 +96,7 @@ class SelectorTurns:
 
     def _send_run(self, run: TopicRun, asker: int, left: int) -> int:
         messages = run.messages
-        mark = RETAINED_MARK if run.retained else b""
+        is_retained = run.retained
         # Each selector is evaluated once for all subscriptions that have the same.
         groups: dict[Selector | None, list[Subscriber]] = {}
         late: dict[ClientSession, list[Subscriber]] = {}
@@ -112,22 +111,22 @@ class SelectorTurns:
         partly: list[tuple[Subscriber, int]] = []
         for selector, group in groups.items():
             if selector is None:
-                self._deliver(tuple(group), messages, mark, None)
+                self._deliver(tuple(group), messages, is_retained, None)
                 continue
             wanted: list[Message] = []
             at, selector_cost = select_within(selector, messages, 0, left, wanted)
             left -= selector_cost
             if wanted:
-                self._deliver(tuple(group), wanted, mark, selector)
+                self._deliver(tuple(group), wanted, is_retained, selector)
             if at:
                 partly += [(subscriber, at) for subscriber in group if at < len(messages)]
             else:
                 for subscriber in group:
                     late.setdefault(self._sessions[subscriber.session], []).append(subscriber)
         for subscriber, at in partly:
-            self._wait(self._sessions[subscriber.session], _Share(asker, messages, at, mark, [subscriber]))
+            self._wait(self._sessions[subscriber.session], _Share(asker, messages, at, is_retained, [subscriber]))
         for session, subscribers in late.items():
-            self._wait(session, _Share(asker, messages, 0, mark, subscribers))
+            self._wait(session, _Share(asker, messages, 0, is_retained, subscribers))
         return left
 
     def _wait(self, session: ClientSession, share: _Share) -> None:
@@ -180,11 +179,11 @@ class SelectorTurns:
                 else:
                     wanted = messages
                 if wanted:
-                    self._deliver((subscriber,), wanted, share.mark, selector)
+                    self._deliver((subscriber,), wanted, share.is_retained, selector)
                 if at < len(messages):
                     # The others have not been evaluated for these yet.
                     share.subscribers.pop()
-                    line.appendleft(_Share(share.asker, share.messages, share.at + at, share.mark, [subscriber]))
+                    line.appendleft(_Share(share.asker, share.messages, share.at + at, share.is_retained, [subscriber]))
                     self._asked[share.asker] += 1
                     share = line[0]
                 else:

@@ -15,6 +15,9 @@ from qmq.server.runtime.waker import Waker
 SLACK = 64
 """Forgotten entries that may stay in the heap, beside as many live ones."""
 
+SECOND_POLL_SECONDS = 0.25
+"""A client that seems silent gets this much longer: a process that was stopped must read before it judges."""
+
 Check = Callable[[float], float | None]
 """Given the time now (trio seconds): do what is due; return the time of the next call, or None for never."""
 

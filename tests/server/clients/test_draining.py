@@ -106,7 +106,7 @@ async def test_the_frame_that_a_client_is_sending_is_taken_whole(autojump_clock:
         client = await rig.connect()
         await client.pipe.send_all(b"SEND\ndestination:/queue/jobs\nreceipt:whole\n\nthe first half, ")
         session = next(iter(rig.alive.sessions.values()))
-        await eventually(lambda: session._connection.is_amid_frame)
+        await eventually(lambda: session.dialogue._connection.is_amid_frame)
 
         rig.alive.stop()
         await client.pipe.send_all(b"the second half\0SEND\ndestination:/queue/jobs\n\nanother ")

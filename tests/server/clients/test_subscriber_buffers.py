@@ -9,11 +9,12 @@ from trio.testing import MockClock
 from qmq.broker.consumers.buffer import Buffer, Overflow
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.environment import Pipe
+from qmq.gateways.encode import STOMP_ENCODERS
 from qmq.server.admin.status import status_of
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, SubscriberBuffers
-from qmq.wire.stomp import Frame
+from qmq.wire.stomp import Frame, Version
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 
 BODY_BYTES = 10_000
@@ -69,7 +70,7 @@ def test_more_than_an_outbox_should_hold_flows_while_the_socket_takes_it() -> No
 
     pipe = Taking()
     outbox = ClientOutbox(cast(Pipe, pipe), lambda task: None)
-    session = SimpleNamespace(outbox=outbox, buffered=None, buffered_bytes=0)
+    session = SimpleNamespace(outbox=outbox, encoder=STOMP_ENCODERS[Version.V12], buffered=None, buffered_bytes=0)
     subscription = Subscription(1, "s", "/topic/t", Ack.AUTO, 1, b"")
     subscription.buffer = Buffer(1, 1, Overflow.DISCONNECT)
     rests = [b"x" * 50_000] * 50

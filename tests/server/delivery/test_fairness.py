@@ -11,10 +11,10 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
-from qmq.server.clients.login_exchange import READ_BYTES_MAX
 from qmq.server.clients.outbox import ClientOutbox
-from qmq.server.clients.session import ClientSession
+from qmq.server.clients.session import READ_BYTES_MAX, ClientSession
 from qmq.server.runtime.sockets import SocketPipe
+from qmq.server.stomp.dialogue import STOMP
 from tests.server.rig import Rig, eventually
 
 
@@ -149,7 +149,7 @@ async def test_a_busy_client_is_read_twice_at_most_while_another_waits_for_its_a
         async with trio.open_nursery() as nursery:
             for pipe in [quiet, *[BusyPipe(frame, turns, turns_max) for _ in range(busy)]]:
                 login = rig.alive.admission.admit(pipe.peer_address)
-                nursery.start_soon(ClientSession(rig.alive, pipe, rig.settings.stomp[0], login).serve)
+                nursery.start_soon(ClientSession(rig.alive, pipe, rig.settings.stomp[0], login, STOMP).serve)
 
     assert len(quiet.waits) > 5
     assert max(quiet.waits) <= 2 * busy

@@ -7,11 +7,8 @@ import trio
 
 from qmq.config import LimitSettings
 from qmq.server.clients.outbox import ClientOutbox
-from qmq.server.runtime.heartbeats import Check, Heartbeats
+from qmq.server.runtime.heartbeats import SECOND_POLL_SECONDS, Check, Heartbeats
 from qmq.wire.stomp import HEARTBEAT, negotiate_heartbeat
-
-SECOND_POLL_SECONDS = 0.25
-"""A client that seems silent gets this much longer: a process that was stopped must read before it judges."""
 
 log = logging.getLogger("qmq.session")
 

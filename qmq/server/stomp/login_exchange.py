@@ -16,19 +16,20 @@ from qmq.broker.broker import Broker
 from qmq.config import LimitSettings, ListenerSettings
 from qmq.environment import Environment, Pipe
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError
+from qmq.gateways.encode import STOMP_ENCODERS
+from qmq.gateways.encoder import Encoder
 from qmq.gateways.error_frames import encode_error
 from qmq.gateways.headers import window
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import Admission, PendingLogin
-from qmq.server.clients.client_heartbeats import ClientHeartbeats
 from qmq.server.clients.login import Logins
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
+from qmq.server.clients.session import READ_BYTES_MAX
 from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.wire.stomp import Connection, Frame, Version, encode_frame, parse_heartbeat
-
-READ_BYTES_MAX = 65536
 
 EXPIRY_POLL_SECONDS: Final = 60.0
 """How often a token is compared with the clock at least, because the clock may be set, and the machine may sleep."""
@@ -61,41 +62,54 @@ class LoginSession(Protocol):
     user: str | None
     principal: Principal | None
     authenticator: str
-    version: Version
+    encoder: Encoder
     listener: ListenerSettings | None
     outbox: ClientOutbox
-    beats: ClientHeartbeats
     finishing: bool
-
-    def begin(self, gateway: StompGateway) -> None:
-        """The client is logged in."""
 
     def finish(self) -> None: ...
 
     def dismiss(self, error: Refused) -> None: ...
 
 
+class LoginDialogue(Protocol):
+    """The dialogue that the login begins (`StompDialogue`)."""
+
+    ahead: bytes
+    beats: ClientHeartbeats
+
+    def begin(self, gateway: StompGateway) -> None:
+        """The client is logged in."""
+
+
 class LoginExchange:
-    """One login. `ahead` are bytes that arrived during a password check and are still to be read."""
+    """One login."""
 
     __slots__ = (
         "_checking",
         "_connection",
         "_context",
+        "_dialogue",
         "_expires_us",
         "_expiry",
         "_is_done",
         "_login",
         "_pipe",
         "_session",
-        "ahead",
     )
 
     def __init__(
-        self, context: LoginContext, session: LoginSession, pipe: Pipe, connection: Connection, login: PendingLogin
+        self,
+        context: LoginContext,
+        session: LoginSession,
+        dialogue: LoginDialogue,
+        pipe: Pipe,
+        connection: Connection,
+        login: PendingLogin,
     ) -> None:
         self._context = context
         self._session = session
+        self._dialogue = dialogue
         self._pipe = pipe
         self._connection = connection
         self._login = login
@@ -105,7 +119,6 @@ class LoginExchange:
         self._expiry = -1
         # Covers the response to CONNECT.
         self._checking = trio.CancelScope()
-        self.ahead = b""
 
     async def respond(self, connect: Frame) -> bool:
         """Respond to CONNECT; False when the login is refused (the client has got the ERROR)."""
@@ -126,16 +139,17 @@ class LoginExchange:
                     session.user = grant.principal.name
                     self._expires_us = grant.expires_us or 0
         except (Refused, RemoteProtocolError) as error:
-            session.version = version
+            session.encoder = STOMP_ENCODERS[version]
             if not session.finishing:
                 self.refuse(error, connect.receipt, headers.get("login"))
             return False
         if session.finishing:
             return False
-        offer = session.beats.agree(client_beats, context.limits)
-        session.version = version
+        beats = self._dialogue.beats
+        offer = beats.agree(client_beats, context.limits)
+        session.encoder = STOMP_ENCODERS[version]
         self._is_done = True
-        session.begin(
+        self._dialogue.begin(
             StompGateway(
                 session.id,
                 context.broker,
@@ -163,7 +177,7 @@ class LoginExchange:
             answer.append(("user-name", session.user))
         session.outbox.put(encode_frame("CONNECTED", answer, version=version))
         session.outbox.flush()
-        session.beats.start()
+        beats.start()
         if self._expires_us:
             self._expiry = context.beats.watch(trio.current_time(), self._check_expiry)
         return True
@@ -197,11 +211,12 @@ class LoginExchange:
         """Return when the client has ended its half. Bytes that it sends meanwhile are kept, up to the size of one
         read. More bytes are not read, and the login time ends the connection.
         """
-        while len(self.ahead) < READ_BYTES_MAX:
-            data = await self._pipe.receive_some(READ_BYTES_MAX - len(self.ahead))
+        dialogue = self._dialogue
+        while len(dialogue.ahead) < READ_BYTES_MAX:
+            data = await self._pipe.receive_some(READ_BYTES_MAX - len(dialogue.ahead))
             if not data:
                 return
-            self.ahead += data
+            dialogue.ahead += data
         await trio.sleep_forever()
 
     def refuse(self, error: ProtocolError | Refused, receipt: str | None = None, login: str | None = None) -> None:
@@ -235,7 +250,7 @@ class LoginExchange:
         self._context.admission.leave(self._login)
         self._context.logins.leave(self._session.user)
         # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
-        del self._login.dismiss
+        del self._login.dismiss, self._dialogue
 
     def decided(self) -> None:
         """It is pending no more."""

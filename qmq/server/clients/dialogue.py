@@ -1,0 +1,63 @@
+"""The contract between a session and the protocol that its client speaks.
+
+A session owns the connection: reading, the outbox, memory, and how a connection ends. A **dialogue** knows the
+protocol. For each read it cuts complete frames (`receive`), then decides them and submits what follows (`respond`).
+It sets `encoder` of the session, which writes what the node sends.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from qmq.errors import Refused
+
+
+class Dialogue(Protocol):
+    """One client's side of a protocol, from its first bytes to its last."""
+
+    ahead: bytes
+    """Bytes that were read while the client was waited for, and are to be received next."""
+
+    @property
+    def keep_open(self) -> bool:
+        """Whether the client requested to stay after a refusal that is not its fault."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What is held of a frame that is not complete."""
+
+    @property
+    def awaits_frame(self) -> bool:
+        """Whether a stop of the node waits for the frame that the client was sending."""
+
+    def start(self) -> None:
+        """The connection is open. Limits how long the login may take."""
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the client. Never waits, and decides nothing."""
+
+    async def respond(self) -> None:
+        """Decide what is complete and submit it. The session reads on when this returns."""
+
+    def note_stop(self) -> None:
+        """The node is stopping: it waits only for the frame that the client is sending, and for no later one."""
+
+    def release(self) -> None:
+        """The client's messages are requeued: nothing that is unfinished counts any more."""
+
+    def finish(self) -> None:
+        """The session reads no more. A login that is pending is pending no more."""
+
+    def stop(self) -> None:
+        """The connection has ended: check no more times."""
+
+    def leave(self) -> None:
+        """Everything that the client sent is delivered, too: its place is free. Drops what refers to the session."""
+
+
+class ClientProtocol(NamedTuple):
+    """What a listener needs of a protocol."""
+
+    begin: Callable[..., Dialogue]
+    """Called with the context, the session, its pipe, and its pending login."""
+    refusal: Callable[[Refused], bytes]
+    """What a connection is sent that is not accepted."""

@@ -1,0 +1,1 @@
+"""STOMP sessions: login, heartbeats, and the loop that decides frames."""
