@@ -1,6 +1,7 @@
 """Who may import whom: the layers of docs/architecture.md, kept by reading the imports of every file."""
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -80,6 +81,17 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "__main__": {"cli"},
 }
 
+# Package of qmq.wire → its siblings that it may import. Exhaustive: a codec needs a line here.
+WITHIN_WIRE: Mapping[str, set[str]] = {
+    "stomp": set(),
+    "http": set(),
+}
+
+# Path in qmq/wire → packages from outside the standard library that it may import.
+LIBRARIES: Mapping[str, set[str]] = {
+    "wire/http/": {"h11"},
+}
+
 # Files and packages in which trio may appear; everywhere else the code decides and somebody else runs it.
 MAY_RUN = (
     "server/",
@@ -148,11 +160,18 @@ def breaches(name: str, text: str) -> list[str]:
             other = rest.partition(".")[0]
             if other and other != layer and other not in MAY_IMPORT[layer] and other != "__version__":
                 found.append(f"{name} imports {imported}")
+            elif other == layer == "wire":
+                codec, sibling = name.split("/")[1].removesuffix(".py"), rest.split(".")[1]
+                if sibling != codec and sibling not in WITHIN_WIRE[codec]:
+                    found.append(f"{name} imports {imported}")
         elif top in RUNS_THINGS and not (top == "trio" and name.startswith(MAY_RUN)):
             found.append(f"{name} imports {top}")
         elif name not in EXCEPTIONS or top not in EXCEPTIONS[name]:
             if any(name.startswith(path) and top in modules for path, modules in MUST_NOT_IMPORT.items()):
                 found.append(f"{name} imports {top}")
+            elif layer == "wire" and top not in sys.stdlib_module_names:
+                if not any(name.startswith(path) and top in libraries for path, libraries in LIBRARIES.items()):
+                    found.append(f"{name} imports {top}")
     return found
 
 
@@ -175,6 +194,10 @@ def test_imports_go_one_way(name: str) -> None:
         ("storage/log/journal.py", "import os.path"),
         ("storage/disk/disk.py", "import random"),
         ("replication/antientropy.py", "import trio"),
+        ("wire/stomp/reader.py", "from qmq.wire.http import HttpConnection"),
+        ("wire/http/head.py", "from qmq.wire.stomp import Head"),
+        ("wire/http/head.py", "import msgpack"),
+        ("wire/stomp/reader.py", "import h11"),
         ("client/core.py", "import trio"),
         ("client/core.py", "from time import monotonic"),
         ("client/client.py", "from qmq.server.runtime.sockets import TcpNetwork"),
@@ -193,6 +216,7 @@ def test_a_breach_is_seen(name: str, text: str) -> None:
     ("name", "text"),
     [
         ("wire/stomp/reader.py", "from qmq.errors import QmqError\nfrom .head import Head\nimport struct"),
+        ("wire/http/head.py", "import h11, re\nfrom qmq.wire.http.limits import HttpLimits"),
         ("storage/disk/disk.py", "import os"),
         ("replication/links/link.py", "import trio\nfrom ..storage.journal import Journal"),
         ("server/node.py", "import trio, time\nfrom qmq.broker import Broker"),
@@ -205,8 +229,10 @@ def test_what_is_allowed_is_not_called_a_breach(name: str, text: str) -> None:
 
 def test_every_package_has_its_line_in_the_table() -> None:
     layers = {name.partition("/")[0].removesuffix(".py") for name in NAMES}
+    codecs = {name.split("/")[1].removesuffix(".py") for name in NAMES if name.startswith("wire/")}
 
     assert layers - set(MAY_IMPORT) == set()
+    assert codecs - {"__init__"} == set(WITHIN_WIRE)
 
 
 def edges() -> dict[str, set[str]]:

@@ -1,0 +1,98 @@
+"""A chunked body, decoded strictly.
+
+h11 can decode chunks too. It accepts a trailer whose lines end with LF alone, which another server reads differently,
+and it has no bound for the number of chunks: a body of chunks of one byte costs a hundred times its size. So trailers
+are refused, extensions are short and ignored (RFC 9112, 7.1.1), and small chunks are counted.
+"""
+
+import re
+
+from qmq.wire.http.refusals import bad_request, body_too_large
+
+CHUNK_LINE_BYTES_MAX = 128
+"""The size of a chunk and its extension."""
+
+SMALL_CHUNKS_MAX = 256
+"""A body may have so many chunks, and one more for each CHUNK_BYTES_MEAN bytes."""
+
+CHUNK_BYTES_MEAN = 16
+
+CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+
+DATA_END = b"\r\n"
+
+
+class ChunkedBody:
+    """One body. `held_bytes` have been taken out of the connection's buffer so far."""
+
+    __slots__ = ("_body_bytes_max", "_chunks", "_data_ends", "_ends", "_left", "_parts", "held_bytes")
+
+    def __init__(self, body_bytes_max: int) -> None:
+        self._body_bytes_max = body_bytes_max
+        self._parts: list[bytes] = []
+        self._left = 0
+        """Of the chunk that is arriving."""
+        self._data_ends = False
+        """The CRLF after the data of a chunk comes next."""
+        self._ends = False
+        """The last chunk was read; the blank line comes next."""
+        self._chunks = 0
+        self.held_bytes = 0
+
+    def take(self, buffer: bytearray) -> bool:
+        """Take what `buffer` has of the body; True when the body is complete. Raises HttpRefusal."""
+        at = 0
+        try:
+            while True:
+                if self._left:
+                    data = bytes(buffer[at : at + self._left])
+                    if not data:
+                        return False
+                    at += len(data)
+                    self._parts.append(data)
+                    self.held_bytes += len(data)
+                    self._left -= len(data)
+                    self._data_ends = not self._left
+                elif self._data_ends or self._ends:
+                    end = buffer[at : at + 2]
+                    if end != DATA_END[: len(end)]:
+                        raise bad_request(
+                            "trailers are not supported" if self._ends else "a chunk is longer than its size"
+                        )
+                    if len(end) < 2:
+                        return False
+                    at += 2
+                    if self._ends:
+                        return True
+                    self._data_ends = False
+                else:
+                    end_at = buffer.find(b"\r", at, at + CHUNK_LINE_BYTES_MAX + 1)
+                    if end_at < 0:
+                        if len(buffer) - at > CHUNK_LINE_BYTES_MAX:
+                            raise bad_request(f"the line of a chunk has at most {CHUNK_LINE_BYTES_MAX} bytes")
+                        return False
+                    if len(buffer) == end_at + 1:
+                        return False
+                    self._begin(bytes(buffer[at:end_at]), buffer[end_at + 1])
+                    at = end_at + 2
+        finally:
+            del buffer[:at]
+
+    def _begin(self, line: bytes, after_cr: int) -> None:
+        match = CHUNK_LINE.fullmatch(line)
+        if match is None or after_cr != 0x0A:
+            raise bad_request("the line of a chunk is its size in hexadecimal digits, and CRLF")
+        self._left = int(match[1], 16)
+        self._ends = not self._left
+        if self.held_bytes + self._left > self._body_bytes_max:
+            raise body_too_large(self._body_bytes_max)
+        self._chunks += 1
+        if self._chunks > SMALL_CHUNKS_MAX + self.held_bytes // CHUNK_BYTES_MEAN:
+            raise bad_request(
+                f"the chunks of the body are too small: more than {SMALL_CHUNKS_MAX} of less than "
+                f"{CHUNK_BYTES_MEAN} bytes"
+            )
+
+    def join(self) -> bytes:
+        """The whole body."""
+        return b"".join(self._parts)

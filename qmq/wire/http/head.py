@@ -1,0 +1,163 @@
+"""The head of a request: raw rules, then h11, then the rules that h11 leaves to its user.
+
+Request smuggling needs two servers that read one request differently. h11 is lenient where RFC 9112 allows it: lines
+that end with LF alone, folded lines, control characters, a content-length beside a transfer-encoding, equal lengths
+repeated. Nothing that talks to this server needs that, so each of it is refused.
+"""
+
+import re
+
+import h11
+
+from qmq.wire.http.limits import HttpLimits
+from qmq.wire.http.refusals import HttpRefusal, bad_request, body_too_large, head_too_large
+from qmq.wire.http.request import HttpRequest
+from qmq.wire.http.target import origin_form, split_target
+
+METHOD_BYTES_MAX = 32
+
+ALLOWED = bytes(octet for octet in range(256) if octet in b"\t\r\n" or (octet >= 0x20 and octet != 0x7F))
+"""No control characters; CR and LF only together, as `_is_clean` checks."""
+
+LENGTH_NAME = b"\ncontent-length:"
+
+HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]*)(?::[0-9]{0,5})?")
+
+SINGLE = frozenset(
+    {
+        "authorization",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "cookie",
+        "expect",
+        "host",
+        "last-event-id",
+        "origin",
+        "referer",
+        "sec-websocket-key",
+        "sec-websocket-version",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Two programs that take different ones of a repeated header decide differently. These are refused when repeated."""
+
+
+def check_arriving(buffer: bytearray, checked: int, end: int, limits: HttpLimits) -> None:
+    """Refuse what `buffer` has of a head, as early as that can be known.
+
+    The first `checked` bytes were checked before. `end` is the length of the head, or -1 while its end is missing.
+    """
+    size = len(buffer) if end < 0 else end
+    begin = min(size, METHOD_BYTES_MAX + limits.target_bytes_max + 2)
+    line_end = buffer.find(b"\r\n", 0, begin)
+    method, _, target = buffer[: begin if line_end < 0 else line_end].partition(b" ")
+    if len(method) > METHOD_BYTES_MAX:
+        raise bad_request("the bytes are no HTTP request")
+    if len(target.partition(b" ")[0]) > limits.target_bytes_max:
+        raise HttpRefusal(414, "target-too-long", f"the request target has at most {limits.target_bytes_max} bytes")
+    start = max(0, checked - 1)
+    if start and buffer[start] == 0x0A:  # not between CR and LF
+        start -= 1
+    if not _is_clean(buffer[start : min(size, limits.head_bytes_max + 1)]):
+        raise bad_request(
+            "the head of the request has a bare CR or LF, a folded line or a control character",
+            "Lines end with CRLF; a header has one line.",
+        )
+    if size > limits.head_bytes_max:
+        raise head_too_large(limits.head_bytes_max)
+
+
+def _is_clean(part: bytearray) -> bool:
+    """Whether no bare CR or LF, folded line or control character is in a part of a head. A CR at its end is clean: LF
+    may follow.
+    """
+    if part.endswith(b"\r"):
+        del part[-1]
+    line_ends = part.count(b"\r\n")
+    return (
+        line_ends == part.count(b"\n") == part.count(b"\r")
+        and b"\n " not in part
+        and b"\n\t" not in part
+        and not part.translate(None, ALLOWED)
+    )
+
+
+def parse_head(head: bytes, limits: HttpLimits) -> HttpRequest:
+    """The request of a head that `check_arriving` has checked, without its body. Raises HttpRefusal."""
+    if head.count(b"\n") - 2 > limits.header_count_max:
+        raise HttpRefusal(431, "too-many-headers", f"a request has at most {limits.header_count_max} headers")
+    parser = h11.Connection(h11.SERVER)
+    parser.receive_data(head)
+    try:
+        event = parser.next_event()
+    except h11.RemoteProtocolError as error:
+        # The text of h11 may quote the head after a colon.
+        message = str(error).partition(":")[0]
+        if error.error_status_hint == 501:
+            raise HttpRefusal(501, "encoding-not-implemented", message) from None
+        raise bad_request(message) from None
+    assert isinstance(event, h11.Request)  # the head is complete
+    version = event.http_version.decode("ascii")
+    if version not in ("1.0", "1.1"):
+        raise HttpRefusal(505, "version-not-supported", "this server supports HTTP/1.1 and HTTP/1.0")
+    headers: dict[str, str] = {}
+    for raw, value in event.headers.raw_items():
+        name = raw.decode("ascii").lower()
+        if name not in headers:
+            headers[name] = _text(value)
+        elif name in SINGLE:
+            raise bad_request(f"the header {name} is repeated")
+        else:
+            headers[name] += ", " + _text(value)
+    _check_framing(head, headers, version, limits)
+    method, target = event.method.decode("ascii"), event.target.decode("ascii")
+    host = headers.get("host")
+    if host is not None and not HOST.fullmatch(host):
+        raise bad_request("the Host header is no host and port")
+    path, pairs = split_target(origin_form(method, target, host))
+    expect = headers.get("expect")
+    if expect is not None and expect.lower() != "100-continue":
+        raise HttpRefusal(417, "expectation-failed", "the only expectation is 100-continue")
+    return HttpRequest(
+        method=method,
+        target=target,
+        path=path,
+        query=dict(reversed(pairs)),
+        query_pairs=pairs,
+        headers=headers,
+        version=version,
+        keep_alive=version == "1.1" and "close" not in tokens(headers.get("connection", "")),
+        expects_continue=expect is not None and version == "1.1",
+    )
+
+
+def _check_framing(head: bytes, headers: dict[str, str], version: str, limits: HttpLimits) -> None:
+    """Refuse a head after which it is not certain where the body ends (RFC 9112, 6.3)."""
+    if "transfer-encoding" in headers:
+        if "content-length" in headers:
+            raise bad_request("content-length and transfer-encoding in one request")
+        if version == "1.0":
+            raise bad_request("transfer-encoding in a request of HTTP/1.0")
+    elif "content-length" in headers:
+        # h11 has joined equal lengths into one.
+        lower = head.lower()
+        at = lower.find(LENGTH_NAME) + len(LENGTH_NAME)
+        length = lower[at : lower.find(b"\r", at)].strip(b" \t")
+        if not length.isdigit() or lower.find(LENGTH_NAME, at) >= 0:
+            raise bad_request("content-length must be one number")
+        if int(length) > limits.body_bytes_max:
+            raise body_too_large(limits.body_bytes_max)
+
+
+def tokens(value: str) -> list[str]:
+    """The words of a header that is a list, in lower case."""
+    return [token.strip() for token in value.lower().split(",")]
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
