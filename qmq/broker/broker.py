@@ -140,6 +140,8 @@ class Broker:
         else:
             self.memory_sequence += 1
             message = Message(envelope, body, self.origin, -self.memory_sequence, now_us)
+        if out.sent is not None:
+            out.sent.append(message)
         totals, name = self.totals, envelope.destination
         (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += 1
         if kind is TOPIC:

@@ -17,7 +17,7 @@ from qmq.auth.jwks import load_keys
 
 from ..errors import ConfigError
 from .diagnostics import describe, suggest
-from .node import NodeSettings
+from .node import DEFAULT_HTTP, NodeSettings
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
 from .toml_lines import LineIndex
@@ -149,6 +149,10 @@ def _load_node(
         peer = peers.peer(str(overrides.get("name", values.get("name", default))))
         if peer is not None:
             values["stomp"] = [{"address": str(peer.client)}]
+            if peer.http is not None:
+                values.setdefault("http", [{"address": str(peer.http)}])
+    if path is None and peers is None and not overrides:
+        values["http"] = [{"address": str(DEFAULT_HTTP)}]
     if "stomp" in values and "stomp" in overrides:
         diagnostics.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():
@@ -220,12 +224,17 @@ def as_tuples(value: object) -> object:
     return copy.copy(value)
 
 
+def _tables(values: dict[str, Any], key: str) -> list[Any]:
+    """The tables of an array; none for a value that the checks refuse."""
+    found = values.get(key)
+    return found if isinstance(found, list) else []
+
+
 def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
     """Make the paths of a node file relative to its directory. The checks refuse values that are no paths."""
-    holders = [values.get("mesh"), *(values["stomp"] if isinstance(values.get("stomp"), list) else ())]
+    holders = [values.get("mesh"), *_tables(values, "stomp"), *_tables(values, "http")]
     sections = [holder["tls"] for holder in holders if isinstance(holder, dict) and isinstance(holder.get("tls"), dict)]
-    entries = values["authentication"] if isinstance(values.get("authentication"), list) else ()
-    sections += [entry for entry in entries if isinstance(entry, dict)]
+    sections += [entry for entry in _tables(values, "authentication") if isinstance(entry, dict)]
     for section, keys in ((values, ("data",)), *((one, ("certificate", "key", "ca", "jwks")) for one in sections)):
         for key in keys:
             if isinstance(section.get(key), str):

@@ -20,6 +20,8 @@ from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Secti
 from .users import PermissionSettings, User, subject_mistake
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
+DEFAULT_HTTP = Address("127.0.0.1", 61680)
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SYNC_INTERVAL_MS_MAX = 60_000
 
 CHECKPOINT_PARTS = 16
@@ -83,6 +85,28 @@ class ListenerSettings(Section):
         if anonymous and address is not None and not address.is_loopback:
             raise ValueError(f"must be false: {address} can be reached from other machines; add [[users]] instead")
         return anonymous
+
+
+class HttpListenerSettings(ListenerSettings):
+    """One `[[http]]`: an address of the web port. `hosts` are names of it besides its address."""
+
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    """Origins of pages that may use the port, besides pages of the port itself: `https://app.example.org`."""
+
+    def served_hosts(self, is_anonymous: bool) -> tuple[str, ...] | None:
+        """The names in `Host` that are served; None for all, where each client logs in and no names are given."""
+        if not is_anonymous and not self.hosts:
+            return None
+        return (*self.hosts, self.address.host, *(LOOPBACK_NAMES if self.address.is_loopback else ()))
+
+    @field_validator("origins")
+    @classmethod
+    def _origins_are_whole(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not re.fullmatch(r"https?://[^/?#@\s]+", origin):
+                raise ValueError(f"must have origins as https://HOST[:PORT], not {origin!r}")
+        return origins
 
 
 def _read_sync(value: object) -> object:
@@ -218,6 +242,7 @@ class NodeSettings(Section):
     name: NodeName = "qmq"
     data: FilePath = Path("qmq-data")
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
+    http: tuple[HttpListenerSettings, ...] = ()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     authentication: tuple[AuthenticationSettings, ...] = ()
@@ -237,6 +262,22 @@ class NodeSettings(Section):
             if address in addresses[:number]:
                 raise ValueError(f"must not have two listeners at {address}")
         return listeners
+
+    @field_validator("http")
+    @classmethod
+    def _web_listeners_differ(
+        cls, listeners: tuple[HttpListenerSettings, ...], info: ValidationInfo
+    ) -> tuple[HttpListenerSettings, ...]:
+        addresses = [one.address for one in (*info.data.get("stomp", ()), *listeners) if one.address.port]
+        for number, address in enumerate(addresses):
+            if address in addresses[:number]:
+                raise ValueError(f"must not have two listeners at {address}")
+        return listeners
+
+    @property
+    def listeners(self) -> tuple[ListenerSettings, ...]:
+        """Those of all protocols."""
+        return (*self.stomp, *self.http)
 
     @field_validator("destinations")
     @classmethod
@@ -265,7 +306,7 @@ class NodeSettings(Section):
     @classmethod
     def _users_differ(cls, users: tuple[User, ...], info: ValidationInfo) -> tuple[User, ...]:
         names = [user.name for user in users]
-        if not any(listener.certificate_user for listener in info.data.get("stomp", ())):
+        if not any(listener.certificate_user for listener in _listeners(info)):
             for user in users:
                 if user.password_hash is None:
                     raise ValueError(f"must have a password_hash for {user.name!r}, or a listener certificate_user")
@@ -277,7 +318,7 @@ class NodeSettings(Section):
             raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
         if users or asks_others(authentication):
             return users
-        closed = [one.address for one in info.data.get("stomp", ()) if not one.serves_anonymous(has_users=False)]
+        closed = [one.address for one in _listeners(info) if not one.serves_anonymous(has_users=False)]
         if closed:
             raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")
         return users
@@ -303,3 +344,7 @@ class NodeSettings(Section):
         if errors:
             raise ValidationError.from_exception_data("permissions", errors)
         return permissions
+
+
+def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
+    return (*info.data.get("stomp", ()), *info.data.get("http", ()))

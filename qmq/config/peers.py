@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from .address import Address
 from .model import AddressText, NodeName, Section
 
 NODES_MAX = 8
@@ -26,6 +27,12 @@ class Peer(Section):
     name: NodeName
     client: AddressText
     mesh: AddressText
+    http: AddressText | None = None
+    """The address of its web port, if it has one."""
+
+    @property
+    def addresses(self) -> list[Address]:
+        return [self.client, self.mesh, *([] if self.http is None else [self.http])]
 
 
 class PeersFile(Section):
@@ -58,7 +65,7 @@ class PeersFile(Section):
             if peer.name in seen:
                 raise ValueError(f"must not have two nodes named {peer.name!r}")
             seen[peer.name] = peer.name
-            for address in (peer.client, peer.mesh):
+            for address in peer.addresses:
                 if address.port == 0:
                     raise ValueError(f"must have a fixed port for node {peer.name!r}: other nodes dial it")
                 if address in seen:

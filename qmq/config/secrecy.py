@@ -31,7 +31,7 @@ def is_open_to_others(path: Path) -> bool:
 
 def _keys(settings: NodeSettings | None) -> Iterator[Path]:
     if settings is not None:
-        yield from (listener.tls.key for listener in settings.stomp if listener.tls is not None)
+        yield from (listener.tls.key for listener in settings.listeners if listener.tls is not None)
         if settings.mesh.tls is not None:
             yield settings.mesh.tls.key
 

@@ -11,6 +11,7 @@ from typing import Final
 from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX, LightSubscriptions
 from qmq.broker.consumers.subscription import Ack, Delivery, FanoutDelivery, Subscription
 from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.totals import Totals
 from qmq.dots import Origin
 from qmq.errors import ProtocolError, Refused
@@ -198,7 +199,7 @@ class StompEncoder:
         headers = encode_headers([*lines, ("content-length", str(len(body)))], self.version)
         return b"%b%b\n%b\0\n" % (subscription.prefix, headers, body)
 
-    def receipts(self, receipts: list[str], lines: Lines = ()) -> bytes:
+    def receipts(self, receipts: list[str], lines: Lines = (), level: int = FSYNC) -> bytes:
         if not lines:
             return encode_receipts(receipts, self.version)
         return b"".join([self.response(receipt, lines, b"") for receipt in receipts])

@@ -10,6 +10,7 @@ from typing import Protocol
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.subscription import Delivery, FanoutDelivery, Subscription
 from qmq.broker.messages.message import Message
+from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.totals import Totals
 from qmq.errors import ProtocolError, Refused
 
@@ -48,8 +49,8 @@ class Encoder(Protocol):
     def notice(self, subscription: Subscription, lines: Lines, body: bytes = b"") -> bytes:
         """A message of the node itself, which has these headers and no dot."""
 
-    def receipts(self, receipts: list[str], lines: Lines = ()) -> bytes:
-        """The answers to frames with these receipts, each with further header lines."""
+    def receipts(self, receipts: list[str], lines: Lines = (), level: int = FSYNC) -> bytes:
+        """The answers to frames with these receipts, each with further header lines. `level` was asked for."""
 
     def response(self, receipt: str, lines: Lines, body: bytes) -> bytes:
         """The answer to a control request: as the receipt of its SEND. STOMP has the body only at its `reply-to`."""

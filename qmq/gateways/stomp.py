@@ -36,7 +36,11 @@ from qmq.wire.stomp import Acks, Frame, Version
 
 
 class StompGateway:
-    """The dialogue with one logged-in client, which may do what its `rights` allow."""
+    """The dialogue with one logged-in client, which may do what its `rights` allow.
+
+    `is_atomic`: after a refusal the frames that follow in the same read are ignored, and transactions are aborted, but
+    the session stays. So a protocol of requests has one answer to each, and a request is decided whole or not at all.
+    """
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class StompGateway:
         window: ConnectionPrefetch[Subscription] | None = None,
         answers_early: bool = False,
         encoder: Encoder | None = None,
+        is_atomic: bool = False,
     ) -> None:
         self.session_id = session_id
         self.encoder: Encoder = encoder or STOMP_ENCODERS[version]
@@ -59,6 +64,9 @@ class StompGateway:
         self._rules = rules
         self.keep_open = keep_open
         self._answers_early = answers_early
+        self._is_atomic = is_atomic
+        self.has_refused = False
+        """Whether a frame was refused; set back by the caller."""
         self._replies = ReplyTo(session_id, broker, self.encoder)
         self._rights = rights
         self._plans = SendPlans(broker, rules, self._replies, rights, user)
@@ -154,6 +162,10 @@ class StompGateway:
                     self._broker.totals.refused(head.headers.get("destination", ""))
                 # A transaction that misses a frame must not be committed without it.
                 self.refuse(refused, frame.receipt, out, may_stay=not is_held(head))
+                if self._is_atomic:
+                    for name in list(self._broker.sessions[self.session_id].transactions):
+                        self._broker.transactions.abort(self.session_id, name)
+                    break
                 is_over = True
             if out.ending:
                 break
@@ -223,7 +235,8 @@ class StompGateway:
         """Answer with ERROR; end the session unless it may stay."""
         if error.code == NOT_ALLOWED:
             self.denied = error
-        keep = may_stay and self.keep_open and error.code in KEEP_OPEN_CODES
+        self.has_refused = True
+        keep = self._is_atomic or (may_stay and self.keep_open and error.code in KEEP_OPEN_CODES)
         out.frames.append(self.encoder.error(error, receipt))
         out.ending = not keep
 

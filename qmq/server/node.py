@@ -20,12 +20,14 @@ from qmq.environment import Environment
 from qmq.errors import DiskFull
 from qmq.replication.mesh import Mesh
 from qmq.server.clients.access import note_if_open
+from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.draining import drain_clients, hand_over
 from qmq.server.clients.listeners import serve_clients, serve_listener
 from qmq.server.parts import NodeParts
 from qmq.server.restore import restore
 from qmq.server.runtime.local_socket import LocalListener
 from qmq.server.stomp.dialogue import STOMP
+from qmq.server.web.dialogue import HTTP
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
@@ -102,7 +104,8 @@ class Node(NodeParts):
                         self.deleted_queues.begin()
                         self.declarations_changed(list(self.declared_queues.texts))
                         listeners += await self._listen_locally(serving)
-                        listeners += [await self._listen(serving, listener) for listener in self.settings.stomp]
+                        listeners += [await self._listen(serving, one, STOMP) for one in self.settings.stomp]
+                        listeners += [await self._listen(serving, one, HTTP) for one in self.settings.http]
                         note_if_open(self.settings)
                     task_status.started()
                     await self._stop.wait()
@@ -144,9 +147,11 @@ class Node(NodeParts):
         await self._stop.wait()
         scope.cancel()
 
-    async def _listen(self, nursery: trio.Nursery, listener: ListenerSettings) -> Callable[[], None]:
-        address, close = await nursery.start(serve_clients, self, listener, STOMP)
-        self.addresses.append(address)
+    async def _listen(
+        self, nursery: trio.Nursery, listener: ListenerSettings, protocol: ClientProtocol
+    ) -> Callable[[], None]:
+        address, close = await nursery.start(serve_clients, self, listener, protocol)
+        (self.addresses if protocol is STOMP else self.web_addresses).append(address)
         return close  # type: ignore[no-any-return]  # started() hands the value through untyped
 
     async def _listen_locally(self, nursery: trio.Nursery) -> list[Callable[[], None]]:

@@ -18,6 +18,7 @@ from qmq.broker.messages.destination import JOURNAL
 from qmq.config import NodeSettings, PeersFile
 from qmq.dots import Vector
 from qmq.environment import Environment
+from qmq.gateways.http.events import EventData
 from qmq.members import Membership
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
@@ -179,6 +180,8 @@ class NodeParts:
         self.refusals = Refusals(self.beats, self.audit)
         self.counts = DestinationCounts(self)
         self.addresses: list[tuple[str, int]] = []
+        self.web_addresses: list[tuple[str, int]] = []
+        self.event_data = EventData()
         self.started_seconds = trio.current_time()
         self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
         self.traffic = Traffic()

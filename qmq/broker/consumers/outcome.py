@@ -125,6 +125,7 @@ class Outcome:
         "session",
         "settles",
         "selector_cost",
+        "sent",
         "topic_runs",
         "watchers",
     )
@@ -170,6 +171,8 @@ class Outcome:
         self.is_first = False
         # Other answers to the session, ready encoded, told after its receipts; `ending` closes it after them.
         self.frames: list[bytes] = []
+        # The messages that the session sends, for one whose answer names them.
+        self.sent: list[Message] | None = None
         self.ending = False
         # Whether the receipt of a SUBSCRIBE is among them, which goes before the first message of the subscription.
         self.begins = False

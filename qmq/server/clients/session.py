@@ -213,6 +213,10 @@ class ClientSession:
         context.sessions[self.id] = self
         self._client = context.broker.open_session(self.id, context.environment.rng.getrandbits(REPLY_KEY_BITS))
 
+    def close_client(self) -> None:
+        """The client begins anew, perhaps with another login: what it has ends, and is requeued."""
+        self._release()
+
     async def _receive_until_end(self) -> None:
         """Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing
         with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
@@ -235,19 +239,22 @@ class ClientSession:
             await dialogue.respond()
             self._count()
 
-    async def watch_leaving(self) -> None:
-        """Set `has_left` when the client ends its half or its connection. What it sends meanwhile is kept, up to the
-        size of one read, and read later.
+    async def until_left(self) -> None:
+        """Return when the client has ended its half. What it sends meanwhile is kept, up to the size of one read, and
+        read later. Raises trio.BrokenResourceError when the connection broke.
         """
         dialogue = self.dialogue
-        try:
-            while len(dialogue.ahead) < READ_BYTES_MAX:
-                data = await self._pipe.receive_some(READ_BYTES_MAX - len(dialogue.ahead))
-                if not data:
-                    break
-                dialogue.ahead += data
-            else:
+        while len(dialogue.ahead) < READ_BYTES_MAX:
+            data = await self._pipe.receive_some(READ_BYTES_MAX - len(dialogue.ahead))
+            if not data:
                 return
+            dialogue.ahead += data
+        await trio.sleep_forever()
+
+    async def watch_leaving(self) -> None:
+        """Set `has_left` when the client ends its half or its connection."""
+        try:
+            await self.until_left()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         self.has_left = True

@@ -225,7 +225,7 @@ class Dispatcher:
         if answer.copies is not None:
             self._receipts.mark_short(answer, session.encoder, session.keep_open)
         if answer.receipts:
-            outbox.put_answer(session.encoder.receipts(answer.receipts, answer.marks))
+            outbox.put_answer(session.encoder.receipts(answer.receipts, answer.marks, answer.level))
         for frame in answer.frames:
             outbox.put_answer(frame)
         if answer.begins:

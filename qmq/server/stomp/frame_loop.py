@@ -15,8 +15,9 @@ from qmq.access.rules import Principal
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Message
 from qmq.environment import Environment
-from qmq.errors import Refused
+from qmq.errors import ProtocolError, Refused
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.paused import Paused, PauseReason
 from qmq.gateways.stomp import StompGateway
@@ -24,7 +25,7 @@ from qmq.server.clients.refusals import Refusals
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.runtime.contexts import Committing
-from qmq.wire.stomp import Connection, Frame
+from qmq.wire.stomp import Frame
 
 CONTROL = "/control/"
 DEFINITIONS = f"{CONTROL}definitions/"
@@ -59,6 +60,17 @@ class FrameContext(Committing, Protocol):
         """Respond to a control request of `principal` at `address`, in `session`. Raises Refused. May take minutes."""
 
 
+class FrameSource(Protocol):
+    """Where the frames come from (`qmq.wire.stomp.Connection`)."""
+
+    @property
+    def error(self) -> ProtocolError | None:
+        """What broke the protocol behind the frames; nothing follows it."""
+
+    @property
+    def error_receipt(self) -> str | None: ...
+
+
 class LoopSession(Protocol):
     """The session of the frames (`ClientSession`)."""
 
@@ -82,10 +94,10 @@ class LoopSession(Protocol):
 class FrameLoop:
     """`obey` is called with the frames of one read after the other."""
 
-    __slots__ = ("_connection", "_context", "_gateway", "_is_costly", "_session")
+    __slots__ = ("_connection", "_context", "_gateway", "_is_costly", "_session", "sent")
 
     def __init__(
-        self, context: FrameContext, session: LoopSession, gateway: StompGateway, connection: Connection
+        self, context: FrameContext, session: LoopSession, gateway: StompGateway, connection: FrameSource
     ) -> None:
         self._context = context
         self._session = session
@@ -93,6 +105,8 @@ class FrameLoop:
         self._connection = connection
         # Whether the last decision lets other tasks select for many fanout subscribers.
         self._is_costly = False
+        self.sent: list[Message] | None = None
+        """Collects the messages of the client, if its answers name them."""
 
     async def obey(self, frames: list[Frame]) -> None:
         """Decide the frames of one read. When the gateway pauses, wait for what it names."""
@@ -132,18 +146,20 @@ class FrameLoop:
                 paused = self._decide(left)
 
     async def _response(self, request: Frame) -> ControlResponse | Refused:
+        try:
+            return await self.control(request.head.headers, request.body)
+        except Refused as refused:
+            return refused
+
+    async def control(self, headers: Mapping[str, str], body: bytes) -> ControlResponse:
+        """The response to a control request of the client, a SEND with these headers and body. Raises Refused."""
         session = self._session
-        headers = request.head.headers
         session.waits_for_change = headers["destination"].startswith(DEFINITIONS)
         async with trio.open_nursery() as nursery:
             if headers["destination"].startswith(JOBS):
                 nursery.start_soon(session.watch_leaving)
             try:
-                return await self._context.answer(
-                    session.id, session.principal, session.peer_address, headers, request.body
-                )
-            except Refused as refused:
-                return refused
+                return await self._context.answer(session.id, session.principal, session.peer_address, headers, body)
             finally:
                 session.waits_for_change = False
                 nursery.cancel_scope.cancel()
@@ -194,6 +210,7 @@ class FrameLoop:
         """Handle frames and submit, with no `await` in between; returns why frames are left, if any are."""
         session = self._session
         out = Outcome(session.id)
+        out.sent = self.sent
         error = self._connection.error
         paused: Paused | None = None
         try:

@@ -26,7 +26,6 @@ from qmq.server.clients.admission import Admission, PendingLogin
 from qmq.server.clients.login import Logins
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
-from qmq.server.clients.session import READ_BYTES_MAX
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.wire.stomp import Connection, Frame, Version, encode_frame, parse_heartbeat
@@ -69,13 +68,14 @@ class LoginSession(Protocol):
 
     def finish(self) -> None: ...
 
+    async def until_left(self) -> None: ...
+
     def dismiss(self, error: Refused) -> None: ...
 
 
 class LoginDialogue(Protocol):
     """The dialogue that the login begins (`StompDialogue`)."""
 
-    ahead: bytes
     beats: ClientHeartbeats
 
     def begin(self, gateway: StompGateway) -> None:
@@ -132,7 +132,7 @@ class LoginExchange:
             context.admission.check_open()
             with self._checking:
                 grant = await context.logins.check(
-                    self._credentials(headers), session.listener, self._until_disconnected, self._certified()
+                    self._credentials(headers), session.listener, session.until_left, self._certified()
                 )
                 if grant is not None:
                     session.principal, session.authenticator = grant.principal, grant.authenticator
@@ -206,18 +206,6 @@ class LoginExchange:
         if source is None:
             return ()
         return self._pipe.peer_certificate_subject if source == "subject" else self._pipe.peer_certificate_names
-
-    async def _until_disconnected(self) -> None:
-        """Return when the client has ended its half. Bytes that it sends meanwhile are kept, up to the size of one
-        read. More bytes are not read, and the login time ends the connection.
-        """
-        dialogue = self._dialogue
-        while len(dialogue.ahead) < READ_BYTES_MAX:
-            data = await self._pipe.receive_some(READ_BYTES_MAX - len(dialogue.ahead))
-            if not data:
-                return
-            dialogue.ahead += data
-        await trio.sleep_forever()
 
     def refuse(self, error: ProtocolError | Refused, receipt: str | None = None, login: str | None = None) -> None:
         """Send the ERROR; the session finishes next."""

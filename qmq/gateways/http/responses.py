@@ -1,0 +1,163 @@
+"""The encoder of requests and responses: what a session is answered becomes the one response to its request.
+
+`call` is the request that waits for it. The response is written when its answer is as durable as asked, because the
+node writes receipts only then. A session of requests has no subscription, so it gets no messages.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from qmq.broker.messages.message import Message
+from qmq.broker.messages.receipt_levels import disks_of
+from qmq.errors import ProtocolError, Refused
+from qmq.gateways.encoder import Lines
+from qmq.gateways.http.messages import NoMessages
+from qmq.wire.http import HttpConnection, HttpRefusal
+from qmq.wire.stomp import Frame
+
+JSON: Final = ("content-type", "application/json")
+COMMON: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+CHALLENGE: Final = ("www-authenticate", 'Basic realm="qmq", charset="UTF-8"')
+RETRY_AFTER: Final = ("retry-after", "1")
+
+STATUSES: Final[Mapping[str, int]] = {
+    "login-required": 401,
+    "login-failed": 401,
+    "login-timeout": 401,
+    "token-expired": 401,
+    "user-removed": 401,
+    "not-allowed": 403,
+    "queue-locked": 409,
+    "change-under-way": 409,
+    "declared-otherwise": 409,
+    "exchange-differs": 409,
+    "has-consumers": 409,
+    "not-empty": 409,
+    "already-retired": 409,
+    "durable-in-use": 409,
+    "body-too-large": 413,
+    "transaction-too-large": 413,
+    "transaction-too-long": 413,
+    "unroutable": 422,
+    "queue-full": 429,
+    "queue-paused": 429,
+    "disk-full": 507,
+    "memory-full": 507,
+    "stopping": 503,
+    "not-caught-up": 503,
+    "not-serving": 503,
+    "too-few-copies": 503,
+    "log-unreadable": 503,
+    "slow-consumer": 503,
+    "kicked": 403,
+}
+"""Codes of errors that are not 400. `unknown-…` is 404, and `too-many-…` is 429."""
+
+
+def status_of(code: str) -> int:
+    """The status of HTTP for an error code."""
+    if code in STATUSES:
+        return STATUSES[code]
+    if code.startswith("unknown-") and code != "unknown-ack":
+        return 404
+    return 429 if code.startswith("too-many-") else 400
+
+
+def error_facts(error: ProtocolError | Refused) -> dict[str, str]:
+    """An error in JSON, with the parts of STOMP's ERROR."""
+    facts = {"code": error.code, "message": error.message}
+    return {**facts, "detail": error.detail} if error.detail else facts
+
+
+def encode_refusal(refused: Refused) -> bytes:
+    """What a connection is sent that is not accepted, before it has sent a request."""
+    body = json.dumps(error_facts(refused)).encode()
+    form = b"HTTP/1.1 503 Service Unavailable\r\n%b: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+    return form % (JSON[0].encode(), JSON[1].encode(), len(body), body)
+
+
+class HttpEncoder(NoMessages):
+    """`Encoder` of one connection. `sent` collects the messages that the request has sent."""
+
+    protocol = "HTTP/1.1"
+
+    def __init__(self, http: HttpConnection) -> None:
+        self._http = http
+        self.is_due = False
+        """A response is due: the request was read."""
+        self.frames: Sequence[Frame] = ()
+        """The SENDs of the request."""
+        self.sent: list[Message] = []
+        self.on_response: Callable[[], object] = bool
+        """Called when the response is written."""
+        self.cors: Lines = ()
+        """Headers that let a page of another origin read the response."""
+
+    def begin(self) -> None:
+        """A request was read."""
+        self.is_due = True
+        self.frames = ()
+        self.sent = []
+        self.cors = ()
+
+    def respond(self, status: int, facts: object = None, *, headers: Lines = (), body: bytes | None = None) -> bytes:
+        """The response: `facts` in JSON, or a body of its own with its headers. Nothing when none is due."""
+        if not self.is_due:
+            return b""
+        self.is_due = False
+        self.on_response()
+        lines = [*headers, *COMMON, *self.cors]
+        if body is None:
+            lines.append(JSON)
+            body = b"" if facts is None else json.dumps(facts, separators=(",", ":")).encode()
+        return self._http.respond(status, lines, body)
+
+    def receipts(self, receipts: list[str], lines: Lines = (), level: int = 0) -> bytes:
+        if not receipts:
+            return b""
+        said = dict(lines)
+        copies = int(said["copies"]) if "copies" in said else max(0, 1 + disks_of(level))
+        return self.respond(201, {"messages": self._rows(copies)})
+
+    def _rows(self, copies: int) -> list[dict[str, Any]]:
+        """One row for each SEND, in order. What is missing among the sent messages was appended before."""
+        rows: list[dict[str, Any]] = []
+        sent = self.sent
+        at = 0
+        for frame in self.frames:
+            if frame.head.command != "SEND":
+                continue
+            row: dict[str, Any] = {"id": None, "copies": copies, "duplicate": True}
+            if at < len(sent) and sent[at].body is frame.body:
+                message = sent[at]
+                row = {
+                    "id": message.message_id,
+                    "copies": copies if message.sequence > 0 else 0,
+                    "duplicate": False,
+                }
+                at += 1
+                # Copies to bound queues follow their message.
+                destination = frame.head.headers["destination"]
+                while at < len(sent) and sent[at].body is frame.body and sent[at].envelope.destination != destination:
+                    at += 1
+            rows.append(row)
+        return rows
+
+    def response(self, receipt: str, lines: Lines, body: bytes) -> bytes:
+        return self.respond(200, headers=[JSON], body=body)
+
+    def error(
+        self, error: ProtocolError | Refused, receipt: str | None = None, subscription: str | None = None
+    ) -> bytes:
+        headers: list[tuple[str, str]] = []
+        if isinstance(error, HttpRefusal):
+            status = error.status
+            headers += error.headers
+        else:
+            status = status_of(error.code)
+        if status == 401:
+            headers.append(CHALLENGE)
+        elif status in (429, 503):
+            headers.append(RETRY_AFTER)
+        return self.respond(status, error_facts(error), headers=headers)

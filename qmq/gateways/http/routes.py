@@ -1,0 +1,93 @@
+"""Which request is which call: the table of paths and methods.
+
+A destination is the kind and the name in the path: `/v1/queues/NAME` is `/queue/NAME`. A name with a slash has it as
+`%2F`.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from qmq.wire.http import HttpRefusal, HttpRequest
+
+
+class Call(Enum):
+    """What a request asks for."""
+
+    SEND = auto()
+    RECEIVE = auto()
+    ACKS = auto()
+    EVENTS = auto()
+    CONTROL = auto()
+    OPENAPI = auto()
+    METRICS = auto()
+    LIVEZ = auto()
+    READYZ = auto()
+    STOMP = auto()
+    """A WebSocket that carries STOMP, or SockJS."""
+
+
+class Route(NamedTuple):
+    """One request: its call, and the destination or the rest of the path that it is about."""
+
+    call: Call
+    about: str = ""
+
+
+KINDS: Final[Mapping[str, str]] = {"queues": "queue", "topics": "topic", "fanouts": "fanout", "exchanges": "exchange"}
+"""Kind in a path → kind of a destination."""
+
+ACTIONS: Final[Mapping[str, tuple[Call, str, tuple[str, ...]]]] = {
+    "messages": (Call.SEND, "POST", ("queues", "topics", "fanouts", "exchanges")),
+    "receive": (Call.RECEIVE, "POST", ("queues",)),
+    "events": (Call.EVENTS, "GET", ("topics", "fanouts")),
+}
+"""Last segment of `/v1/KIND/NAME/…` → the call, its method, and the kinds that have it."""
+
+PLAIN: Final[Mapping[Sequence[str], tuple[Call, tuple[str, ...]]]] = {
+    ("v1", "acks"): (Call.ACKS, ("POST",)),
+    ("v1", "openapi.json"): (Call.OPENAPI, ("GET", "HEAD")),
+    ("metrics",): (Call.METRICS, ("GET", "HEAD")),
+    ("livez",): (Call.LIVEZ, ("GET", "HEAD")),
+    ("readyz",): (Call.READYZ, ("GET", "HEAD")),
+}
+
+PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI})
+"""Calls that need no login: what starts and watches a node has none, and they show no name of a destination."""
+
+
+def route_of(request: HttpRequest) -> Route:
+    """The call of a request. Raises HttpRefusal: 404 for an unknown path, 405 for another method."""
+    path = request.path
+    if path in PLAIN:
+        call, methods = PLAIN[path]
+        _check_method(request, methods)
+        return Route(call)
+    if path[:1] == ("stomp",):
+        _check_method(request, ("GET", "POST", "OPTIONS"))
+        return Route(Call.STOMP, "/".join(path[1:]))
+    if path[:2] == ("v1", "control") and len(path) > 2:
+        _check_method(request, ("GET", "POST"))
+        return Route(Call.CONTROL, f"/control/{'/'.join(path[2:])}")
+    if len(path) == 4 and path[0] == "v1" and path[3] in ACTIONS and path[1] in KINDS:
+        call, method, kinds = ACTIONS[path[3]]
+        if path[1] in kinds:
+            if not path[2]:
+                raise HttpRefusal(400, "bad-destination", f"The path names one of {path[1]}: /v1/{path[1]}/NAME.")
+            _check_method(request, (method,))
+            return Route(call, f"/{KINDS[path[1]]}/{path[2]}")
+    raise HttpRefusal(
+        404,
+        "unknown-path",
+        "There is nothing at this path.",
+        "Paths are /v1/queues|topics|fanouts|exchanges/NAME/messages, /v1/queues/NAME/receive, /v1/acks, "
+        "/v1/topics|fanouts/NAME/events, /v1/control/…, /stomp, /metrics, /livez, /readyz; /v1/openapi.json has all.",
+    )
+
+
+def _check_method(request: HttpRequest, methods: Sequence[str]) -> None:
+    if request.method not in methods:
+        allowed = ", ".join(methods)
+        raise HttpRefusal(
+            405, "bad-method", f"The method here is {allowed.replace(', ', ' or ')}.", headers=[("allow", allowed)]
+        )

@@ -1,0 +1,184 @@
+"""`POST …/messages`: the body of a request to the SENDs that it stands for.
+
+A request is one message, with its body as it is, or a batch in JSON: an object whose members are `messages`, and
+perhaps `receipt_level`, and no others. `Qmq-Batch: true` or `false` says which of both it is.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qmq.errors import Refused
+from qmq.gateways.headers import OWN_HEADERS
+from qmq.wire.http import HttpRefusal, HttpRequest
+from qmq.wire.stomp import Frame, Head, Version
+
+MESSAGES_MAX: Final = 10_000
+"""Of one batch. It is decided and written as a whole."""
+
+TRANSACTION: Final = "http"
+RECEIPT: Final = "http"
+"""A connection has one request at a time, so one name of each is enough."""
+
+OPTIONS: Final[Mapping[str, str]] = {
+    "content_type": "content-type",
+    "correlation_id": "correlation-id",
+    "dedup_id": "dedup-id",
+    "delay": "delay",
+    "expires": "expires",
+    "group": "JMSXGroupID",
+    "mandatory": "mandatory",
+    "persistent": "persistent",
+    "priority": "priority",
+    "receipt_level": "receipt-level",
+    "reply_to": "reply-to",
+    "retain": "retain",
+    "retry": "redelivered",
+    "ttl": "ttl",
+}
+"""Member of a message in JSON → header of SEND. The header of a request is `Qmq-` and the member, with hyphens."""
+
+HEADER_PREFIX: Final = "qmq-header-"
+
+BY_HEADER: Final[Mapping[str, str]] = {f"qmq-{name.replace('_', '-')}": header for name, header in OPTIONS.items()}
+BODIES: Final = ("body", "body_base64")
+NOT_HERE: Final = OWN_HEADERS | {"dedup-sender"}
+
+Headers = dict[str, str]
+
+
+def is_batch(request: HttpRequest) -> bool:
+    """Whether the body must be read to know what the request is. Raises HttpRefusal for a bad `Qmq-Batch`."""
+    said = request.headers.get("qmq-batch")
+    if said is not None:
+        if said not in ("true", "false"):
+            raise HttpRefusal(400, "bad-header", "The header Qmq-Batch is true or false.")
+        return said == "true"
+    return _media_type(request) == "application/json" and b'"messages"' in request.body
+
+
+def sends_of(request: HttpRequest, destination: str) -> list[Frame]:
+    """The frames of the request: one SEND, or BEGIN, the SENDs of a batch, and COMMIT. Raises Refused, HttpRefusal."""
+    if is_batch(request):
+        batch = _batch_of(request)
+        if batch is not None:
+            return _frames_of_batch(batch, destination)
+    headers = _headers_of_request(request, destination)
+    return [Frame(Head("SEND", headers, Version.V12), request.body, RECEIPT)]
+
+
+def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
+    """The batch in the body; None when the body is a message by itself."""
+    batch: object = None
+    try:
+        batch = json.loads(request.body)
+    except (ValueError, RecursionError):
+        pass
+    is_one = isinstance(batch, dict) and isinstance(batch.get("messages"), list)
+    if is_one and batch.keys() <= {"messages", "receipt_level"}:  # type: ignore[attr-defined]
+        return batch  # type: ignore[return-value]
+    if "qmq-batch" not in request.headers:
+        return None
+    raise Refused("bad-body", 'A batch is {"messages": [{"body": …}, …]} in JSON, with receipt_level if that is asked.')
+
+
+def _frames_of_batch(batch: dict[str, Any], destination: str) -> list[Frame]:
+    messages = batch["messages"]
+    if not 1 <= len(messages) <= MESSAGES_MAX:
+        raise Refused("bad-body", f"A batch has 1 to {MESSAGES_MAX} messages.")
+    commit = {"transaction": TRANSACTION}
+    if "receipt_level" in batch:
+        commit["receipt-level"] = _text("receipt_level", batch["receipt_level"])
+    frames = [Frame(Head("BEGIN", {"transaction": TRANSACTION}, Version.V12), b"", None)]
+    heads: dict[tuple[tuple[str, str], ...], Head] = {}
+    for number, message in enumerate(messages):
+        try:
+            headers, body = _message_of(message, destination)
+        except Refused as refused:
+            raise Refused(refused.code, f"messages[{number}]: {refused.message}") from None
+        key = tuple(headers.items())
+        head = heads.get(key)
+        if head is None:
+            head = heads[key] = Head("SEND", headers, Version.V12)
+        frames.append(Frame(head, body, None))
+    frames.append(Frame(Head("COMMIT", commit, Version.V12), b"", RECEIPT))
+    return frames
+
+
+def _message_of(message: object, destination: str) -> tuple[Headers, bytes]:
+    if not isinstance(message, dict):
+        raise Refused("bad-body", "A message is an object.")
+    headers: Headers = {"destination": destination, "transaction": TRANSACTION}
+    body = b""
+    given = [name for name in BODIES if name in message]
+    if len(given) > 1:
+        raise Refused("bad-body", "A message has body or body_base64, not both.")
+    for name, value in message.items():
+        if name in BODIES:
+            body = _body(name, value)
+        elif name == "headers":
+            headers |= _own_headers(value)
+        elif name in OPTIONS and name != "receipt_level":
+            headers[OPTIONS[name]] = _text(name, value)
+        else:
+            known = ", ".join([*BODIES, "headers", *(option for option in OPTIONS if option != "receipt_level")])
+            raise Refused("bad-body", f"A message has no member {name!r}; members are {known}.")
+    return headers, body
+
+
+def _body(name: str, value: object) -> bytes:
+    if not isinstance(value, str):
+        raise Refused("bad-body", f"The member {name} is text; other JSON is sent as text, or with its content_type.")
+    try:
+        return value.encode() if name == "body" else base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        problem = "has a surrogate by itself" if name == "body" else "is not base64"
+        raise Refused("bad-body", f"The member {name} {problem}.") from None
+
+
+def _own_headers(value: object) -> Headers:
+    if not isinstance(value, dict):
+        raise Refused("bad-body", "The member headers is an object of names and values.")
+    found = {}
+    for name, one in value.items():
+        _check_name(name)
+        found[name] = _text(f"headers.{name}", one)
+    return found
+
+
+def _headers_of_request(request: HttpRequest, destination: str) -> Headers:
+    headers: Headers = {"destination": destination}
+    for name, value in request.headers.items():
+        if name.startswith(HEADER_PREFIX):
+            own = name.removeprefix(HEADER_PREFIX)
+            _check_name(own)
+            headers[own] = value
+        elif name in BY_HEADER:
+            headers[BY_HEADER[name]] = value
+        elif name == "content-type":
+            headers[name] = value
+        elif name.startswith("qmq-") and name != "qmq-batch":
+            known = ", ".join(BY_HEADER)
+            raise Refused("bad-header", f"There is no header {name}; headers are Qmq-Header-NAME, {known}.")
+    return headers
+
+
+def _check_name(name: str) -> None:
+    if not name or name in NOT_HERE:
+        raise Refused("bad-header", f"The header {name!r} is the node's own; options have names of their own.")
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    raise Refused("bad-body", f"The value of {name} is text, a whole number, true or false.")
+
+
+def _media_type(request: HttpRequest) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -1,0 +1,1 @@
+"""The web port: HTTP sessions, events, and what is served beside messages."""

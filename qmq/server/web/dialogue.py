@@ -1,0 +1,378 @@
+"""A session that speaks HTTP: one request after the other, each decided as the frames of a STOMP client.
+
+A request waits for its response before the next one is decided, so responses are in order and a client that pipelines
+holds no more than one read. A stream of events ends with its connection. The client logs in with each request; what
+was checked is remembered while the connection sends the same credentials.
+"""
+
+import base64
+import binascii
+from collections.abc import Collection
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from qmq.auth.credentials import Credentials
+from qmq.config import HttpListenerSettings
+from qmq.dots import Vector
+from qmq.environment import Pipe
+from qmq.errors import ProtocolError, Refused
+from qmq.gateways.http.control import control_of
+from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscribe_of
+from qmq.gateways.http.origins import Origins, check_type
+from qmq.gateways.http.responses import JSON, HttpEncoder, encode_refusal
+from qmq.gateways.http.routes import PROBES, Call, Route, route_of
+from qmq.gateways.http.sends import is_batch, sends_of
+from qmq.gateways.stomp import StompGateway
+from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.session import ClientSession
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
+from qmq.server.stomp.login_exchange import LoginContext
+from qmq.server.web.openapi import openapi_page
+from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
+from qmq.wire.stomp import Frame, Version
+
+BODY_BYTES_MAX: Final = 16 << 20
+"""Of one request; a batch of messages is one."""
+
+THREAD_BYTES: Final = 128 << 10
+"""A larger batch is parsed in a worker thread."""
+
+FRAMES_AT_ONCE: Final = 256
+"""SENDs that are decided in one turn of the event loop."""
+
+IDLE_SECONDS: Final = 75.0
+"""Between two requests. Longer than the usual 60 seconds of proxies, which must not send into a closed connection."""
+
+REQUEST_SECONDS: Final = 60.0
+"""From the first byte of a request to its last one."""
+
+HEARTBEAT_SECONDS: Final = 15.0
+"""Of a stream; proxies end connections that are silent for 30 to 60 seconds."""
+
+CHECK_SECONDS: Final = 5.0
+
+
+class WebContext(FrameContext, LoginContext, Protocol):
+    """What an HTTP session needs of its node."""
+
+    event_data: EventData
+
+    def received_vector(self) -> Vector: ...
+
+
+class NoSource:
+    """A request is complete when it is decided, so nothing of it can be wrong behind its frames."""
+
+    error = None
+    error_receipt = None
+
+
+class HttpDialogue:
+    """See `Dialogue`."""
+
+    def __init__(self, context: WebContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self._context = context
+        self._session = session
+        self._pipe = pipe
+        self._login = login
+        login.dismiss = self._dismiss
+        self._http = HttpConnection(HttpLimits(body_bytes_max=BODY_BYTES_MAX))
+        self._encoder = HttpEncoder(self._http)
+        session.encoder = self._encoder
+        listener = session.listener
+        assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
+        self._origins = Origins(listener.served_hosts(context.logins.serves_anonymous(listener)), listener.origins)
+        self.ahead = b""
+        self.awaits_frame = False
+        self.keep_open = False
+        self._gateway: StompGateway | None = None
+        self._frames: FrameLoop | None = None
+        self._said: str | None = None
+        self._expires_us = 0
+        self._checking = trio.CancelScope()
+        self._responded = trio.Event()
+        self._watch = -1
+        self._since = trio.current_time()
+        self._is_busy = False
+        self._is_stream = False
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._http.unfinished_bytes
+
+    def start(self) -> None:
+        self._since = trio.current_time()
+        self._watch = self._context.beats.watch(self._since + CHECK_SECONDS, self._check)
+
+    def receive(self, data: bytes) -> None:
+        if self._http.is_idle:
+            self._since = trio.current_time()
+        self._http.receive(data)
+
+    async def respond(self) -> None:
+        while not self._is_stream and not self._session.finishing:
+            try:
+                request = self._http.next_request()
+            except HttpRefusal as refusal:
+                self._encoder.begin()
+                self._put(self._encoder.error(refusal))
+                self._session.finish()
+                return
+            self._put(self._http.interim())
+            if request is None:
+                return
+            self.awaits_frame = False
+            self._is_busy = True
+            self._encoder.begin()
+            try:
+                await self._serve(request)
+            except (Refused, ProtocolError) as error:
+                self._put(self._encoder.error(error))
+            finally:
+                self._is_busy = False
+                self._since = trio.current_time()
+            if self._http.must_close and not self._is_stream:
+                self._session.finish()
+
+    def _put(self, data: bytes) -> None:
+        if data:
+            self._session.outbox.put_answer(data)
+            self._session.outbox.flush()
+
+    async def _serve(self, request: HttpRequest) -> None:
+        """Respond to one request, or begin its stream. Raises Refused and ProtocolError for the caller to answer."""
+        self._encoder.cors = self._origins.check(request)
+        if request.method == "OPTIONS" and self._encoder.cors:
+            self._put(self._encoder.respond(204, headers=self._origins.preflight(request), body=b""))
+            return
+        route = route_of(request)
+        if route.call not in PROBES:
+            check_type(request)
+            if not await self._log_in(request):
+                return
+        await self._run(route, request)
+
+    async def _run(self, route: Route, request: HttpRequest) -> None:
+        if route.call is Call.SEND:
+            await self._send(request, route.about)
+        elif route.call is Call.EVENTS:
+            await self._stream(request, route.about)
+        elif route.call is Call.CONTROL:
+            await self._control(request, route.about)
+        elif route.call is Call.OPENAPI:
+            self._put(self._encoder.respond(200, headers=[JSON], body=openapi_page()))
+        else:
+            raise HttpRefusal(404, "unknown-path", "There is nothing at this path.")
+
+    # Calls
+
+    async def _send(self, request: HttpRequest, destination: str) -> None:
+        if len(request.body) > THREAD_BYTES and is_batch(request):
+            frames = await self._context.environment.run_blocking(partial(sends_of, request, destination))
+        else:
+            frames = sends_of(request, destination)
+        self._encoder.frames = frames
+        await self._decide(frames)
+
+    async def _stream(self, request: HttpRequest, destination: str) -> None:
+        frame, vector = subscribe_of(request, destination, self._context.received_vector())
+        encoder = EventEncoder(self._http, self._encoder, self._context.event_data, vector)
+        gateway = self._gateway
+        assert gateway is not None
+        self._session.encoder = gateway.encoder = encoder
+        await self._decide([frame])
+        if self._session.finishing:
+            return
+        if gateway.has_refused:
+            self._session.encoder = gateway.encoder = self._encoder
+        else:
+            self._is_stream = True
+            self._watch_stream()
+
+    async def _control(self, request: HttpRequest, destination: str) -> None:
+        session = self._session
+        assert self._frames is not None
+        response = await self._frames.control(control_of(request, destination), request.body)
+        if not session.finishing:
+            body = response.body or b"{}"
+            self._put(self._encoder.respond(200, headers=[JSON], body=body))
+        if session.leaves_with is not None:
+            session.end_in_order(session.leaves_with)
+
+    async def _decide(self, frames: list[Frame]) -> None:
+        """Decide the frames of a request, and wait until it is answered."""
+        context, session, gateway, loop = self._context, self._session, self._gateway, self._frames
+        assert gateway is not None and loop is not None
+        gateway.has_refused = False
+        loop.sent = self._encoder.sent
+        self._responded = trio.Event()
+        self._encoder.on_response = self._responded.set
+        for at in range(0, len(frames), FRAMES_AT_ONCE):
+            session.waits_for_slot = True
+            await context.slot(session.id)
+            session.waits_for_slot = False
+            if session.ending or session.finishing:
+                return
+            await loop.obey(frames[at : at + FRAMES_AT_ONCE])
+            if gateway.has_refused:
+                break
+        if not self._session.finishing:
+            await self._responded.wait()
+
+    # Login
+
+    async def _log_in(self, request: HttpRequest) -> bool:
+        """Log the client in with the credentials of the request; False when it has left. Raises Refused."""
+        context, session = self._context, self._session
+        said = request.headers.get("authorization") or _token_in(request)
+        if self._gateway is not None and said == self._said and not self._is_expired():
+            return True
+        self._login.is_silent = False
+        context.admission.check_open()
+        self._checking = trio.CancelScope()
+        try:
+            with self._checking:
+                grant = await context.logins.check(
+                    self._credentials(said), session.listener, session.until_left, self._certified()
+                )
+        except Refused as refused:
+            login = self._credentials(said).login
+            context.refusals.note(session.peer_address, refused, login, is_user=context.logins.is_user(login))
+            raise
+        if self._checking.cancelled_caught or session.finishing:
+            return False
+        if self._gateway is not None:
+            session.close_client()
+            context.logins.leave(session.user)
+        principal = None if grant is None else grant.principal
+        session.principal = principal
+        session.user = None if principal is None else principal.name
+        session.authenticator = "" if grant is None else grant.authenticator
+        self._expires_us = 0 if grant is None else grant.expires_us or 0
+        self._said = said
+        self._gateway = StompGateway(
+            session.id,
+            context.broker,
+            context.rules,
+            Version.V12,
+            False,
+            rights=context.rights_of(principal),
+            user=session.user,
+            encoder=self._encoder,
+            is_atomic=True,
+        )
+        self._frames = FrameLoop(context, session, self._gateway, NoSource())
+        session.begin()
+        context.admission.decided(self._login)
+        if session.user is not None:
+            context.audit("login", user=session.user, address=session.peer_address, authenticator=session.authenticator)
+        return True
+
+    def _is_expired(self) -> bool:
+        return bool(self._expires_us) and self._context.environment.now_us() >= self._expires_us
+
+    def _credentials(self, said: str | None) -> Credentials:
+        """The credentials in `Authorization`. Raises HttpRefusal for a header that has none."""
+        login = token = None
+        passcode = ""
+        scheme, _, value = (said or "").partition(" ")
+        if scheme.lower() == "basic":
+            try:
+                login, colon, passcode = base64.b64decode(value, validate=True).decode().partition(":")
+            except (binascii.Error, UnicodeDecodeError):
+                colon = ""
+            if not colon:
+                raise HttpRefusal(400, "bad-header", "The header Authorization has no name and passcode in base64.")
+        elif scheme.lower() == "bearer":
+            token = value.strip()
+        elif said:
+            raise HttpRefusal(400, "bad-header", "The header Authorization is Basic or Bearer.")
+        return Credentials(
+            login,
+            passcode,
+            token,
+            address=self._session.peer_address,
+            node=self._context.broker.origin.node,
+            tls_names=self._pipe.peer_certificate_names,
+        )
+
+    def _certified(self) -> Collection[str]:
+        source = None if self._session.listener is None else self._session.listener.certificate_user
+        if source is None:
+            return ()
+        return self._pipe.peer_certificate_subject if source == "subject" else self._pipe.peer_certificate_names
+
+    # Times
+
+    def _check(self, now: float) -> float | None:
+        """End a connection that is silent for too long between or within requests."""
+        session = self._session
+        if session.finishing or self._is_stream:
+            return None
+        limits = self._context.limits
+        if not self._is_busy:
+            is_idle = self._http.is_idle
+            seconds = (limits.login_seconds if self._gateway is None else IDLE_SECONDS) if is_idle else REQUEST_SECONDS
+            if now >= self._since + seconds:
+                if not is_idle:
+                    self._encoder.begin()
+                    self._put(self._encoder.error(HttpRefusal(408, "request-timeout", "The request takes too long.")))
+                session.finish()
+                return None
+        return now + CHECK_SECONDS
+
+    def _watch_stream(self) -> None:
+        self._context.beats.forget(self._watch)
+        self._watch = self._context.beats.watch(trio.current_time() + HEARTBEAT_SECONDS, self._beat)
+
+    def _beat(self, now: float) -> float | None:
+        session = self._session
+        if session.finishing:
+            return None
+        if self._is_expired():
+            session.dismiss(Refused("token-expired", "The token of this connection has expired."))
+            return None
+        if not session.outbox.size:
+            self._put(HEARTBEAT)
+        return now + HEARTBEAT_SECONDS
+
+    def _dismiss(self, why: Refused) -> None:
+        """End this login at once: another one needs its place."""
+        if not self._session.finishing:
+            self._session.finishing = True
+            self._context.refusals.note(self._session.peer_address, why)
+            self._pipe.close()
+            self._checking.cancel()
+
+    # Ends
+
+    def note_stop(self) -> None:
+        self.awaits_frame = self._is_busy or self._http.is_amid_request
+
+    def release(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        self._context.admission.decided(self._login)
+        self._checking.cancel()
+        self._responded.set()
+
+    def stop(self) -> None:
+        self._context.beats.forget(self._watch)
+
+    def leave(self) -> None:
+        self._context.admission.leave(self._login)
+        self._context.logins.leave(self._session.user)
+        del self._login.dismiss, self._session, self._frames, self._gateway
+
+
+def _token_in(request: HttpRequest) -> str | None:
+    """A token in the query, for `EventSource`, which can send no headers."""
+    token = request.query.get("access_token")
+    return None if token is None or request.method != "GET" else f"Bearer {token}"
+
+
+HTTP: Final = ClientProtocol(HttpDialogue, encode_refusal)
