@@ -84,6 +84,7 @@ from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.web.pulls import Pulls
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
@@ -182,6 +183,7 @@ class NodeParts:
         self.addresses: list[tuple[str, int]] = []
         self.web_addresses: list[tuple[str, int]] = []
         self.event_data = EventData()
+        self.pulls = Pulls(self)
         self.started_seconds = trio.current_time()
         self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
         self.traffic = Traffic()

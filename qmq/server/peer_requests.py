@@ -13,6 +13,7 @@ from qmq.server.membership.decommission import DecommissionContext, respond_hear
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.quarantine_restore import QuarantineRestore
+from qmq.server.web.pulls import Pulls
 
 
 class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Protocol):
@@ -21,6 +22,7 @@ class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Proto
     catch_up: CatchUp
     definition_sync: DefinitionSync
     quarantine_restore: QuarantineRestore
+    pulls: Pulls
 
 
 async def _hearing(context: RequestContext, body: bytes) -> bytes:
@@ -40,6 +42,7 @@ ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]]
     RequestKind.HELD: _holding,
     RequestKind.BULK_JOB: lambda context, body: context.mesh_jobs.answer(body),
     RequestKind.ADMIN_QUERY: respond_to_query,
+    RequestKind.PULL_ACKS: lambda context, body: context.pulls.answer(body),
     RequestKind.CONTROL: respond_to_peer,
 }
 

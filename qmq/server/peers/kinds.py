@@ -22,5 +22,7 @@ class RequestKind(StrEnum):
     """Run a bulk job: `admin.mesh_jobs`."""
     ADMIN_QUERY = "admin-query"
     """A short administrative request: `admin.mesh_queries`."""
+    PULL_ACKS = "pull-acks"
+    """Settle or extend deliveries that an HTTP client has received there: `web.pulls`."""
     CONTROL = "control"
     """The counts of a control request with `scope:mesh`: `admin.control`."""

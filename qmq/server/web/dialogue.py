@@ -21,6 +21,7 @@ from qmq.errors import ProtocolError, Refused
 from qmq.gateways.http.control import control_of
 from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscribe_of
 from qmq.gateways.http.origins import Origins, check_type
+from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder, encode_refusal
 from qmq.gateways.http.routes import PROBES, Call, Route, route_of
 from qmq.gateways.http.sends import is_batch, sends_of
@@ -31,6 +32,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.server.stomp.login_exchange import LoginContext
 from qmq.server.web.openapi import openapi_page
+from qmq.server.web.pulls import NoSource, Pulls, PullSession
 from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
 from qmq.wire.stomp import Frame, Version
 
@@ -59,15 +61,9 @@ class WebContext(FrameContext, LoginContext, Protocol):
     """What an HTTP session needs of its node."""
 
     event_data: EventData
+    pulls: Pulls
 
     def received_vector(self) -> Vector: ...
-
-
-class NoSource:
-    """A request is complete when it is decided, so nothing of it can be wrong behind its frames."""
-
-    error = None
-    error_receipt = None
 
 
 class HttpDialogue:
@@ -98,6 +94,7 @@ class HttpDialogue:
         self._since = trio.current_time()
         self._is_busy = False
         self._is_stream = False
+        self._pull: PullSession | None = None
 
     @property
     def unfinished_bytes(self) -> int:
@@ -162,6 +159,13 @@ class HttpDialogue:
             await self._stream(request, route.about)
         elif route.call is Call.CONTROL:
             await self._control(request, route.about)
+        elif route.call is Call.RECEIVE:
+            await self._receive(request, route.about)
+        elif route.call is Call.ACKS:
+            acks = acks_of(request)
+            results = await self._context.pulls.settle(acks, self._session.user)
+            rows = [{"ack_token": ack.text, "result": result} for ack, result in zip(acks, results, strict=True)]
+            self._put(self._encoder.respond(200, {"acks": rows}))
         elif route.call is Call.OPENAPI:
             self._put(self._encoder.respond(200, headers=[JSON], body=openapi_page()))
         else:
@@ -201,6 +205,14 @@ class HttpDialogue:
             self._put(self._encoder.respond(200, headers=[JSON], body=body))
         if session.leaves_with is not None:
             session.end_in_order(session.leaves_with)
+
+    async def _receive(self, request: HttpRequest, queue: str) -> None:
+        wanted = receive_of(request)
+        if self._pull is None:
+            self._pull = await self._context.pulls.open(self._session)
+        pull = self._pull
+        received = await pull.receive(queue, wanted, self._session.until_left)
+        self._put(self._encoder.respond(200, {"messages": [pull.facts(one) for one in received]}))
 
     async def _decide(self, frames: list[Frame]) -> None:
         """Decide the frames of a request, and wait until it is answered."""
@@ -245,6 +257,7 @@ class HttpDialogue:
         if self._checking.cancelled_caught or session.finishing:
             return False
         if self._gateway is not None:
+            self._leave_pull()
             session.close_client()
             context.logins.leave(session.user)
         principal = None if grant is None else grant.principal
@@ -362,6 +375,12 @@ class HttpDialogue:
 
     def stop(self) -> None:
         self._context.beats.forget(self._watch)
+        self._leave_pull()
+
+    def _leave_pull(self) -> None:
+        if self._pull is not None:
+            self._pull.leave()
+            self._pull = None
 
     def leave(self) -> None:
         self._context.admission.leave(self._login)

@@ -1,0 +1,428 @@
+"""Messages that clients receive over HTTP: they stay with the client after its connection, until they are settled.
+
+A connection that receives has a session of its own for that, without a socket. A receive is a subscription of that
+session: it gets at most as many messages as are asked for, then nothing more, and ends when all of them are settled or
+taken back. The session ends when its connection has ended and nothing is left in flight.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.access.rights import Rights
+from qmq.access.rules import Principal
+from qmq.broker.consumers.deliveries import find_delivery
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Delivery
+from qmq.environment import Pipe
+from qmq.errors import Refused
+from qmq.gateways.http.pulls import (
+    DONE,
+    EXPIRED,
+    UNREACHABLE,
+    AckRequest,
+    PullEncoder,
+    Receive,
+    Token,
+    received_facts,
+    settling,
+)
+from qmq.gateways.http.responses import encode_refusal
+from qmq.gateways.rules import Rules
+from qmq.gateways.stomp import StompGateway
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.session import ClientSession, SessionContext
+from qmq.server.delivery.deadline_timer import DeadlineTimer
+from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json
+from qmq.server.runtime.contexts import MeshPeers, Tasks
+from qmq.server.runtime.waker import Waker
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
+from qmq.wire.stomp import Version
+
+KEY_BITS: Final = 64
+
+LINGER_SECONDS: Final = 0.02
+"""After the first message a receive waits so long for more of them: pages and peers need a moment."""
+
+EMPTY_SECONDS: Final = 0.1
+"""What a receive that may not wait gives a queue whose messages are on disk, or on another node."""
+
+SESSIONS_MAX: Final = 10_000
+"""With messages in flight, or with a connection that has received some."""
+
+REAP_SECONDS: Final = 5.0
+"""Between two looks for receives that are over because their messages were taken back."""
+
+
+class PullContext(FrameContext, SessionContext, MeshPeers, Tasks, Protocol):
+    """What receiving needs of the node."""
+
+    rules: Rules
+    deadline_timer: DeadlineTimer
+
+    def rights_of(self, principal: Principal | None) -> Rights: ...
+
+
+class InnerPipe:
+    """The pipe of a session without a socket: it takes everything, and brings nothing until it ends."""
+
+    def __init__(self, peer_address: str) -> None:
+        self.peer_address = peer_address
+        self.peer_certificate_names: frozenset[str] = frozenset()
+        self.peer_certificate_subject: frozenset[str] = frozenset()
+        self._ended = trio.Event()
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        await self._ended.wait()
+        return b""
+
+    def send_now(self, data: bytes) -> int:
+        return len(data)
+
+    async def send_all(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def end_sending(self) -> None:
+        self._ended.set()
+
+    def close(self) -> None:
+        self._ended.set()
+
+
+class PullDialogue:
+    """See `Dialogue`: its client sends nothing, because requests come through `PullSession`."""
+
+    keep_open = False
+    unfinished_bytes = 0
+    awaits_frame = False
+
+    def __init__(self, context: PullContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self.ahead = b""
+        self.changed = Waker()
+        self.encoder = session.encoder = PullEncoder(self.changed.wake)
+        self.is_started = trio.Event()
+
+    def start(self) -> None:
+        self.is_started.set()
+
+    def receive(self, data: bytes) -> None:
+        raise AssertionError("the pipe brings nothing")
+
+    async def respond(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def note_stop(self) -> None:
+        pass
+
+    def release(self) -> None:
+        self.changed.wake()
+
+    def finish(self) -> None:
+        self.changed.wake()
+
+    def stop(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+
+PULL: Final = ClientProtocol(PullDialogue, encode_refusal)
+
+
+class PullSession:
+    """What one connection has received. `id` is that of its session in the node."""
+
+    def __init__(
+        self,
+        context: PullContext,
+        client: ClientSession,
+        on_end: Callable[["PullSession"], object],
+    ) -> None:
+        self._context = context
+        self._on_end = on_end
+        self._pipe = InnerPipe(client.peer_address)
+        self._session = ClientSession(context, self._pipe, client.listener, PendingLogin(client.peer_address), PULL)
+        session = self._session
+        session.principal, session.user, session.authenticator = client.principal, client.user, client.authenticator
+        dialogue = session.dialogue
+        assert isinstance(dialogue, PullDialogue)
+        self._dialogue = dialogue
+        self._encoder = dialogue.encoder
+        gateway = StompGateway(
+            session.id,
+            context.broker,
+            context.rules,
+            Version.V12,
+            False,
+            rights=context.rights_of(session.principal),
+            user=session.user,
+            encoder=self._encoder,
+            is_atomic=True,
+        )
+        self._loop = FrameLoop(context, session, gateway, NoSource())
+        self._numbers = 0
+        self._turn = trio.Lock()
+        self._ceased: set[str] = set()
+        """Receives that get nothing more, and have messages in flight."""
+        self.id = session.id
+        self.key = f"{context.environment.rng.getrandbits(KEY_BITS):016x}"
+        self.user = session.user
+        self.is_left = False
+        """Its connection has ended."""
+
+    async def start(self) -> None:
+        self._context.spawn(self._serve)
+        await self._dialogue.is_started.wait()
+        self._session.begin()
+
+    async def _serve(self) -> None:
+        try:
+            await self._session.serve()
+        finally:
+            self._on_end(self)
+
+    async def receive(self, queue: str, wanted: Receive, until_left: Callable[[], Awaitable[None]]) -> list[Delivery]:
+        """The next messages of a queue, at most as many as are wanted, after at most the time that is allowed.
+
+        `until_left` returns when the client has left; then what was received is requeued, as if it had not been sent.
+        Raises Refused.
+        """
+        self._numbers += 1
+        id = f"receive-{self._numbers}"
+        self._encoder.received[id] = []
+        try:
+            await self._obey([wanted.subscribe(queue, id)])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cancel_when_left, until_left, nursery.cancel_scope)
+                await self._wait_for(id, wanted)
+                nursery.cancel_scope.cancel()
+        finally:
+            received = self._encoder.received.pop(id, [])
+            self._cease(id)
+        session = self._context.broker.sessions.get(self.id)
+        if session is None:
+            raise self._encoder.refused or Refused("kicked", "The node has ended the session of this connection.")
+        # Some may have been taken back meanwhile.
+        return [one for one in received if one.tag in self._context.broker.queues.deliveries]
+
+    async def _cancel_when_left(self, until_left: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+        try:
+            await until_left()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        self.is_left = True
+        scope.cancel()
+
+    async def _wait_for(self, id: str, wanted: Receive) -> None:
+        received = self._encoder.received[id]
+        deadline = trio.current_time() + wanted.wait_seconds
+        if not received and not wanted.wait_seconds:
+            deadline += EMPTY_SECONDS
+        while len(received) < wanted.most and self.id in self._context.broker.sessions:
+            self._dialogue.changed.clear()
+            left = deadline - trio.current_time()
+            if received:
+                left = min(left, LINGER_SECONDS) if wanted.wait_seconds else left
+            if left <= 0:
+                return
+            count = len(received)
+            await self._dialogue.changed.wait(left)
+            if received and len(received) == count:
+                return
+
+    def _cease(self, id: str) -> None:
+        """A receive gets nothing more. It ends when nothing of it is in flight."""
+        broker = self._context.broker
+        session = broker.sessions.get(self.id)
+        subscription = None if session is None else session.subscriptions.get(id)
+        if subscription is None:
+            return
+        out = Outcome(self.id, self._context.environment.now_us())
+        if self.is_left or not subscription.in_flight:
+            broker.subscriptions.unsubscribe(self.id, id, out)
+        else:
+            broker.queues.cease(subscription, out)
+            self._ceased.add(id)
+        self._context.submit(out)
+
+    async def settle(self, acks: Sequence[tuple[int, AckRequest]]) -> list[str]:
+        """The result of each request, given with the tag of its delivery. Durable, as the policy of the queue says."""
+        results: list[str] = []
+        frames = []
+        for number, (tag, ack) in enumerate(acks):
+            delivery = self._delivery(tag)
+            if delivery is None:
+                results.append(EXPIRED)
+                continue
+            results.append(DONE[ack.action])
+            if ack.action == "extend":
+                self._context.broker.queues.extend(delivery, self._context.environment.now_us())
+                self._context.deadline_timer.decided()
+            else:
+                frames.append(settling(tag, ack, f"ack-{self._numbers}-{number}"))
+                self._numbers += 1
+        if frames:
+            due = {frame.receipt for frame in frames if frame.receipt is not None}
+            self._encoder.receipts_due |= due
+            await self._obey(frames)
+            while self._encoder.receipts_due & due and self.id in self._context.broker.sessions:
+                self._dialogue.changed.clear()
+                await self._dialogue.changed.wait()
+        self.reap()
+        return results
+
+    def _delivery(self, tag: int) -> Delivery | None:
+        try:
+            return find_delivery(self._context.broker.queues.deliveries, self.id, tag)
+        except Refused:
+            return None
+
+    async def _obey(self, frames: list[Any]) -> None:
+        """Decide frames, one request at a time. Raises Refused."""
+        async with self._turn:
+            await self._context.slot(self.id)
+            if self.id not in self._context.broker.sessions:
+                raise Refused("kicked", "The node has ended the session of this connection.")
+            self._encoder.refused = None
+            await self._loop.obey(frames)
+            refused = self._encoder.refused
+        if refused is not None:
+            raise refused
+
+    def reap(self) -> None:
+        """End receives of which nothing is in flight, and the session if nothing can come of it any more."""
+        broker = self._context.broker
+        session = broker.sessions.get(self.id)
+        if session is None:
+            return
+        out = Outcome(self.id, self._context.environment.now_us())
+        for id in list(self._ceased):
+            subscription = session.subscriptions.get(id)
+            if subscription is None or not subscription.in_flight:
+                self._ceased.discard(id)
+                if subscription is not None:
+                    broker.subscriptions.unsubscribe(self.id, id, out)
+        self._context.submit(out)
+        if self.is_left and not session.subscriptions:
+            self._session.end_in_order()
+
+    def leave(self) -> None:
+        """The connection has ended: the session ends when nothing is in flight."""
+        self.is_left = True
+        self.reap()
+
+    def token(self, delivery: Delivery) -> Token:
+        """What names this delivery to any node."""
+        return Token(self._context.broker.origin.node, self.id, self.key, delivery.tag)
+
+    def facts(self, delivery: Delivery) -> dict[str, Any]:
+        """A received message as the client gets it."""
+        return received_facts(delivery, self.token(delivery))
+
+
+class NoSource:
+    """Requests are complete when they are decided, so nothing of them can be wrong behind their frames."""
+
+    error = None
+    error_receipt = None
+
+
+class Pulls:
+    """All pull sessions of the node."""
+
+    def __init__(self, context: PullContext) -> None:
+        self._context = context
+        self._sessions: dict[int, PullSession] = {}
+        self._watches = False
+
+    async def open(self, client: ClientSession) -> PullSession:
+        """A session for what the connection of `client` receives. Raises Refused."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise Refused("too-many-connections", f"At most {SESSIONS_MAX} connections may receive messages.")
+        opened = PullSession(self._context, client, self._ended)
+        self._sessions[opened.id] = opened
+        if not self._watches:
+            self._watches = True
+            self._context.spawn(self._reap)
+        await opened.start()
+        return opened
+
+    def _ended(self, session: PullSession) -> None:
+        self._sessions.pop(session.id, None)
+
+    async def _reap(self) -> None:
+        while self._sessions:
+            await trio.sleep(REAP_SECONDS)
+            for session in list(self._sessions.values()):
+                session.reap()
+        self._watches = False
+
+    async def settle(self, acks: Sequence[AckRequest], user: str | None) -> list[str]:
+        """The result of each request of `user`, in order; nodes that have the deliveries are asked at the same time."""
+        here = self._context.broker.origin.node
+        by_node: dict[str, list[int]] = defaultdict(list)
+        for number, ack in enumerate(acks):
+            if ack.token is not None:
+                by_node[ack.token.node].append(number)
+        results = [EXPIRED] * len(acks)
+
+        async def ask(node: str, numbers: list[int]) -> None:
+            part = [acks[number] for number in numbers]
+            found = await (self._settle_here(part, user) if node == here else self._ask(node, part, user))
+            for number, result in zip(numbers, found, strict=True):
+                results[number] = result
+
+        async with trio.open_nursery() as nursery:
+            for node, numbers in by_node.items():
+                nursery.start_soon(partial(ask, node, numbers))
+        return results
+
+    async def _settle_here(self, acks: Sequence[AckRequest], user: str | None) -> list[str]:
+        by_session: dict[int, list[int]] = defaultdict(list)
+        for number, ack in enumerate(acks):
+            token = ack.token
+            session = None if token is None else self._sessions.get(token.session)
+            if session is not None and token is not None and session.key == token.key and session.user == user:
+                by_session[session.id].append(number)
+        results = [EXPIRED] * len(acks)
+        for id, numbers in by_session.items():
+            part = [(token.tag, acks[number]) for number in numbers if (token := acks[number].token) is not None]
+            for number, result in zip(numbers, await self._sessions[id].settle(part), strict=True):
+                results[number] = result
+        return results
+
+    async def _ask(self, node: str, acks: Sequence[AckRequest], user: str | None) -> list[str]:
+        unreachable = [UNREACHABLE] * len(acks)
+        if node not in self._context.peer_names:
+            return [EXPIRED] * len(acks)
+        body = {"user": user, "acks": [[ack.text, *(ack.token or ()), ack.action, ack.requeue] for ack in acks]}
+        answer = await self._context.ask_one(node, PeerRequest(RequestKind.PULL_ACKS, json.dumps(body).encode()))
+        try:
+            found = None if answer is None else json.loads(answer)
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or len(found) != len(acks) or not all(isinstance(one, str) for one in found):
+            return unreachable
+        return found
+
+    async def answer(self, body: bytes) -> bytes:
+        """The response to the request of a peer. Raises Refused."""
+        try:
+            asked = decode_json(body)
+            user = asked["user"]
+            acks = [
+                AckRequest(str(text), Token(str(node), int(session), str(key), int(tag)), str(action), bool(requeue))
+                for text, node, session, key, tag, action, requeue in asked["acks"]
+            ]
+        except (ValueError, TypeError, KeyError):
+            raise Refused("bad-body", "this is no request about deliveries") from None
+        known = [ack if ack.action in DONE else ack._replace(token=None) for ack in acks]
+        return json.dumps(await self._settle_here(known, user)).encode()
