@@ -3,8 +3,12 @@
 No consumer of this node gets further messages, and no new subscription begins. A client is sent ERROR `stopping` as
 soon as it is idle. It is idle when its messages are settled, its transactions have ended, and the frame that it was
 sending is complete. Until then its frames are handled as always, SENDs too: unfinished work often ends with one. After
-`drain_seconds` all other clients are disconnected, and their messages are requeued. Last, the peers get the records of
-this node that they are missing: a node that takes over must not deliver what was settled here.
+`drain_seconds` all other clients are disconnected, and their messages are requeued.
+
+Last, the node leaves nothing in flight between itself and its peers. What peers lend until they know that no consumer
+is left goes back to them: if it were lost with the link, they would take it for seen. Consumers of peers settle what
+this node has lent: with the rest, it would be taken for seen at the next start. And the peers get the records of this
+node that they are missing: a node that takes over must not deliver what was settled here.
 
 Surprising: this polls instead of waiting for events. The conditions end in many places, all of them hotter than this
 one, and a drain lasts only seconds.
@@ -26,7 +30,8 @@ POLL_SECONDS = 0.02
 """Between two checks which clients have finished."""
 
 HAND_OVER_SECONDS = 2.0
-"""For the linked peers to confirm this node's last records. A peer that hangs must not delay a stop."""
+"""For the linked peers to return or settle what was lent, and to confirm this node's last records. A peer that hangs,
+or a consumer there that works for long, must not delay a stop."""
 
 log = logging.getLogger("qmq.draining")
 
@@ -64,9 +69,22 @@ async def drain_clients(context: DrainContext) -> None:
 
 
 async def hand_over(context: DrainContext, links: Links) -> None:
-    """Wait until the linked peers have what this node has recorded, at most `HAND_OVER_SECONDS`."""
+    """Lend nothing more, and wait until nothing is in flight between this node and the linked peers, and they have what
+    it has recorded; at most `HAND_OVER_SECONDS`.
+    """
+    broker = context.broker
+    lending = broker.lending
+    lending.cease()
+
+    def is_done() -> bool:
+        is_idle = not lending.is_lending and not lending.is_withdrawing
+        return is_idle and links.is_handed_over(broker.origin, broker.next_sequence - 1)
+
     with trio.move_on_after(HAND_OVER_SECONDS):
-        while not links.is_handed_over(context.broker.origin, context.broker.next_sequence - 1):  # noqa: ASYNC110 (likewise)
+        while lending.is_withdrawing:  # noqa: ASYNC110 (the opening says why)
+            await trio.sleep(POLL_SECONDS)
+        links.offer(lending.confirm_returns())
+        while not is_done():  # noqa: ASYNC110 (likewise)
             await trio.sleep(POLL_SECONDS)
 
 

@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock
 
 from qmq.wire.stomp import Frame
-from tests.server.mesh_rig import MeshRig
-from tests.server.rig import Client, Rig, eventually, send, subscribe
+from tests.server.mesh_rig import MeshRig, host_of
+from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
 from tests.support.depths import depths
 
 JOBS = "/queue/jobs"
@@ -224,3 +224,62 @@ async def test_a_node_ends_only_when_its_peers_have_what_it_recorded_last(
 
         last = node.broker.next_sequence - 1
         assert rig.nodes["b"].durable_vector()[node.origin] == last
+
+
+async def test_what_peers_lend_while_a_node_stops_comes_back_unseen(autojump_clock: MockClock) -> None:
+    rig = MeshRig("a", "b")
+    async with rig.run():
+        writer = await rig.connect("a")
+        idle = await consumer(await rig.connect("b"), prefetch_count="50")
+        await eventually(lambda: any(queue.peers_in_line for queue in rig.nodes["a"].broker.queues.by_name.values()))
+        # "a" lends until it learns that no consumer is left.
+        rig.fabric.slow_down(host_of(1), host_of(0), 2000, 100)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rig.stop, "b")
+            nursery.start_soon(idle.until_closed)
+            for first in range(0, 20, 4):
+                await writer.send(*[send(JOBS, str(number)) for number in range(first, first + 4)])
+                await trio.sleep(0.02)
+        rig.fabric.speed_up(host_of(1), host_of(0))
+        await rig.start("b")
+        await rig.until_linked()
+
+        other = await consumer(await rig.connect("b"), prefetch_count="50")
+        again = [await other.next("MESSAGE") for _ in range(20)]
+        assert [frame.body for frame in again] == [b"%d" % number for number in range(20)]
+        assert not [frame.body for frame in again if "redelivered" in frame.head.headers]
+
+
+async def test_what_a_node_lent_is_settled_before_it_ends_and_it_lends_nothing_more(autojump_clock: MockClock) -> None:
+    rig = MeshRig("a", "b")
+    async with rig.run():
+        borrower = await consumer(await rig.connect("b"), prefetch_count="1")
+        await publish(await rig.connect("a"), "one", "two", "three")
+        message = await borrower.next("MESSAGE")
+
+        rig.nodes["a"].stop()
+        await trio.sleep(1)
+        await borrower.send(acknowledge(message))
+        assert await borrower.receipt() == "acked"
+        await rig.nodes["a"].ended.wait()
+        await nothing_more(borrower)
+        await rig.start("a")
+        await rig.until_linked()
+
+        following = await borrower.next("MESSAGE")
+        assert (following.body, following.head.headers.get("redelivered")) == (b"two", None)
+
+
+async def test_a_node_does_not_wait_long_for_what_consumers_of_peers_do_not_settle(autojump_clock: MockClock) -> None:
+    rig = MeshRig("a", "b")
+    async with rig.run():
+        borrower = await consumer(await rig.connect("b"), prefetch_count="1")
+        await publish(await rig.connect("a"), "one", "two")
+        await borrower.next("MESSAGE")
+        begun = trio.current_time()
+
+        rig.nodes["a"].stop()
+        await rig.nodes["a"].ended.wait()
+
+        assert trio.current_time() < begun + 4

@@ -31,6 +31,9 @@ from qmq.dots import Dot
 WITHDRAWN: Final = -1
 """The limit of an offer that is no more."""
 
+ANY_QUEUE: Final = "/queue/any"
+"""Any name: its withdrawal is answered in its turn, also where nothing was offered under it."""
+
 
 def asking_offer(limit: int) -> int:
     """An offer with this limit that also asks whether messages wait, and the inverse of it: less than WITHDRAWN."""
@@ -43,6 +46,7 @@ class Lending:
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
         self.lent = queues.owned.lent
+        self._lends_no_more = False
         # Peers that can borrow from us now (their link to us is up) -> offer -> credit. It counts per link, so it is
         # kept here for queues that are forgotten meanwhile.
         self._borrowing: dict[str, dict[str, Borrower]] = {}
@@ -92,6 +96,8 @@ class Lending:
                 self._dismiss(name, borrower)
             out.peer_forgotten.setdefault(peer, []).append(name)
             return
+        if self._lends_no_more:
+            return
         queue_name, of = split_offer(name)
         if borrower is None:
             selector, since_us = read_class(of)
@@ -113,6 +119,19 @@ class Lending:
                 queue.asking_borrowers = queue.asking_borrowers or {}
                 queue.asking_borrowers[borrower] = has_room
         self._queues.dispatch(queue, out)
+
+    def cease(self) -> None:
+        """Lend nothing more, for this node is about to end; what is lent stays with its consumers."""
+        self._lends_no_more = True
+        for offered in self._borrowing.values():
+            for name, borrower in offered.items():
+                self._dismiss(name, borrower)
+            offered.clear()
+
+    @property
+    def is_lending(self) -> bool:
+        """Whether peers that can be heard have something from us, and have neither settled nor returned it."""
+        return any(self.lent.get(peer) for peer in self._borrowing)
 
     def settled(self, peer: str, dots: Iterable[Dot]) -> None:
         """`peer` says that its consumers settled these; it has logged that for the durable ones."""
@@ -200,6 +219,18 @@ class Lending:
                 self._forget_special(name)
                 # Somebody may have come meanwhile.
                 self._queues.touched[split_offer(name)[0]] = None
+
+    @property
+    def is_withdrawing(self) -> bool:
+        """Whether owners that can be reached may still lend us something under an offer that we have withdrawn."""
+        return any(self._withdrawing.values())
+
+    def confirm_returns(self) -> list[tuple[str, str, int]]:
+        """One more withdrawal for each owner, to be told like `offers`. What was returned before has arrived there once
+        the owner has answered (`is_withdrawing`)."""
+        for names in self._withdrawing.values():
+            names.add(ANY_QUEUE)
+        return [(peer, ANY_QUEUE, WITHDRAWN) for peer in self._withdrawing]
 
     def waiting(self, peer: str, queues: Mapping[str, bool]) -> None:
         """`peer` says, where it was asked, whether messages wait there for plain consumers here."""

@@ -4,7 +4,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.lending.lending import WITHDRAWN
+from qmq.broker.queues.lending.lending import ANY_QUEUE, WITHDRAWN
 from qmq.dots import Dot, Origin
 
 from ...rig import JOBS, Client, Node, check_accounts, check_empty, message_of
@@ -311,6 +311,39 @@ def test_credit_of_an_empty_queue_goes_on_counting() -> None:
     check_accounts(node)
 
 
+def test_a_node_that_is_about_to_end_lends_nothing_more_and_still_answers_withdrawals() -> None:
+    node = owner(b"1", b"2", b"3")
+    node.offer("b", 1)
+
+    node.lending.cease()
+    later = node.offer("b", 3)
+    back = node.offer("b", WITHDRAWN)
+
+    assert not later.peer_deliveries
+    assert back.peer_forgotten == {"b": [JOBS]}
+    assert (lent_to(node), node.ready()) == ([b"1"], [b"2", b"3"])
+    check_accounts(node)
+
+
+def test_what_a_linked_peer_has_is_waited_for_until_it_is_settled() -> None:
+    node = owner(b"1")
+    node.offer("b", 1)
+    assert node.lending.is_lending
+
+    node.lending.settled("b", dots(1))
+
+    assert not node.lending.is_lending
+
+
+def test_what_a_peer_without_a_link_has_is_not_waited_for() -> None:
+    node = owner(b"1")
+    node.offer("b", 1)
+
+    node.lending.borrower_lost("b")
+
+    assert (lent_to(node), node.lending.is_lending) == ([b"1"], False)
+
+
 # Borrower's side
 
 
@@ -361,6 +394,32 @@ def test_offer_is_withdrawn_when_the_last_consumer_leaves() -> None:
     client.leave()
 
     assert node.lending.offers() == [("b", JOBS, WITHDRAWN)]
+
+
+def test_an_owner_may_lend_until_it_has_answered_the_withdrawal() -> None:
+    node = borrower()
+    client = node.client()
+    client.subscribe(credit=4)
+    node.lending.offers()
+    client.leave()
+    node.lending.offers()
+    assert node.lending.is_withdrawing
+
+    node.lending.forgotten("b", [JOBS])
+
+    assert not node.lending.is_withdrawing
+
+
+def test_each_owner_can_be_asked_to_confirm_what_was_returned() -> None:
+    node = borrower("b", "c")
+
+    assert node.lending.confirm_returns() == [("b", ANY_QUEUE, WITHDRAWN), ("c", ANY_QUEUE, WITHDRAWN)]
+
+    node.lending.forgotten("b", [ANY_QUEUE])
+    assert node.lending.is_withdrawing
+    node.lending.forgotten("c", [ANY_QUEUE])
+    assert not node.lending.is_withdrawing
+    assert node.lending.offers() == []
 
 
 def test_offer_is_raised_when_half_of_it_is_used_and_free_again() -> None:
