@@ -224,7 +224,7 @@ def test_the_readme_names_its_two_commands() -> None:
 
 def test_every_error_code_of_the_dialect_is_on_its_page() -> None:
     """A code is the first argument of `Refused`, `RemoteProtocolError` or one of the codec's refusals."""
-    said = (ROOT / "docs/stomp.md").read_text()
+    said = (ROOT / "docs/stomp.md").read_text() + (ROOT / "docs/http.md").read_text()
     makers = {"Refused", "RemoteProtocolError", "refusal"}
     missing = set()
     for folder in ("broker", "gateways", "server", "wire"):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from ..config import load
+from ..config import DEFAULT_HTTP, load
 from ..config.address import Address
 from .options import node_options, overrides, read_optional_address
 
@@ -63,13 +63,17 @@ def serve(
 ) -> None:
     """Run one node until it is stopped.
 
-    Without options, this is a single node on 127.0.0.1:61613 without login, with its data in ./qmq-data.
+    Without options, this is a single node without login: STOMP on 127.0.0.1:61613, HTTP on 127.0.0.1:61680, and its
+    data in ./qmq-data.
     With a peers file, --node (or the name in the node file) selects the node of the file.
 
     SIGTERM or Ctrl-C drains the node: it takes no new connections, records what it has accepted, and stops.
     SIGHUP reads the files again and applies all changes, or none of them and logs the reason.
     """
-    read = partial(load, config_file, peers_file, node_name, overrides(data, listen))
+    given = overrides(data, listen)
+    if config_file is None and peers_file is None and listen is None:
+        given["http"] = ({"address": str(DEFAULT_HTTP)},)
+    read = partial(load, config_file, peers_file, node_name, given)
     settings, peers = read()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))

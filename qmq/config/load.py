@@ -17,7 +17,7 @@ from qmq.auth.jwks import load_keys
 
 from ..errors import ConfigError
 from .diagnostics import describe, suggest
-from .node import DEFAULT_HTTP, NodeSettings
+from .node import NodeSettings
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
 from .toml_lines import LineIndex
@@ -151,8 +151,6 @@ def _load_node(
             values["stomp"] = [{"address": str(peer.client)}]
             if peer.http is not None:
                 values.setdefault("http", [{"address": str(peer.http)}])
-    if path is None and peers is None and not overrides:
-        values["http"] = [{"address": str(DEFAULT_HTTP)}]
     if "stomp" in values and "stomp" in overrides:
         diagnostics.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():

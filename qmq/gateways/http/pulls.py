@@ -63,7 +63,7 @@ class Receive(NamedTuple):
         return Frame(Head("SUBSCRIBE", headers, Version.V12), b"", None)
 
 
-class Token(NamedTuple):
+class AckToken(NamedTuple):
     """What an ack token says."""
 
     node: str
@@ -81,7 +81,7 @@ class AckRequest(NamedTuple):
     """What is to be done with one delivery. `token` is None for a text that is no token."""
 
     text: str
-    token: Token | None
+    token: AckToken | None
     action: str
     requeue: bool
 
@@ -123,11 +123,11 @@ def _ack_of(number: int, one: object) -> AckRequest:
     return AckRequest(text, _token_of(text), action, requeue)
 
 
-def _token_of(text: str) -> Token | None:
+def _token_of(text: str) -> AckToken | None:
     try:
         plain = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
         node, session, key, tag = plain.split("/")
-        return Token(node, int(session), key, int(tag))
+        return AckToken(node, int(session), key, int(tag))
     except (ValueError, binascii.Error):
         return None
 
@@ -185,7 +185,7 @@ class PullEncoder(NoMessages):
         return b""
 
 
-def received_facts(delivery: Delivery, token: Token) -> dict[str, Any]:
+def received_facts(delivery: Delivery, token: AckToken) -> dict[str, Any]:
     """One received message in JSON. It counts as sent now."""
     delivery.sent = True
     message = delivery.message
@@ -204,8 +204,3 @@ def settling(tag: int, ack: AckRequest, receipt: str) -> Frame:
     if ack.action == "ack":
         return Frame(Head("ACK", headers, Version.V12), b"", receipt)
     return Frame(Head("NACK", {**headers, "requeue": "true" if ack.requeue else "false"}, Version.V12), b"", receipt)
-
-
-def unsubscribing(id: str) -> Frame:
-    """The UNSUBSCRIBE of a receive that is over."""
-    return Frame(Head("UNSUBSCRIBE", {"id": id}, Version.V12), b"", None)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from qmq.errors import Refused
 
 
-class Dialogue(Protocol):
+class ClientDialogue(Protocol):
     """One client's side of a protocol, from its first bytes to its last."""
 
     ahead: bytes
@@ -57,7 +57,7 @@ class Dialogue(Protocol):
 class ClientProtocol(NamedTuple):
     """What a listener needs of a protocol."""
 
-    begin: Callable[..., Dialogue]
+    begin: Callable[..., ClientDialogue]
     """Called with the context, the session, its pipe, and its pending login."""
     refusal: Callable[[Refused], bytes]
     """What a connection is sent that is not accepted."""

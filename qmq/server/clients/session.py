@@ -1,6 +1,6 @@
 """One client from accept to close.
 
-The session reads, and its `Dialogue` cuts frames, logs the client in, decides and submits. Responses and messages come
+The session reads, and its dialogue cuts frames, logs the client in, decides and submits. Responses and messages come
 back through `Dispatcher` into the outbox. An error here ends this connection and no other (`serve` is the guard).
 """
 

@@ -26,7 +26,7 @@ class StompContext(FrameContext, LoginContext, Protocol):
 
 
 class StompDialogue:
-    """See `Dialogue`."""
+    """See `ClientDialogue`."""
 
     def __init__(self, context: StompContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self._context = context

@@ -67,7 +67,7 @@ class WebContext(FrameContext, LoginContext, Protocol):
 
 
 class HttpDialogue:
-    """See `Dialogue`."""
+    """See `ClientDialogue`."""
 
     def __init__(self, context: WebContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self._context = context

@@ -25,9 +25,9 @@ from qmq.gateways.http.pulls import (
     EXPIRED,
     UNREACHABLE,
     AckRequest,
+    AckToken,
     PullEncoder,
     Receive,
-    Token,
     received_facts,
     settling,
 )
@@ -97,7 +97,7 @@ class InnerPipe:
 
 
 class PullDialogue:
-    """See `Dialogue`: its client sends nothing, because requests come through `PullSession`."""
+    """See `ClientDialogue`: its client sends nothing, because requests come through `PullSession`."""
 
     keep_open = False
     unfinished_bytes = 0
@@ -319,9 +319,9 @@ class PullSession:
         self.is_left = True
         self.reap()
 
-    def token(self, delivery: Delivery) -> Token:
+    def token(self, delivery: Delivery) -> AckToken:
         """What names this delivery to any node."""
-        return Token(self._context.broker.origin.node, self.id, self.key, delivery.tag)
+        return AckToken(self._context.broker.origin.node, self.id, self.key, delivery.tag)
 
     def facts(self, delivery: Delivery) -> dict[str, Any]:
         """A received message as the client gets it."""
@@ -419,7 +419,7 @@ class Pulls:
             asked = decode_json(body)
             user = asked["user"]
             acks = [
-                AckRequest(str(text), Token(str(node), int(session), str(key), int(tag)), str(action), bool(requeue))
+                AckRequest(str(text), AckToken(str(node), int(session), str(key), int(tag)), str(action), bool(requeue))
                 for text, node, session, key, tag, action, requeue in asked["acks"]
             ]
         except (ValueError, TypeError, KeyError):
