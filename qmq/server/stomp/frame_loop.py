@@ -126,7 +126,8 @@ class FrameLoop:
                         await context.flushed()
                 elif paused.reason is PauseReason.CONTROL:
                     await query.aclose()
-                    response = await self._response(paused.frames[0])
+                    request = paused.frames[0]
+                    response = await self.control(request.head.headers, request.body)
                 elif paused.bound is not None:
                     await query.aclose()
                     response = await self._change_bound(paused.frames[0], paused.bound)
@@ -145,14 +146,8 @@ class FrameLoop:
                     return
                 paused = self._decide(left)
 
-    async def _response(self, request: Frame) -> ControlResponse | Refused:
-        try:
-            return await self.control(request.head.headers, request.body)
-        except Refused as refused:
-            return refused
-
-    async def control(self, headers: Mapping[str, str], body: bytes) -> ControlResponse:
-        """The response to a control request of the client, a SEND with these headers and body. Raises Refused."""
+    async def control(self, headers: Mapping[str, str], body: bytes) -> ControlResponse | Refused:
+        """The response to a control request of the client, a SEND with these headers and body; or why there is none."""
         session = self._session
         session.waits_for_change = headers["destination"].startswith(DEFINITIONS)
         async with trio.open_nursery() as nursery:
@@ -160,6 +155,8 @@ class FrameLoop:
                 nursery.start_soon(session.watch_leaving)
             try:
                 return await self._context.answer(session.id, session.principal, session.peer_address, headers, body)
+            except Refused as refused:
+                return refused
             finally:
                 session.waits_for_change = False
                 nursery.cancel_scope.cancel()

@@ -200,6 +200,8 @@ class HttpDialogue:
         session = self._session
         assert self._frames is not None
         response = await self._frames.control(control_of(request, destination), request.body)
+        if isinstance(response, Refused):
+            raise response
         if not session.finishing:
             body = response.body or b"{}"
             self._put(self._encoder.respond(200, headers=[JSON], body=body))
