@@ -51,7 +51,6 @@ class Node(NodeParts):
     ) -> None:
         super().__init__(settings, peers, store, environment, trusts_clock=trusts_clock)
         self._local_socket = local_socket
-        self.ended = trio.Event()
         self._restore()
 
     def _restore(self) -> None:
@@ -99,6 +98,7 @@ class Node(NodeParts):
                         serving.start_soon(self.start_hold.run)
                         serving.start_soon(self.takeover.run)
                         await self._learn_from_peers(self.mesh)
+                    self.has_asked_peers = True
                     listeners: list[Callable[[], None]] = []
                     if not self.is_stopping:
                         self.deleted_queues.begin()
@@ -106,9 +106,11 @@ class Node(NodeParts):
                         listeners += await self._listen_locally(serving)
                         listeners += [await self._listen(serving, one, STOMP) for one in self.settings.stomp]
                         listeners += [await self._listen(serving, one, HTTP) for one in self.settings.http]
+                        self.is_listening = True
                         note_if_open(self.settings)
                     task_status.started()
                     await self._stop.wait()
+                    self.is_listening = False
                     for close in listeners:
                         close()
                     await self._drain()

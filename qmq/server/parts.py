@@ -85,6 +85,7 @@ from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.web.pulls import Pulls
+from qmq.server.web.samples import Samples
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
@@ -113,6 +114,12 @@ class NodeParts:
         self._nursery: trio.Nursery | None = None
         self._stop = trio.Event()
         self._draining = trio.CancelScope()
+        self.has_asked_peers = False
+        """What this node needs of its peers before it serves clients is here, or the time to wait for it is over."""
+        self.is_listening = False
+        """All listeners for clients are open."""
+        self.ended = trio.Event()
+        """The node has stopped or failed, and its stores are closed."""
         self.settings = settings
         self.limits = limits
         self.environment = environment
@@ -274,6 +281,7 @@ class NodeParts:
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
+        self.samples = Samples(self)
         self.check_damage = DamageReport(self).check
         self.checkpoint_done = self.incarnation_gc.checkpoint_done
         self.about_dead = self.incarnation_gc.answer

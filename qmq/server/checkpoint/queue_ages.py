@@ -27,23 +27,32 @@ class BacklogSearch(NamedTuple):
     after: Dot | None
 
 
-async def oldest_ages_us(context: Engine, rows: ServedRows, names: Sequence[str]) -> dict[str, int]:
-    """Queue → age of its oldest message, for those of `names` that have one."""
+async def oldest_ages_us(
+    context: Engine, rows: ServedRows, names: Sequence[str], *, only_waiting: bool = False
+) -> dict[str, int]:
+    """Queue → age of its oldest message, for those of `names` that have one.
+
+    With `only_waiting` what consumers have, here or on peers, is left out: there may be a million of these messages,
+    and they are in no order.
+    """
     now_us = context.environment.now_us()
     found: dict[str, int] = {}
     searches: list[BacklogSearch] = []
-    lent: dict[str, list[Message]] = {}
-    for by_dot in context.broker.queues.owned.lent.values():
+    in_memory: dict[str, list[Message]] = {}
+    for by_dot in () if only_waiting else context.broker.queues.owned.lent.values():
         for message in by_dot.values():
-            lent.setdefault(message.envelope.destination, []).append(message)
+            in_memory.setdefault(message.envelope.destination, []).append(message)
     for name in names:
         queue = context.broker.queues.by_name.get(name)
         if queue is None or not queue.is_counted:
             searches.append(BacklogSearch(name, None, None))
         else:
             searches += [BacklogSearch(name, level.priority, level.after) for level in queue.levels if level.behind]
-        first = [] if queue is None else _first_in_memory(queue)
-        for message in (*first, *lent.get(name, ())):
+        if queue is not None:
+            in_memory.setdefault(name, []).extend(_first_waiting(queue))
+            if not only_waiting:
+                in_memory[name] += _in_flight(queue)
+        for message in in_memory.get(name, ()):
             _note(context, found, name, message.origin.node, message.timestamp_us)
     limit = 1
     for _ in range(ROUNDS_MAX):
@@ -61,13 +70,17 @@ async def oldest_ages_us(context: Engine, rows: ServedRows, names: Sequence[str]
     return {name: max(0, now_us - accepted_us) for name, accepted_us in found.items()}
 
 
-def _first_in_memory(queue: Queue) -> Iterable[Message]:
-    """The first message that waits in each part of the queue, and all that its consumers have. None is settled."""
+def _first_waiting(queue: Queue) -> Iterable[Message]:
+    """The first message that waits in each part of the queue and is not settled."""
     for level in queue.levels:
         for line in (level.ready, level.fresh or ()):
             waiting = next((message for message in line if not message.settled), None)
             if waiting is not None:
                 yield waiting
+
+
+def _in_flight(queue: Queue) -> Iterable[Message]:
+    """All own messages that consumers here have, and that are not settled."""
     for subscription in queue.subscriptions:
         for delivery in subscription.in_flight.values():
             if delivery.message.owner is None and not delivery.message.settled:

@@ -7,7 +7,7 @@ back through `Dispatcher` into the outbox. An error here ends this connection an
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -61,6 +61,9 @@ class SessionContext(Committing, Reporting, Protocol):
 
 class ClientSession:
     """One connection. Until the login nothing is delivered."""
+
+    protocol: Final = "stomp"
+    """For metrics."""
 
     def __init__(
         self,

@@ -65,6 +65,8 @@ class Commits:
         self._waits_for_space = True
         self.is_stuck = False
         """The waiting records find no room, not even in the reserve."""
+        self.append_began: float | None = None
+        """When the append began that is with the disk now (trio seconds); None: none is."""
         self._waiting: list[Outcome] = []
         self._waiting_sessions: dict[int, int] = {}
         # Those of them that have responses to deliver; an `accepted` one got its response before it is on the disk.
@@ -159,8 +161,7 @@ class Commits:
         append = partial(self._journal.append, batches, settle_only=True)
         while True:
             try:
-                with trio.CancelScope(shield=True):
-                    end = await self._environment.run_commit(append)
+                end = await self._write(append)
             except DiskFull:
                 if not self._waits_for_space:
                     raise
@@ -172,6 +173,15 @@ class Commits:
                 if self._journal.is_short:
                     self._on_short()
                 return end
+
+    async def _write(self, append: Callable[[], int]) -> int:
+        self.append_began = trio.current_time()
+        try:
+            with trio.CancelScope(shield=True):
+                end = await self._environment.run_commit(append)
+        finally:
+            self.append_began = None
+        return end
 
     def stop_waiting_for_space(self) -> None:
         """The node stops: from now on an append without disk space is not tried again."""

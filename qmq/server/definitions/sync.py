@@ -53,7 +53,8 @@ class DefinitionSync:
         self._answered: set[str] = set()
         """Peers whose definitions this node has had since its start."""
         self._changed = trio.Event()
-        self._is_behind = False
+        self.is_behind = False
+        """No majority has answered since the start."""
 
     # The side that asks
 
@@ -68,7 +69,7 @@ class DefinitionSync:
                         self._context.spawn(partial(self._pull, peer))
                 await self._changed.wait()
         if not self._has_majority():
-            self._is_behind = True
+            self.is_behind = True
             self._context.raise_condition(BEHIND, BEHIND_TEXT)
 
     def links_changed(self) -> None:
@@ -82,8 +83,8 @@ class DefinitionSync:
         context = self._context
         if not await self._pull(peer):
             return
-        if self._is_behind and self._has_majority():
-            self._is_behind = False
+        if self.is_behind and self._has_majority():
+            self.is_behind = False
             context.clear_condition(BEHIND, BEHIND_TEXT)
         live = context.definitions
         if not live.unrecorded or context.is_catching_up:

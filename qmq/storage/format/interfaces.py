@@ -291,6 +291,12 @@ class QueueStore(Protocol):
         Of what `node` accepted, or of all nodes; queues without a message are left out.
         """
 
+    def deepest(self, node: str, limit: int) -> list[str]:
+        """The `limit` queues with most messages that `node` accepted, the deepest first, equal ones by name.
+
+        It reads the counters of all queues of the store, and no message.
+        """
+
     def tombstones(self) -> set[Dot]:
         """Settled messages that have not arrived yet."""
 

@@ -93,6 +93,10 @@ class DatabaseReads(ABC, Generic[C]):
                 tuple(row) for row in reader.execute(self.statements.LISTING, (after or "", node, limit)).fetchall()
             ]
 
+    def deepest(self, node: str, limit: int) -> list[str]:
+        with self._snapshot() as reader:
+            return [row[0] for row in reader.execute(self.statements.DEEPEST, (node, limit)).fetchall()]
+
     def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
         found: dict[str, QueueHead] = {}
         with self._snapshot() as reader:

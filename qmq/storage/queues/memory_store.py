@@ -7,6 +7,7 @@ all when the disk is set to fail; it costs what it changes.
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from heapq import nsmallest
 
 from qmq.dots import Dot, Origin
 from qmq.storage.disk.memory import MemoryDisk, commit_tables
@@ -270,6 +271,10 @@ class MemoryQueueStore:
                     if len(found) == limit:
                         break
         return found
+
+    def deepest(self, node: str, limit: int) -> list[str]:
+        every = self.listing(node, None, len(self._state.queues) + 1)
+        return [queue for queue, _, _ in nsmallest(limit, every, key=lambda row: (-row[1], row[0]))]
 
     def tombstones(self) -> set[Dot]:
         with self._state.reading:

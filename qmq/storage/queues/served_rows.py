@@ -91,6 +91,11 @@ class ServedRows:
         names = sorted(name for name in found if not ends or name <= min(ends))
         return [(name, *found[name]) for name in names[:limit]]
 
+    def deepest(self, limit: int) -> dict[str, tuple[int, int]]:
+        """Queue → messages and bytes of bodies, for up to `limit` of the deepest queues of each node."""
+        names = {name: None for node in self.nodes for name in self._queues.deepest(node, limit)}
+        return {queue: (head.messages, head.body_bytes) for queue, head in self.heads(list(names), 0).items()}
+
     def is_empty(self) -> bool:
         """Whether there is no row at all."""
         return all(self._queues.is_empty(node) for node in self.nodes)

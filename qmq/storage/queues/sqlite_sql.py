@@ -141,6 +141,8 @@ MISSING_RANGES: Final = (
 )
 LISTING: Final = """SELECT queue, sum(messages), sum(bytes) FROM lanes JOIN origins ON origins.id = lanes.origin
     WHERE queue > ? AND node = coalesce(?, node) GROUP BY queue ORDER BY queue LIMIT ?"""
+DEEPEST: Final = """SELECT queue FROM lanes JOIN origins ON origins.id = lanes.origin
+    WHERE node = ? GROUP BY queue ORDER BY sum(messages) DESC, queue LIMIT ?"""
 
 WIDTHS: Final = {
     INSERT: 11,
@@ -183,5 +185,6 @@ PLAIN: Final = (
     DELAYED,
     ORIGINS,
     LISTING,
+    DEEPEST,
 )
 """The others."""

@@ -1,7 +1,7 @@
 """How long syncs of the journal took."""
 
 from qmq.storage.format.interfaces import no_clock
-from qmq.storage.log.sync_times import RECENT, SyncTimes
+from qmq.storage.log.sync_times import BOUNDS_SECONDS, RECENT, SyncTimes
 
 
 def test_without_a_sync_all_times_are_zero() -> None:
@@ -25,3 +25,13 @@ def test_the_mean_is_that_of_the_last_syncs() -> None:
         times.note(0.002)
 
     assert times.facts() == {"count": RECENT + 1, "last_us": 2000, "mean_us": 2000, "max_us": 1_000_000}
+
+
+def test_each_sync_is_in_the_bucket_of_the_next_bound() -> None:
+    times = SyncTimes(no_clock)
+
+    for seconds in (0.0, BOUNDS_SECONDS[0], BOUNDS_SECONDS[0] * 1.01, 60.0):
+        times.note(seconds)
+
+    assert times.buckets() == [2, 1, *[0] * (len(BOUNDS_SECONDS) - 2), 1]
+    assert times.seconds == sum((0.0, BOUNDS_SECONDS[0], BOUNDS_SECONDS[0] * 1.01, 60.0))

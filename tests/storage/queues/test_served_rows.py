@@ -41,6 +41,13 @@ def test_heads_and_listings_are_sums() -> None:
     assert rows.listing(None, 9) == [("/queue/q", 2, 4), ("/queue/r", 1, 2)]
 
 
+def test_the_deepest_queues_of_each_node_have_the_sum_of_all() -> None:
+    many = [row(A, n, "/queue/m") for n in (1, 2, 3)]
+    rows = served(*many, row(A, 4), row(B, 1), row(B, 2), row(B, 3, "/queue/m"), row(C, 1, "/queue/x"))
+
+    assert rows.deepest(1) == {"/queue/m": (4, 8), "/queue/q": (3, 6)}
+
+
 def test_a_listing_ends_where_one_node_may_have_more() -> None:
     rows = served(row(A, 1, "/queue/a"), row(A, 2, "/queue/c"), row(B, 1, "/queue/b"), row(B, 2, "/queue/d"))
 

@@ -27,6 +27,10 @@ class QueueRegistry:
         self.node = origin.node
         self.rules_of = rules_of
         self.by_name: dict[str, Queue] = {}
+        self.listed: list[Queue] = []
+        """The same queues in no order, for a pass over a million of them. A pass takes turns with other tasks, and a
+        dictionary that changes meanwhile can only be copied as a whole.
+        """
         self.stored_names = StoredNames(0)
         """Queues that are only in the store."""
         self.shared = QueueContext(origin.node)
@@ -53,6 +57,8 @@ class QueueRegistry:
         queue = self.by_name.get(name)
         if queue is None:
             queue = self.by_name[name] = Queue(name, self.rules_for(name), self.shared)
+            queue.listed_at = len(self.listed)
+            self.listed.append(queue)
             if self.stored_names.count:
                 self.stored_names.discard(name)
         return queue
@@ -68,6 +74,10 @@ class QueueRegistry:
         self.deadlines.forget(queue)
         if self.by_name.get(queue.name) is queue:
             del self.by_name[queue.name]
+            last = self.listed.pop()
+            if last is not queue:
+                self.listed[queue.listed_at] = last
+                last.listed_at = queue.listed_at
             if queue.stored or not queue.is_counted:
                 self.stored_names.add(queue.name)
 

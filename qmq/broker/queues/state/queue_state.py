@@ -38,6 +38,7 @@ class QueueState:
         "is_counted",
         "is_loading",
         "levels",
+        "listed_at",
         "loaded_until_us",
         "name",
         "peers_in_line",
@@ -56,6 +57,8 @@ class QueueState:
         self.name = name
         self.rules = rules
         self.shared = shared
+        self.listed_at = 0
+        """The index of this queue in `QueueRegistry.listed`."""
         self.levels: tuple[PriorityLevel, ...] = ()
         """One per priority that was seen, the highest first."""
         self.plain: PriorityLevel | None = None
