@@ -1,18 +1,26 @@
 """`qmq serve`: one node in this process."""
 
+import json
 import logging
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 import click
 
 from ..config import DEFAULT_HTTP, load
 from ..config.address import Address
+from ..server.runtime.log_events import facts_of
 from .options import node_options, overrides, read_optional_address
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
+log = logging.getLogger("qmq.node")
 
 # The control characters, and the line separators of Unicode.
 ESCAPES: Final = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
@@ -30,6 +38,47 @@ class LineFormatter(logging.Formatter):
         return "\n".join(f"  {line.translate(ESCAPES)}" for line in super().formatException(ei).splitlines())
 
 
+class JsonFormatter(logging.Formatter):
+    """One JSON object for each line: `time` (RFC 3339, UTC), `level`, `logger`, `node`, `message`.
+
+    A line about an event also has the fields of the event as on `/system/events`; its `message` is that of the event. A
+    failure has its traceback in `exception`. All else than ASCII is escaped.
+    """
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        line = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "node": self._node,
+            "message": record.getMessage(),
+            **facts_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_as_json(node: str, handler: logging.Handler) -> Callable[[str], None]:
+    """From now on all lines of this process are JSON, also warnings of Python and the failure that ends it.
+
+    Returns a function that logs an error.
+    """
+    handler.setFormatter(JsonFormatter(node))
+    logging.captureWarnings(True)
+
+    def log_failure(kind: type[BaseException], failure: BaseException, trace: TracebackType | None) -> None:
+        log.critical("the node failed", exc_info=(kind, failure, trace))
+
+    sys.excepthook = log_failure
+    return partial(log.critical, "%s")
+
+
 @click.command
 @node_options
 @click.option(
@@ -45,6 +94,13 @@ class LineFormatter(logging.Formatter):
     show_default=True,
     help="Lowest level of log lines on stderr.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    show_default=True,
+    help="Format of log lines: text, or one JSON object for each.",
+)
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, ends.")
 @click.option(
     "--trust-clock",
@@ -58,6 +114,7 @@ def serve(
     data: Path | None,
     listen: Address | None,
     log_level: str,
+    log_format: str,
     until_eof: bool,
     trust_clock: bool,
 ) -> None:
@@ -79,8 +136,10 @@ def serve(
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
     # Imported last: an error in a file is printed without waiting until the whole server is loaded.
+    from ..server.main import print_error
     from ..server.main import serve as run
 
+    report = log_as_json(settings.name, handler) if log_format == "json" else print_error
     has_files = config_file is not None or peers_file is not None
     read_again = read if has_files else None
-    sys.exit(run(settings, peers, read_again, until_eof=until_eof, trusts_clock=trust_clock))
+    sys.exit(run(settings, peers, read_again, report=report, until_eof=until_eof, trusts_clock=trust_clock))

@@ -97,15 +97,21 @@ def real_environment(commits: Worker) -> Environment:
     )
 
 
+def print_error(text: str) -> None:
+    """What ends the node, as a line on stderr."""
+    print(f"qmq: {text}", file=sys.stderr)
+
+
 def serve(
     settings: NodeSettings,
     peers: PeersFile | None,
     read: Read | None = None,
     *,
+    report: Callable[[str], None] = print_error,
     until_eof: bool = False,
     trusts_clock: bool = False,
 ) -> int:
-    """Run a node until SIGTERM or SIGINT. Returns the exit code; prints errors on stderr.
+    """Run a node until SIGTERM or SIGINT. Returns the exit code; calls `report` for each error.
 
     At SIGHUP the configuration is taken from `read` again; without it the signal ends the node as SIGTERM does. With
     `until_eof` the end of standard input does so, too. `trusts_clock`: the operator confirms that the wall clock is
@@ -121,7 +127,7 @@ def serve(
             queue_store_seconds_max=settings.storage.queue_store_seconds_max,
         )
     except (OSError, StorageError) as error:
-        print(f"qmq: cannot open the stores of {settings.data}: {error}", file=sys.stderr)
+        report(f"cannot open the stores of {settings.data}: {error}")
         return EXIT_FAILED
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
@@ -132,10 +138,10 @@ def serve(
         expected, unexpected = group.split((QmqError, OSError))
         if unexpected is not None:
             raise unexpected from None
-        return _failed(*_leaves(expected))
+        return _failed(_leaves(expected), report)
     except (QmqError, OSError) as failure:
         # An error before anything ran, such as certificates or the mark of the new incarnation; or a retired node.
-        return _failed(failure)
+        return _failed([failure], report)
     return EXIT_OK
 
 
@@ -231,10 +237,10 @@ async def _obey_signals(node: Node, signals: AsyncIterator[int], reloader: Reloa
             node.stop()
 
 
-def _failed(*failures: BaseException) -> int:
-    """Print the errors; the exit code for them."""
+def _failed(failures: list[BaseException], report: Callable[[str], None]) -> int:
+    """Report the errors; the exit code for them."""
     for failure in failures:
-        print(f"qmq: {failure}", file=sys.stderr)
+        report(str(failure))
     return EXIT_RETIRED if any(isinstance(failure, NodeRetired) for failure in failures) else EXIT_FAILED
 
 

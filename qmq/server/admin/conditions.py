@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from qmq.replication.protocol.conversation import REFUSED
+from qmq.server.runtime.log_events import about
 
 CONDITIONS_MAX: Final = 200
 PAST_KEPT: Final = 100
@@ -133,7 +134,8 @@ class Conditions:
         if len(self._present) >= CONDITIONS_MAX:
             del self._present[min(self._present, key=lambda one: _urgency(self._present[one]))]
         one = self._present[code, message] = _condition(code, message, now_us)
-        log.log(_level(one.severity), "! CONDITION %s: %s", code, message)
+        raised = about("condition", code=code, message=message, state="raised")
+        log.log(_level(one.severity), "! CONDITION %s: %s", code, message, extra=raised)
         return True
 
     def clear(self, code: str, message: str, now_us: int) -> bool:
@@ -143,7 +145,8 @@ class Conditions:
             return False
         one.until_us = now_us
         self._keep(one)
-        log.info("= condition %s is over; it said: %s", code, one.message)
+        cleared = about("condition", code=code, message=one.message, state="cleared")
+        log.info("= condition %s is over; it said: %s", code, one.message, extra=cleared)
         return True
 
     def add_event(self, code: str, message: str, now_us: int) -> bool:
@@ -158,7 +161,7 @@ class Conditions:
             one.count += 1
         one.last_us = one.until_us = now_us
         if not is_repeated:
-            log.log(_level(one.severity), "! EVENT %s: %s", code, message)
+            log.log(_level(one.severity), "! EVENT %s: %s", code, message, extra=about(code, message=message))
         return not is_repeated
 
     def present(self) -> list[dict[str, Any]]:

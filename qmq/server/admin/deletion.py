@@ -18,6 +18,7 @@ from qmq.errors import Refused
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.system import SystemTopics
 from qmq.server.runtime.contexts import Committing, Engine
+from qmq.server.runtime.log_events import about
 
 log = logging.getLogger("qmq.node")
 
@@ -79,6 +80,8 @@ def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
     """Report that these fanouts were deleted, here or on another node, and let the stores delete their logs."""
     for one in deletions:
         context.counts.fanouts.pop(one.destination, None)
-        log.info("= %s was deleted on node %s", one.destination, one.dot.origin.node)
-        context.system.note("fanout-deleted", destination=one.destination, by=one.dot.origin.node)
+        by = one.dot.origin.node
+        extra = about("fanout-deleted", destination=one.destination, by=by)
+        log.info("= %s was deleted on node %s", one.destination, by, extra=extra)
+        context.system.note("fanout-deleted", destination=one.destination, by=by)
     context.schedule_checkpoint()

@@ -20,6 +20,7 @@ from qmq.errors import Refused
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.runtime.contexts import MeshPeers, Noting, Tasks
+from qmq.server.runtime.log_events import about
 
 LOCKED: Final = "resource-locked"
 """AMQP 0-9-1, reply code 405."""
@@ -149,5 +150,6 @@ class ExclusiveQueues:
         if keys:
             await context.definitions.change(dict.fromkeys(keys), None, guard=guard)
         for name in names:
-            log.info("= %s is deleted: its connection has ended", name)
+            extra = about("queue-deleted", destination=name, reason="exclusive")
+            log.info("= %s is deleted: its connection has ended", name, extra=extra)
             context.system.note("queue-deleted", destination=name, reason="exclusive")

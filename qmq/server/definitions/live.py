@@ -24,6 +24,7 @@ from qmq.definitions.table import DefinitionTable
 from qmq.dots import Vector
 from qmq.errors import Refused
 from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Noting
+from qmq.server.runtime.log_events import about
 from qmq.storage.format.definition_record import pack_definition
 from qmq.storage.format.record import RecordKind
 
@@ -204,14 +205,10 @@ class LiveDefinitions:
         if merged.lost is not None:
             kept, lost = self.table.by_key[change.key], merged.lost
             names = (*change.key, kept.version.origin.node, lost.version.origin.node)
-            log.warning("! %s %r: of two changes at once, that of %s counts, and that of %s does not", *names)
-            self._context.system.note(
-                "definition-conflict",
-                kind=change.key.kind,
-                name=change.key.name,
-                kept_from=kept.version.origin.node,
-                lost_from=lost.version.origin.node,
-            )
+            facts = dict(zip(("kind", "name", "kept_from", "lost_from"), names, strict=True))
+            text = "! %s %r: of two changes at once, that of %s counts, and that of %s does not"
+            log.warning(text, *names, extra=about("definition-conflict", **facts))
+            self._context.system.note("definition-conflict", **facts)
         return merged.is_news
 
     def record_again(self, changes: Collection[Definition]) -> None:

@@ -28,6 +28,7 @@ from qmq.server.peers.peer_json import facts_of
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.runtime.contexts import Engine, MeshPeers, Noting, Tasks
 from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.runtime.log_events import about
 
 USE: Final = "queue-use"
 """The query about consumers of queues (`qmq.server.admin.mesh_queries`)."""
@@ -249,7 +250,7 @@ class QueueLifetimes:
         except Refused as refused:
             log.info("= %s is not deleted: %s", name, refused)
             return False
-        log.info("= %s is deleted: %s", name, why)
+        log.info("= %s is deleted: %s", name, why, extra=about("queue-deleted", destination=name, reason=why))
         context.system.note("queue-deleted", destination=name, reason=why)
         return True
 
