@@ -31,6 +31,14 @@ async def test_running_node_is_live_and_ready(autojump_clock: MockClock) -> None
         )
 
 
+async def test_node_whose_listeners_are_not_open_is_not_ready(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        rig.alive.is_listening = False
+
+        assert readyz(rig.alive)[0] == 503
+        assert livez(rig.alive)[0] == 200
+
+
 async def test_append_that_hangs_ends_liveness_until_the_disk_is_back(autojump_clock: MockClock) -> None:
     async with three().run() as rig:
         node = rig.nodes["a"]
@@ -100,11 +108,11 @@ async def test_stopping_node_is_live_and_not_ready_and_then_ended(autojump_clock
         await rig.connect()
         node = rig.alive
         node.stop()
-        await trio.lowlevel.checkpoint()
 
         status, facts = readyz(node)
         assert (status, facts["status"], facts["stopping"]) == (503, "not ready", True)
         assert livez(node)[0] == 200
+        await eventually(lambda: readyz(node)[1]["listening"] is False)
 
     assert livez(node) == (503, {"status": "not live", "node": "a", "append_seconds": 0.0, "ended": True})
     assert readyz(node)[0] == 503

@@ -43,8 +43,8 @@ async def test_queues_that_are_only_in_the_store_are_found(autojump_clock: MockC
     rig = Rig()
     async with rig.run():
         client = await rig.connect()
-        for _ in range(3):
-            await client.send(send("/queue/old", "12345", "r", persistent="true"))
+        for name in ("/queue/old", "/queue/old", "/queue/old", "/queue/quiet", "/queue/quiet"):
+            await client.send(send(name, "12345", "r", persistent="true"))
             await client.receipt()
     async with rig.run():
         client = await rig.connect()
@@ -54,7 +54,8 @@ async def test_queues_that_are_only_in_the_store_are_found(autojump_clock: MockC
 
         await rig.alive.samples.refresh()
 
-        assert shown(rig.alive.samples) == {"/queue/old": 4, "/queue/new": 1}
+        assert "/queue/quiet" not in rig.alive.broker.queues.by_name
+        assert shown(rig.alive.samples) == {"/queue/old": 4, "/queue/quiet": 2, "/queue/new": 1}
         old = rig.alive.samples.queues[0]
         assert (old.body_bytes, old.consumers) == (16, 0)
         assert old.oldest_waiting_us is not None and old.oldest_waiting_us > 0
