@@ -57,6 +57,8 @@ class ClientDialogue(Protocol):
 class ClientProtocol(NamedTuple):
     """What a listener needs of a protocol."""
 
+    name: str
+    """For metrics."""
     begin: Callable[..., ClientDialogue]
     """Called with the context, the session, its pipe, and its pending login."""
     refusal: Callable[[Refused], bytes]

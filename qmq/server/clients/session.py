@@ -7,7 +7,7 @@ back through `Dispatcher` into the outbox. An error here ends this connection an
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
@@ -62,9 +62,6 @@ class SessionContext(Committing, Reporting, Protocol):
 class ClientSession:
     """One connection. Until the login nothing is delivered."""
 
-    protocol: Final = "stomp"
-    """For metrics."""
-
     def __init__(
         self,
         context: SessionContext,
@@ -74,6 +71,7 @@ class ClientSession:
         protocol: ClientProtocol,
     ) -> None:
         self.id = context.new_session_id()
+        self.protocol = protocol.name
         self.principal: Principal | None = None
         self.user: str | None = None
         """The name of the principal."""

@@ -102,4 +102,4 @@ def _refusal(refused: Refused) -> bytes:
     return encode_error(refused, None, Version.V12)
 
 
-STOMP: Final = ClientProtocol(StompDialogue, _refusal)
+STOMP: Final = ClientProtocol("stomp", StompDialogue, _refusal)

@@ -26,11 +26,14 @@ from qmq.gateways.http.responses import JSON, HttpEncoder, encode_refusal
 from qmq.gateways.http.routes import PROBES, Call, Route, route_of
 from qmq.gateways.http.sends import is_batch, sends_of
 from qmq.gateways.stomp import StompGateway
+from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.server.stomp.login_exchange import LoginContext
+from qmq.server.web.health import HealthContext, livez, readyz
+from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
 from qmq.server.web.openapi import openapi_page
 from qmq.server.web.pulls import NoSource, Pulls, PullSession
 from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
@@ -57,7 +60,7 @@ HEARTBEAT_SECONDS: Final = 15.0
 CHECK_SECONDS: Final = 5.0
 
 
-class WebContext(FrameContext, LoginContext, Protocol):
+class WebContext(FrameContext, LoginContext, HealthContext, MetricsContext, Protocol):
     """What an HTTP session needs of its node."""
 
     event_data: EventData
@@ -168,6 +171,14 @@ class HttpDialogue:
             self._put(self._encoder.respond(200, {"acks": rows}))
         elif route.call is Call.OPENAPI:
             self._put(self._encoder.respond(200, headers=[JSON], body=openapi_page()))
+        elif route.call is Call.LIVEZ:
+            self._put(self._encoder.respond(*livez(self._context)))
+        elif route.call is Call.READYZ:
+            self._put(self._encoder.respond(*readyz(self._context)))
+        elif route.call is Call.METRICS:
+            self._context.rights_of(self._session.principal).check_control(STATUS)
+            page = await metrics_page(self._context)
+            self._put(self._encoder.respond(200, headers=[("content-type", CONTENT_TYPE)], body=page))
         else:
             raise HttpRefusal(404, "unknown-path", "There is nothing at this path.")
 
@@ -396,4 +407,4 @@ def _token_in(request: HttpRequest) -> str | None:
     return None if token is None or request.method != "GET" else f"Bearer {token}"
 
 
-HTTP: Final = ClientProtocol(HttpDialogue, encode_refusal)
+HTTP: Final = ClientProtocol("http", HttpDialogue, encode_refusal)

@@ -134,7 +134,7 @@ class PullDialogue:
         pass
 
 
-PULL: Final = ClientProtocol(PullDialogue, encode_refusal)
+PULL: Final = ClientProtocol("http-pull", PullDialogue, encode_refusal)
 
 
 class PullSession:
