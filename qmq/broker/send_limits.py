@@ -7,19 +7,13 @@ Everything here only reads and refuses; accepting is the broker's. Surprising: h
 from collections.abc import Mapping, Sized
 
 from qmq.broker.messages.destination import DestinationKind
-from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX, BrokerLimits
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.queues.queues import Queues
 from qmq.broker.topics.retained import RetainedValues
 from qmq.errors import Refused
 
 RECORD_OVERHEAD_BYTES = 64
-
-COPIES_BYTES_MAX = 18 << 20
-"""A message and its copies are one batch, which the storage format bounds."""
-
-COPIES_MAX = 1000
-"""Queues that get a copy of one message: some 5 ms."""
 
 
 class SendLimits:

@@ -27,6 +27,8 @@ from .authentication import asks_others as asks_others
 from .authentication import asks_users as asks_users
 from .destinations import DestinationPolicy as DestinationPolicy
 from .destinations import DestinationSettings as DestinationSettings
+from .destinations import is_exchange as is_exchange
+from .destinations import last_queue as last_queue
 from .difference import Change as Change
 from .difference import difference as difference
 from .difference import peers_difference as peers_difference

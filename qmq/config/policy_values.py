@@ -75,6 +75,9 @@ def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> Des
     The keys of a locked entry win over those of the declaration, and these over those of other policies.
     """
     names = declared.model_fields_set - {"pattern"}
+    if "dead_letter" in names:
+        # The two are one thing.
+        names.add("dead_letter_routing_key")
     if policy.locked:
         names -= policy.model_fields_set
     return policy.model_copy(update={name: getattr(declared, name) for name in names})

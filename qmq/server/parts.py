@@ -144,6 +144,7 @@ class NodeParts:
             journal.vector()[self.origin] + 1,
             rules_of=self.policies.queue_rules,
             defaults_of=self.policies.queue_defaults,
+            route=self.routing.table.queues_of_exchange,
             limits=broker_limits(limits),
         )
         self.replay = Replay(self.broker)

@@ -14,7 +14,10 @@ REDELIVERY_US_MAX: Final = 60_000_000
 
 
 class QueueRules:
-    """Times in µs, sizes in bytes of bodies; 0 is no bound, `dead_letter` "" means that such messages are dropped.
+    """Times in µs, sizes in bytes of bodies; 0 is no bound.
+
+    `dead_letter` is a queue, or `/exchange/NAME/KEY`, or without key, if the message's own counts. "": dead letters are
+    dropped.
 
     `is_delivery_paused`, `is_acceptance_paused`: no consumer gets a message, or no client may send one, until an
     operator resumes the queue.

@@ -69,7 +69,7 @@ def rules_under(
         delivery_limit=policy.delivery_limit,
         redelivery_us_min=round(policy.redelivery_seconds_min * 1_000_000),
         redelivery_us_max=round(policy.redelivery_seconds_max * 1_000_000),
-        dead_letter=policy.dead_letter,
+        dead_letter=policy.dead_letter_target,
         keeps_dropped=policy.keeps_dropped,
         exclusive=policy.exclusive,
         is_delivery_paused=paused.delivery,

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.binding import Binding
-from qmq.config import DestinationPolicy, NodeSettings, QueueLifetime, join_declared, read_queue
+from qmq.config import DestinationPolicy, NodeSettings, QueueLifetime, join_declared, last_queue, read_queue
 from qmq.definitions.definition import Key, text_of
 from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
@@ -269,7 +269,8 @@ class DeclaredQueues:
         context = self._context
         path = [queue]
         while dead_letter:
-            if not context.settings.destinations.exists(dead_letter) and dead_letter not in self.texts:
+            queue_of_it = last_queue(dead_letter)
+            if not context.settings.destinations.exists(queue_of_it) and queue_of_it not in self.texts:
                 raise Refused(
                     "bad-definition",
                     f"{KIND} {queue}: dead_letter = {dead_letter}: must be declared, because create_on_use is false",
@@ -279,7 +280,7 @@ class DeclaredQueues:
                 raise Refused(
                     "bad-definition", f"{KIND} {queue}: dead_letter: must not form a cycle: {' → '.join(path)}"
                 )
-            dead_letter = context.policy_of(dead_letter).dead_letter
+            dead_letter = context.policy_of(queue_of_it).dead_letter
 
     def _reaches_all(self) -> bool:
         context = self._context
