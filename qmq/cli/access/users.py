@@ -6,16 +6,11 @@ from typing import Any
 
 import click
 
-from ..admin.definitions import change_headers, change_options, show_change
+from ..admin.definitions import CLOSED, change_headers, change_options, show_change
 from ..admin.request import ask
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import print_json, printable, table
-
-CLOSED = (
-    "qmq: these are the first users: from now on clients without login are refused, except at listeners with "
-    "anonymous = true. `qmq … --data DIR` on the machine of a node needs no login"
-)
 
 
 @click.group
