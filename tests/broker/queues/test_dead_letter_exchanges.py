@@ -220,8 +220,10 @@ def test_a_consumer_may_refuse_a_message_again_each_time_that_it_has_waited_else
     for count in range(1, 4):
         client.nack(client.inbox[-1], Back.REJECTED)
         assert depths(node, JOBS, WAIT, DEAD_LETTERS) == {WAIT: 1}
+        assert b"dead-letter-path" not in node.queues.by_name[WAIT].ready[0].envelope.headers
         node.later(2 * SECOND_US)
         assert len(client.inbox) == count + 1
+        assert client.inbox[-1].message.envelope.headers.count(b"dead-letter-path:") == 1
 
 
 def test_a_message_does_not_go_round_without_a_consumer() -> None:
