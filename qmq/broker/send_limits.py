@@ -56,12 +56,13 @@ class SendLimits:
                 rules = queue.rules
             if rules.is_acceptance_paused:
                 raise Refused("queue-paused", f"{envelope.destination} accepts no messages now: an operator paused it.")
-            if rules.overflow != "refuse":
-                return
-            if rules.messages_max and depth + messages_ahead >= rules.messages_max:
-                raise Refused("queue-full", f"The queue holds its maximum of {rules.messages_max} messages.")
-            if rules.bytes_max and size + body_bytes_ahead + body_bytes > rules.bytes_max:
-                raise Refused("queue-full", f"The queue holds its maximum of {rules.bytes_max} bytes.")
+            if rules.overflow == "refuse":
+                if rules.messages_max and depth + messages_ahead >= rules.messages_max:
+                    raise Refused("queue-full", f"The queue holds its maximum of {rules.messages_max} messages.")
+                if rules.bytes_max and size + body_bytes_ahead + body_bytes > rules.bytes_max:
+                    raise Refused("queue-full", f"The queue holds its maximum of {rules.bytes_max} bytes.")
+            if rules.check_owner is not None:
+                rules.check_owner(body_bytes)
         else:
             if envelope.copies:
                 self.check_copies(envelope, body_bytes, {})

@@ -57,6 +57,7 @@ COMMANDS: Table = {
         "qmq.cli.access.permissions:permissions",
         "List, add and delete the permissions of users and groups.",
     ),
+    "limits": ("qmq.cli.access.limits:limits", "List, set and delete the limits of users and groups."),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),

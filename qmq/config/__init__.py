@@ -5,7 +5,7 @@
     limits       every bound of a node
     destinations policies of destinations, and which one applies to a name
     node         NodeSettings, the node file
-    users        users and permissions
+    users        users, permissions, and limits of users
     authentication  which authenticators are asked about a login
     peers        PeersFile, and whether a node may change from one to another
     toml_lines   the line of a key
@@ -48,6 +48,7 @@ from .node import TlsSettings as TlsSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers import check_change as check_change
+from .policy_values import DECLARED_BY as DECLARED_BY
 from .policy_values import QUEUE_KEYS as QUEUE_KEYS
 from .policy_values import QueueLifetime as QueueLifetime
 from .policy_values import check_policies as check_policies
@@ -59,13 +60,18 @@ from .policy_values import read_queue as read_queue
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective
+from .user_values import limit_values as limit_values
+from .user_values import name_limit as name_limit
 from .user_values import name_permission as name_permission
 from .user_values import permission_name as permission_name
 from .user_values import permission_values as permission_values
+from .user_values import read_limit as read_limit
 from .user_values import read_permission as read_permission
 from .user_values import read_user as read_user
 from .user_values import split_permission as split_permission
 from .user_values import user_values as user_values
 from .users import LOCAL_ADMINISTRATOR as LOCAL_ADMINISTRATOR
+from .users import RESERVED_NAMES as RESERVED_NAMES
 from .users import PermissionSettings as PermissionSettings
 from .users import User as User
+from .users import UserLimitSettings as UserLimitSettings

@@ -17,7 +17,7 @@ from .authentication import AuthenticationSettings, asks_others, asks_users
 from .destinations import DestinationSettings
 from .limits import LimitSettings
 from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
-from .users import PermissionSettings, User, subject_mistake
+from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 DEFAULT_HTTP = Address("127.0.0.1", 61680)
@@ -249,6 +249,7 @@ class NodeSettings(Section):
     """In this order. Empty: the users alone."""
     users: tuple[User, ...] = ()
     permissions: tuple[PermissionSettings, ...] = ()
+    user_limits: tuple[UserLimitSettings, ...] = ()
     destinations: DestinationSettings = DestinationSettings()
     mesh: MeshSettings = MeshSettings()
 
@@ -344,6 +345,16 @@ class NodeSettings(Section):
         if errors:
             raise ValidationError.from_exception_data("permissions", errors)
         return permissions
+
+    @field_validator("user_limits")
+    @classmethod
+    def _limits_differ(cls, rows: tuple[UserLimitSettings, ...]) -> tuple[UserLimitSettings, ...]:
+        about = [(row.user, row.group) for row in rows]
+        for number, one in enumerate(about):
+            if one in about[:number]:
+                kind, name = ("user", one[0]) if one[1] is None else ("group", one[1])
+                raise ValueError(f"must not have two entries about the {kind} {name!r}")
+        return rows
 
 
 def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:

@@ -1,15 +1,17 @@
 """Policies of destinations as plain values: how definitions of the mesh carry them, and how they join those of a file.
 
 The values are the keys of `[[destinations.policies]]` without `pattern`, which is the name of the definition, and
-without `locked`, which only a file has. A declared queue has the keys of queues, and those of its lifetime.
+without `locked`, which only a file has. A declared queue has the keys of queues, those of its lifetime, and the user
+that declared it.
 """
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
+from qmq.auth.credentials import is_name
 from qmq.errors import ConfigError
 
 from .destinations import KEYS, DestinationPolicy, DestinationSettings
@@ -19,6 +21,12 @@ from .model import SecondsOrNone, Section
 from .node import NodeSettings
 
 OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
+
+
+def _read_owner(value: object) -> object:
+    if value != "" and not is_name(value):
+        raise ValueError("must be the name of a user")
+    return value
 
 
 class QueueLifetime(Section):
@@ -32,8 +40,17 @@ class QueueLifetime(Section):
     """When that connection ends: its node's incarnation, and its number there. Only it may consume from the queue."""
 
 
+class QueueOwner(Section):
+    """Whose limits a declared queue counts for."""
+
+    declared_by: Annotated[str, BeforeValidator(_read_owner)] = ""
+    """The user that declared it first; "": none that has a name."""
+
+
+DECLARED_BY: Final = "declared_by"
+
 QUEUE_KEYS: Final = (*KEYS["/queue/"], *QueueLifetime.model_fields)
-"""What the declaration of a queue may say."""
+"""What a client may say when it declares a queue."""
 
 
 def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
@@ -54,19 +71,22 @@ def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy
     Raises ConfigError, which names each bad key and what is allowed.
     """
     source = f"queue {queue}"
-    unknown = [key for key in values if key not in QUEUE_KEYS]
+    unknown = [key for key in values if key not in QUEUE_KEYS and key != DECLARED_BY]
     if unknown:
         raise ConfigError([f"{source}: {key}: {_instead(key)}" for key in unknown])
     lifetime = {key: value for key, value in values.items() if key in QueueLifetime.model_fields}
     model: type[Section] = QueueLifetime
     try:
         until = QueueLifetime.model_validate(lifetime)
+        model = QueueOwner
+        owner = QueueOwner.model_validate({DECLARED_BY: values.get(DECLARED_BY, "")})
         model = DestinationPolicy
-        rules = {key: value for key, value in values.items() if key not in lifetime}
+        rules = {key: value for key, value in values.items() if key not in lifetime and key != DECLARED_BY}
         policy = DestinationPolicy.model_validate({"pattern": queue, **_tuples_of(rules)})
     except ValidationError as error:
         raise ConfigError(describe(error, model, source, None)) from error
-    return policy, {**policy_values(policy), **until.model_dump(mode="json", exclude_defaults=True)}
+    others = [one.model_dump(mode="json", exclude_defaults=True) for one in (until, owner)]
+    return policy, {**policy_values(policy), **others[0], **others[1]}
 
 
 def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> DestinationPolicy:

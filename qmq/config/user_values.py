@@ -1,8 +1,9 @@
-"""Users and permissions as plain values: how definitions of the mesh carry them.
+"""Users, permissions and limits of users as plain values: how definitions of the mesh carry them.
 
 A user is defined by its name, with the other keys of `[[users]]`. A permission has the keys of `[[permissions]]`, one
 destination, and a name that says the same: `group:billing allow send,subscribe /queue/billing.*`. So permissions that
-two nodes define at once never replace each other, unless they are equal.
+two nodes define at once never replace each other, unless they are equal. A limit is named by what it is about,
+`user:NAME` or `group:NAME`, and has the other keys of `[[user_limits]]`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from qmq.access.rules import ACTIONS, ADMINISTRATOR
+from qmq.access.user_limits import limit_name
 from qmq.errors import ConfigError
 
 from .diagnostics import describe
 from .load import as_tuples
 from .model import Section
-from .users import LOCAL_ADMINISTRATOR, PermissionSettings, User
+from .users import LOCAL_ADMINISTRATOR, PermissionSettings, User, UserLimitSettings
 
 S = TypeVar("S", bound=Section)
 
@@ -72,6 +74,27 @@ def name_permission(subject: str, word: str, actions: Sequence[str], destination
 def split_permission(row: PermissionSettings) -> list[PermissionSettings]:
     """The same as permissions about one destination each."""
     return [row.model_copy(update={"destinations": (one,)}) for one in row.destinations]
+
+
+def read_limit(name: str, values: Mapping[str, Any]) -> UserLimitSettings:
+    """The limit with these values. Raises ConfigError, which names each bad key and what is allowed."""
+    source = f"limit {name}"
+    kind, _, subject = name.partition(":")
+    if kind not in ("user", "group"):
+        raise ConfigError([f"{source}: must be named user:NAME or group:NAME"])
+    if "user" in values or "group" in values:
+        raise ConfigError([f"{source}: user and group: must be left out: the name of the definition says it"])
+    return _read(UserLimitSettings, source, {kind: subject, **values})
+
+
+def limit_values(row: UserLimitSettings) -> dict[str, Any]:
+    """The inverse, as JSON has it."""
+    return row.model_dump(mode="json", exclude_defaults=True, exclude={"user", "group"})
+
+
+def name_limit(row: UserLimitSettings) -> str:
+    """The name of the definition."""
+    return limit_name(row.user, row.group)
 
 
 def _in_order(actions: Sequence[str]) -> list[str]:

@@ -7,6 +7,8 @@ KEEP_OPEN_CODES = frozenset(
     {
         "queue-full",
         "queue-paused",
+        "user-full",
+        "too-many-queues",
         "disk-full",
         "memory-full",
         "bad-destination",

@@ -64,7 +64,7 @@ class StompGateway:
         self._rules = rules
         self.keep_open = keep_open
         self._answers_early = answers_early
-        self._is_atomic = is_atomic
+        self.is_atomic = is_atomic
         self.has_refused = False
         """Whether a frame was refused; set back by the caller."""
         self._replies = ReplyTo(session_id, broker, self.encoder)
@@ -162,7 +162,7 @@ class StompGateway:
                     self._broker.totals.refused(head.headers.get("destination", ""))
                 # A transaction that misses a frame must not be committed without it.
                 self.refuse(refused, frame.receipt, out, may_stay=not is_held(head))
-                if self._is_atomic:
+                if self.is_atomic:
                     for name in list(self._broker.sessions[self.session_id].transactions):
                         self._broker.transactions.abort(self.session_id, name)
                     break
@@ -236,7 +236,7 @@ class StompGateway:
         if error.code == NOT_ALLOWED:
             self.denied = error
         self.has_refused = True
-        keep = self._is_atomic or (may_stay and self.keep_open and error.code in KEEP_OPEN_CODES)
+        keep = self.is_atomic or (may_stay and self.keep_open and error.code in KEEP_OPEN_CODES)
         out.frames.append(self.encoder.error(error, receipt))
         out.ending = not keep
 

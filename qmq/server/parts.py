@@ -51,6 +51,7 @@ from qmq.server.commit_path import CommitPath
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
+from qmq.server.definitions.limits import LimitDefinitions
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
@@ -64,6 +65,8 @@ from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.delivery.journal_reads import JournalReads
 from qmq.server.delivery.retained_delivery import RetainedDelivery
+from qmq.server.limits.holdings import Holdings
+from qmq.server.limits.usage import ClientUsages
 from qmq.server.membership.adopt_queues import QueueAdoption
 from qmq.server.membership.clock_check import ClockCheck
 from qmq.server.membership.decommission import Decommission
@@ -129,11 +132,15 @@ class NodeParts:
         self.definitions = LiveDefinitions(self, store.recovered.definitions)
         self.paused_queues = PausedQueues(self)
         self.declared_queues = DeclaredQueues(self)
+        self.holdings = Holdings(self)
+        self.declared_queues.check_room = self.holdings.check_room
         self.policy_of = self.policies.of
         self.routing = RoutingDefinitions(self)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.user_definitions = UserDefinitions(self, settings)
-        self.settings = self.user_definitions.join(settings)
+        self.limit_definitions = LimitDefinitions(self, settings)
+        self.limits_of = self.limit_definitions.of
+        self.settings = self.limit_definitions.join(self.user_definitions.join(settings))
         self.certificates = Certificates()
         self.mesh: Mesh | None = None
         self.members = LiveMembership(self, peers)
@@ -179,10 +186,12 @@ class NodeParts:
         self.rules = self.policies.gateway_rules(self.routing.table)
         self.admission = Admission(self.limits)
         checks = login_checks(self, self.settings)
-        self.logins = Logins(self.settings.users, self.limits, self.environment, checks)
+        self.logins = Logins(self.settings.users, self.limits, self.environment, checks, self.limits_of)
         self.access = Access(self, self.settings)
         self.rights_of = self.access.rights_of
+        self.groups_of = self.access.groups_of
         self.beats = Heartbeats()
+        self.usages = ClientUsages(self)
         self.conditions = Conditions()
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
         self.audit = self.system.audit
@@ -347,6 +356,7 @@ class NodeParts:
         """The declarations of these queues have changed, or are known since the start."""
         self.queue_lifetimes.changed(queues)
         self.exclusive_queues.changed(queues)
+        self.holdings.changed(queues)
 
     def new_session_id(self) -> int:
         self._session_ids += 1
@@ -400,6 +410,13 @@ class NodeParts:
         self.spawn(partial(self.logins.prepare, settings.users))
         self.logins.change(settings.users, self.limits)
         self.access.change(settings.users, permissions_of(settings))
+        self.user_limits_changed()
+
+    def user_limits_changed(self) -> None:
+        self.usages.follow()
+        if self.holdings.follow():
+            self.policies.forget_rules()
+            self.spawn(partial(follow_rules, self.broker.queues))
 
     def destinations_reported(self) -> Mapping[str, str]:
         return self.policy_kind.fingerprints()

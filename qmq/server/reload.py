@@ -81,6 +81,7 @@ class Reloader:
         take_up(node, fitting)
         node.policy_kind.log_without_effect([change.key for change in changes])
         node.user_definitions.log_without_effect([change.key for change in changes])
+        node.limit_definitions.log_without_effect([change.key for change in changes])
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         if peers is not None and peers != self._peers:
@@ -111,7 +112,7 @@ def _counted(changes: int) -> str:
 
 def take_up(node: "Node", settings: NodeSettings) -> None:
     """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
-    settings = node.user_definitions.join(node.policy_kind.join(settings))
+    settings = node.limit_definitions.join(node.user_definitions.join(node.policy_kind.join(settings)))
     limits = settings.limits
     node.settings = settings
     node.limits = limits
@@ -124,3 +125,4 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.admission.change(limits)
     node.logins.change(settings.users, limits)
     node.access.change(settings.users, permissions_of(settings))
+    node.user_limits_changed()

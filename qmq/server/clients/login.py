@@ -21,6 +21,7 @@ import argon2
 import trio
 
 from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Principal
+from qmq.access.user_limits import UNLIMITED, UserLimits
 from qmq.auth.credentials import CERTIFICATE, USERS, Credentials, Grant
 from qmq.config import LOCAL_ADMINISTRATOR, LimitSettings, ListenerSettings, User
 from qmq.environment import Environment
@@ -50,10 +51,12 @@ class Logins:
         limits: LimitSettings,
         environment: Environment,
         authenticators: Sequence[LoginCheck | None] = (None,),
+        limits_of: Callable[[Principal], UserLimits] = lambda principal: UNLIMITED,
     ) -> None:
         self._authenticators = authenticators
         self._take(users)
         self._limits = limits
+        self._limits_of = limits_of
         self._environment = environment
         self._checks = PasswordChecks()
         self._key = secrets.token_bytes(32)
@@ -184,10 +187,11 @@ class Logins:
     def _admit(self, grant: Grant) -> Grant:
         """Count a connection of this principal. Raises Refused when it has too many."""
         login = grant.principal.name
-        if grant is not LOCAL and self._users[login] >= self._limits.connections_per_user_max:
-            raise Refused(
-                "too-many-connections", f"One user has at most {self._limits.connections_per_user_max} connections."
-            )
+        most = self._limits_of(grant.principal).connections_max
+        if most is None:
+            most = self._limits.connections_per_user_max
+        if grant is not LOCAL and most and self._users[login] >= most:
+            raise Refused("too-many-connections", f"The user {login} has at most {most} connections here.")
         self._users[login] += 1
         return grant
 

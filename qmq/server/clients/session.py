@@ -20,12 +20,13 @@ from qmq.config import LimitSettings, ListenerSettings
 from qmq.environment import Environment, Pipe
 from qmq.errors import Refused, StorageError
 from qmq.gateways.encoder import Encoder
-from qmq.server.clients.admission import Admission, PendingLogin
+from qmq.server.clients.admission import Admission, PendingLogin, counted_address
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.traffic import Traffic
+from qmq.server.limits.usage import UNLIMITED_SESSION, ClientUsages
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.contexts import Committing, Reporting
 from qmq.server.runtime.latch import Latch
@@ -46,6 +47,7 @@ class SessionContext(Committing, Reporting, Protocol):
     refusals: Refusals
     memory_budget: MemoryBudget
     traffic: Traffic
+    usages: ClientUsages
     certificates: Certificates
     sessions: "dict[int, ClientSession]"
 
@@ -101,6 +103,7 @@ class ClientSession:
         turn.
         """
         self.buffered_bytes = 0
+        self.allowance = UNLIMITED_SESSION
         self.held_bytes = 0
         """The memory that this session makes the node hold, as `MemoryBudget` counts it."""
         self._context = context
@@ -196,6 +199,7 @@ class ClientSession:
         if self._is_open:
             del context.sessions[self.id]
             self._release()
+            context.usages.leave(self.id)
             context.session_ended(self.id)
         # Its deliveries may occupy the node longer than its connection lasted: until then it must not connect again.
         context.after_delivery(self.id, self._give_up_place)
@@ -212,11 +216,14 @@ class ClientSession:
         context = self._context
         self._is_open = True
         context.sessions[self.id] = self
+        address = None if self.listener is None else counted_address(self.peer_address)
+        self.allowance = context.usages.join(self.id, self.principal, address)
         self._client = context.broker.open_session(self.id, context.environment.rng.getrandbits(REPLY_KEY_BITS))
 
     def close_client(self) -> None:
-        """The client begins anew, perhaps with another login: what it has ends, and is requeued."""
+        """The client logs in again, perhaps as another user: what it has ends, and is requeued."""
         self._release()
+        self._context.usages.leave(self.id)
 
     async def _receive_until_end(self) -> None:
         """Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing

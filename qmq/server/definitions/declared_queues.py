@@ -20,7 +20,16 @@ from pydantic import ValidationError
 from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.binding import Binding
-from qmq.config import DestinationPolicy, NodeSettings, QueueLifetime, join_declared, last_queue, read_queue
+from qmq.config import (
+    DECLARED_BY,
+    RESERVED_NAMES,
+    DestinationPolicy,
+    NodeSettings,
+    QueueLifetime,
+    join_declared,
+    last_queue,
+    read_queue,
+)
 from qmq.definitions.definition import Key, text_of
 from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
@@ -83,6 +92,9 @@ class DeclaredQueues:
         # Text → what it says as a policy; None for what this version does not understand.
         self._parsed: dict[str, DestinationPolicy | None] = {}
         self._lifetimes: dict[str, QueueLifetime | None] = {}
+        self._owners: dict[str, str] = {}
+        self.check_room: Callable[[str], None] = _allow
+        """Raises Refused when this user may declare no more queues."""
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
         present = context.definitions.table.present()
@@ -125,6 +137,30 @@ class DeclaredQueues:
             self._lifetimes[text] = _lifetime(text)
         return self._lifetimes[text]
 
+    def owner_of(self, queue: str) -> str:
+        """The user that declared the queue first; "": it is not declared, or by none with a name."""
+        text = self.texts.get(queue)
+        if text is None or DECLARED_BY not in text:
+            return ""
+        if text not in self._owners:
+            if len(self._owners) >= CACHED_MAX:
+                self._owners.clear()
+            owner = json.loads(text).get(DECLARED_BY)
+            self._owners[text] = owner if isinstance(owner, str) else ""
+        return self._owners[text]
+
+    def with_owner(self, queue: str, value: Value, user: str | None) -> Value:
+        """The declaration that `user` makes. A queue that is declared keeps the user that it has.
+
+        Raises Refused if this user may declare no more queues.
+        """
+        others = {key: one for key, one in value.items() if key != DECLARED_BY}
+        owner = self.owner_of(queue)
+        if queue not in self.texts and user is not None and user not in RESERVED_NAMES:
+            self.check_room(user)
+            owner = user
+        return {**others, DECLARED_BY: owner} if owner else others
+
     def definitions_of(self, queue: str) -> list[Key]:
         """Everything that is defined of `queue`: its declaration, its pause, and bindings to it."""
         table = self._context.definitions.table
@@ -155,13 +191,15 @@ class DeclaredQueues:
 
         Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared with other values.
         """
-        key = Key(KIND, queue)
+        changes: dict[Key, Value | None] = {Key(KIND, queue): value}
 
         def guard() -> None:
+            # Here, because another client may declare it while this change waits.
             self.check_same(queue, value, is_replacing=is_replacing)
+            changes[Key(KIND, queue)] = self.with_owner(queue, value, user)
 
         report = await self._context.definitions.change(
-            {key: value}, user, quorum=quorum, guard=guard, is_rewritten=not self._reaches_all()
+            changes, user, quorum=quorum, guard=guard, is_rewritten=not self._reaches_all()
         )
         facts: dict[str, Any] = {"changed": report.changed}
         return facts if report.is_on_majority is None else {**facts, "quorum": report.is_on_majority}
@@ -172,6 +210,9 @@ class DeclaredQueues:
         Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared otherwise.
         """
         new, known = self._checked(queue, value), self.value_of(queue)
+        new.pop(DECLARED_BY, None)
+        if known is not None:
+            known.pop(DECLARED_BY, None)
         if known is None or is_replacing or new == known:
             return new == known
         differing = [
@@ -295,6 +336,10 @@ def _lifetime(text: str) -> QueueLifetime | None:
         return QueueLifetime.model_validate({key: value[key] for key in QueueLifetime.model_fields if key in value})
     except ValidationError:
         return None
+
+
+def _allow(user: str) -> None:
+    """For a node that is not built yet."""
 
 
 def _ignore(queues: Iterable[str]) -> None:
