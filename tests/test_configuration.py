@@ -21,6 +21,7 @@ from qmq.config import (
     StorageSettings,
     TlsSettings,
     User,
+    UserLimitSettings,
     load_node,
     load_peers,
 )
@@ -39,6 +40,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`[storage]`": StorageSettings,
     "`[[users]]`": User,
     "`[[permissions]]`": PermissionSettings,
+    "`[[user_limits]]`": UserLimitSettings,
     "`[destinations]`": DestinationSettings,
     "`[[destinations.policies]]`": DestinationPolicy,
     "`[mesh]`": MeshSettings,

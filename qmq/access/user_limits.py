@@ -26,7 +26,7 @@ class UserLimits:
     """Bytes that the node reads."""
     queues_max: int | None = None
     """Queues that the user has declared, in the mesh."""
-    queue_bytes_max: int | None = None
+    held_bytes_max: int | None = None
     """Bodies in these queues that one node serves."""
 
 

@@ -118,7 +118,7 @@ class UserLimitSettings(Section):
     bytes_per_second_max: ByteRate | None = None
     queues_max: CountOrUnbounded | None = None
     """Queues that the user has declared, in the mesh."""
-    queue_bytes_max: SizeOrUnbounded | None = None
+    held_bytes_max: SizeOrUnbounded | None = None
     """Bodies in these queues, of each node."""
 
     @model_validator(mode="before")

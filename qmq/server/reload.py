@@ -11,6 +11,7 @@ the next moments, because there may be a hundred thousand of them:
 - Nodes that the peers file adds are dialled, changed addresses are dialled again, links with nodes that it omits end.
   `qmq.config.peers` says which changes it may make.
 - Certificates renewed in their files are used from then on; a change of the file names needs a restart.
+- The last user is removed only if the file says `anonymous = true`: nothing opens a node by the way.
 - A user who was removed is disconnected with an ERROR. So is a client without login when there are users now. A
   subscription that is not allowed any more ends (`qmq.server.clients.access`). A user whose password has changed stays
   until the connection ends.
@@ -20,12 +21,13 @@ the next moments, because there may be a hundred thousand of them:
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_difference
+from qmq.config import NodeSettings, PeersFile, asks_others, check_change, difference, peers_difference
 from qmq.errors import ConfigError
 from qmq.server.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
 from qmq.server.clients.access import permissions_of
+from qmq.server.definitions.users import USER
 from qmq.server.runtime.condition_group import ConditionGroup
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
 
 Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
 """Reads the files again. Blocks; raises ConfigError with all mistakes."""
+
+WOULD_OPEN: Final = (
+    "users: must name at least one user: without users every client of this machine could do everything. If that is "
+    "what you want, set anonymous = true at each [[stomp]], and restart the node"
+)
 
 log = logging.getLogger("qmq.reload")
 
@@ -75,6 +82,8 @@ class Reloader:
         stuck = [f"{change}, which needs a restart" for change in changes if change.needs_restart]
         if stuck:
             return self._refuse(stuck)
+        if self._would_open(settings):
+            return self._refuse([WOULD_OPEN])
         fitting = self._fit(settings)
         await node.logins.prepare(settings.users)
         await node.logins.refresh()
@@ -91,6 +100,13 @@ class Reloader:
         await follow_rules(node.broker.queues)
         self._log(lines)
         return True
+
+    def _would_open(self, settings: NodeSettings) -> bool:
+        """Whether the last user of the file is removed, and a listener would then serve every client by default."""
+        if not self._settings.users or settings.users or self._node.definitions.is_seeded(USER):
+            return False
+        has_logins = asks_others(settings.authentication)
+        return any(one.anonymous is None and one.serves_anonymous(has_users=has_logins) for one in settings.stomp)
 
     def _refuse(self, reasons: list[str]) -> bool:
         for reason in reasons:

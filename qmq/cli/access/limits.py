@@ -47,7 +47,7 @@ def set_limit(
     """Set the limits of a user, of each user of a group, or of each user (`*`).
 
     KEY is connections_max, subscriptions_max, messages_per_second_max, bytes_per_second_max, queues_max or
-    queue_bytes_max. 0 is no limit. What is not given is not limited here. Exit code 1 if a limit is not allowed; then
+    held_bytes_max. 0 is no limit. What is not given is not limited here. Exit code 1 if a limit is not allowed; then
     nothing has changed.
     """
     body = json.dumps(read_values(values)).encode()

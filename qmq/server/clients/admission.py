@@ -5,8 +5,9 @@ is one of the address with the most pending logins: the oldest that is still sil
 password check, it is the newest. So an address that takes all room displaces its own logins and never those of others.
 A login is refused only if no other address has more pending logins than its own.
 
-In a storm of logins, connections arrive faster than their CONNECT frames. So while the oldest silent login is young, the
-node accepts no further connection (`room`): they wait in the kernel, and none that is about to log in is dismissed.
+In a storm of logins, connections arrive faster than their CONNECT frames. So while all places are taken and the oldest
+silent login is young, the node accepts no further connection (`room`). They wait in the kernel, and none that is about
+to log in is dismissed.
 
 A host can use all addresses of an IPv6 /64, so a /64 counts as one address. An IPv4 address counts as itself in every
 notation.
@@ -112,8 +113,8 @@ class Admission:
             raise stopping()
 
     def admit(self, peer_address: str, *, is_local: bool = False, now: float = 0.0) -> PendingLogin:
-        """Count a new connection, at trio time `now`. May dismiss another login. Raises Refused when there is no room; then nothing is
-        counted.
+        """Count a new connection, at trio time `now`. May dismiss another login. Raises Refused when there is no room;
+        then nothing is counted.
 
         A connection to the Unix socket (`is_local`) has room of its own, because its client is the operator of a node
         that may be full.

@@ -151,4 +151,4 @@ class Holdings:
             holding.check(body_bytes)
 
     def _limit(self, user: str, holding: UserHolding) -> None:
-        holding.bytes_max = self._context.limits_of(Principal(user)).queue_bytes_max or 0
+        holding.bytes_max = self._context.limits_of(Principal(user)).held_bytes_max or 0

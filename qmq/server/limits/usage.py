@@ -190,11 +190,11 @@ class ClientUsages:
     def _limit(self, usage: ClientUsage) -> None:
         key = usage.key
         if isinstance(key, str):
-            one = self._context.limits
+            limits = self._context.limits
             usage.limit(
-                one.subscriptions_per_address_max,
-                one.messages_per_second_per_address_max,
-                one.bytes_per_second_per_address_max,
+                limits.subscriptions_per_address_max,
+                limits.messages_per_second_per_address_max,
+                limits.bytes_per_second_per_address_max,
             )
         else:
             of_user = self._context.limits_of(key)

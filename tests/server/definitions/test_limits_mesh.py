@@ -54,7 +54,9 @@ async def test_the_first_change_writes_the_limits_of_the_file_and_these_count_no
     async with mesh_of("a", "b", user_limits=rows).run() as mesh:
         await ask(mesh, "a", "put/limit/user:*", {"queues_max": 5})
         await until_alike(mesh)
-        assert [sorted(node.definitions.values("limit")) for node in mesh.nodes.values()] == [["user:*", "user:bob"]] * 2
+        assert [sorted(node.definitions.values("limit")) for node in mesh.nodes.values()] == [
+            ["user:*", "user:bob"]
+        ] * 2
 
         await ask(mesh, "a", "delete/limit/user:bob")
         await until_alike(mesh)
@@ -114,6 +116,6 @@ async def test_a_bad_limit_names_the_key_and_what_is_allowed(
 async def test_sizes_may_be_text_and_are_kept_as_numbers(autojump_clock: MockClock) -> None:
     async with mesh_of("a").run() as mesh:
         live = mesh.nodes["a"].definitions
-        await live.change({Key("limit", "user:*"): {"queue_bytes_max": "1MiB", "bytes_per_second_max": "64KiB"}})
+        await live.change({Key("limit", "user:*"): {"held_bytes_max": "1MiB", "bytes_per_second_max": "64KiB"}})
 
-        assert live.values("limit") == {"user:*": {"queue_bytes_max": 1 << 20, "bytes_per_second_max": 1 << 16}}
+        assert live.values("limit") == {"user:*": {"held_bytes_max": 1 << 20, "bytes_per_second_max": 1 << 16}}

@@ -19,7 +19,7 @@ from tests.server.rig import Client, Rig, eventually, send, subscribe
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 USERS = tuple(User(name=name, password_hash=HASH, groups=("client",)) for name in ("ann", "bob"))
 TWO_QUEUES = UserLimitSettings(user="ann", queues_max=2)
-BYTES = UserLimitSettings(user="ann", queue_bytes_max=1000)
+BYTES = UserLimitSettings(user="ann", held_bytes_max=1000)
 
 
 def rig_of(*rows: UserLimitSettings, **settings: Any) -> Rig:
@@ -208,7 +208,7 @@ async def test_a_limit_counts_and_ends_while_the_node_runs(autojump_clock: MockC
         assert rig.alive.broker.queues.by_name["/queue/q"].rules.check_owner is None  # a run costs nothing
         change = rig.alive.definitions.change
 
-        await change({Key("limit", "user:ann"): {"queue_bytes_max": 1000}})
+        await change({Key("limit", "user:ann"): {"held_bytes_max": 1000}})
         await eventually(lambda: rig.alive.broker.queues.by_name["/queue/q"].rules.check_owner is not None)
         await said(ann, send("/queue/q", "x", "r"))
         await trio.sleep(0.1)
