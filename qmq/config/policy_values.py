@@ -154,4 +154,4 @@ def _instead(key: str) -> str:
 
 
 def _tuples_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: as_tuples(value) for key, value in values.items()}
+    return {key: as_tuples(value) if isinstance(value, dict | list) else value for key, value in values.items()}

@@ -90,7 +90,12 @@ def version_of(fields: Any) -> Version | None:
     if fields is None:
         return None
     time_us, counter, node, incarnation, sequence = fields
-    numbers = (time_us, counter, sequence, incarnation >> 1)  # An incarnation has 64 bits.
-    if type(node) is not str or not all(type(one) is int and 0 <= one <= NUMBER_MAX for one in numbers):
+    if (
+        type(node) is not str
+        or not (type(time_us) is type(counter) is type(sequence) is type(incarnation) is int)
+        # An incarnation has 64 bits.
+        or not (0 <= time_us <= NUMBER_MAX and 0 <= counter <= NUMBER_MAX)
+        or not (0 <= sequence <= NUMBER_MAX and 0 <= incarnation >> 1 <= NUMBER_MAX)
+    ):
         raise ValueError("not a version")
     return Version(time_us, counter, Origin(node, incarnation), sequence)
