@@ -8,7 +8,7 @@
     users        users, permissions, and limits of users
     authentication  which authenticators are asked about a login
     peers        PeersFile, and whether a node may change from one to another
-    toml_lines   the line of a key
+    declared     queues, exchanges and bindings
     diagnostics  errors in words, with file and line
     secrecy      files with secrets that other users can read
     load         read files into settings
@@ -25,6 +25,12 @@ from .address import parse_address as parse_address
 from .authentication import AuthenticationSettings as AuthenticationSettings
 from .authentication import asks_others as asks_others
 from .authentication import asks_users as asks_users
+from .declared import DECLARED_BY as DECLARED_BY
+from .declared import QUEUE_KEYS as QUEUE_KEYS
+from .declared import BindingEntry as BindingEntry
+from .declared import ExchangeEntry as ExchangeEntry
+from .declared import QueueEntry as QueueEntry
+from .declared import QueueLifetime as QueueLifetime
 from .destinations import DestinationPolicy as DestinationPolicy
 from .destinations import DestinationSettings as DestinationSettings
 from .destinations import is_exchange as is_exchange
@@ -48,13 +54,11 @@ from .node import TlsSettings as TlsSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers import check_change as check_change
-from .policy_values import DECLARED_BY as DECLARED_BY
-from .policy_values import QUEUE_KEYS as QUEUE_KEYS
-from .policy_values import QueueLifetime as QueueLifetime
 from .policy_values import check_policies as check_policies
 from .policy_values import join_declared as join_declared
 from .policy_values import join_policies as join_policies
 from .policy_values import policy_values as policy_values
+from .policy_values import queue_values as queue_values
 from .policy_values import read_policy as read_policy
 from .policy_values import read_queue as read_queue
 from .secrecy import check_secrecy as check_secrecy

@@ -12,7 +12,7 @@ its own policy, `policy_of` gives it a policy without delivery limit and expiry.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails
@@ -136,6 +136,11 @@ def kind_prefix(destination: str) -> str:
 class DestinationPolicy(Section):
     """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept, bounded and served."""
 
+    name_key: ClassVar[str] = "pattern"
+    """The key that says what the entry is about."""
+    own_keys: ClassVar[tuple[str, ...]] = ("pattern", "locked")
+    """Those that do not depend on the kind of destination."""
+
     pattern: Annotated[str, BeforeValidator(_read_pattern)]
     locked: bool = False
     """This entry of the node file counts, and the mesh's definition of this pattern does not."""
@@ -228,12 +233,12 @@ class DestinationPolicy(Section):
     @model_validator(mode="before")
     @classmethod
     def _keys_fit_the_kind(cls, values: Any) -> Any:
-        pattern = values.get("pattern") if isinstance(values, dict) else None
+        pattern = values.get(cls.name_key) if isinstance(values, dict) else None
         kind = kind_prefix(pattern) if isinstance(pattern, str) else ""
         if kind not in KEYS:
             return values
         checked = dict(values)
-        for key in sorted(checked.keys() & cls.model_fields.keys() - {"pattern", "locked", *KEYS[kind]}):
+        for key in sorted(checked.keys() & cls.model_fields.keys() - {*cls.own_keys, *KEYS[kind]}):
             homes = [home for home, keys in KEYS.items() if key in keys]
             reason = REASONS.get((kind, key), f"it is for {homes[0]} destinations")
             checked[key] = _Misplaced(checked[key], f"must be left out under {kind}: {reason}")

@@ -22,6 +22,9 @@ CHANGES_LIVE = (
     "users",
     "permissions",
     "user_limits",
+    "queues",
+    "exchanges",
+    "bindings",
     "limits.login_seconds",
     "limits.login_bytes_max",
     "limits.logins_pending_max",
@@ -128,8 +131,7 @@ def _compare_lists(old: dict[str, Section], new: dict[str, Section], path: str, 
 
 def _note(name: str, old: str, new: str, changes: list[Change]) -> None:
     live = any(
-        name.startswith(key) if key.endswith((".", "users", "permissions", "user_limits")) else name == key
-        for key in CHANGES_LIVE
+        name.startswith(key) if key.endswith(".") else name == key or name.startswith(f"{key}[") for key in CHANGES_LIVE
     )
     changes.append(Change(name, old, new, not live))
 

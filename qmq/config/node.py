@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
 from .address import Address
 from .authentication import AuthenticationSettings, asks_others, asks_users
+from .declared import (
+    BindingEntry,
+    EntryError,
+    ExchangeEntry,
+    QueueEntry,
+    binding_errors,
+    exchange_errors,
+    queue_errors,
+)
 from .destinations import DestinationSettings
 from .limits import LimitSettings
 from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
@@ -251,7 +260,21 @@ class NodeSettings(Section):
     permissions: tuple[PermissionSettings, ...] = ()
     user_limits: tuple[UserLimitSettings, ...] = ()
     destinations: DestinationSettings = DestinationSettings()
+    queues: tuple[QueueEntry, ...] = ()
+    exchanges: tuple[ExchangeEntry, ...] = ()
+    bindings: tuple[BindingEntry, ...] = ()
     mesh: MeshSettings = MeshSettings()
+
+    _path: Path | None = PrivateAttr(None)
+
+    @property
+    def source(self) -> str:
+        """Which file this was read from, for errors."""
+        return f"the settings of {self.name}" if self._path is None else str(self._path)
+
+    def read_from(self, path: Path) -> None:
+        """Remember the file; only what reads it calls this."""
+        self._path = path
 
     @field_validator("stomp")
     @classmethod
@@ -302,6 +325,27 @@ class NodeSettings(Section):
         if errors:
             raise ValidationError.from_exception_data("destinations", errors)
         return destinations
+
+    @field_validator("queues")
+    @classmethod
+    def _queues_fit(cls, queues: tuple[QueueEntry, ...], info: ValidationInfo) -> tuple[QueueEntry, ...]:
+        limits, destinations = info.data.get("limits"), info.data.get("destinations")
+        if queues and limits is not None and destinations is not None:
+            _refuse("queues", queue_errors(queues, destinations, limits.destination_bytes_max))
+        return queues
+
+    @field_validator("exchanges")
+    @classmethod
+    def _exchanges_fit(cls, exchanges: tuple[ExchangeEntry, ...]) -> tuple[ExchangeEntry, ...]:
+        _refuse("exchanges", exchange_errors(exchanges))
+        return exchanges
+
+    @field_validator("bindings")
+    @classmethod
+    def _bindings_fit(cls, bindings: tuple[BindingEntry, ...], info: ValidationInfo) -> tuple[BindingEntry, ...]:
+        if "exchanges" in info.data:
+            _refuse("bindings", binding_errors(bindings, info.data["exchanges"]))
+        return bindings
 
     @field_validator("users")
     @classmethod
@@ -359,3 +403,12 @@ class NodeSettings(Section):
 
 def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
     return (*info.data.get("stomp", ()), *info.data.get("http", ()))
+
+
+def _refuse(key: str, found: list[EntryError]) -> None:
+    errors = [
+        InitErrorDetails(type="value_error", loc=place, input=value, ctx={"error": ValueError(why)})
+        for place, value, why in found
+    ]
+    if errors:
+        raise ValidationError.from_exception_data(key, errors)

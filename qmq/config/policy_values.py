@@ -7,50 +7,18 @@ that declared it.
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Final
+from typing import Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import ValidationError
 
-from qmq.auth.credentials import is_name
 from qmq.errors import ConfigError
 
-from .destinations import KEYS, DestinationPolicy, DestinationSettings
+from .declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
+from .destinations import DestinationPolicy, DestinationSettings
 from .diagnostics import describe
 from .load import as_tuples
-from .model import SecondsOrNone, Section
+from .model import Section
 from .node import NodeSettings
-
-OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
-
-
-def _read_owner(value: object) -> object:
-    if value != "" and not is_name(value):
-        raise ValueError("must be the name of a user")
-    return value
-
-
-class QueueLifetime(Section):
-    """Until when a declared queue exists. By default until it is deleted."""
-
-    auto_delete: bool = False
-    """When the last of its consumers in the mesh has left."""
-    expires_seconds: SecondsOrNone = 0.0
-    """When it was not used for so long; 0: never."""
-    exclusive_to_connection: Annotated[str, Field(pattern=OWNER)] = ""
-    """When that connection ends: its node's incarnation, and its number there. Only it may consume from the queue."""
-
-
-class QueueOwner(Section):
-    """Whose limits a declared queue counts for."""
-
-    declared_by: Annotated[str, BeforeValidator(_read_owner)] = ""
-    """The user that declared it first; "": none that has a name."""
-
-
-DECLARED_BY: Final = "declared_by"
-
-QUEUE_KEYS: Final = (*KEYS["/queue/"], *QueueLifetime.model_fields)
-"""What a client may say when it declares a queue."""
 
 
 def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
@@ -87,6 +55,11 @@ def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy
         raise ConfigError(describe(error, model, source, None)) from error
     others = [one.model_dump(mode="json", exclude_defaults=True) for one in (until, owner)]
     return policy, {**policy_values(policy), **others[0], **others[1]}
+
+
+def queue_values(entry: QueueEntry) -> dict[str, Any]:
+    """What an entry of `[[queues]]` declares, in canonical form."""
+    return read_queue(entry.pattern, policy_values(entry))[1]
 
 
 def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> DestinationPolicy:

@@ -28,17 +28,19 @@ def read_user(name: str, values: Mapping[str, Any]) -> User:
     source = f"user {name}"
     if "name" in values:
         raise ConfigError([f"{source}: name: must be left out: it is the name of the definition"])
+    _check_unlocked(source, values)
     return _read(User, source, {"name": name, **values})
 
 
 def user_values(user: User) -> dict[str, Any]:
     """The inverse, as JSON has it."""
-    return user.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
+    return user.model_dump(mode="json", exclude_defaults=True, exclude={"name", "locked"})
 
 
 def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
     """The permission with these values. Raises ConfigError, which names each bad key and what is allowed."""
     source = f"permission {name}"
+    _check_unlocked(source, values)
     row = _read(PermissionSettings, source, values)
     if row.group == ADMINISTRATOR:
         raise ConfigError([f"{source}: group: must be another group: an administrator may always do everything"])
@@ -53,7 +55,7 @@ def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
 
 def permission_values(row: PermissionSettings) -> dict[str, Any]:
     """The inverse, as JSON has it, with actions in the order of their declaration."""
-    values: dict[str, Any] = row.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, Any] = row.model_dump(mode="json", exclude_defaults=True, exclude={"locked"})
     for key in ("allow", "deny"):
         if key in values:
             values[key] = _in_order(values[key])
@@ -99,6 +101,11 @@ def name_limit(row: UserLimitSettings) -> str:
 
 def _in_order(actions: Sequence[str]) -> list[str]:
     return [action.value for action in ACTIONS if action.value in actions]
+
+
+def _check_unlocked(source: str, values: Mapping[str, Any]) -> None:
+    if "locked" in values:
+        raise ConfigError([f"{source}: locked: only an entry of the node file has it"])
 
 
 def _read(section: type[S], source: str, values: Mapping[str, Any]) -> S:

@@ -72,6 +72,8 @@ class User(Section):
     in, and do nothing."""
     receipts_before_commit: bool | None = None
     """As in `[[stomp]]`, for this user at any listener. None: as the listener says."""
+    locked: bool = False
+    """This entry of the node file counts, and the mesh's definition of this user does not."""
 
 
 class PermissionSettings(Section):
@@ -84,6 +86,8 @@ class PermissionSettings(Section):
     deny: tuple[ActionName, ...] = ()
     """What is denied is denied, whatever else is allowed."""
     destinations: tuple[Pattern, ...]
+    locked: bool = False
+    """This entry of the node file counts, whatever the mesh defines."""
 
     @model_validator(mode="before")
     @classmethod

@@ -131,11 +131,11 @@ class NodeParts:
         self.policies = Policies(self)
         self.definitions = LiveDefinitions(self, store.recovered.definitions)
         self.paused_queues = PausedQueues(self)
-        self.declared_queues = DeclaredQueues(self)
+        self.declared_queues = DeclaredQueues(self, settings)
         self.holdings = Holdings(self)
         self.declared_queues.check_room = self.holdings.check_room
         self.policy_of = self.policies.of
-        self.routing = RoutingDefinitions(self)
+        self.routing = RoutingDefinitions(self, settings)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.user_definitions = UserDefinitions(self, settings)
         self.limit_definitions = LimitDefinitions(self, settings)

@@ -27,7 +27,9 @@ from qmq.config import NodeSettings, PeersFile, asks_others, check_change, diffe
 from qmq.errors import ConfigError
 from qmq.server.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
 from qmq.server.clients.access import permissions_of
+from qmq.server.definitions.declared_queues import KIND as QUEUE
 from qmq.server.definitions.users import USER
+from qmq.server.routing.definitions import BINDING, EXCHANGE
 from qmq.server.runtime.condition_group import ConditionGroup
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ WOULD_OPEN: Final = (
     "users: must name at least one user: without users every client of this machine could do everything. If that is "
     "what you want, set anonymous = true at each [[stomp]], and restart the node"
 )
+SECTIONS: Final = {"queues": QUEUE, "exchanges": EXCHANGE, "bindings": BINDING}
+"""Sections of the node file, and the kinds of definitions that they begin with."""
 
 log = logging.getLogger("qmq.reload")
 
@@ -91,6 +95,7 @@ class Reloader:
         node.policy_kind.log_without_effect([change.key for change in changes])
         node.user_definitions.log_without_effect([change.key for change in changes])
         node.limit_definitions.log_without_effect([change.key for change in changes])
+        self._log_without_effect([change.key for change in changes])
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         if peers is not None and peers != self._peers:
@@ -116,6 +121,14 @@ class Reloader:
         self._refused.show([f"the configuration was not applied: {reasons[0]}{more}"])
         return False
 
+    def _log_without_effect(self, changed: list[str]) -> None:
+        for key in changed:
+            kind = SECTIONS.get(key.partition("[")[0])
+            if kind is not None and self._node.definitions.is_seeded(kind):
+                log.warning(
+                    "! %s has no effect, unless it is locked: the mesh has definitions of the kind %s", key, kind
+                )
+
     def _log(self, changes: list[str]) -> None:
         for change in changes:
             log.info("= reload: %s", change)
@@ -134,6 +147,8 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.limits = limits
     node.wire_limits = wire_limits(limits)
     bound_clients(node.rules, limits)
+    node.declared_queues.take_up(settings)
+    node.routing.take_up(settings)
     node.rules.generation += 1
     node.broker.limit(broker_limits(limits))
     node.checkpoints.schedule()

@@ -28,6 +28,7 @@ from qmq.config import (
     QueueLifetime,
     join_declared,
     last_queue,
+    queue_values,
     read_queue,
 )
 from qmq.definitions.definition import Key, text_of
@@ -82,8 +83,9 @@ class DeclaredQueues:
 
     names_destinations = True
 
-    def __init__(self, context: DeclaredContext) -> None:
+    def __init__(self, context: DeclaredContext, file: NodeSettings) -> None:
         self._context = context
+        self._read_file(file)
         self.texts: dict[str, str] = {}
         self.on_deleted: Callable[[Iterable[str]], None] = _ignore
         """Called with queues whose declaration was deleted."""
@@ -97,9 +99,8 @@ class DeclaredQueues:
         """Raises Refused when this user may declare no more queues."""
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
-        present = context.definitions.table.present()
-        self.texts.update({one.key.name: one.text for one in present if one.key.kind == KIND and one.text is not None})
         context.definitions.kinds[KIND] = self
+        self.texts.update(self._counting())
 
     def under(self, queue: str, policy: DestinationPolicy) -> DestinationPolicy:
         """What applies to `queue`, where `policy` matches it. Queues with the same of both share one object."""
@@ -163,9 +164,14 @@ class DeclaredQueues:
 
     def definitions_of(self, queue: str) -> list[Key]:
         """Everything that is defined of `queue`: its declaration, its pause, and bindings to it."""
-        table = self._context.definitions.table
-        keys = [key for key in (Key(KIND, queue), Key(PAUSE, queue)) if table.get(key) is not None]
+        keys = [Key(KIND, queue)] if queue in self.texts else []
+        pause = Key(PAUSE, queue)
+        keys += [pause] if self._context.definitions.table.get(pause) is not None else []
         return keys + [Key(BINDING, one.name) for one in self._context.routing.bindings() if one.queue == queue]
+
+    def check_deletion(self, queue: str) -> None:
+        """Raises Refused if a definition of `queue` is locked in the node file."""
+        self._context.definitions.check(dict.fromkeys(self.definitions_of(queue)))
 
     async def delete(
         self, queue: str, user: str | None, *, guard: Callable[[], None] | None = None, is_dry_run: bool = False
@@ -228,10 +234,24 @@ class DeclaredQueues:
         return {name: None if value is None else self._checked(name, value) for name, value in changes.items()}
 
     def seeds(self) -> Mapping[str, Value]:
-        return {}
+        return self._seeds
+
+    def locked(self) -> Mapping[str, Value]:
+        return self._locked
+
+    def take_up(self, file: NodeSettings) -> None:
+        """The node file says this now."""
+        if file.queues != self._file.queues:
+            self._read_file(file)
+            self.changed([])
 
     def changed(self, names: Collection[str]) -> None:
         context = self._context
+        # What only a file said, or says no more, was deleted by no operator: its messages stay.
+        deleted = names
+        if not names:
+            now = self._counting()
+            names = [name for name in {**self.texts, **now} if self.texts.get(name) != now.get(name)]
         before = [self.texts.get(name, "") for name in names]
         self._take(names)
         texts = [*before, *(self.texts.get(name, "") for name in names)]
@@ -242,15 +262,34 @@ class DeclaredQueues:
         queues = context.broker.queues
         queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
         self.on_changed(names)
-        self.on_deleted([name for name in names if name not in self.texts])
+        self.on_deleted([name for name in deleted if name not in self.texts])
 
     # Inside
 
+    def _read_file(self, file: NodeSettings) -> None:
+        self._file = file
+        self._seeds = {entry.name: queue_values(entry) for entry in file.queues}
+        self._locked = {entry.name: self._seeds[entry.name] for entry in file.queues if entry.locked}
+
+    def _counting(self) -> dict[str, str]:
+        """The declarations that count now."""
+        definitions = self._context.definitions
+        texts: dict[str, str] = {}
+        if definitions.is_seeded(KIND):
+            present = definitions.table.present()
+            texts = {one.key.name: one.text for one in present if one.key.kind == KIND and one.text is not None}
+        file = self._locked if definitions.is_seeded(KIND) else self._seeds
+        return {**texts, **{name: text_of(Key(KIND, name), value) for name, value in file.items()}}
+
     def _take(self, names: Collection[str]) -> None:
-        table = self._context.definitions.table
+        definitions = self._context.definitions
+        file = self._locked if definitions.is_seeded(KIND) else self._seeds
         for name in names:
-            found = table.get(Key(KIND, name))
-            if found is None or found.text is None:
+            key = Key(KIND, name)
+            found = definitions.table.get(key)
+            if name in file:
+                self.texts[name] = text_of(key, file[name])
+            elif found is None or found.text is None:
                 self.texts.pop(name, None)
             else:
                 self.texts[name] = found.text
@@ -292,7 +331,7 @@ class DeclaredQueues:
                 raise Refused(
                     "locked",
                     f"{KIND} {queue}: {name} is {json.dumps(getattr(entry, name))} by the policy {entry.pattern}, "
-                    f"which is locked in the node file of {settings.name}",
+                    f"which is locked in {settings.source}",
                 )
 
     def _check_receipt(self, queue: str, policy: DestinationPolicy) -> None:

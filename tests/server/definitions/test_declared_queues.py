@@ -161,7 +161,7 @@ async def test_a_locked_entry_wins_over_a_declaration_on_its_node(autojump_clock
     mesh.destinations["a"] = policies({"pattern": "/queue/*", "delivery_limit": 3, "locked": True})
     async with mesh.run():
         answer = await declare(mesh, "a", value={"delivery_limit": 9})
-        assert (answer["error-code"], "locked in the node file of a" in answer["message"]) == ("locked", True)
+        assert (answer["error-code"], "locked in the settings of a" in answer["message"]) == ("locked", True)
         assert (await declare(mesh, "a", value={"delivery_limit": 3, "max_messages": 5}))["changed"] == "1"
         await declare(mesh, "b", "/queue/r", {"delivery_limit": 9, "max_messages": 5})
         await until_alike(mesh)

@@ -443,7 +443,7 @@ async def test_a_locked_entry_is_refused_and_counts(autojump_clock: MockClock) -
         answer = await ask(mesh, "a", f"put/policy{Q}", {"delivery_limit": 7})
 
         assert answer["error-code"] == "locked"
-        assert "node file of a" in answer["message"]
+        assert "locked = true in the settings of a" in answer["message"]
         await put(mesh, "b", delivery_limit=8)
         await until_alike(mesh)
         assert (limit_of(mesh.nodes["a"]), limit_of(mesh.nodes["b"])) == (5, 8)
