@@ -271,6 +271,7 @@ class Broker:
         """These deliveries, all of one subscription, are done."""
         if deliveries and deliveries[0].subscription.durable is not None:
             self.durable_subscriptions.settle(deliveries, out)
+            deliveries[0].subscription.acknowledged += len(deliveries)
             self.totals.begin(deliveries[0].subscription.destination).acknowledged += len(deliveries)
         else:
             self.queues.settlement.settle(deliveries, out)

@@ -65,6 +65,7 @@ from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.delivery.journal_reads import JournalReads
 from qmq.server.delivery.retained_delivery import RetainedDelivery
+from qmq.server.inspection.recent_settles import RecentSettles
 from qmq.server.limits.holdings import Holdings
 from qmq.server.limits.usage import ClientUsages
 from qmq.server.membership.adopt_queues import QueueAdoption
@@ -181,6 +182,7 @@ class NodeParts:
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
         self.sessions: dict[int, ClientSession] = {}
+        self.recent_settles = RecentSettles(self.origin.node, self.sessions)
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(self.limits)
         self.rules = self.policies.gateway_rules(self.routing.table)

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.control import ControlContext, respond_to_peer
+from qmq.server.admin.mesh_messages import respond_about_message
 from qmq.server.admin.mesh_queries import respond_to_query
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.membership.adopt_queues import AdoptionContext, respond_holding
@@ -43,6 +44,7 @@ ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]]
     RequestKind.BULK_JOB: lambda context, body: context.mesh_jobs.answer(body),
     RequestKind.ADMIN_QUERY: respond_to_query,
     RequestKind.PULL_ACKS: lambda context, body: context.pulls.answer(body),
+    RequestKind.MESSAGE: respond_about_message,
     RequestKind.CONTROL: respond_to_peer,
 }
 

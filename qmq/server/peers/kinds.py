@@ -24,5 +24,7 @@ class RequestKind(StrEnum):
     """A short administrative request: `admin.mesh_queries`."""
     PULL_ACKS = "pull-acks"
     """Settle or extend deliveries that an HTTP client has received there: `web.pulls`."""
+    MESSAGE = "message"
+    """A message by its id, or what the journal says of it: `admin.mesh_messages`."""
     CONTROL = "control"
     """The counts of a control request with `scope:mesh`: `admin.control`."""

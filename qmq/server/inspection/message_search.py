@@ -61,7 +61,7 @@ def search_journal(store: Store, dot: Dot) -> JournalTrace:
 
 def _note(found: JournalTrace, dot: Dot, origin: Origin, record: Record) -> None:
     kind = record.kind
-    event: Event = {"node": origin.node, "at_us": record.timestamp_us}
+    event: Event = {"node": origin.node, "at_us": record.timestamp_us, "record": str(Dot(origin, record.sequence))}
     if record.sequence == dot.sequence and origin == dot.origin:
         found.record = record
         event |= {"event": "accepted", "destination": record.destination}
