@@ -146,5 +146,5 @@ class DeletedQueues:
     def _is_older(self, deletion: Definition, message: Message) -> bool:
         clocks, version = self._context.broker.clocks, deletion.version
         # When our clock showed the time of the deletion; and what that of the message's node showed then.
-        ours_us = version.time_us + (clocks.apart_us(version.origin.node) or 0)
+        ours_us = version.written_us + (clocks.apart_us(version.origin.node) or 0)
         return message.timestamp_us < clocks.time_at(message.origin.node, ours_us)
