@@ -299,6 +299,16 @@ class Cluster:
 
         eventually(same, lambda: f"nodes {wanted} do not hold the same records: {vectors()}")
 
+    def wait_until_clear(self, names: Sequence[str] | None = None) -> None:
+        """Return once none of `names` (all) has a condition."""
+        wanted = list(names or self.names)
+
+        def found() -> dict[str, Any]:
+            statuses = {name: self.status(name) for name in wanted}
+            return {name: one.get("conditions", "no answer") for name, one in statuses.items()}
+
+        eventually(lambda: not any(found().values()), lambda: f"conditions are left: {found()}")
+
     def log_tails(self) -> list[tuple[str, str]]:
         """The end of every node's log."""
         return [(name, tail(node.log, LOG_LINES)) for name, node in self.fleet.nodes.items()]

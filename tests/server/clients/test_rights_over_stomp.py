@@ -43,7 +43,7 @@ def users() -> tuple[User, ...]:
 def settings_of(one: Permission) -> PermissionSettings:
     actions = tuple(action.value for action in sorted(one.actions, key=ACTIONS.index))
     said = {"allow" if one.is_allowed else "deny": actions}
-    return PermissionSettings(user=one.user, group=one.group, destinations=one.patterns, **said)  # type: ignore[arg-type]
+    return PermissionSettings(user=one.user, group=one.group, destinations=one.patterns, **said)
 
 
 def frame_of(action: Action, destination: str) -> str | None:
