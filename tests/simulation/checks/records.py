@@ -12,7 +12,7 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.storage.format.batch import REST
 from tests.simulation.evidence import Excuses, Log, Published
 from tests.simulation.ledger import Ledger
-from tests.simulation.operations import BOUND, SOURCE
+from tests.simulation.routing import COPIED, SENDS
 from tests.simulation.workloads.names import INSISTED, INSISTED_QUEUE
 
 
@@ -64,7 +64,7 @@ def inventions(records: Mapping[Dot, Published], ledger: Ledger, adopted: Collec
     for dot in sorted(records):
         record = records[dot]
         sent = ledger.sent.get(record.id)
-        is_copy = record.destination in BOUND and sent is not None and sent.destination == SOURCE
+        is_copy = record.destination in COPIED and sent is not None and sent.destination in SENDS
         if sent is None or sent.body != record.body or not (is_copy or sent.destination == record.destination):
             wrong.append(f"I2 log: {dot} holds {record.id} as nobody sent it")
             continue

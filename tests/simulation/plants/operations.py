@@ -18,9 +18,9 @@ from qmq.definitions.tombstones import TombstoneRounds
 from qmq.dots import Dot
 from qmq.errors import Refused
 from qmq.server.admin.bulk_jobs import _Run
-from tests.simulation.operations import BOUND
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
+from tests.simulation.routing import BOUND
 
 
 @plant(Family.OPERATORS, "D1", seed=17)
