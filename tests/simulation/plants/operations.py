@@ -23,7 +23,7 @@ from tests.simulation.plants.registry import plant
 from tests.simulation.routing import BOUND
 
 
-@plant(Family.OPERATORS, "D1", seed=17)
+@plant(Family.OPERATORS, "D1", seed=0)
 def tombstone_dropped_early() -> Iterator[None]:
     """A node forgets a deletion with its next checkpoint, whatever the others know."""
 
@@ -49,7 +49,7 @@ def permission_cached() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "O2", seed=4)
+@plant(Family.OPERATORS, "O2", "L1", seed=6)
 def purge_settles_what_arrived_later() -> Iterator[None]:
     """A purge ends with all that its queue holds by then, and not with what was there when it began."""
     real = _Run.all

@@ -235,7 +235,8 @@ def _never_ending(stage: Stage) -> list[str]:
     """Queues that are deleted with their last consumer, of which no node knows that it had one: it never came, or all
     nodes have been restarted since."""
     began = min(member.born_at for member in stage.members)
-    found = {key.name for member in stage.members if member.node for key in member.node.definitions.table.by_key}
+    tables = [member.node.definitions.table for member in stage.members if member.node is not None]
+    found = {one.key.name for table in tables for one in table.of_kind("queue") if (one.value or {}).get("auto_delete")}
     since = stage.ledger.operations.consumed_since
     return sorted(name for name in found if name.startswith(VISITED) and since.get(name, 0.0) <= began)
 
