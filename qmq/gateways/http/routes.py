@@ -55,6 +55,9 @@ PLAIN: Final[Mapping[Sequence[str], tuple[Call, tuple[str, ...]]]] = {
 PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI})
 """Calls that need no login: what starts and watches a node has none, and they show no name of a destination."""
 
+OPEN: Final = PROBES | {Call.STOMP}
+"""Calls that need no login here: a client of STOMP logs in with CONNECT."""
+
 
 def route_of(request: HttpRequest) -> Route:
     """The call of a request. Raises HttpRefusal: 404 for an unknown path, 405 for another method."""

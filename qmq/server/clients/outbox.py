@@ -47,12 +47,12 @@ class ClientOutbox:
         "_held",
         "_held_bytes",
         "_parts",
-        "_pipe",
         "_rest",
         "_start",
         "_writing",
         "broken",
         "bytes_out",
+        "pipe",
         "size",
         "written_hooks",
     )
@@ -63,7 +63,7 @@ class ClientOutbox:
         start: Callable[[Callable[[], Awaitable[None]]], None],
         grew: Callable[[int], None] = count_nothing,
     ) -> None:
-        self._pipe = pipe
+        self.pipe = pipe
         self._start = start
         self._grew = grew
         self._counted = 0
@@ -135,7 +135,7 @@ class ClientOutbox:
         if self.size <= SEND_BYTES_MAX:
             parts = self._parts
             data = parts[0] if len(parts) == 1 else b"".join(parts)
-            sent = self._pipe.send_now(data)
+            sent = self.pipe.send_now(data)
             self.size -= sent
             self.bytes_out += sent
             if sent == len(data):
@@ -161,7 +161,7 @@ class ClientOutbox:
         try:
             while self._rest or self._parts:
                 data = self._take()
-                await self._pipe.send_all(data)
+                await self.pipe.send_all(data)
                 self.bytes_out += len(data)
                 if not self.broken:
                     self.size -= len(data)

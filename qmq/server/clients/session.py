@@ -116,7 +116,7 @@ class ClientSession:
         # The part of `held_bytes` that the client's frames cause, and whether its last read made that grow.
         self._frames_bytes = 0
         self._grows = False
-        self.outbox = ClientOutbox(pipe, self._start, self._grew)
+        self.outbox = ClientOutbox(pipe, self.start, self._grew)
         self.encoder: Encoder
         """How the client is written to; set by the dialogue."""
         self.dialogue = protocol.begin(context, self, pipe, login)
@@ -135,7 +135,8 @@ class ClientSession:
         """Bytes of frames that are with the kernel."""
         return self.outbox.bytes_out
 
-    def _start(self, task: Callable[[], object]) -> None:
+    def start(self, task: Callable[[], object]) -> None:
+        """Run a task in the nursery of the connection."""
         assert self._nursery is not None
         self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
 
@@ -222,20 +223,37 @@ class ClientSession:
 
     def close_client(self) -> None:
         """The client logs in again, perhaps as another user: what it has ends, and is requeued."""
+        self._is_open = False
+        del self._context.sessions[self.id]
         self._release()
         self._context.usages.leave(self.id)
+
+    def switch(self, pipe: Pipe, protocol: ClientProtocol, login: PendingLogin) -> None:
+        """From now on the client speaks another protocol, through `pipe`. It has not logged in there.
+
+        Call it within `respond`, when all bytes of the former protocol are with the kernel.
+        """
+        assert not self._is_open and not self.outbox.size
+        self.dialogue.stop()
+        self._pipe = pipe
+        self.outbox.pipe = pipe
+        self.protocol = protocol.name
+        self.dialogue = protocol.begin(self._context, self, pipe, login)
+        self.dialogue.start()
 
     async def _receive_until_end(self) -> None:
         """Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing
         with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
         """
-        pipe, dialogue, context = self._pipe, self.dialogue, self._context
+        context = self._context
         while True:
             if self._grows and context.memory_budget.is_near:
                 self.waits_for_slot = True
                 await context.memory_budget.room()
                 self.waits_for_slot = False
-            data = dialogue.ahead or await pipe.receive_some(READ_BYTES_MAX)
+            # Each time anew: the protocol and the pipe may change.
+            dialogue = self.dialogue
+            data = dialogue.ahead or await self._pipe.receive_some(READ_BYTES_MAX)
             dialogue.ahead = b""
             if not data:
                 return

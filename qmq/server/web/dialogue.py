@@ -23,21 +23,24 @@ from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscri
 from qmq.gateways.http.origins import Origins, check_type
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder, encode_refusal
-from qmq.gateways.http.routes import PROBES, Call, Route, route_of
+from qmq.gateways.http.routes import OPEN, Call, Route, route_of
 from qmq.gateways.http.sends import is_batch, sends_of
 from qmq.gateways.stomp import StompGateway
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
+from qmq.server.stomp.dialogue import STOMP
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.server.stomp.login_exchange import LoginContext
 from qmq.server.web.health import HealthContext, livez, readyz
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
 from qmq.server.web.openapi import openapi_page
 from qmq.server.web.pulls import NoSource, Pulls, PullSession
+from qmq.server.web.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
 from qmq.wire.stomp import Frame, Version
+from qmq.wire.websocket import WebSocketFrames, WebSocketLimits, accept
 
 BODY_BYTES_MAX: Final = 16 << 20
 """Of one request; a batch of messages is one."""
@@ -58,6 +61,14 @@ HEARTBEAT_SECONDS: Final = 15.0
 """Of a stream; proxies end connections that are silent for 30 to 60 seconds."""
 
 CHECK_SECONDS: Final = 5.0
+
+SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
+"""Of WebSockets, as clients of STOMP offer them. The version is that of CONNECT, whatever was offered."""
+
+MESSAGE_BYTES_MAX: Final = 17 << 20
+"""Of one WebSocket message: room for the largest frame of STOMP, whose limits count for its parts."""
+
+WEB_STOMP: Final = STOMP._replace(name="web-stomp")
 
 
 class WebContext(FrameContext, LoginContext, HealthContext, MetricsContext, Protocol):
@@ -149,7 +160,7 @@ class HttpDialogue:
             self._put(self._encoder.respond(204, headers=self._origins.preflight(request), body=b""))
             return
         route = route_of(request)
-        if route.call not in PROBES:
+        if route.call not in OPEN:
             check_type(request)
             if not await self._log_in(request):
                 return
@@ -169,6 +180,8 @@ class HttpDialogue:
             results = await self._context.pulls.settle(acks, self._session.user)
             rows = [{"ack_token": ack.text, "result": result} for ack, result in zip(acks, results, strict=True)]
             self._put(self._encoder.respond(200, {"acks": rows}))
+        elif route.call is Call.STOMP and not route.about:
+            await self._upgrade(request)
         elif route.call is Call.OPENAPI:
             self._put(self._encoder.respond(200, headers=[JSON], body=openapi_page()))
         elif route.call is Call.LIVEZ:
@@ -226,6 +239,25 @@ class HttpDialogue:
         pull = self._pull
         received = await pull.receive(queue, wanted, self._session.until_left)
         self._put(self._encoder.respond(200, {"messages": [pull.facts(one) for one in received]}))
+
+    async def _upgrade(self, request: HttpRequest) -> None:
+        """The connection becomes a WebSocket that carries STOMP."""
+        context, session = self._context, self._session
+        headers, _ = accept(request, SUBPROTOCOLS)
+        if self._gateway is not None:
+            self._leave_pull()
+            session.close_client()
+            context.logins.leave(session.user)
+            session.principal = session.user = None
+        self._put(self._http.switch(headers))
+        await session.outbox.drained()
+        if session.finishing:
+            return
+        limits = WebSocketLimits(message_bytes_max=MESSAGE_BYTES_MAX)
+        frames = WebSocketFrames(limits, is_text=True)
+        pipe = WebSocketPipe(self._pipe, frames, session.start, self._http.take_leftover())
+        session.switch(pipe, WEB_STOMP, self._login)
+        self._is_stream = True
 
     async def _decide(self, frames: list[Frame]) -> None:
         """Decide the frames of a request, and wait until it is answered."""
