@@ -20,6 +20,8 @@ class Call(Enum):
     EVENTS = auto()
     CONTROL = auto()
     OPENAPI = auto()
+    SCRIPT = auto()
+    """The client for browsers."""
     METRICS = auto()
     LIVEZ = auto()
     READYZ = auto()
@@ -47,12 +49,13 @@ ACTIONS: Final[Mapping[str, tuple[Call, str, tuple[str, ...]]]] = {
 PLAIN: Final[Mapping[Sequence[str], tuple[Call, tuple[str, ...]]]] = {
     ("v1", "acks"): (Call.ACKS, ("POST",)),
     ("v1", "openapi.json"): (Call.OPENAPI, ("GET", "HEAD")),
+    ("qmq.js",): (Call.SCRIPT, ("GET", "HEAD")),
     ("metrics",): (Call.METRICS, ("GET", "HEAD")),
     ("livez",): (Call.LIVEZ, ("GET", "HEAD")),
     ("readyz",): (Call.READYZ, ("GET", "HEAD")),
 }
 
-PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI})
+PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI, Call.SCRIPT})
 """Calls that need no login: what starts and watches a node has none, and they show no name of a destination."""
 
 OPEN: Final = PROBES | {Call.STOMP}

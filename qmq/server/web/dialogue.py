@@ -33,9 +33,9 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.dialogue import STOMP
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.server.stomp.login_exchange import LoginContext
+from qmq.server.web.files import JAVASCRIPT, file_of
 from qmq.server.web.health import HealthContext, livez, readyz
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
-from qmq.server.web.openapi import openapi_page
 from qmq.server.web.pulls import NoSource, Pulls, PullSession
 from qmq.server.web.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
@@ -183,7 +183,9 @@ class HttpDialogue:
         elif route.call is Call.STOMP and not route.about:
             await self._upgrade(request)
         elif route.call is Call.OPENAPI:
-            self._put(self._encoder.respond(200, headers=[JSON], body=openapi_page()))
+            self._put(self._encoder.respond(200, headers=[JSON], body=file_of("openapi.json")))
+        elif route.call is Call.SCRIPT:
+            self._put(self._encoder.respond(200, headers=[JAVASCRIPT], body=file_of("qmq.js")))
         elif route.call is Call.LIVEZ:
             self._put(self._encoder.respond(*livez(self._context)))
         elif route.call is Call.READYZ:
