@@ -86,6 +86,7 @@ WITHIN_WIRE: Mapping[str, set[str]] = {
     "stomp": set(),
     "http": set(),
     "websocket": {"http"},
+    "sockjs": {"http"},
 }
 
 # Path in qmq/wire → packages from outside the standard library that it may import.

@@ -14,7 +14,7 @@ import trio
 
 from qmq.environment import Pipe
 from qmq.server.clients.outbox import start_nothing
-from qmq.wire.websocket import WebSocketFrames
+from qmq.wire.websocket import WebSocketFrames, WebSocketInput
 from qmq.wire.websocket.frames import NORMAL_CLOSURE
 
 CLOSE_FRAME_SECONDS = 1.0
@@ -30,6 +30,7 @@ class WebSocketPipe:
     """
 
     __slots__ = (
+        "_begun",
         "_closed",
         "_closing",
         "_control",
@@ -57,6 +58,8 @@ class WebSocketPipe:
         self._leftover = leftover
         self._payload = b""
         """Received, and not yet returned."""
+        self._begun = bytearray()
+        """The beginning of a message, for `receive_messages`."""
         self._read_end = False
         self._farewell = b""
         """The answer to the close frame of the client, which `end_sending` sends: until then the session may send."""
@@ -92,28 +95,45 @@ class WebSocketPipe:
         if self._payload:
             await trio.lowlevel.checkpoint()
         while not self._payload:
-            if self._closed:
-                await trio.lowlevel.checkpoint()
-                raise trio.ClosedResourceError
-            if self._read_end:
-                await trio.lowlevel.checkpoint()
+            got = await self._read(bytes_max)
+            if got is None:
                 return b""
-            if self._leftover:
-                await trio.lowlevel.checkpoint()
-                data, self._leftover = self._leftover, b""
-            else:
-                data = await self._pipe.receive_some(bytes_max)
-            self._take(data)
+            self._payload = got.payload
         payload = self._payload
         self._payload = payload[bytes_max:]
         return payload[:bytes_max]
 
-    def _take(self, data: bytes) -> None:
+    async def receive_messages(self, bytes_max: int) -> list[bytes]:
+        """The whole messages that one read completes; an empty list at the end of the stream. Instead of
+        `receive_some`, for a protocol that is no stream. A message has the bound of the frames.
+        """
+        messages: list[bytes] = []
+        while not messages:
+            got = await self._read(bytes_max)
+            if got is None:
+                break
+            begin = 0
+            for end in got.ends:
+                messages.append(bytes(self._begun) + got.payload[begin:end])
+                self._begun.clear()
+                begin = end
+            self._begun += got.payload[begin:]
+        return messages
+
+    async def _read(self, bytes_max: int) -> WebSocketInput | None:
+        """One read; None after the end of the stream."""
+        if self._closed or self._read_end or self._leftover:
+            await trio.lowlevel.checkpoint()
+        if self._closed:
+            raise trio.ClosedResourceError
+        if self._read_end:
+            return None
+        data, self._leftover = self._leftover, b""
+        data = data or await self._pipe.receive_some(bytes_max)
         if not data:
             self._read_end = True
-            return
+            return None
         got = self._frames.receive(data)
-        self._payload = got.payload
         if got.close_code is not None:
             self._read_end = True
             self.close_code = got.close_code
@@ -121,6 +141,7 @@ class WebSocketPipe:
         elif got.reply and not self._closing:
             self._control = got.reply
             self._send_control()
+        return got
 
     def send_now(self, data: bytes) -> int:
         if self._closing or self._writing is not None or not data or not self._flush():
