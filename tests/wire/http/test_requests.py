@@ -4,7 +4,7 @@ import pytest
 
 from qmq.errors import LocalProtocolError
 from qmq.wire.http import HttpRefusal
-from tests.wire.http.support import SMALL, chunked, connection, only, post, request
+from tests.wire.http.support import SMALL, chunked, connection, only, post, refused, request
 
 
 def test_request_has_its_parts() -> None:
@@ -97,12 +97,42 @@ def test_blank_line_after_a_body_is_skipped_once() -> None:
         reader.next_request()
 
 
-def test_equal_heads_have_bodies_of_their_own() -> None:
+def test_heads_that_differ_in_their_length_have_bodies_of_their_own() -> None:
     reader = connection()
-    for body in (b"one", b"two", b"six"):
-        reader.receive(post(body))
+    for body in (b"one", b"two", b"", b"x" * 1000, b"12", b"two"):
+        reader.receive(post(body, "x: 1"))
         got = reader.next_request()
-        assert got is not None and got.body == body
+        assert got is not None and got == only(post(body, "x: 1"))
+        reader.respond(200)
+
+
+@pytest.mark.parametrize(
+    "second", ["", "+3", "3 3", "3, 3", "-3", "9" * 21, "3\r\nContent-Length: 3", "\xb2", "16777217"]
+)
+def test_length_after_an_equal_head_is_checked_as_every_other(second: str) -> None:
+    first = request("POST / HTTP/1.1", "Content-Length: 3", "x: 1", body=b"abc")
+    data = request("POST / HTTP/1.1", f"Content-Length: {second}", "x: 1", body=b"abc")
+    reader = connection(first)
+    reader.next_request()
+    reader.respond(200)
+    reader.receive(data)
+    with pytest.raises(HttpRefusal) as refusal:
+        reader.next_request()
+
+    assert refusal.value.status == refused(data).status
+
+
+def test_length_may_come_last_or_go() -> None:
+    reader = connection()
+    for data in (
+        request("GET / HTTP/1.1"),
+        request("GET / HTTP/1.1", "Content-Length:3 ", body=b"abc"),
+        request("GET / HTTP/1.1", "Content-Length: 4 ", body=b"abcd"),
+        request("GET / HTTP/1.1", "Content-Length:4 ", body=b"abcd"),
+        request("GET / HTTP/1.1"),
+    ):
+        reader.receive(data)
+        assert reader.next_request() == only(data)
         reader.respond(200)
 
 
