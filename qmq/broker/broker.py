@@ -126,11 +126,14 @@ class Broker:
 
     # Messages
 
-    def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
-        """Accept one message and decide who gets it. Call `SendLimits.check_send` first."""
+    def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> Message | None:
+        """Accept one message and decide who gets it. Call `SendLimits.check_send` first.
+
+        Returns the message; of an exchange the first of its copies, None if there is none.
+        """
         kind = envelope.kind
         if kind is QUEUE and self.queues.any_overflows and not self.queues.overflow.has_room(envelope, body, out):
-            return
+            return None
         if envelope.durable:
             sequence = self.next_sequence
             self.next_sequence = sequence + 1
@@ -138,20 +141,17 @@ class Broker:
             out.records.append(message)
             out.record_bytes += len(body) + len(envelope.headers) + RECORD_OVERHEAD_BYTES
         elif kind is EXCHANGE:
-            self._send_copies(envelope, body, now_us, out)
-            return
+            return self._send_copies(envelope, body, now_us, out)
         else:
             self.memory_sequence += 1
             message = Message(envelope, body, self.origin, -self.memory_sequence, now_us)
-        if out.sent is not None:
-            out.sent.append(message)
         totals, name = self.totals, envelope.destination
         (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += 1
         if kind is TOPIC:
             self.topic_router.publish(message, out)
             if envelope.copies:
                 self._send_copies(envelope, body, now_us, out)
-            return
+            return message
         if envelope.key is not None:
             self._learn(message, now_us)
         if kind is QUEUE:
@@ -164,15 +164,19 @@ class Broker:
                 self.send(copy, body, now_us, out)
         else:
             self.replies.send(message, out)
+        return message
 
-    def _send_copies(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
-        """Accept the copies of a message that has no record of its own.
+    def _send_copies(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> Message | None:
+        """Accept the copies of a message that has no record of its own; returns the first of them.
 
         One that its queue has by its dedup id is left out: bindings may have changed since the first attempt.
         """
+        first: Message | None = None
         for copy in envelope.copies:
             if copy.key is None or self.dedup.find(copy.key, now_us) is None:
-                self.send(copy, body, now_us, out)
+                sent = self.send(copy, body, now_us, out)
+                first = first or sent
+        return first
 
     def send_run(self, envelope: Envelope, bodies: list[bytes], out: Outcome) -> bool:
         """`check_send` and `send` for many messages to one destination at once, accepted at `out.now_us`.
@@ -310,8 +314,12 @@ class Broker:
         for held in frames:
             if id(held) in known or transactions.is_appended(held, now_us, elsewhere):
                 out.repeats = True
+                if out.sent is not None:
+                    out.sent.append((None, True))
             elif held.envelope is not None:
-                self.send(held.envelope, held.body, now_us, out)
+                message = self.send(held.envelope, held.body, now_us, out)
+                if out.sent is not None:
+                    out.sent.append((message, False))
             elif held.delivery is not None and held.delivery.tag in self.queues.deliveries:
                 if held.is_ack:
                     if level >= QUORUM:

@@ -194,7 +194,9 @@ class StompGateway:
         elif frame.receipt is not None and envelope.kind is DestinationKind.REPLY:
             # Without a receipt it is dropped: a requester that has left must not cost its worker the connection.
             self._broker.replies.check(envelope.destination)
-        self._broker.send(envelope, frame.body, now_us, out)
+        message = self._broker.send(envelope, frame.body, now_us, out)
+        if out.sent is not None:
+            out.sent.append((message, False))
         return plan.level
 
     def _send_run(self, plan: SendPlan, frames: list[Frame], start: int, out: Outcome) -> int:

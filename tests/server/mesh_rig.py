@@ -12,6 +12,7 @@ from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
     DestinationSettings,
+    HttpListenerSettings,
     LimitSettings,
     ListenerSettings,
     MeshSettings,
@@ -30,6 +31,7 @@ from tests.support.world import SimulatedWorld
 
 CLIENT_PORT = 61613
 MESH_PORT = 61614
+WEB_PORT = 61680
 
 
 def host_of(index: int) -> str:
@@ -180,6 +182,7 @@ class MeshRig:
         settings = NodeSettings(
             name=name,
             stomp=(ListenerSettings(address=Address(host_of(self.names.index(name)), CLIENT_PORT)),),
+            http=(HttpListenerSettings(address=Address(host_of(self.names.index(name)), WEB_PORT)),),
             limits=self._limits,
             mesh=self._mesh.model_copy(update=self.mesh_changes.get(name, {})),
             **{

@@ -5,7 +5,7 @@ node writes receipts only then. A session of requests has no subscription, so it
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from qmq.broker.messages.message import Message
@@ -14,7 +14,6 @@ from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
 from qmq.gateways.http.messages import NoMessages
 from qmq.wire.http import HttpConnection, HttpRefusal
-from qmq.wire.stomp import Frame
 
 JSON: Final = ("content-type", "application/json")
 COMMON: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
@@ -39,6 +38,9 @@ STATUSES: Final[Mapping[str, int]] = {
     "body-too-large": 413,
     "transaction-too-large": 413,
     "transaction-too-long": 413,
+    "header-line-too-long": 431,
+    "headers-too-large": 431,
+    "too-many-headers": 431,
     "unroutable": 422,
     "queue-full": 429,
     "queue-paused": 429,
@@ -86,9 +88,8 @@ class HttpEncoder(NoMessages):
         self._http = http
         self.is_due = False
         """A response is due: the request was read."""
-        self.frames: Sequence[Frame] = ()
-        """The SENDs of the request."""
-        self.sent: list[Message] = []
+        self.sent: list[tuple[Message | None, bool]] = []
+        """What became of them; empty where all of them were appended before. See `Outcome`."""
         self.on_response: Callable[[], object] = bool
         """Called when the response is written."""
         self.cors: Lines = ()
@@ -97,7 +98,6 @@ class HttpEncoder(NoMessages):
     def begin(self) -> None:
         """A request was read."""
         self.is_due = True
-        self.frames = ()
         self.sent = []
         self.cors = ()
 
@@ -121,27 +121,12 @@ class HttpEncoder(NoMessages):
         return self.respond(201, {"messages": self._rows(copies)})
 
     def _rows(self, copies: int) -> list[dict[str, Any]]:
-        """One row for each SEND, in order. What is missing among the sent messages was appended before."""
+        """One row for each SEND, in order."""
         rows: list[dict[str, Any]] = []
-        sent = self.sent
-        at = 0
-        for frame in self.frames:
-            if frame.head.command != "SEND":
-                continue
-            row: dict[str, Any] = {"id": None, "copies": copies, "duplicate": True}
-            if at < len(sent) and sent[at].body is frame.body:
-                message = sent[at]
-                row = {
-                    "id": message.message_id,
-                    "copies": copies if message.sequence > 0 else 0,
-                    "duplicate": False,
-                }
-                at += 1
-                # Copies to bound queues follow their message.
-                destination = frame.head.headers["destination"]
-                while at < len(sent) and sent[at].body is frame.body and sent[at].envelope.destination != destination:
-                    at += 1
-            rows.append(row)
+        for message, is_duplicate in self.sent or [(None, True)]:
+            is_kept = is_duplicate or (message is not None and message.sequence > 0)
+            id = None if message is None else message.message_id
+            rows.append({"id": id, "copies": copies if is_kept else 0, "duplicate": is_duplicate})
         return rows
 
     def response(self, receipt: str, lines: Lines, body: bytes) -> bytes:

@@ -109,8 +109,8 @@ class FrameLoop:
         self._connection = connection
         # Whether the last decision lets other tasks select for many fanout subscribers.
         self._is_costly = False
-        self.sent: list[Message] | None = None
-        """Collects the messages of the client, if its answers name them."""
+        self.sent: list[tuple[Message | None, bool]] | None = None
+        """Collects what became of the client's SENDs, if its answers name that; see `Outcome`."""
         # Whether more frames of the read follow when these are decided.
         self._is_portion = False
 
