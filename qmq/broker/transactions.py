@@ -49,10 +49,10 @@ class Transactions:
         """Keep one frame until COMMIT. Raises Refused when there is no such transaction, or no room."""
         limits = self._send_limits.limits
         frames = self._frames(session_id, name)
-        if len(frames) >= limits.transaction_frames_max:
-            most = limits.transaction_frames_max
-            raise Refused("transaction-too-long", f"A transaction has at most {most} frames.")
         session = self._sessions[session_id]
+        most = max(limits.transaction_frames_max, session.transaction_frames_max)
+        if len(frames) >= most:
+            raise Refused("transaction-too-long", f"A transaction has at most {most} frames.")
         if session.held_bytes + held.bytes > limits.transaction_bytes_max:
             most = limits.transaction_bytes_max
             raise Refused("transaction-too-large", f"The open transactions of a connection hold at most {most} bytes.")

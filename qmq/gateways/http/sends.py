@@ -13,7 +13,7 @@ from typing import Any, Final
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS
 from qmq.wire.http import HttpRefusal, HttpRequest
-from qmq.wire.stomp import Frame, Head, Version
+from qmq.wire.stomp import Frame, Head, Limits, Version
 
 MESSAGES_MAX: Final = 10_000
 """Of one batch. It is decided and written as a whole."""
@@ -59,13 +59,18 @@ def is_batch(request: HttpRequest) -> bool:
     return _media_type(request) == "application/json" and b'"messages"' in request.body
 
 
-def sends_of(request: HttpRequest, destination: str) -> list[Frame]:
-    """The frames of the request: one SEND, or BEGIN, the SENDs of a batch, and COMMIT. Raises Refused, HttpRefusal."""
+def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Frame]:
+    """The frames of the request: one SEND, or BEGIN, the SENDs of a batch, and COMMIT. `limits` are those of STOMP.
+
+    Raises Refused, HttpRefusal.
+    """
     if is_batch(request):
         batch = _batch_of(request)
         if batch is not None:
-            return _frames_of_batch(batch, destination)
+            return _frames_of_batch(batch, destination, limits)
     headers = _headers_of_request(request, destination)
+    _check_headers(headers, limits)
+    _check_body(request.body, limits)
     return [Frame(Head("SEND", headers, Version.V12), request.body, RECEIPT)]
 
 
@@ -84,7 +89,7 @@ def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     raise Refused("bad-body", 'A batch is {"messages": [{"body": …}, …]} in JSON, with receipt_level if that is asked.')
 
 
-def _frames_of_batch(batch: dict[str, Any], destination: str) -> list[Frame]:
+def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) -> list[Frame]:
     messages = batch["messages"]
     if not 1 <= len(messages) <= MESSAGES_MAX:
         raise Refused("bad-body", f"A batch has 1 to {MESSAGES_MAX} messages.")
@@ -96,12 +101,14 @@ def _frames_of_batch(batch: dict[str, Any], destination: str) -> list[Frame]:
     for number, message in enumerate(messages):
         try:
             headers, body = _message_of(message, destination)
+            _check_body(body, limits)
+            key = tuple(headers.items())
+            head = heads.get(key)
+            if head is None:
+                _check_headers(headers, limits)
+                head = heads[key] = Head("SEND", headers, Version.V12)
         except Refused as refused:
             raise Refused(refused.code, f"messages[{number}]: {refused.message}") from None
-        key = tuple(headers.items())
-        head = heads.get(key)
-        if head is None:
-            head = heads[key] = Head("SEND", headers, Version.V12)
         frames.append(Frame(head, body, None))
     frames.append(Frame(Head("COMMIT", commit, Version.V12), b"", RECEIPT))
     return frames
@@ -168,6 +175,22 @@ def _headers_of_request(request: HttpRequest, destination: str) -> Headers:
 def _check_name(name: str) -> None:
     if not name or name in NOT_HERE:
         raise Refused("bad-header", f"The header {name!r} is the node's own; options have names of their own.")
+
+
+def _check_headers(headers: Headers, limits: Limits) -> None:
+    """Refuse what a STOMP client could not send, and perhaps not read."""
+    sizes = [len(name.encode(errors="replace")) + len(value.encode(errors="replace")) for name, value in headers.items()]
+    if len(sizes) > limits.header_count_max:
+        raise Refused("too-many-headers", f"A message has at most {limits.header_count_max} headers.")
+    if max(sizes) > limits.header_line_bytes_max:
+        raise Refused("header-line-too-long", f"A header has at most {limits.header_line_bytes_max} bytes.")
+    if sum(sizes) > limits.header_bytes_max:
+        raise Refused("headers-too-large", f"The headers of a message have at most {limits.header_bytes_max} bytes.")
+
+
+def _check_body(body: bytes, limits: Limits) -> None:
+    if len(body) > limits.body_bytes_max:
+        raise Refused("body-too-large", f"The body of a message has at most {limits.body_bytes_max} bytes.")
 
 
 def _text(name: str, value: object) -> str:

@@ -24,7 +24,7 @@ from qmq.gateways.http.origins import Origins, check_type
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder, encode_refusal
 from qmq.gateways.http.routes import OPEN, Call, Route, route_of
-from qmq.gateways.http.sends import is_batch, sends_of
+from qmq.gateways.http.sends import MESSAGES_MAX, is_batch, sends_of
 from qmq.gateways.stomp import StompGateway
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
@@ -39,7 +39,7 @@ from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
 from qmq.server.web.pulls import NoSource, Pulls, PullSession
 from qmq.server.web.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
-from qmq.wire.stomp import Frame, Version
+from qmq.wire.stomp import Frame, Limits, Version
 from qmq.wire.websocket import WebSocketFrames, WebSocketLimits, accept
 
 BODY_BYTES_MAX: Final = 16 << 20
@@ -76,6 +76,7 @@ class WebContext(FrameContext, LoginContext, HealthContext, MetricsContext, Prot
 
     event_data: EventData
     pulls: Pulls
+    wire_limits: Limits
 
     def received_vector(self) -> Vector: ...
 
@@ -200,11 +201,13 @@ class HttpDialogue:
     # Calls
 
     async def _send(self, request: HttpRequest, destination: str) -> None:
+        context = self._context
         if len(request.body) > THREAD_BYTES and is_batch(request):
-            frames = await self._context.environment.run_blocking(partial(sends_of, request, destination))
+            frames = await context.environment.run_blocking(
+                partial(sends_of, request, destination, context.wire_limits)
+            )
         else:
-            frames = sends_of(request, destination)
-        self._encoder.frames = frames
+            frames = sends_of(request, destination, context.wire_limits)
         await self._decide(frames)
 
     async def _stream(self, request: HttpRequest, destination: str) -> None:
@@ -326,6 +329,7 @@ class HttpDialogue:
         )
         self._frames = FrameLoop(context, session, self._gateway, NoSource())
         session.begin()
+        context.broker.sessions[session.id].transaction_frames_max = MESSAGES_MAX
         context.admission.decided(self._login)
         if session.user is not None:
             context.audit("login", user=session.user, address=session.peer_address, authenticator=session.authenticator)
