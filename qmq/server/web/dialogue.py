@@ -239,10 +239,12 @@ class HttpDialogue:
 
     async def _receive(self, request: HttpRequest, queue: str) -> None:
         wanted = receive_of(request)
-        if self._pull is None:
+        if self._pull is None or self._pull.has_ended:
             self._pull = await self._context.pulls.open(self._session)
         pull = self._pull
         received = await pull.receive(queue, wanted, self._session.until_left)
+        if self._session.finishing:
+            return
         self._put(self._encoder.respond(200, {"messages": [pull.facts(one) for one in received]}))
 
     async def _upgrade(self, request: HttpRequest) -> None:
@@ -423,6 +425,7 @@ class HttpDialogue:
         self._context.admission.decided(self._login)
         self._checking.cancel()
         self._responded.set()
+        self._leave_pull()
 
     def stop(self) -> None:
         self._context.beats.forget(self._watch)
