@@ -86,10 +86,10 @@ def fanouts(prefix: str, **options: Any) -> None:
 @mesh_options
 @rates_option
 def subscribers(destination: str | None, **options: Any) -> None:
-    """List the subscribers of a destination, or without DESTINATION all subscriptions.
+    """List the subscribers of a destination.
 
     DESTINATION is /queue/NAME, /topic/NAME or /fanout/NAME. For a topic, subscriptions to matching patterns are listed,
-    too.
+    too. Without DESTINATION, all subscriptions are listed.
     """
     heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT", "DELIVERED", "ACKNOWLEDGED"]
     heads += ["DELIVERED/S", "ACKNOWLEDGED/S"]

@@ -96,8 +96,8 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
     if not facts.pop("is_whole"):
         unknown.insert(0, "the end: the search has stopped at its bound")
     if not (facts["events"] or facts["messages"]):
-        all_gone = "it is forgotten" if copies else "no node that answered knows this message-id"
-        unknown.insert(0, f"everything: {all_gone}")
+        why = "it is forgotten" if copies else "no node that answered knows this message-id"
+        unknown.insert(0, f"everything: {why}")
     elif not _has_acceptance(facts):
         unknown.insert(0, "acceptance and what followed at once: no journal that was asked reaches back so far")
     in_flight = [consumer for one in found.values() for consumer in one["in_flight"]]

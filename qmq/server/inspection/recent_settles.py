@@ -21,7 +21,7 @@ NAMED_MAX: Final = 16
 """Connections of one entry."""
 
 
-class Peer(Protocol):
+class KnownSession(Protocol):
     """See `qmq.server.clients.session`."""
 
     @property
@@ -34,7 +34,7 @@ class Peer(Protocol):
 class RecentSettles:
     """Of the present life of this node."""
 
-    def __init__(self, node: str, sessions: Mapping[int, Peer]) -> None:
+    def __init__(self, node: str, sessions: Mapping[int, KnownSession]) -> None:
         self._node = node
         self._sessions = sessions
         # (last record, first record, session or sessions), in the order of the journal.
