@@ -114,31 +114,14 @@ class FrameLoop:
         # Whether more frames of the read follow when these are decided.
         self._is_portion = False
 
-    async def obey(self, frames: list[Frame]) -> None:
-        """Decide the frames of one read. Wait for the rates of the client, and for what the gateway names."""
-        if self._session.allowance.is_limited:
+    async def obey(self, frames: list[Frame], *, is_paid: bool = False) -> None:
+        """Decide the frames of one read. When the gateway pauses, wait for what it names.
+
+        Unless it `is_paid`, wait before for the rates of the client.
+        """
+        if self._session.allowance.is_limited and not is_paid:
             await self._obey_in_portions(frames)
-        else:
-            await self._obey(frames)
-
-    async def _obey_in_portions(self, frames: list[Frame]) -> None:
-        context, session = self._context, self._session
-        is_last = False
-        while not is_last:
-            session.waits_for_slot = True
-            count = await context.usages.portion(session.allowance, frames, session.bytes_in)
-            await context.slot(session.id, asks=only_requests(frames[:count]))
-            session.waits_for_slot = False
-            if session.ending or session.finishing:
-                return
-            is_last = count == len(frames)
-            self._is_portion = not is_last
-            await self._obey(frames[:count])
-            if self._gateway.is_atomic and self._gateway.has_refused:
-                return
-            frames = frames[count:]
-
-    async def _obey(self, frames: list[Frame]) -> None:
+            return
         paused = self._decide(frames)
         if paused is None:
             return
@@ -174,6 +157,23 @@ class FrameLoop:
                 if session.ending:
                     return
                 paused = self._decide(left)
+
+    async def _obey_in_portions(self, frames: list[Frame]) -> None:
+        context, session = self._context, self._session
+        is_last = False
+        while not is_last:
+            session.waits_for_slot = True
+            count = await context.usages.portion(session.allowance, frames, session.bytes_in)
+            await context.slot(session.id, asks=only_requests(frames[:count]))
+            session.waits_for_slot = False
+            if session.ending or session.finishing:
+                return
+            is_last = count == len(frames)
+            self._is_portion = not is_last
+            await self.obey(frames[:count], is_paid=True)
+            if self._gateway.is_atomic and self._gateway.has_refused:
+                return
+            frames = frames[count:]
 
     async def control(self, headers: Mapping[str, str], body: bytes) -> ControlResponse | Refused:
         """The response to a control request of the client, a SEND with these headers and body; or why there is none."""
