@@ -179,7 +179,7 @@ def _check_name(name: str) -> None:
 
 def _check_headers(headers: Headers, limits: Limits) -> None:
     """Refuse what a STOMP client could not send, and perhaps not read."""
-    sizes = [len(name.encode(errors="replace")) + len(value.encode(errors="replace")) for name, value in headers.items()]
+    sizes = [len(f"{name}{value}".encode(errors="replace")) for name, value in headers.items()]
     if len(sizes) > limits.header_count_max:
         raise Refused("too-many-headers", f"A message has at most {limits.header_count_max} headers.")
     if max(sizes) > limits.header_line_bytes_max:
