@@ -90,6 +90,7 @@ from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.web.pulls import Pulls
 from qmq.server.web.samples import Samples
+from qmq.server.web.sockjs import SockJsSessions
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
@@ -203,6 +204,7 @@ class NodeParts:
         self.web_addresses: list[tuple[str, int]] = []
         self.event_data = EventData()
         self.pulls = Pulls(self)
+        self.sockjs = SockJsSessions(self)
         self.started_seconds = trio.current_time()
         self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
         self.traffic = Traffic()

@@ -37,6 +37,7 @@ from qmq.server.web.files import JAVASCRIPT, file_of
 from qmq.server.web.health import HealthContext, livez, readyz
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
 from qmq.server.web.pulls import NoSource, Pulls, PullSession
+from qmq.server.web.sockjs import RAW, SockJsSessions
 from qmq.server.web.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
 from qmq.wire.stomp import Frame, Limits, Version
@@ -76,6 +77,7 @@ class WebContext(FrameContext, LoginContext, HealthContext, MetricsContext, Prot
 
     event_data: EventData
     pulls: Pulls
+    sockjs: SockJsSessions
     wire_limits: Limits
 
     def received_vector(self) -> Vector: ...
@@ -181,8 +183,8 @@ class HttpDialogue:
             results = await self._context.pulls.settle(acks, self._session.user)
             rows = [{"ack_token": ack.text, "result": result} for ack, result in zip(acks, results, strict=True)]
             self._put(self._encoder.respond(200, {"acks": rows}))
-        elif route.call is Call.STOMP and not route.about:
-            await self._upgrade(request)
+        elif route.call is Call.STOMP:
+            await self._stomp(request, route.about)
         elif route.call is Call.OPENAPI:
             self._put(self._encoder.respond(200, headers=[JSON], body=file_of("openapi.json")))
         elif route.call is Call.SCRIPT:
@@ -247,8 +249,28 @@ class HttpDialogue:
             return
         self._put(self._encoder.respond(200, {"messages": [pull.facts(one) for one in received]}))
 
-    async def _upgrade(self, request: HttpRequest) -> None:
-        """The connection becomes a WebSocket that carries STOMP."""
+    async def _stomp(self, request: HttpRequest, below: str) -> None:
+        """STOMP for browsers: over a WebSocket, or over SockJS."""
+        session = self._session
+        is_websocket = below in ("", RAW)
+        if is_websocket or below.endswith(f"/{RAW}"):
+            websocket = await self._upgrade(request)
+            if session.finishing:
+                return
+            self._is_stream = True
+            if is_websocket:
+                session.switch(websocket, WEB_STOMP, self._login)
+            else:
+                await self._context.sockjs.serve_websocket(websocket, session)
+                session.finish()
+            return
+        await self._context.sockjs.serve(request, self._http, self._encoder, session, self._pipe, self._put)
+        if self._http.must_close:
+            self._is_stream = True
+            session.finish()
+
+    async def _upgrade(self, request: HttpRequest) -> WebSocketPipe:
+        """The connection becomes a WebSocket."""
         context, session = self._context, self._session
         headers, _ = accept(request, SUBPROTOCOLS)
         if self._gateway is not None:
@@ -256,15 +278,13 @@ class HttpDialogue:
             session.close_client()
             context.logins.leave(session.user)
             session.principal = session.user = None
+            self._gateway = None
+        self._encoder.is_due = False
         self._put(self._http.switch(headers))
         await session.outbox.drained()
-        if session.finishing:
-            return
         limits = WebSocketLimits(message_bytes_max=MESSAGE_BYTES_MAX)
         frames = WebSocketFrames(limits, is_text=True)
-        pipe = WebSocketPipe(self._pipe, frames, session.start, self._http.take_leftover())
-        session.switch(pipe, WEB_STOMP, self._login)
-        self._is_stream = True
+        return WebSocketPipe(self._pipe, frames, session.start, self._http.take_leftover())
 
     async def _decide(self, frames: list[Frame]) -> None:
         """Decide the frames of a request, and wait until it is answered."""
