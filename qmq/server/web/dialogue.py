@@ -6,14 +6,13 @@ was checked is remembered while the connection sends the same credentials.
 """
 
 import base64
-import binascii
 from collections.abc import Collection
 from functools import partial
 from typing import Final, Protocol
 
 import trio
 
-from qmq.auth.credentials import Credentials
+from qmq.auth.credentials import Credentials, Grant
 from qmq.config import HttpListenerSettings
 from qmq.dots import Vector
 from qmq.environment import Pipe
@@ -52,11 +51,11 @@ THREAD_BYTES: Final = 128 << 10
 FRAMES_AT_ONCE: Final = 256
 """SENDs that are decided in one turn of the event loop."""
 
+REQUEST_SECONDS: Final = 60.0
+"""From the first byte of a request to its last one, and for a response of which the client reads nothing."""
+
 IDLE_SECONDS: Final = 75.0
 """Between two requests. Longer than the usual 60 seconds of proxies, which must not send into a closed connection."""
-
-REQUEST_SECONDS: Final = 60.0
-"""From the first byte of a request to its last one."""
 
 HEARTBEAT_SECONDS: Final = 15.0
 """Of a stream; proxies end connections that are silent for 30 to 60 seconds."""
@@ -99,8 +98,8 @@ class HttpDialogue:
         assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
         self._origins = Origins(listener.served_hosts(context.logins.serves_anonymous(listener)), listener.origins)
         self.ahead = b""
-        self.awaits_frame = False
         self.keep_open = False
+        self._awaits_request = False
         self._gateway: StompGateway | None = None
         self._frames: FrameLoop | None = None
         self._said: str | None = None
@@ -111,11 +110,19 @@ class HttpDialogue:
         self._since = trio.current_time()
         self._is_busy = False
         self._is_stream = False
+        self._route: Route | None = None
+        """That of the request whose head was checked, while it is not answered."""
+        self._bytes_read = 0
+        """Of responses, by the client."""
         self._pull: PullSession | None = None
 
     @property
     def unfinished_bytes(self) -> int:
         return self._http.unfinished_bytes
+
+    @property
+    def awaits_frame(self) -> bool:
+        return self._awaits_request or (self._pull is not None and self._pull.has_in_flight)
 
     def start(self) -> None:
         self._since = trio.current_time()
@@ -127,49 +134,69 @@ class HttpDialogue:
         self._http.receive(data)
 
     async def respond(self) -> None:
-        while not self._is_stream and not self._session.finishing:
+        session, http = self._session, self._http
+        while not self._is_stream and not session.finishing:
+            if session.outbox.size:
+                await session.outbox.drained()
+                if session.finishing:
+                    return
             try:
-                request = self._http.next_request()
+                request = http.next_request()
             except HttpRefusal as refusal:
                 self._encoder.begin()
                 self._put(self._encoder.error(refusal))
-                self._session.finish()
+                session.finish()
                 return
-            self._put(self._http.interim())
-            if request is None:
+            head = request or http.head
+            if head is None:
                 return
-            self.awaits_frame = False
             self._is_busy = True
-            self._encoder.begin()
             try:
-                await self._serve(request)
+                if self._route is None and not await self._check_head(head):
+                    pass
+                elif request is None:
+                    self._put(http.interim())
+                    return
+                else:
+                    route, self._route = self._route, None
+                    assert route is not None
+                    await self._run(route, request)
             except (Refused, ProtocolError) as error:
+                self._route = None
                 self._put(self._encoder.error(error))
             finally:
                 self._is_busy = False
-                self._since = trio.current_time()
-            if self._http.must_close and not self._is_stream:
-                self._session.finish()
+                if request is not None:
+                    self._awaits_request = False
+                    self._since = trio.current_time()
+            if http.must_close and not self._is_stream:
+                session.finish()
 
     def _put(self, data: bytes) -> None:
         if data:
             self._session.outbox.put_answer(data)
             self._session.outbox.flush()
 
-    async def _serve(self, request: HttpRequest) -> None:
-        """Respond to one request, or begin its stream. Raises Refused and ProtocolError for the caller to answer."""
-        self._encoder.cors = self._origins.check(request)
-        if request.method == "OPTIONS" and self._encoder.cors:
-            self._put(self._encoder.respond(204, headers=self._origins.preflight(request), body=b""))
-            return
-        route = route_of(request)
+    async def _check_head(self, head: HttpRequest) -> bool:
+        """Admit a request before its body is held; False when it is answered, or the client has left.
+
+        Raises Refused and ProtocolError for the caller to answer.
+        """
+        self._encoder.begin()
+        self._encoder.cors = self._origins.check(head)
+        if head.method == "OPTIONS" and self._encoder.cors:
+            self._put(self._encoder.respond(204, headers=self._origins.preflight(head), body=b""))
+            return False
+        route = route_of(head)
         if route.call not in OPEN:
-            check_type(request)
-            if not await self._log_in(request):
-                return
-        await self._run(route, request)
+            check_type(head)
+            if not await self._log_in(head):
+                return False
+        self._route = route
+        return True
 
     async def _run(self, route: Route, request: HttpRequest) -> None:
+        """Respond to one request, or begin its stream. Raises Refused and ProtocolError for the caller to answer."""
         if route.call is Call.SEND:
             await self._send(request, route.about)
         elif route.call is Call.EVENTS:
@@ -317,6 +344,7 @@ class HttpDialogue:
         self._login.is_silent = False
         context.admission.check_open()
         self._checking = trio.CancelScope()
+        grant: Grant | None = None
         try:
             with self._checking:
                 grant = await context.logins.check(
@@ -326,7 +354,8 @@ class HttpDialogue:
             login = self._credentials(said).login
             context.refusals.note(session.peer_address, refused, login, is_user=context.logins.is_user(login))
             raise
-        if self._checking.cancelled_caught or session.finishing:
+        if session.finishing:
+            context.logins.leave(None if grant is None else grant.principal.name)
             return False
         if self._gateway is not None:
             self._leave_pull()
@@ -368,7 +397,7 @@ class HttpDialogue:
         if scheme.lower() == "basic":
             try:
                 login, colon, passcode = base64.b64decode(value, validate=True).decode().partition(":")
-            except (binascii.Error, UnicodeDecodeError):
+            except ValueError:
                 colon = ""
             if not colon:
                 raise HttpRefusal(400, "bad-header", "The header Authorization has no name and passcode in base64.")
@@ -399,11 +428,19 @@ class HttpDialogue:
         if session.finishing or self._is_stream:
             return None
         limits = self._context.limits
-        if not self._is_busy:
+        if session.outbox.size:
+            if session.bytes_out != self._bytes_read:
+                self._bytes_read = session.bytes_out
+                self._since = now
+            elif now >= self._since + REQUEST_SECONDS:
+                session.finish()
+                return None
+        elif not self._is_busy:
             is_idle = self._http.is_idle
             seconds = (limits.login_seconds if self._gateway is None else IDLE_SECONDS) if is_idle else REQUEST_SECONDS
             if now >= self._since + seconds:
                 if not is_idle:
+                    self._http.refuse()
                     self._encoder.begin()
                     self._put(self._encoder.error(HttpRefusal(408, "request-timeout", "The request takes too long.")))
                 session.finish()
@@ -436,7 +473,7 @@ class HttpDialogue:
     # Ends
 
     def note_stop(self) -> None:
-        self.awaits_frame = self._is_busy or self._http.is_amid_request
+        self._awaits_request = self._is_busy or self._http.is_amid_request
 
     def release(self) -> None:
         pass

@@ -302,6 +302,7 @@ class PullSession:
                     frames.append(settling(tag, ack, receipt))
                     due[receipt] = number
             receipts_due.update(due)
+            self._encoder.refused = None
             await self._loop.obey(frames)
         while not self._encoder.refused and not receipts_due.isdisjoint(due) and not self._session.finishing:
             self._dialogue.changed.clear()

@@ -111,6 +111,11 @@ class HttpConnection:
             raise
         return None
 
+    def refuse(self) -> None:
+        """The caller refuses a request of which a part has arrived, as `next_request` does: one response can be made."""
+        self._forget()
+        self._state = HttpState.REFUSED
+
     def interim(self) -> bytes:
         """Bytes to send now, so that the client sends the body; b"" when none are due."""
         data, self._interim = self._interim, b""
