@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from qmq.config import User
 from qmq.server.clients.admission import CONNECT_SECONDS, LOGINS_AT_ONCE, TURNED_AWAY_MIN
-from tests.server.rig import Rig, send, subscribe
+from tests.server.rig import Rig, eventually, send, subscribe
 
 CLIENTS = 5_000
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
@@ -68,7 +68,7 @@ async def storm(rig: Rig, host_of: Callable[[int], str], login: str = "", count:
     return found
 
 
-async def test_a_storm_from_many_hosts_gets_in_and_leaves_other_clients_their_turns(
+async def test_a_storm_from_many_hosts_gets_in_and_delays_no_other_client(
     autojump_clock: MockClock,
 ) -> None:
     limits = {"connections_per_user_max": 2 * CLIENTS}
@@ -85,16 +85,27 @@ async def test_a_storm_from_many_hosts_gets_in_and_leaves_other_clients_their_tu
                 await other.messages(1)
                 waits.append(trio.current_time() - began)
 
-        turns = LoginsPerTurn(rig)
-        trio.lowlevel.add_instrument(turns)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(go_on)
             found = await storm(rig, many_addresses, LOGIN)
             nursery.cancel_scope.cancel()
-        trio.lowlevel.remove_instrument(turns)
 
         assert found == {"CONNECTED": CLIENTS}
         assert max(waits) < 0.2
+
+
+async def test_logins_that_arrive_together_leave_other_clients_their_turns(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        clients = [await rig.dial(many_addresses(number)) for number in range(300)]
+        await trio.sleep(1)
+        rig.fabric.latency_seconds = rig.fabric.odd_chunks = 0.0
+        turns = LoginsPerTurn(rig)
+        trio.lowlevel.add_instrument(turns)
+        for client in clients:
+            client.pipe.send_now(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+        await eventually(lambda: len(rig.alive.sessions) == 300)
+        trio.lowlevel.remove_instrument(turns)
+
         assert turns.most <= LOGINS_AT_ONCE
 
 

@@ -153,15 +153,16 @@ async def test_a_new_limit_counts_at_once_and_a_deleted_one_ends_the_wait(autoju
         assert await seconds_for(ann, 100) < 0.5
         change = rig.alive.definitions.change
 
-        await change({Key("limit", "user:ann"): {"messages_per_second_max": 1}})
-        await ann.send(*[send("/queue/q", "", str(number)) for number in range(100)])
+        await change({Key("limit", "user:ann"): {"bytes_per_second_max": 1024}})
+        await seconds_for(ann, 1)
+        began = trio.current_time()
+        await ann.send(*[send("/queue/q", "x" * 1000, str(number)) for number in range(100)])
         await trio.sleep(10)
         await change({Key("limit", "user:ann"): None})
 
-        began = trio.current_time()
         for number in range(100):
             assert await ann.receipt() == str(number)
-        assert trio.current_time() - began < 0.5
+        assert 10 <= trio.current_time() - began < 10.5
 
 
 async def test_a_limit_of_bytes_does_not_count_what_came_before_it(autojump_clock: MockClock) -> None:
