@@ -200,6 +200,30 @@ async def test_a_node_that_is_killed_before_it_drops_them_completes_that_at_its_
         await until_depth(mesh, "b", 0)
 
 
+async def test_a_node_drops_nothing_before_it_has_heard_the_node_that_deleted(autojump_clock: MockClock) -> None:
+    mesh = MeshRig("a", "b", "c")
+    # What is sent to c after the deletion is older by its clock.
+    mesh.skews_us["c"] = -1_800_000_000
+    async with mesh.run():
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "before")
+        await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+        await until_alike(mesh)
+        await fill(mesh, "c", "after")
+        await mesh.kill("a")
+        await mesh.kill("c")
+
+        await mesh.start("c")
+        await passed()
+        assert await depth(mesh, "c") == 2
+
+        await mesh.start("a")
+        await until_depth(mesh, "c", 1)
+        await passed()
+        assert await depth(mesh, "c") == 1
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.2])
 async def test_a_deletion_that_a_kill_interrupts_can_be_made_again(autojump_clock: MockClock, seconds: float) -> None:
     async with MeshRig("a", "b").run() as mesh:
