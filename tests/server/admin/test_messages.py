@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.dots import Dot
 from qmq.server.inspection import messages
 from qmq.server.inspection.message_search import JournalTrace
@@ -173,6 +174,29 @@ async def test_a_trace_says_why_a_message_is_a_dead_letter_and_where_it_was_move
         assert facts["events"][1]["reason"] == "rejected"
         assert kinds(moved) == [("accepted", "a"), ("moved", "a")]
         assert moved["events"][0]["from"] == name
+
+
+async def test_a_trace_names_all_dead_letters_that_an_exchange_made_of_a_message(autojump_clock: MockClock) -> None:
+    to_all = DestinationPolicy(pattern=Q, dead_letter="/exchange/amq.fanout")
+    rig = Rig(destinations=DestinationSettings(policies=(to_all,)))
+    async with rig.run():
+        client = await rig.connect()
+        for queue in (OTHER, DEAD):
+            await ask(client, f"bind{queue}", source="/exchange/amq.fanout")
+        await fill(client, "1")
+        name = await id_of(client)
+        await client.send(subscribe(Q, ack="client-individual"))
+        message = await client.next("MESSAGE")
+        await client.send(f"NACK\nid:{message.head.headers['ack']}\nrequeue:false\nreceipt:n\n\n")
+        while await client.receipt() != "n":
+            pass
+
+        facts = await ask(client, f"trace/{name}")
+        letters = [await id_of(client, queue) for queue in (DEAD, OTHER)]
+
+        assert kinds(facts) == [("accepted", "a"), ("dead-lettered", "a"), ("dead-lettered", "a")]
+        said = [(one["destination"], one["as"], one["reason"]) for one in facts["events"][1:]]
+        assert said == [(DEAD, letters[0], "rejected"), (OTHER, letters[1], "rejected")]
 
 
 async def test_a_trace_names_the_nodes_that_do_not_answer(autojump_clock: MockClock) -> None:
