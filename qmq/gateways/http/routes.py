@@ -20,6 +20,7 @@ class Call(Enum):
     EVENTS = auto()
     CONTROL = auto()
     OPENAPI = auto()
+    SCHEMA = auto()
     SCRIPT = auto()
     """The client for browsers."""
     METRICS = auto()
@@ -49,13 +50,14 @@ ACTIONS: Final[Mapping[str, tuple[Call, str, tuple[str, ...]]]] = {
 PLAIN: Final[Mapping[Sequence[str], tuple[Call, tuple[str, ...]]]] = {
     ("v1", "acks"): (Call.ACKS, ("POST",)),
     ("v1", "openapi.json"): (Call.OPENAPI, ("GET", "HEAD")),
+    ("v1", "schemas", "message.avsc"): (Call.SCHEMA, ("GET", "HEAD")),
     ("qmq.js",): (Call.SCRIPT, ("GET", "HEAD")),
     ("metrics",): (Call.METRICS, ("GET", "HEAD")),
     ("livez",): (Call.LIVEZ, ("GET", "HEAD")),
     ("readyz",): (Call.READYZ, ("GET", "HEAD")),
 }
 
-PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI, Call.SCRIPT})
+PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI, Call.SCHEMA, Call.SCRIPT})
 """Calls that need no login: what starts and watches a node has none, and they show no name of a destination."""
 
 OPEN: Final = PROBES | {Call.STOMP}
@@ -81,7 +83,9 @@ def route_of(request: HttpRequest) -> Route:
             if not path[2]:
                 raise HttpRefusal(400, "bad-destination", f"The path names one of {path[1]}: /v1/{path[1]}/NAME.")
             _check_method(request, (method,))
-            return Route(call, f"/{KINDS[path[1]]}/{path[2]}")
+            key = request.query.get("key")
+            suffix = f"/{key}" if key is not None and path[1] == "exchanges" else ""
+            return Route(call, f"/{KINDS[path[1]]}/{path[2]}{suffix}")
     raise HttpRefusal(
         404,
         "unknown-path",

@@ -1,7 +1,7 @@
 """`POST …/messages`: the body of a request to the SENDs that it stands for.
 
-A request is one message, with its body as it is, or a batch in JSON: an object whose members are `messages`, and
-perhaps `receipt_level`, and no others. `Qmq-Batch: true` or `false` says which of both it is.
+A request is one message, with its body as it is, or a batch. A batch is an object in JSON whose members are `messages`,
+and perhaps `receipt_level`, and no others; or an Avro file. `Qmq-Batch: true` or `false` says which of both it is.
 """
 
 import base64
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS
+from qmq.gateways.http.avro import AVRO, MAGIC, messages_in
 from qmq.wire.http import HttpRefusal, HttpRequest
 from qmq.wire.stomp import Frame, Head, Limits, Version
 
@@ -56,7 +57,12 @@ def is_batch(request: HttpRequest) -> bool:
         if said not in ("true", "false"):
             raise HttpRefusal(400, "bad-header", "The header Qmq-Batch is true or false.")
         return said == "true"
-    return _media_type(request) == "application/json" and b'"messages"' in request.body
+    kind = _media_type(request)
+    return (kind == "application/json" and b'"messages"' in request.body) or _is_avro(request)
+
+
+def _is_avro(request: HttpRequest) -> bool:
+    return _media_type(request) == AVRO and request.body.startswith(MAGIC)
 
 
 def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Frame]:
@@ -76,6 +82,8 @@ def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Fra
 
 def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     """The batch in the body; None when the body is a message by itself."""
+    if _is_avro(request):
+        return {"messages": messages_in(request.body, MESSAGES_MAX)}
     batch: object = None
     try:
         batch = json.loads(request.body)
@@ -136,6 +144,8 @@ def _message_of(message: object, destination: str) -> tuple[Headers, bytes]:
 
 
 def _body(name: str, value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
     if not isinstance(value, str):
         raise Refused("bad-body", f"The member {name} is text; other JSON is sent as text, or with its content_type.")
     try:

@@ -17,6 +17,7 @@ from qmq.config import HttpListenerSettings
 from qmq.dots import Vector
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
+from qmq.gateways.http.avro import AVRO, container, schema_page
 from qmq.gateways.http.control import control_of
 from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscribe_of
 from qmq.gateways.http.origins import Origins, check_type
@@ -214,6 +215,8 @@ class HttpDialogue:
             await self._stomp(request, route.about)
         elif route.call is Call.OPENAPI:
             self._put(self._encoder.respond(200, headers=[JSON], body=file_of("openapi.json")))
+        elif route.call is Call.SCHEMA:
+            self._put(self._encoder.respond(200, headers=[JSON], body=schema_page()))
         elif route.call is Call.SCRIPT:
             self._put(self._encoder.respond(200, headers=[JAVASCRIPT], body=file_of("qmq.js")))
         elif route.call is Call.LIVEZ:
@@ -274,7 +277,11 @@ class HttpDialogue:
         received = await pull.receive(queue, wanted, self._session.until_left)
         if self._session.finishing:
             return
-        self._put(self._encoder.respond(200, {"messages": [pull.facts(one) for one in received]}))
+        if AVRO in request.headers.get("accept", ""):
+            messages = [{**pull.facts(one), "body": one.message.body} for one in received]
+            self._put(self._encoder.respond(200, headers=[("content-type", AVRO)], body=container(messages)))
+        else:
+            self._put(self._encoder.respond(200, {"messages": [pull.facts(one) for one in received]}))
 
     async def _stomp(self, request: HttpRequest, below: str) -> None:
         """STOMP for browsers: over a WebSocket, or over SockJS."""

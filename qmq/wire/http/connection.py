@@ -112,7 +112,7 @@ class HttpConnection:
         return None
 
     def refuse(self) -> None:
-        """The caller refuses a request of which a part has arrived, as `next_request` does: one response can be made."""
+        """The caller refuses a request of which a part has arrived, as `next_request` does. One response is due."""
         self._forget()
         self._state = HttpState.REFUSED
 
