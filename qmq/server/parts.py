@@ -5,7 +5,7 @@ node has each part as an attribute, and what parts need of each other as methods
 them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import trio
@@ -28,14 +28,14 @@ from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.control import control_response
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.mesh_jobs import MeshJobs
-from qmq.server.admin.policies import Policies, broker_limits, follow_rules, wire_limits
+from qmq.server.admin.policies import Policies, broker_limits, wire_limits
 from qmq.server.admin.status import peers_of
 from qmq.server.admin.system import SystemTopics
 from qmq.server.bound_queues import BoundQueues
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_count import QueueCount
 from qmq.server.checkpoint.queue_pager import QueuePager
-from qmq.server.clients.access import Access, permissions_of
+from qmq.server.clients.access import Access
 from qmq.server.clients.admission import Admission
 from qmq.server.clients.authentication import login_checks
 from qmq.server.clients.login import Logins
@@ -48,6 +48,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.commit_path import CommitPath
+from qmq.server.definition_effects import DefinitionEffects
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
@@ -175,6 +176,11 @@ class NodeParts:
         self.replay.on_definition = self.definitions.received
         self.definition_sync = DefinitionSync(self)
         self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
+        effects = DefinitionEffects(self)
+        self.policies_changed = effects.policies_changed
+        self.users_changed = effects.users_changed
+        self.user_limits_changed = effects.user_limits_changed
+        self.declarations_changed = effects.declarations_changed
         self._build_clients()
         self._build_delivery()
         self._build_stores(trusts_clock)
@@ -356,12 +362,6 @@ class NodeParts:
         assert self._nursery is not None
         self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
 
-    def declarations_changed(self, queues: Iterable[str]) -> None:
-        """The declarations of these queues have changed, or are known since the start."""
-        self.queue_lifetimes.changed(queues)
-        self.exclusive_queues.changed(queues)
-        self.holdings.changed(queues)
-
     def new_session_id(self) -> int:
         self._session_ids += 1
         return self._session_ids
@@ -402,25 +402,6 @@ class NodeParts:
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})
-
-    def policies_changed(self) -> None:
-        self.rules.generation += 1
-        self.checkpoints.schedule()
-        self.members.destinations_changed()
-        self.spawn(partial(follow_rules, self.broker.queues))
-
-    def users_changed(self) -> None:
-        settings = self.settings
-        self.spawn(partial(self.logins.prepare, settings.users))
-        self.logins.change(settings.users, self.limits)
-        self.access.change(settings.users, permissions_of(settings))
-        self.user_limits_changed()
-
-    def user_limits_changed(self) -> None:
-        self.usages.follow()
-        if self.holdings.follow():
-            self.policies.forget_rules()
-            self.spawn(partial(follow_rules, self.broker.queues))
 
     def destinations_reported(self) -> Mapping[str, str]:
         return self.policy_kind.fingerprints()
