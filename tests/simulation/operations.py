@@ -131,8 +131,8 @@ class Operations:
     """Message → the declaration of its queue that its node had all the time until the receipt."""
     written: dict[Version, float] = field(default_factory=dict)
     """Change of a definition → when a node decided it, virtual seconds."""
-    consumed_since: dict[str, float] = field(default_factory=dict)
-    """Queue that is deleted automatically → when its consumer heard that it is one."""
+    consumed_at: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Queue that is deleted with its last consumer → the node of that, and when it confirmed the subscription."""
     guests: dict[str, tuple[Version | None, float]] = field(default_factory=dict)
     """Node → the definition of GUEST that it has, and since when."""
     begun: trio.Event = field(default_factory=trio.Event)

@@ -232,13 +232,17 @@ async def restore(stage: Stage, name: str) -> None:
 
 
 def _never_ending(stage: Stage) -> list[str]:
-    """Queues that are deleted with their last consumer, of which no node knows that it had one: it never came, or all
-    nodes have been restarted since."""
-    began = min(member.born_at for member in stage.members)
+    """Queues that are deleted with their last consumer, if that never came or its node has been restarted since. Other
+    nodes may not have heard of it."""
+    born = {member.name: member.born_at for member in stage.members}
     tables = [member.node.definitions.table for member in stage.members if member.node is not None]
     found = {one.key.name for table in tables for one in table.of_kind("queue") if (one.value or {}).get("auto_delete")}
-    since = stage.ledger.operations.consumed_since
-    return sorted(name for name in found if name.startswith(VISITED) and since.get(name, 0.0) <= began)
+
+    def is_forgotten(queue: str) -> bool:
+        node, at = stage.ledger.operations.consumed_at.get(queue, ("", 0.0))
+        return at <= born.get(node, at)
+
+    return sorted(name for name in found if name.startswith(VISITED) and is_forgotten(name))
 
 
 def _has(member: Member, key: Key) -> bool:

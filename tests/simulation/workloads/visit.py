@@ -66,7 +66,7 @@ async def _use(stage: Stage, queue: str, name: str, number: int, member: Member,
             if "expires_seconds" not in life:
                 await client.send(encode_frame("SUBSCRIBE", [("destination", queue), ("id", "q"), ("receipt", "in")]))
                 await client.receipt()
-                stage.ledger.operations.consumed_since[queue] = trio.current_time()
+                stage.ledger.operations.consumed_at[queue] = member.name, trio.current_time()
             message = stage.ledger.send(name, number, member.name, queue, rng)
             await client.send(encode_frame("SEND", [("destination", queue)], message.body))
             await trio.sleep(rng.uniform(0, STAY_SECONDS))
