@@ -48,7 +48,7 @@ def deletion_mark_forgotten() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "L4", seed=0)
+@plant(Family.OPERATORS, "L4", seed=2)
 def exclusive_queue_left_behind() -> Iterator[None]:
     """A node that was killed does not delete the exclusive queues of its earlier lives."""
     is_gone = ExclusiveQueues._is_gone
