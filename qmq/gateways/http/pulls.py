@@ -94,6 +94,8 @@ def receive_of(request: HttpRequest) -> Receive:
     """The body of a receive, with its defaults. Raises Refused."""
     body = _object_in(request, ("max", "wait_seconds", "ack_timeout_seconds", "selector"))
     most = body.get("max", 1)
+    if type(most) is float and most.is_integer():
+        most = int(most)  # JSON knows only numbers.
     if type(most) is not int or not 1 <= most <= RECEIVE_MAX:
         raise Refused("bad-body", f"The member max is a number of messages from 1 to {RECEIVE_MAX}.")
     selector = body.get("selector")
