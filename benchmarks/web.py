@@ -1,6 +1,6 @@
 """The web port of one node: messages that are sent by themselves and in batches, and streams of events.
 
-    python -m benchmarks.web post|batch|events [--seconds 5] [--pid-file FILE]
+    python -m benchmarks.web post|batch|events [--connections 4] [--seconds 5]
 
 The node is a throwaway one on a core of its own, with the default fsync. The load is one process on another core: plain
 sockets, and no more parsing than is needed to count. Prints one line of JSON.
@@ -49,8 +49,9 @@ def connect(node: Throwaway) -> socket.socket:
 class Load:
     """Counts what is done in the measured time. Each connection sends a request when the one before is answered."""
 
-    def __init__(self, node: Throwaway, seconds: float) -> None:
+    def __init__(self, node: Throwaway, seconds: float, connections: int = CONNECTIONS) -> None:
         self._node = node
+        self.connections = connections
         self._selector = selectors.DefaultSelector()
         now = time.monotonic()
         self._begin, self._end = now + WARMUP_SECONDS, now + WARMUP_SECONDS + seconds
@@ -84,7 +85,7 @@ class Load:
 
 
 def requests(load: Load, node: Throwaway, request: bytes, messages: int) -> None:
-    """CONNECTIONS clients that send the request again and again."""
+    """Clients that send the request again and again."""
 
     def add() -> None:
         one = connect(node)
@@ -105,7 +106,7 @@ def requests(load: Load, node: Throwaway, request: bytes, messages: int) -> None
         load.watch(one, take)
         one.sendall(request)
 
-    for _ in range(CONNECTIONS):
+    for _ in range(load.connections):
         add()
 
 
@@ -148,13 +149,14 @@ LOADS: Mapping[str, Callable[[Load, Throwaway], None]] = {"post": singles, "batc
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.web")
     parser.add_argument("load", choices=LOADS)
+    parser.add_argument("--connections", type=int, default=CONNECTIONS, help="of senders (default: 4)")
     parser.add_argument("--seconds", type=float, default=5.0, help="measured seconds (default: 5)")
     options = parser.parse_args()
     exit_on_signals()
     own, other = cores()
     os.sched_setaffinity(0, {other})
     with throwaway(None, {}, own, has_web=True) as node:
-        load = Load(node, options.seconds)
+        load = Load(node, options.seconds, options.connections)
         LOADS[options.load](load, node)
         load.run()
     print(

@@ -6,7 +6,7 @@ node writes receipts only then. A session of requests has no subscription, so it
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import disks_of
@@ -17,6 +17,7 @@ from qmq.wire.http import HttpConnection, HttpRefusal
 
 JSON: Final = ("content-type", "application/json")
 COMMON: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+COMPACT: Final = json.JSONEncoder(separators=(",", ":"))
 CHALLENGE: Final = ("www-authenticate", 'Basic realm="qmq", charset="UTF-8"')
 RETRY_AFTER: Final = ("retry-after", "1")
 
@@ -110,7 +111,7 @@ class HttpEncoder(NoMessages):
         lines = [*headers, *COMMON, *self.cors]
         if body is None:
             lines.append(JSON)
-            body = b"" if facts is None else json.dumps(facts, separators=(",", ":")).encode()
+            body = b"" if facts is None else COMPACT.encode(facts).encode()
         return self._http.respond(status, lines, body)
 
     def receipts(self, receipts: list[str], lines: Lines = (), level: int = 0) -> bytes:
@@ -118,16 +119,16 @@ class HttpEncoder(NoMessages):
             return b""
         said = dict(lines)
         copies = int(said["copies"]) if "copies" in said else max(0, 1 + disks_of(level))
-        return self.respond(201, {"messages": self._rows(copies)})
+        return self.respond(201, headers=[JSON], body=b'{"messages":[%b]}' % ",".join(self._rows(copies)).encode())
 
-    def _rows(self, copies: int) -> list[dict[str, Any]]:
-        """One row for each SEND, in order."""
-        rows: list[dict[str, Any]] = []
-        for message, is_duplicate in self.sent or [(None, True)]:
-            is_kept = is_duplicate or (message is not None and message.sequence > 0)
-            id = None if message is None else message.message_id
-            rows.append({"id": id, "copies": copies if is_kept else 0, "duplicate": is_duplicate})
-        return rows
+    def _rows(self, copies: int) -> list[str]:
+        """One row for each SEND, in order, as JSON. An id needs no escape."""
+        return [
+            f'{{"id":null,"copies":{copies if is_duplicate else 0},"duplicate":{"true" if is_duplicate else "false"}}}'
+            if message is None
+            else f'{{"id":"{message.message_id}","copies":{copies if message.sequence > 0 else 0},"duplicate":false}}'
+            for message, is_duplicate in self.sent or [(None, True)]
+        ]
 
     def response(self, receipt: str, lines: Lines, body: bytes) -> bytes:
         return self.respond(200, headers=[JSON], body=body)

@@ -8,7 +8,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS
@@ -50,6 +50,13 @@ NOT_HERE: Final = OWN_HEADERS | {"dedup-sender"}
 Headers = dict[str, str]
 
 
+class KnownHead(NamedTuple):
+    """The head of a SEND, and the headers of the request that it was made of. It has the plan of the SEND with it."""
+
+    headers: Mapping[str, str]
+    head: Head
+
+
 def is_batch(request: HttpRequest) -> bool:
     """Whether the body must be read to know what the request is. Raises HttpRefusal for a bad `Qmq-Batch`."""
     said = request.headers.get("qmq-batch")
@@ -74,10 +81,18 @@ def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Fra
         batch = _batch_of(request)
         if batch is not None:
             return _frames_of_batch(batch, destination, limits)
+    return [single_of(request, destination, limits)]
+
+
+def single_of(request: HttpRequest, destination: str, limits: Limits, known: KnownHead | None = None) -> Frame:
+    """The SEND of a request whose body is the message. `known` may be of a request to the same destination; it counts
+    if the codec has not parsed the headers again. Raises Refused."""
+    _check_body(request.body, limits)
+    if known is not None and known.headers is request.headers:
+        return Frame(known.head, request.body, RECEIPT)
     headers = _headers_of_request(request, destination)
     _check_headers(headers, limits)
-    _check_body(request.body, limits)
-    return [Frame(Head("SEND", headers, Version.V12), request.body, RECEIPT)]
+    return Frame(Head("SEND", headers, Version.V12), request.body, RECEIPT)
 
 
 def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
@@ -106,8 +121,14 @@ def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) ->
         commit["receipt-level"] = _text("receipt_level", batch["receipt_level"])
     frames = [Frame(Head("BEGIN", {"transaction": TRANSACTION}, Version.V12), b"", None)]
     heads: dict[tuple[tuple[str, str], ...], Head] = {}
+    plain = Head("SEND", {"destination": destination, "transaction": TRANSACTION}, Version.V12)
     for number, message in enumerate(messages):
         try:
+            if isinstance(message, dict) and len(message) == 1 and "body" in message:
+                body = _body("body", message["body"])
+                _check_body(body, limits)
+                frames.append(Frame(plain, body, None))
+                continue
             headers, body = _message_of(message, destination)
             _check_body(body, limits)
             key = tuple(headers.items())

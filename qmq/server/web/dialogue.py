@@ -17,6 +17,7 @@ from qmq.config import HttpListenerSettings
 from qmq.dots import Vector
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
+from qmq.gateways.encoder import Lines
 from qmq.gateways.http.avro import AVRO, container, schema_page
 from qmq.gateways.http.control import control_of
 from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscribe_of
@@ -24,7 +25,7 @@ from qmq.gateways.http.origins import Origins, check_type
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder, encode_refusal
 from qmq.gateways.http.routes import OPEN, Call, Route, route_of
-from qmq.gateways.http.sends import MESSAGES_MAX, is_batch, sends_of
+from qmq.gateways.http.sends import MESSAGES_MAX, KnownHead, is_batch, sends_of, single_of
 from qmq.gateways.stomp import StompGateway
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
@@ -113,6 +114,10 @@ class HttpDialogue:
         self._is_stream = False
         self._route: Route | None = None
         """That of the request whose head was checked, while it is not answered."""
+        self._admitted: tuple[HttpRequest | None, Route, Lines] | None = None
+        """The last head that was checked, its route, and its CORS headers."""
+        self._head: KnownHead | None = None
+        """Of the last message that was sent by itself."""
         self._bytes_read = 0
         """Of responses, by the client."""
         self._pull: PullSession | None = None
@@ -184,6 +189,13 @@ class HttpDialogue:
         Raises Refused and ProtocolError for the caller to answer.
         """
         self._encoder.begin()
+        known = self._http.known
+        if self._admitted is not None and known is not None and known is self._admitted[0]:
+            _, route, self._encoder.cors = self._admitted
+            if route.call in PROBES or await self._log_in(head):
+                self._route = route
+                return True
+            return False
         self._encoder.cors = self._origins.check(head)
         if head.method == "OPTIONS" and self._encoder.cors:
             self._put(self._encoder.respond(204, headers=self._origins.preflight(head), body=b""))
@@ -194,6 +206,8 @@ class HttpDialogue:
             if not await self._log_in(head):
                 return False
         self._route = route
+        if known is not None:
+            self._admitted = known, route, self._encoder.cors
         return True
 
     async def _run(self, route: Route, request: HttpRequest) -> None:
@@ -234,7 +248,11 @@ class HttpDialogue:
 
     async def _send(self, request: HttpRequest, destination: str) -> None:
         context = self._context
-        if len(request.body) > THREAD_BYTES and is_batch(request):
+        if not is_batch(request):
+            frames = [single_of(request, destination, context.wire_limits, self._head)]
+            if self._http.known is not None:
+                self._head = KnownHead(request.headers, frames[0].head)
+        elif len(request.body) > THREAD_BYTES:
             frames = await context.environment.run_blocking(
                 partial(sends_of, request, destination, context.wire_limits)
             )

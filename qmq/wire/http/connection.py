@@ -179,6 +179,14 @@ class HttpConnection:
         return self._request if self._state is HttpState.BODY else None
 
     @property
+    def known(self) -> HttpRequest | None:
+        """The request whose head is remembered, without its body: the one that was handed out last, or None.
+
+        Later requests with an equal head share its attributes, so what follows from them may be remembered with it.
+        """
+        return self._known
+
+    @property
     def may_receive(self) -> bool:
         """Whether the client may be read. While a response is due, only `unread_bytes_max` are read ahead."""
         if self._state is HttpState.ANSWER:
