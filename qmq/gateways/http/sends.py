@@ -50,13 +50,6 @@ NOT_HERE: Final = OWN_HEADERS | {"dedup-sender"}
 Headers = dict[str, str]
 
 
-class KnownHead(NamedTuple):
-    """The head of a SEND, and the headers of the request that it was made of. It has the plan of the SEND with it."""
-
-    headers: Mapping[str, str]
-    head: Head
-
-
 def is_batch(request: HttpRequest) -> bool:
     """Whether the body must be read to know what the request is. Raises HttpRefusal for a bad `Qmq-Batch`."""
     said = request.headers.get("qmq-batch")
@@ -84,12 +77,13 @@ def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Fra
     return [single_of(request, destination, limits)]
 
 
-def single_of(request: HttpRequest, destination: str, limits: Limits, known: KnownHead | None = None) -> Frame:
-    """The SEND of a request whose body is the message. `known` may be of a request to the same destination; it counts
-    if the codec has not parsed the headers again. Raises Refused."""
+def single_of(request: HttpRequest, destination: str, limits: Limits, known: Head | None = None) -> Frame:
+    """The SEND of a request whose body is the message. `known` is that of an earlier request with an equal head, which
+    has the plan of the SEND with it. Raises Refused.
+    """
     _check_body(request.body, limits)
-    if known is not None and known.headers is request.headers:
-        return Frame(known.head, request.body, RECEIPT)
+    if known is not None:
+        return Frame(known, request.body, RECEIPT)
     headers = _headers_of_request(request, destination)
     _check_headers(headers, limits)
     return Frame(Head("SEND", headers, Version.V12), request.body, RECEIPT)
@@ -210,7 +204,7 @@ def _check_name(name: str) -> None:
 
 def _check_headers(headers: Headers, limits: Limits) -> None:
     """Refuse what a STOMP client could not send, and perhaps not read."""
-    sizes = [len(f"{name}{value}".encode(errors="replace")) for name, value in headers.items()]
+    sizes = [len(f"{name}:{value}".encode(errors="replace")) for name, value in headers.items()]
     if len(sizes) > limits.header_count_max:
         raise Refused("too-many-headers", f"A message has at most {limits.header_count_max} headers.")
     if max(sizes) > limits.header_line_bytes_max:

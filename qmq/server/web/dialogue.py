@@ -25,7 +25,7 @@ from qmq.gateways.http.origins import Origins, check_type
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder, encode_refusal
 from qmq.gateways.http.routes import OPEN, Call, Route, route_of
-from qmq.gateways.http.sends import MESSAGES_MAX, KnownHead, is_batch, sends_of, single_of
+from qmq.gateways.http.sends import MESSAGES_MAX, is_batch, sends_of, single_of
 from qmq.gateways.stomp import StompGateway
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
@@ -41,7 +41,7 @@ from qmq.server.web.pulls import NoSource, Pulls, PullSession
 from qmq.server.web.sockjs import RAW, SockJsSessions
 from qmq.server.web.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
-from qmq.wire.stomp import Frame, Limits, Version
+from qmq.wire.stomp import Frame, Head, Limits, Version
 from qmq.wire.websocket import WebSocketFrames, WebSocketLimits, accept
 
 BODY_BYTES_MAX: Final = 16 << 20
@@ -116,7 +116,8 @@ class HttpDialogue:
         """That of the request whose head was checked, while it is not answered."""
         self._admitted: tuple[HttpRequest | None, Route, Lines] | None = None
         """The last head that was checked, its route, and its CORS headers."""
-        self._head: KnownHead | None = None
+        self._head: tuple[HttpRequest, Head] | None = None
+        """What stands for the last head of a single SEND (`HttpConnection.known`), and the head of its frame."""
         """Of the last message that was sent by itself."""
         self._bytes_read = 0
         """Of responses, by the client."""
@@ -192,7 +193,7 @@ class HttpDialogue:
         known = self._http.known
         if self._admitted is not None and known is not None and known is self._admitted[0]:
             _, route, self._encoder.cors = self._admitted
-            if route.call in PROBES or await self._log_in(head):
+            if route.call in OPEN or await self._log_in(head):
                 self._route = route
                 return True
             return False
@@ -249,9 +250,10 @@ class HttpDialogue:
     async def _send(self, request: HttpRequest, destination: str) -> None:
         context = self._context
         if not is_batch(request):
-            frames = [single_of(request, destination, context.wire_limits, self._head)]
-            if self._http.known is not None:
-                self._head = KnownHead(request.headers, frames[0].head)
+            known = self._http.known
+            head = self._head[1] if self._head is not None and self._head[0] is known else None
+            frames = [single_of(request, destination, context.wire_limits, head)]
+            self._head = None if known is None else (known, frames[0].head)
         elif len(request.body) > THREAD_BYTES:
             frames = await context.environment.run_blocking(
                 partial(sends_of, request, destination, context.wire_limits)

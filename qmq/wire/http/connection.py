@@ -112,7 +112,7 @@ class HttpConnection:
         return None
 
     def refuse(self) -> None:
-        """The caller refuses a request of which a part has arrived, as `next_request` does. One response is due."""
+        """The caller refuses a request of which a part has arrived: one response can be made, and nothing is read."""
         self._forget()
         self._state = HttpState.REFUSED
 
@@ -180,11 +180,10 @@ class HttpConnection:
 
     @property
     def known(self) -> HttpRequest | None:
-        """The request whose head is remembered, without its body: the one that was handed out last, or None.
-
-        Later requests with an equal head share its attributes, so what follows from them may be remembered with it.
+        """What stands for the head of the request that was handed out last: the same object for each request whose head
+        differs at most in the content-length, so what follows from the others may be remembered with it. None: nothing.
         """
-        return self._known
+        return None if self._known is None else self._known.request
 
     @property
     def may_receive(self) -> bool:

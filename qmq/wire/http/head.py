@@ -166,14 +166,14 @@ def length_place(head: bytes) -> tuple[int, int]:
 class KnownHead:
     """A head that was parsed, and its request. It also stands for every head that differs in the content-length."""
 
-    __slots__ = ("_after", "_before", "_length", "_request")
+    __slots__ = ("_after", "_before", "_length", "request")
 
     def __init__(self, head: bytes, request: HttpRequest) -> None:
         begin, end = length_place(head)
         self._before = head[:begin]
         self._length = head[begin:end]
         self._after = head[end:]
-        self._request = request
+        self.request = request
 
     def parse(self, head: bytes, limits: HttpLimits) -> HttpRequest | None:
         """The request of `head`, or None if it has to be parsed. Raises HttpRefusal."""
@@ -181,12 +181,12 @@ class KnownHead:
             return None
         length = head[len(self._before) : len(head) - len(self._after)]
         if length == self._length:
-            return self._request
+            return self.request
         if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX:
             return None
         if int(length) > limits.body_bytes_max:
             raise body_too_large(limits.body_bytes_max)
-        request = self._request
+        request = self.request
         return replace(request, headers={**request.headers, "content-length": length.decode("ascii")})
 
 

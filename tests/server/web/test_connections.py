@@ -145,7 +145,8 @@ async def test_a_token_counts_until_it_expires(autojump_clock: MockClock, tmp_pa
     )
     now = EPOCH_US // 1_000_000
     rows = (PermissionSettings(group="billing", allow=("send", "subscribe"), destinations=("/queue/q", "/fanout/f")),)
-    async with web_rig(authentication=(AuthenticationSettings(kind="users"), tokens), users=(ROOT,), permissions=rows).run() as rig:
+    both = (AuthenticationSettings(kind="users"), tokens)
+    async with web_rig(authentication=both, users=(ROOT,), permissions=rows).run() as rig:
         client, stream = await dial(rig), await dial(rig)
         bearer = token(claims(now, groups=["billing"], exp=now + 60))
 
@@ -388,9 +389,7 @@ async def test_a_client_that_reads_slowly_gets_all_responses(autojump_clock: Moc
         (b"GET / HTTP/2.0\r\nhost: localhost\r\n\r\n", 505),
     ],
 )
-async def test_a_request_that_is_none_is_answered_and_ends(
-    autojump_clock: MockClock, data: bytes, status: int
-) -> None:
+async def test_a_request_that_is_none_is_answered_and_ends(autojump_clock: MockClock, data: bytes, status: int) -> None:
     async with web_rig().run() as rig:
         client = await dial(rig)
         await client.write(data)
@@ -519,4 +518,3 @@ async def test_a_connection_that_ends_leaves_nothing(autojump_clock: MockClock) 
         stomp = await rig.connect()
         await stomp.send(send("/queue/q", "x", "r"))
         assert await stomp.receipt() == "r"
-

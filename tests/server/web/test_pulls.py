@@ -424,5 +424,3 @@ async def test_the_session_of_a_connection_ends_when_its_messages_time_out(autoj
 
         assert pull_sessions(rig) == []
         assert rig.alive.sessions == {}
-
-
