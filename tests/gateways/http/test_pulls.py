@@ -7,11 +7,11 @@ import pytest
 
 from qmq.errors import Refused
 from qmq.gateways.http.control import SHOWS, control_of
-from qmq.gateways.http.pulls import ACKS_MAX, RECEIVE_MAX, AckRequest, Receive, Token, acks_of, receive_of, settling
+from qmq.gateways.http.pulls import ACKS_MAX, RECEIVE_MAX, AckRequest, AckToken, Receive, acks_of, receive_of, settling
 from qmq.wire.http import HttpRefusal
 from tests.gateways.http.support import request_of
 
-TOKEN = Token("a", 5, "00ff", 77)
+TOKEN = AckToken("a", 5, "00ff", 77)
 
 
 def receive(**body: Any) -> Receive:
@@ -48,7 +48,7 @@ def test_a_receive_is_a_subscription_with_a_credit_and_a_time() -> None:
         {"max": RECEIVE_MAX + 1},
         {"max": "1"},
         {"max": True},
-        {"max": 1.0},
+        {"max": 1.5},
         {"wait_seconds": -0.1},
         {"wait_seconds": 60.5},
         {"wait_seconds": float("nan")},

@@ -3,7 +3,7 @@
 import pytest
 
 from qmq.errors import LocalProtocolError
-from qmq.wire.http import HttpRefusal
+from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal
 from tests.wire.http.support import SMALL, chunked, connection, only, post, refused, request
 
 
@@ -212,3 +212,16 @@ def test_head_shows_a_request_before_its_body() -> None:
     reader.receive(b"e" + request())
     assert reader.next_request() is None
     assert reader.unfinished_bytes == 0
+
+
+def test_what_stands_for_a_head_is_the_same_while_only_the_length_differs() -> None:
+    http = HttpConnection(HttpLimits())
+    seen = []
+    for body, path in ((b"a", "/x"), (b"bcd", "/x"), (b"e", "/y")):
+        http.receive(b"POST %b HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%b" % (path.encode(), len(body), body))
+        assert http.next_request() is not None
+        seen.append(http.known)
+        http.respond(200)
+
+    assert seen[0] is not None and seen[1] is seen[0]
+    assert seen[2] is not None and seen[2] is not seen[0]
