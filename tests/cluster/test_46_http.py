@@ -19,7 +19,7 @@ SECONDS = 20.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes with web ports, which take over after 3 s."""
-    made = Cluster(tmp_path_factory.mktemp("web"), has_web=True)
+    made = Cluster(tmp_path_factory.mktemp("web"))
     for name, text in made.node_files.items():
         made.node_files[name] = f"{text}takeover_after_seconds = 3.0\n"
     with made:

@@ -81,20 +81,17 @@ class Cluster:
         members: Sequence[str] | None = None,
         cuttable: Iterable[tuple[str, str]] = (),
         secret: bool = True,
-        has_web: bool = False,
         node_files: Mapping[str, str] | None = None,
     ) -> None:
         """`cuttable` are pairs of nodes whose links, both ways, go through proxies that can cut, and count.
 
         With `members` only these nodes of the file belong to the mesh, until `change_peers` says otherwise. Without
-        `secret` the peers file has none. With `has_web` each node has a web port. `node_files` gives text to add to the node file of single nodes.
+        `secret` the peers file has none. `node_files` gives text to add to the node file of single nodes.
         """
         self.folder = folder
         text = (ROOT / "cluster" / template).read_text("utf-8")
         if not secret:
             text = re.sub(r"^secret = .*\n", "", text, flags=re.MULTILINE)
-        if has_web:
-            text = re.sub(r'^mesh = "(127.*):(\d+)"$', r'\g<0>\nhttp = "\1:1\2"', text, flags=re.MULTILINE)
         addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
         for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
             text = text.replace(address, f"127.0.0.1:{port}")

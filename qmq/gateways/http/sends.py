@@ -8,7 +8,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS
