@@ -67,9 +67,6 @@ CHECK_SECONDS: Final = 5.0
 SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Of WebSockets, as clients of STOMP offer them. The version is that of CONNECT, whatever was offered."""
 
-MESSAGE_BYTES_MAX: Final = 17 << 20
-"""Of one WebSocket message: room for the largest frame of STOMP, whose limits count for its parts."""
-
 WEB_STOMP: Final = STOMP._replace(name="web-stomp")
 
 
@@ -336,8 +333,7 @@ class HttpDialogue:
         self._encoder.is_due = False
         self._put(self._http.switch(headers))
         await session.outbox.drained()
-        limits = WebSocketLimits(message_bytes_max=MESSAGE_BYTES_MAX)
-        frames = WebSocketFrames(limits, is_text=True)
+        frames = WebSocketFrames(WebSocketLimits(), is_text=True)
         return WebSocketPipe(self._pipe, frames, session.start, self._http.take_leftover())
 
     async def _decide(self, frames: list[Frame]) -> None:
