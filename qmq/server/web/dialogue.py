@@ -48,7 +48,7 @@ BODY_BYTES_MAX: Final = 16 << 20
 """Of one request; a batch of messages is one."""
 
 THREAD_BYTES: Final = 128 << 10
-"""A larger batch is parsed in a worker thread."""
+"""A larger batch is parsed in a worker thread. So is an Avro file of any size, because it may be packed."""
 
 FRAMES_AT_ONCE: Final = 256
 """SENDs that are decided in one turn of the event loop."""
@@ -115,7 +115,6 @@ class HttpDialogue:
         """The last head that was checked, its route, and its CORS headers."""
         self._head: tuple[HttpRequest, Head] | None = None
         """What stands for the last head of a single SEND (`HttpConnection.known`), and the head of its frame."""
-        """Of the last message that was sent by itself."""
         self._bytes_read = 0
         """Of responses, by the client."""
         self._pull: PullSession | None = None
@@ -251,7 +250,7 @@ class HttpDialogue:
             head = self._head[1] if self._head is not None and self._head[0] is known else None
             frames = [single_of(request, destination, context.wire_limits, head)]
             self._head = None if known is None else (known, frames[0].head)
-        elif len(request.body) > THREAD_BYTES:
+        elif len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
             frames = await context.environment.run_blocking(
                 partial(sends_of, request, destination, context.wire_limits)
             )

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
+from qmq.gateways.http.avro import container
 from qmq.gateways.http.sends import MESSAGES_MAX
 from qmq.server.stomp.frame_loop import FrameLoop
 from qmq.server.web.dialogue import FRAMES_AT_ONCE
@@ -289,3 +290,22 @@ async def test_a_large_batch_is_decided_in_turns(autojump_clock: MockClock, monk
 
         assert max(sizes) == FRAMES_AT_ONCE
         assert sum(sizes) == 2002
+
+
+async def test_an_avro_file_is_unpacked_in_a_thread(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        calls: list[str] = []
+        environment = rig.alive.environment
+        run_blocking = environment.run_blocking
+
+        async def counted(call: Any) -> Any:
+            calls.append(getattr(getattr(call, "func", None), "__name__", ""))
+            return await run_blocking(call)
+
+        environment.run_blocking = counted  # type: ignore[assignment]  # generic
+        file = container([{"id": "", "destination": "", "headers": {}, "body": b"x"}] * 2)
+
+        assert len((await client.post(f"{Q}/messages", file, content_type="Avro/Binary")).rows) == 2
+
+        assert "sends_of" in calls
