@@ -32,7 +32,7 @@ class Row:
     @property
     def has_length(self) -> bool:
         """Whether --seconds says how long it is measured."""
-        return self.arguments.split()[0] in APPLIES_TO["seconds"]
+        return self.arguments.split()[0] in (*APPLIES_TO["seconds"], "benchmarks.web")
 
 
 def _rate(name: str, arguments: str, unit: str, pure: str = "", compiled: str = "") -> Row:
@@ -76,6 +76,13 @@ SPEED: Mapping[str, Sequence[Row]] = {
             "≤ 4,096",
             "≤ 4,096",
         ),
+    ),
+    "web": (
+        _rate("HTTP: durable messages by themselves, 4 connections", "benchmarks.web post", "messages/s", "≥ 6,000"),
+        _rate(
+            "HTTP: durable messages in batches of 500, 4 connections", "benchmarks.web batch", "messages/s", "≥ 60,000"
+        ),
+        _rate("HTTP: events to 100 streams of a topic", "benchmarks.web events", "events/s", "≥ 100,000"),
     ),
     "mesh": (
         _rate("topic, published on one node, delivered on another", "mesh", "messages/s"),
