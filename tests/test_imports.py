@@ -84,6 +84,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 # Package of qmq.wire → its siblings that it may import. Exhaustive: a codec needs a line here.
 WITHIN_WIRE: Mapping[str, set[str]] = {
     "stomp": set(),
+    "avro": set(),
     "http": set(),
     "websocket": {"http"},
     "sockjs": {"http"},

@@ -50,6 +50,7 @@ COMMANDS: Table = {
     "kick": ("qmq.cli.admin.connections:kick", "End connections of clients, by ID, user or address, on all nodes."),
     "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
     "policies": ("qmq.cli.admin.definitions:policies", "List, set and delete the policies of destinations."),
+    "schemas": ("qmq.cli.admin.schemas:schemas", "List, show, set and delete the Avro schemas of a mesh."),
     "exchanges": ("qmq.cli.routing.exchanges:exchanges", "List, declare and delete the exchanges of a mesh."),
     "bindings": ("qmq.cli.routing.bindings:bindings", "List, add and delete the bindings of a mesh."),
     "users": ("qmq.cli.access.users:users", "List, add and delete the users of a mesh."),

@@ -31,9 +31,12 @@ from .declared import BindingEntry as BindingEntry
 from .declared import ExchangeEntry as ExchangeEntry
 from .declared import QueueEntry as QueueEntry
 from .declared import QueueLifetime as QueueLifetime
+from .destinations import MESSAGE_SCHEMA as MESSAGE_SCHEMA
+from .destinations import SCHEMA_NAME_RULE as SCHEMA_NAME_RULE
 from .destinations import DestinationPolicy as DestinationPolicy
 from .destinations import DestinationSettings as DestinationSettings
 from .destinations import is_exchange as is_exchange
+from .destinations import is_schema_name as is_schema_name
 from .destinations import last_queue as last_queue
 from .difference import Change as Change
 from .difference import difference as difference

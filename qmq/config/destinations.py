@@ -10,6 +10,8 @@ Surprising: a message that fails in a dead letter queue must not return to it. I
 its own policy, `policy_of` gives it a policy without delivery limit and expiry.
 """
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -32,6 +34,11 @@ CHILDREN_MAX = 16
 ROUTING_KEY_BYTES_MAX = 255
 """As in AMQP."""
 
+SCHEMA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}")
+SCHEMA_NAME_RULE = "1 to 127 characters out of A-Z, a-z, 0-9, _, - and ., the first none of - and ."
+MESSAGE_SCHEMA = "message.avsc"
+"""The one that is predefined: of messages in Avro files."""
+
 CACHED_MAX = 16_384
 """Destinations whose policy is cached; at the bound, the cache is emptied."""
 
@@ -53,9 +60,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "exclusive",
         "receipt",
         "ack_level",
+        "schema",
     ),
-    "/fanout/": ("retention_seconds", "retention_bytes", "children", "receipt"),
-    "/topic/": ("retain",),
+    "/fanout/": ("retention_seconds", "retention_bytes", "children", "receipt", "schema"),
+    "/topic/": ("retain", "schema"),
 }
 
 # Why a key is refused under a kind. A kind without an entry has a general reason.
@@ -128,12 +136,34 @@ def last_queue(dead_letter: str) -> str:
 QueueName = Annotated[str, BeforeValidator(_read_queue_name)]
 
 
+def is_schema_name(name: str) -> bool:
+    """Whether an Avro schema can have this name, which is part of a path (`/v1/schemas/NAME`)."""
+    return SCHEMA_NAME.fullmatch(name) is not None and name != MESSAGE_SCHEMA
+
+
+def _read_schema_name(value: object) -> object:
+    if not isinstance(value, str) or not is_schema_name(value):
+        raise ValueError(f"must be the name of a schema, {SCHEMA_NAME_RULE}")
+    return value
+
+
 def kind_prefix(destination: str) -> str:
     """`/queue/` of `/queue/jobs`; empty if there is none."""
     return destination[: destination.find("/", 1) + 1]
 
 
-class DestinationPolicy(Section):
+with warnings.catch_warnings():
+    # The name is also that of an old method of pydantic, which nothing calls.
+    warnings.filterwarnings("ignore", message='Field name "schema"')
+
+    class SchemaSection(Section):
+        """The key `schema` of a policy."""
+
+        schema: Annotated[str, BeforeValidator(_read_schema_name)] | None = None  # type: ignore[assignment]
+        """The Avro schema that the body of each SEND must fit; None: bodies are not looked at."""
+
+
+class DestinationPolicy(SchemaSection):
     """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept, bounded and served."""
 
     name_key: ClassVar[str] = "pattern"

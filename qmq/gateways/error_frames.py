@@ -14,6 +14,8 @@ KEEP_OPEN_CODES = frozenset(
         "bad-destination",
         "unknown-destination",
         "unroutable",
+        "bad-body",
+        "schema-missing",
         "too-many-copies",
         "too-many-destinations",
         "too-many-patterns",

@@ -123,14 +123,18 @@ class StompGateway:
                         acks.settle(out)
                     if sends is not None and plan.envelope.destination not in sends:
                         self._rights.check_send(plan.envelope.destination)
-                    if plan.may_run and may_run and at + 1 < count and frames[at + 1].head is head:
-                        taken = self._send_run(plan, frames, at, out)
-                        if taken:
-                            at += taken
-                            continue
-                        may_run = False
-                    if plan.key is not None and not self.repeats.may_append(plan, now_us):
+                    if plan.may_run:
+                        if may_run and at + 1 < count and frames[at + 1].head is head:
+                            taken = self._send_run(plan, frames, at, out)
+                            if taken:
+                                at += taken
+                                continue
+                            may_run = False
+                    elif plan.key is not None and not self.repeats.may_append(plan, now_us):
                         return self.repeats.pause(frames[at:], now_us)
+                    elif plan.check_body is not None:
+                        # Of a transaction, too: the rest of it is not worth waiting for, and each SEND has its turn.
+                        out.selector_cost += plan.check_body(frame.body)
                     level = self._send(plan, frame, now_us, out)
                 elif isinstance(frame, Acks):
                     acks.acknowledge_all(frame, out)

@@ -13,6 +13,7 @@ from qmq.server.clients.access import Access, permissions_of
 from qmq.server.clients.login import Logins
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
+from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.limits.holdings import Holdings
 from qmq.server.limits.usage import ClientUsages
 from qmq.server.membership.members import LiveMembership
@@ -35,6 +36,7 @@ class EffectsContext(Tasks, Protocol):
     holdings: Holdings
     queue_lifetimes: QueueLifetimes
     exclusive_queues: ExclusiveQueues
+    schemas: SchemaDefinitions
 
 
 class DefinitionEffects:
@@ -47,6 +49,7 @@ class DefinitionEffects:
         """What applies to destinations has changed."""
         context = self._context
         context.rules.generation += 1
+        context.schemas.follow()
         context.checkpoints.schedule()
         context.members.destinations_changed()
         context.spawn(partial(follow_rules, context.broker.queues))
@@ -74,3 +77,4 @@ class DefinitionEffects:
         context.queue_lifetimes.changed(queues)
         context.exclusive_queues.changed(queues)
         context.holdings.changed(queues)
+        context.schemas.declarations_changed(queues)

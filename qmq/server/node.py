@@ -66,6 +66,7 @@ class Node(NodeParts):
             self.add_event("quarantine", message)
         self.check_damage()
         self.routing.report()
+        self.schemas.follow()
         if recovered.lost_positions:
             self.add_event("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 

@@ -58,6 +58,7 @@ from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.definitions.policies import PolicyKind
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
+from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.definitions.users import UserDefinitions
 from qmq.server.delivery.browsing import Browsing
@@ -142,6 +143,7 @@ class NodeParts:
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.user_definitions = UserDefinitions(self, settings)
         self.limit_definitions = LimitDefinitions(self, settings)
+        self.schemas = SchemaDefinitions(self)
         self.limits_of = self.limit_definitions.of
         self.settings = self.limit_definitions.join(self.user_definitions.join(settings))
         self.certificates = Certificates()

@@ -149,6 +149,7 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     bound_clients(node.rules, limits)
     node.declared_queues.take_up(settings)
     node.routing.take_up(settings)
+    node.schemas.follow()
     node.rules.generation += 1
     node.broker.limit(broker_limits(limits))
     node.checkpoints.schedule()

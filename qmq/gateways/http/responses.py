@@ -51,6 +51,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "not-caught-up": 503,
     "not-serving": 503,
     "too-few-copies": 503,
+    "schema-missing": 503,
     "log-unreadable": 503,
     "slow-consumer": 503,
     "kicked": 403,

@@ -20,7 +20,9 @@ class Call(Enum):
     EVENTS = auto()
     CONTROL = auto()
     OPENAPI = auto()
+    MESSAGE_SCHEMA = auto()
     SCHEMA = auto()
+    """One that the mesh defines."""
     SCRIPT = auto()
     """The client for browsers."""
     METRICS = auto()
@@ -50,14 +52,14 @@ ACTIONS: Final[Mapping[str, tuple[Call, str, tuple[str, ...]]]] = {
 PLAIN: Final[Mapping[Sequence[str], tuple[Call, tuple[str, ...]]]] = {
     ("v1", "acks"): (Call.ACKS, ("POST",)),
     ("v1", "openapi.json"): (Call.OPENAPI, ("GET", "HEAD")),
-    ("v1", "schemas", "message.avsc"): (Call.SCHEMA, ("GET", "HEAD")),
+    ("v1", "schemas", "message.avsc"): (Call.MESSAGE_SCHEMA, ("GET", "HEAD")),
     ("qmq.js",): (Call.SCRIPT, ("GET", "HEAD")),
     ("metrics",): (Call.METRICS, ("GET", "HEAD")),
     ("livez",): (Call.LIVEZ, ("GET", "HEAD")),
     ("readyz",): (Call.READYZ, ("GET", "HEAD")),
 }
 
-PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI, Call.SCHEMA, Call.SCRIPT})
+PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI, Call.MESSAGE_SCHEMA, Call.SCRIPT})
 """Calls that need no login: what starts and watches a node has none, and they show no name of a destination."""
 
 OPEN: Final = PROBES | {Call.STOMP}
@@ -77,6 +79,9 @@ def route_of(request: HttpRequest) -> Route:
     if path[:2] == ("v1", "control") and len(path) > 2:
         _check_method(request, ("GET", "POST"))
         return Route(Call.CONTROL, f"/control/{'/'.join(path[2:])}")
+    if path[:2] == ("v1", "schemas") and len(path) == 3:
+        _check_method(request, ("GET", "HEAD"))
+        return Route(Call.SCHEMA, path[2])
     if len(path) == 4 and path[0] == "v1" and path[3] in ACTIONS and path[1] in KINDS:
         call, method, kinds = ACTIONS[path[3]]
         if path[1] in kinds:
@@ -91,7 +96,8 @@ def route_of(request: HttpRequest) -> Route:
         "unknown-path",
         "There is nothing at this path.",
         "Paths are /v1/queues|topics|fanouts|exchanges/NAME/messages, /v1/queues/NAME/receive, /v1/acks, "
-        "/v1/topics|fanouts/NAME/events, /v1/control/…, /stomp, /metrics, /livez, /readyz; /v1/openapi.json has all.",
+        "/v1/topics|fanouts/NAME/events, /v1/schemas/NAME, /v1/control/…, /stomp, /metrics, /livez, /readyz; "
+        "/v1/openapi.json has all.",
     )
 
 

@@ -51,7 +51,7 @@ DECLARED_OTHERWISE: Final = "declared-otherwise"
 CACHED_MAX: Final = 16_384
 """Parsed declarations, by their text; at the bound they are forgotten."""
 
-GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_level")
+GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_level", "schema")
 """Keys that change what a SEND or an ACK means: plans of gateways must be made again."""
 
 log = logging.getLogger("qmq.definitions")

@@ -31,6 +31,7 @@ from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
+from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.stomp.dialogue import STOMP
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.server.stomp.login_exchange import LoginContext
@@ -75,6 +76,7 @@ class WebContext(FrameContext, LoginContext, HealthContext, MetricsContext, Prot
 
     event_data: EventData
     pulls: Pulls
+    schemas: SchemaDefinitions
     sockjs: SockJsSessions
     wire_limits: Limits
 
@@ -226,8 +228,10 @@ class HttpDialogue:
             await self._stomp(request, route.about)
         elif route.call is Call.OPENAPI:
             self._put(self._encoder.respond(200, headers=[JSON], body=file_of("openapi.json")))
-        elif route.call is Call.SCHEMA:
+        elif route.call is Call.MESSAGE_SCHEMA:
             self._put(self._encoder.respond(200, headers=[JSON], body=schema_page()))
+        elif route.call is Call.SCHEMA:
+            self._put(self._encoder.respond(200, self._context.schemas.value_of(route.about)))
         elif route.call is Call.SCRIPT:
             self._put(self._encoder.respond(200, headers=[JAVASCRIPT], body=file_of("qmq.js")))
         elif route.call is Call.LIVEZ:
