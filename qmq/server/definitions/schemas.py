@@ -99,7 +99,7 @@ class SchemaDefinitions:
         """Policies, declarations or schemas have changed. The caller raises the generation of the rules."""
         named = {*self._count, *(name for _, name in self._policies())}
         self._context.rules.body_check = self._check_of if named else None
-        self._missing.show([_missing_text(name) for name in named if self._schemas.get(name) is None])
+        self._missing.show([f"SENDs are refused: {_missing_text(name)}" for name in named if self._schemas.get(name) is None])
 
     # Inside
 
@@ -163,7 +163,7 @@ class SchemaDefinitions:
 
 
 def _missing_text(name: str) -> str:
-    return f"its schema {name} is not defined, or this version cannot read it"
+    return f"the schema {name} is not defined, or this version cannot read it"
 
 
 def _checked(name: str, value: Value) -> Value:

@@ -13,6 +13,7 @@ from typing import Final
 Check = Callable[[bytes, int], int]
 
 BITS: Final = 64
+LONG_BYTES_MAX: Final = 10
 INT_MAX: Final = 2**31 - 1
 
 
@@ -32,24 +33,22 @@ class ValueBudget:
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
     """A number, and the position behind it."""
-    byte = data[at]
-    at += 1
-    found = byte & 0x7F
-    shift = 7
-    while byte >= 0x80:
-        if shift >= BITS:
-            raise ValueError(f"the number that ends at byte {at} has more than {BITS} bits")
-        byte = data[at]
-        at += 1
+    end = check_long(data, at)
+    found = shift = 0
+    for byte in data[at:end]:
         found |= (byte & 0x7F) << shift
         shift += 7
-    if found >> BITS:
-        raise ValueError(f"the number that ends at byte {at} has more than {BITS} bits")
-    return found >> 1 ^ -(found & 1), at
+    return found >> 1 ^ -(found & 1), end
 
 
 def check_long(data: bytes, at: int) -> int:
-    return at + 1 if data[at] < 0x80 else read_long(data, at)[1]
+    end = at
+    last = at + LONG_BYTES_MAX - 1
+    while data[end] >= 0x80 and end < last:
+        end += 1
+    if end == last and data[end] > 1:
+        raise ValueError(f"the number at byte {at} has more than {BITS} bits")
+    return end + 1
 
 
 def check_int(data: bytes, at: int) -> int:
@@ -72,17 +71,11 @@ def check_null(data: bytes, at: int) -> int:
 
 
 def check_bytes(data: bytes, at: int) -> int:
-    size, start = read_long(data, at)
-    if size < 0:
-        raise ValueError(f"the length at byte {at} is negative")
-    return _end(data, start, size)
+    return _span(data, at)[1]
 
 
 def check_string(data: bytes, at: int) -> int:
-    size, start = read_long(data, at)
-    if size < 0:
-        raise ValueError(f"the length at byte {at} is negative")
-    end = _end(data, start, size)
+    start, end = _span(data, at)
     data[start:end].decode()
     return end
 
@@ -143,18 +136,26 @@ def blocks(item: Check, values: int, budget: ValueBudget) -> Check:
             count, at = read_long(data, at)
             if not count:
                 return at
-            size = -1
-            if count < 0:
+            end = 0
+            is_sized = count < 0
+            if is_sized:
                 size, at = read_long(data, at)
-                count = -count
+                count, end = -count, at + size
             budget.take(count * values)
-            end = at + size
             for _ in range(count):
                 at = item(data, at)
-            if size >= 0 and at != end:
+            if is_sized and at != end:
                 raise ValueError(f"the block at byte {start} has another size than it says")
 
     return check
+
+
+def _span(data: bytes, at: int) -> tuple[int, int]:
+    """Where bytes with their length before them begin and end."""
+    size, start = read_long(data, at)
+    if size < 0:
+        raise ValueError(f"the length at byte {at} is negative")
+    return start, _end(data, start, size)
 
 
 def _end(data: bytes, start: int, size: int) -> int:

@@ -24,8 +24,8 @@ MARK: Final = b"\xc3\x01"
 FINGERPRINT_BYTES: Final = 8
 
 FIXED_VALUES_MAX: Final = 10_000
-VALUES_MAX: Final = 100_000
-"""Of one body, with the items of arrays and maps: some 20 ms."""
+VALUES_MAX: Final = 50_000
+"""Of one body, with the items of arrays and maps: some 30 ms."""
 NESTING_MAX: Final = 32
 """Types inside each other, by name or in place."""
 FIXED_BYTES_MAX: Final = 1 << 20
