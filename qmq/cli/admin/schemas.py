@@ -41,7 +41,7 @@ def list_schemas(node: Endpoint, as_json: bool) -> None:
 @client_options
 @json_option
 def show_schema(name: str, node: Endpoint, as_json: bool) -> None:
-    """Print a schema, as it was set.
+    """Print a schema, with its keys sorted.
 
     It is JSON, with or without --json. Exit code 1 if there is none.
     """

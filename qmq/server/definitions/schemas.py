@@ -1,7 +1,7 @@
 """The kind `schema`: Avro schemas that policies and declared queues name, and bodies of SENDs are checked with.
 
-A definition is a schema as it is in JSON, with defaults and comments; consumers get it as it was defined. Which schemas
-are allowed is in `qmq.wire.avro.schema`.
+A definition is a schema in JSON, with all that consumers need of it, such as defaults and comments. Which schemas are
+allowed is in `qmq.wire.avro.schema`.
 
 A change is refused if a policy or a declaration would then name no schema. Node files, and two sides of a cut, can
 still do that. SENDs to such destinations are refused, and the condition `schema-missing` names the schema.
@@ -99,7 +99,8 @@ class SchemaDefinitions:
         """Policies, declarations or schemas have changed. The caller raises the generation of the rules."""
         named = {*self._count, *(name for _, name in self._policies())}
         self._context.rules.body_check = self._check_of if named else None
-        self._missing.show([f"SENDs are refused: {_missing_text(name)}" for name in named if self._schemas.get(name) is None])
+        missing = [name for name in named if self._schemas.get(name) is None]
+        self._missing.show([f"SENDs are refused: {_missing_text(name)}" for name in missing])
 
     # Inside
 
@@ -143,17 +144,17 @@ class SchemaDefinitions:
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse changes after which something would name no schema."""
         here = {key.name for key, value in changes.items() if key.kind == SCHEMA and value is not None}
-        gone = {key.name for key, value in changes.items() if key.kind == SCHEMA and value is None}
+        deleted = {key.name for key, value in changes.items() if key.kind == SCHEMA and value is None}
         for key, value in changes.items():
             name = value.get(SCHEMA) if value is not None and key.kind in (POLICY, QUEUE) else None
-            if name is not None and (name in gone or name not in {*here, *self._schemas}):
+            if name is not None and (name in deleted or name not in {*here, *self._schemas}):
                 problem = f'{SCHEMA} = "{name}": there is no such schema: define it first, or with it'
                 raise Refused("bad-definition", f"{key}: {problem}")
-        if len({*self._schemas, *here} - gone) > max(SCHEMAS_MAX, len(self._schemas)):
+        if len({*self._schemas, *here} - deleted) > max(SCHEMAS_MAX, len(self._schemas)):
             raise Refused("too-many-definitions", f"There are {SCHEMAS_MAX} schemas at most.")
         declared = ((Key(QUEUE, queue), name) for queue, name in self._declared.items())
-        for user, name in chain(self._policies(), declared) if gone else ():
-            if name in gone and user not in changes:
+        for user, name in chain(self._policies(), declared) if deleted else ():
+            if name in deleted and user not in changes:
                 raise Refused(IN_USE, f"{SCHEMA} {name} is named by {user}: change that first, or with it")
 
     def _policies(self) -> Iterable[tuple[Key, str]]:
