@@ -138,7 +138,7 @@ def test_queues_exchanges_and_bindings_made_without_a_node_are_there_when_it_is_
     mesh.kill("c")
 
     declared = ask(mesh, "b", "queues", "declare", "/queue/orders", "--max-messages", "100")
-    assert (declared["changed"], declared["value"]) == (1, {"max_messages": 100})
+    assert (declared["changed"], declared["value"]) == (1, {"max_messages": 100, "declared_by": ROOT[0]})
     mesh.wait_until_same(["a", "b"])
     assert ask(mesh, "a", "queues", "declare", "/queue/orders", "max_messages=100")["changed"] == 0
     assert "max_messages" in refused(mesh, "a", "queues", "declare", "/queue/orders", "--max-messages", "1")
