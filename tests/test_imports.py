@@ -45,6 +45,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "members",
         "environment",
         "config",
+        "console",
         "wire",
         "broker",
         "storage",
@@ -78,6 +79,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "routing_names",
         "unix_socket",
     },
+    "console": set(),
     "__main__": {"cli"},
 }
 

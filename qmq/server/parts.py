@@ -48,6 +48,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.commit_path import CommitPath
+from qmq.server.console.requests import ConsoleRequests, is_of_console
 from qmq.server.definition_effects import DefinitionEffects
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.deleted_queues import DeletedQueues
@@ -90,6 +91,7 @@ from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.web.console import WebConsole
 from qmq.server.web.pulls import Pulls
 from qmq.server.web.samples import Samples
 from qmq.server.web.sockjs import SockJsSessions
@@ -304,6 +306,8 @@ class NodeParts:
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
         self.samples = Samples(self)
+        self.console = ConsoleRequests(self)
+        self.web_console = WebConsole(self, self.settings.name)
         self.check_damage = DamageReport(self).check
         self.checkpoint_done = self.incarnation_gc.checkpoint_done
         self.about_dead = self.incarnation_gc.answer
@@ -385,6 +389,8 @@ class NodeParts:
         self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes = b""
     ) -> ControlResponse:
         check = partial(self.check_right, principal)
+        if is_of_console(headers):
+            return await self.console.respond(headers, body, principal, check)
         return await control_response(self, headers, check, principal, address, session, body)
 
     def check_right(self, principal: Principal | None, destination: str) -> None:

@@ -28,6 +28,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "token-expired": 401,
     "user-removed": 401,
     "not-allowed": 403,
+    "bad-csrf": 403,
     "queue-locked": 409,
     "change-under-way": 409,
     "declared-otherwise": 409,
@@ -96,6 +97,8 @@ class HttpEncoder(NoMessages):
         """Called when the response is written."""
         self.cors: Lines = ()
         """Headers that let a page of another origin read the response."""
+        self.is_for_page = False
+        """The client is a page that has a form for logins: a browser that is challenged shows its own."""
 
     def begin(self) -> None:
         """A request was read."""
@@ -143,7 +146,7 @@ class HttpEncoder(NoMessages):
             headers += error.headers
         else:
             status = status_of(error.code)
-        if status == 401:
+        if status == 401 and not self.is_for_page:
             headers.append(CHALLENGE)
         elif status in (429, 503):
             headers.append(RETRY_AFTER)

@@ -28,6 +28,10 @@ class Call(Enum):
     METRICS = auto()
     LIVEZ = auto()
     READYZ = auto()
+    PAGE = auto()
+    """A file of the console."""
+    CONSOLE = auto()
+    """Login and logout of a browser, and the events of the console."""
     STOMP = auto()
     """A WebSocket that carries STOMP, or SockJS."""
 
@@ -39,13 +43,19 @@ class Route(NamedTuple):
     about: str = ""
 
 
-KINDS: Final[Mapping[str, str]] = {"queues": "queue", "topics": "topic", "fanouts": "fanout", "exchanges": "exchange"}
+KINDS: Final[Mapping[str, str]] = {
+    "queues": "queue",
+    "topics": "topic",
+    "fanouts": "fanout",
+    "exchanges": "exchange",
+    "system": "system",
+}
 """Kind in a path → kind of a destination."""
 
 ACTIONS: Final[Mapping[str, tuple[Call, str, tuple[str, ...]]]] = {
     "messages": (Call.SEND, "POST", ("queues", "topics", "fanouts", "exchanges")),
     "receive": (Call.RECEIVE, "POST", ("queues",)),
-    "events": (Call.EVENTS, "GET", ("topics", "fanouts")),
+    "events": (Call.EVENTS, "GET", ("topics", "fanouts", "system")),
 }
 """Last segment of `/v1/KIND/NAME/…` → the call, its method, and the kinds that have it."""
 
@@ -59,7 +69,10 @@ PLAIN: Final[Mapping[Sequence[str], tuple[Call, tuple[str, ...]]]] = {
     ("readyz",): (Call.READYZ, ("GET", "HEAD")),
 }
 
-PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI, Call.MESSAGE_SCHEMA, Call.SCRIPT})
+CONSOLE: Final[Mapping[str, tuple[str, ...]]] = {"login": ("GET", "POST"), "logout": ("POST",), "events": ("GET",)}
+"""Last segment of `/v1/console/…` → its methods."""
+
+PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI, Call.MESSAGE_SCHEMA, Call.SCRIPT, Call.PAGE})
 """Calls that need no login: what starts and watches a node has none, and they show no name of a destination."""
 
 OPEN: Final = PROBES | {Call.STOMP}
@@ -73,6 +86,12 @@ def route_of(request: HttpRequest) -> Route:
         call, methods = PLAIN[path]
         _check_method(request, methods)
         return Route(call)
+    if not path or path[0] == "console":
+        _check_method(request, ("GET", "HEAD"))
+        return Route(Call.PAGE, "/".join(path[1:]))
+    if path[:2] == ("v1", "console") and len(path) == 3 and path[2] in CONSOLE:
+        _check_method(request, CONSOLE[path[2]])
+        return Route(Call.CONSOLE, path[2])
     if path[:1] == ("stomp",):
         _check_method(request, ("GET", "POST", "OPTIONS"))
         return Route(Call.STOMP, "/".join(path[1:]))

@@ -366,18 +366,18 @@ def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
         for row in facts[name]:
             key = row_key(row)
             if not end or key <= end:
-                merged[key] = _sum(request.kind, merged[key], row) if key in merged else row
+                merged[key] = sum_rows(request.kind, merged[key], row) if key in merged else row
     keys = sorted(merged)
     kept = keys[: request.limit]
     return _with_rows(name, [merged[key] for key in kept], kept[-1] if len(kept) < len(keys) else end)
 
 
-def _sum(kind: DestinationKind | None, one: Row, other: Row) -> Row:
+def sum_rows(kind: DestinationKind | None, one: Row, other: Row) -> Row:
     """Merge two rows of one destination. Every node has its own copy of a fanout's messages."""
     row = dict(one)
     for name, value in other.items():
         mine = row.setdefault(name, value)
-        if name in one and isinstance(value, int) and isinstance(mine, int):
+        if name in one and isinstance(value, int | float) and isinstance(mine, int | float):
             is_copy = kind is DestinationKind.FANOUT and name in ("messages", "bytes")
             row[name] = max(mine, value) if is_copy or name in (SINCE, OLDEST) else mine + value
     return row

@@ -168,6 +168,12 @@ def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[s
     return found[:limit], found[limit - 1] if len(found) > limit else ""
 
 
+async def queue_rows(context: CountsContext, names: list[str]) -> list[Row]:
+    """The rows of these queues, in this order; none for a queue of which nothing is known."""
+    heads = await context.environment.run_blocking(partial(context.served_rows().heads, names, 0))
+    return _queue_rows(context, names, {name: (one.messages, one.body_bytes) for name, one in heads.items()})
+
+
 def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tuple[int, int]]) -> list[Row]:
     queues = context.broker.queues
     lent = Counter(message.envelope.destination for by_dot in queues.owned.lent.values() for message in by_dot.values())

@@ -93,6 +93,10 @@ class Logins:
         """Whether `name` is the name of a user."""
         return name in self._hashes
 
+    def proof_of(self, name: str) -> str | None:
+        """What changes when the passcode of this user changes; None for one without a passcode, or no user."""
+        return self._hashes.get(name)
+
     @property
     def _has_logins(self) -> bool:
         """Whether any client can log in."""
@@ -183,6 +187,10 @@ class Logins:
             many = "no user" if not users else "more than one user"
             raise Refused("login-failed", f"The certificate of the client names {many}.")
         return users[0]
+
+    def admit_again(self, grant: Grant) -> Grant:
+        """Count another connection of a login that `check` has granted before. Raises Refused when it has too many."""
+        return self._admit(grant)
 
     def _admit(self, grant: Grant) -> Grant:
         """Count a connection of this principal. Raises Refused when it has too many."""

@@ -26,5 +26,7 @@ class RequestKind(StrEnum):
     """Settle or extend deliveries that an HTTP client has received there: `web.pulls`."""
     MESSAGE = "message"
     """A message by its id, or what the journal says of it: `admin.mesh_messages`."""
+    CONSOLE = "console"
+    """The part of a node in what the console shows: `console.requests`."""
     CONTROL = "control"
     """The counts of a control request with `scope:mesh`: `admin.control`."""

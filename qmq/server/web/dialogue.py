@@ -31,10 +31,12 @@ from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
+from qmq.server.console.logins import CSRF_HEADER
 from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.stomp.dialogue import STOMP
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.server.stomp.login_exchange import LoginContext
+from qmq.server.web.console import WebConsole, file_response
 from qmq.server.web.files import JAVASCRIPT, file_of
 from qmq.server.web.health import HealthContext, livez, readyz
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
@@ -63,6 +65,12 @@ IDLE_SECONDS: Final = 75.0
 HEARTBEAT_SECONDS: Final = 15.0
 """Of a stream; proxies end connections that are silent for 30 to 60 seconds."""
 
+EVENT_STREAM: Final = (
+    ("content-type", "text/event-stream"),
+    ("cache-control", "no-store"),
+    ("x-accel-buffering", "no"),
+)
+
 CHECK_SECONDS: Final = 5.0
 
 SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
@@ -78,6 +86,7 @@ class WebContext(FrameContext, LoginContext, HealthContext, MetricsContext, Prot
     pulls: Pulls
     schemas: SchemaDefinitions
     sockjs: SockJsSessions
+    web_console: WebConsole
     wire_limits: Limits
 
     def received_vector(self) -> Vector: ...
@@ -104,6 +113,8 @@ class HttpDialogue:
         self._gateway: StompGateway | None = None
         self._frames: FrameLoop | None = None
         self._said: str | None = None
+        self._cookie: str | None = None
+        """The token of a browser that is logged in by its cookie."""
         self._expires_us = 0
         self._checking = trio.CancelScope()
         self._responded = trio.Event()
@@ -188,6 +199,7 @@ class HttpDialogue:
         Raises Refused and ProtocolError for the caller to answer.
         """
         self._encoder.begin()
+        self._encoder.is_for_page = CSRF_HEADER in head.headers or head.path[:2] == ("v1", "console")
         known = self._http.known
         if self._admitted is not None and known is not None and known is self._admitted[0]:
             _, route, self._encoder.cors = self._admitted
@@ -224,6 +236,10 @@ class HttpDialogue:
             results = await self._context.pulls.settle(acks, self._session.user)
             rows = [{"ack_token": ack.text, "result": result} for ack, result in zip(acks, results, strict=True)]
             self._put(self._encoder.respond(200, {"acks": rows}))
+        elif route.call is Call.PAGE:
+            self._put(self._encoder.respond(200, headers=(found := file_response(route.about))[0], body=found[1]))
+        elif route.call is Call.CONSOLE:
+            self._console(request, route.about)
         elif route.call is Call.STOMP:
             await self._stomp(request, route.about)
         elif route.call is Call.OPENAPI:
@@ -288,6 +304,22 @@ class HttpDialogue:
             self._put(self._encoder.respond(200, headers=[JSON], body=body))
         if session.leaves_with is not None:
             session.end_in_order(session.leaves_with)
+
+    def _console(self, request: HttpRequest, call: str) -> None:
+        """Log a browser in or out, or begin its stream of events."""
+        console, session = self._context.web_console, self._session
+        if call == "events":
+            first = console.follow(session, self._cookie)
+            self._encoder.is_due = False
+            self._put(self._http.begin_stream(200, EVENT_STREAM) + HEARTBEAT + first)
+            self._is_stream = True
+            self._watch_stream()
+            return
+        if call == "logout":
+            facts, headers = console.log_out(self._cookie)
+        else:
+            facts, headers = console.log_in(request, session, self._expires_us)
+        self._put(self._encoder.respond(200, facts, headers=headers))
 
     async def _receive(self, request: HttpRequest, queue: str) -> None:
         wanted = receive_of(request)
@@ -365,7 +397,8 @@ class HttpDialogue:
         """Log the client in with the credentials of the request; False when it has left. Raises Refused."""
         context, session = self._context, self._session
         said = request.headers.get("authorization") or _token_in(request)
-        if self._gateway is not None and said == self._said and not self._is_expired():
+        cookie = None if said else context.web_console.cookie_of(request)
+        if self._gateway is not None and (said, cookie) == (self._said, self._cookie) and not self._is_expired():
             return True
         self._login.is_silent = False
         context.admission.check_open()
@@ -373,7 +406,7 @@ class HttpDialogue:
         grant: Grant | None = None
         try:
             with self._checking:
-                grant = await context.logins.check(
+                grant = context.web_console.grant_of(cookie) or await context.logins.check(
                     self._credentials(said), session.listener, session.until_left, self._certified()
                 )
         except Refused as refused:
@@ -392,7 +425,7 @@ class HttpDialogue:
         session.user = None if principal is None else principal.name
         session.authenticator = "" if grant is None else grant.authenticator
         self._expires_us = 0 if grant is None else grant.expires_us or 0
-        self._said = said
+        self._said, self._cookie = said, cookie
         self._gateway = StompGateway(
             session.id,
             context.broker,
@@ -408,11 +441,13 @@ class HttpDialogue:
         session.begin()
         context.broker.sessions[session.id].transaction_frames_max = MESSAGES_MAX
         context.admission.decided(self._login)
-        if session.user is not None:
+        if session.user is not None and cookie is None:
             context.audit("login", user=session.user, address=session.peer_address, authenticator=session.authenticator)
         return True
 
     def _is_expired(self) -> bool:
+        if self._cookie is not None and not self._context.web_console.is_open(self._cookie):
+            return True
         return bool(self._expires_us) and self._context.environment.now_us() >= self._expires_us
 
     def _credentials(self, said: str | None) -> Credentials:
