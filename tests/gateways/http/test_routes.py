@@ -36,7 +36,6 @@ def test_each_path_is_one_call(method: str, target: str, route: Route) -> None:
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [
-        ("GET", "/", 404),
         ("GET", "/v1", 404),
         ("GET", "/v1/control", 404),
         ("GET", "/v1/queues/q", 404),
