@@ -7,17 +7,29 @@ and perhaps `receipt_level`, and no others; or an Avro file. `Qmq-Batch: true` o
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS
-from qmq.gateways.http.avro import AVRO, MAGIC, messages_in
+from qmq.gateways.http.avro import AVRO, messages_in
+from qmq.gateways.http.avro_reader import MAGIC
 from qmq.wire.http import HttpRefusal, HttpRequest
 from qmq.wire.stomp import Frame, Head, Limits, Version
 
 MESSAGES_MAX: Final = 10_000
 """Of one batch. It is decided and written as a whole."""
+
+CHECKED_BYTES: Final = 1 << 20
+"""In a larger batch the values are counted before it is parsed: 16 MiB of empty lists would take 400 MB."""
+
+NESTED_MAX: Final = 2 * MESSAGES_MAX + 2
+"""Objects and lists: of each message, and its headers."""
+
+VALUES_MAX: Final = 100 * MESSAGES_MAX
+
+TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 TRANSACTION: Final = "http"
 RECEIPT: Final = "http"
@@ -62,6 +74,7 @@ def is_batch(request: HttpRequest) -> bool:
 
 
 def _is_avro(request: HttpRequest) -> bool:
+    """Whether the body is an Avro file, unless a header says that it is a message by itself."""
     return _media_type(request) == AVRO and request.body.startswith(MAGIC)
 
 
@@ -93,6 +106,7 @@ def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     """The batch in the body; None when the body is a message by itself."""
     if _is_avro(request):
         return {"messages": messages_in(request.body, MESSAGES_MAX)}
+    _check_values(request.body)
     batch: object = None
     try:
         batch = json.loads(request.body)
@@ -104,6 +118,21 @@ def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     if "qmq-batch" not in request.headers:
         return None
     raise Refused("bad-body", 'A batch is {"messages": [{"body": …}, …]} in JSON, with receipt_level if that is asked.')
+
+
+def _check_values(body: bytes) -> None:
+    """Refuse a large body with more values than a batch may have."""
+    if len(body) <= CHECKED_BYTES or _has_few_values(body) or _has_few_values(TEXT.sub(b"", body)):
+        return
+    raise Refused(
+        "bad-body",
+        f"A batch has at most {VALUES_MAX} values, {NESTED_MAX} of them objects and lists.",
+        "Qmq-Batch: false says that the body is one message.",
+    )
+
+
+def _has_few_values(text: bytes) -> bool:
+    return text.count(b"{") + text.count(b"[") <= NESTED_MAX and text.count(b",") <= VALUES_MAX
 
 
 def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) -> list[Frame]:

@@ -186,3 +186,23 @@ def test_the_head_of_equal_requests_is_made_once() -> None:
     assert again.head is first.head and again.body == b"y"
     with pytest.raises(Refused):
         single_of(request.with_body(b"x" * (LIMITS.body_bytes_max + 1)), Q, LIMITS, first.head)
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", '{"a":[]}', "0.1", '"a"'])
+def test_json_of_more_values_than_a_batch_may_have_is_refused_before_it_is_parsed(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b'{"messages":[%b]}' % ",".join([value] * 1_100_000).encode()
+    monkeypatch.setattr(json, "loads", None)
+
+    with pytest.raises(Refused) as refused:
+        sends(body, content_type=JSON)
+
+    assert refused.value.code == "bad-body" and "values" in refused.value.message
+
+
+def test_the_largest_batch_may_have_json_in_its_bodies() -> None:
+    inside = json.dumps({"list": [[], {}, '"', "\\"] * 30})
+    messages = [{"body": inside, "headers": {"a": "b"}}] * MESSAGES_MAX
+
+    assert len(batch(*messages)) == MESSAGES_MAX + 2
