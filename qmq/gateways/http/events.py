@@ -34,6 +34,11 @@ OPTIONS: Final = {
 }
 """Names in the query → headers of SUBSCRIBE."""
 
+UNKNOWN_ORIGINS_MAX: Final = 32
+"""In the vector of a client, of origins of which this node has nothing: the last ones, which the client heard of last.
+The others ended long ago, or never were, and each event would carry them in its id.
+"""
+
 DATA: Final = b"data: {"
 
 SHARED_MESSAGES_MAX: Final = 1024
@@ -153,6 +158,8 @@ def subscribe_of(request: HttpRequest, destination: str, now: Vector) -> tuple[F
             raise Refused("bad-query", f"The query from is one of {', '.join(STARTS)}.")
         if after:
             vector = parse_vector(after, "Last-Event-ID")
+            for origin in [one for one in vector if one not in now][:-UNKNOWN_ORIGINS_MAX]:
+                del vector[origin]
         else:
             vector = dict(now) if start == "next" else {}
         headers["qmq-resume"] = ",".join(f"{origin}={last}" for origin, last in vector.items())

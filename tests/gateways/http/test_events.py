@@ -6,7 +6,14 @@ import pytest
 
 from qmq.dots import Origin, Vector
 from qmq.errors import Refused
-from qmq.gateways.http.events import HEARTBEAT, SHARED_BYTES_MAX, EventData, EventEncoder, subscribe_of
+from qmq.gateways.http.events import (
+    HEARTBEAT,
+    SHARED_BYTES_MAX,
+    UNKNOWN_ORIGINS_MAX,
+    EventData,
+    EventEncoder,
+    subscribe_of,
+)
 from qmq.gateways.http.responses import HttpEncoder
 from qmq.wire.http import HttpConnection, HttpLimits
 from tests.gateways.http.support import request_of
@@ -166,3 +173,14 @@ def test_a_query_that_makes_no_sense_is_refused(destination: str, query: str) ->
     with pytest.raises(Refused) as refused:
         subscribe_of(request_of("GET", f"/?{query}"), destination, {})
     assert refused.value.code == "bad-query"
+
+
+def test_a_client_cannot_make_ids_long_with_origins_that_the_node_has_nothing_of() -> None:
+    said = {Origin("x", number): 1 for number in range(500)}
+    after = ",".join(f"{origin}={last}" for origin, last in {ORIGIN: 3, **said, OTHER: 5}.items())
+
+    frame, vector = subscribe_of(request_of("GET", "/", last_event_id=after), F, {ORIGIN: 9})
+
+    assert vector is not None and len(vector) == 1 + UNKNOWN_ORIGINS_MAX
+    assert vector[ORIGIN] == 3 and vector[OTHER] == 5
+    assert frame.head.headers["qmq-resume"].count("=") == len(vector)
