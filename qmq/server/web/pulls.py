@@ -279,9 +279,13 @@ class PullSession:
         self._context.submit(out)
 
     async def settle(self, acks: Sequence[tuple[int, AckRequest]]) -> list[str]:
-        """The result of each request, given with the tag of its delivery. Durable, as the policy of the queue says."""
+        """The result of each request, given with the tag of its delivery. Durable, as the policy of the queue says.
+
+        A second request to settle the same delivery finds it settled.
+        """
         results = [EXPIRED] * len(acks)
         due: dict[str, int] = {}
+        settled: set[int] = set()
         receipts_due = self._encoder.receipts_due
         async with self._turn:
             await self._context.slot(self.id)
@@ -291,20 +295,23 @@ class PullSession:
             self._numbers += 1
             for number, (tag, ack) in enumerate(acks):
                 delivery = self._delivery(tag)
-                if delivery is None:
+                if delivery is None or tag in settled:
                     continue
                 results[number] = ack.result
                 if ack.action == "extend":
                     self._context.broker.queues.extend(delivery, self._context.environment.now_us())
                     self._context.deadline_timer.decided()
                 else:
+                    settled.add(tag)
                     receipt = f"ack-{self._numbers}-{number}"
                     frames.append(settling(tag, ack, receipt))
                     due[receipt] = number
             receipts_due.update(due)
             self._encoder.refused = None
             await self._loop.obey(frames)
-        while not self._encoder.refused and not receipts_due.isdisjoint(due) and not self._session.finishing:
+            # Requests of other connections set it, too.
+            refused = self._encoder.refused
+        while not refused and not receipts_due.isdisjoint(due) and not self._session.finishing:
             self._dialogue.changed.clear()
             await self._dialogue.changed.wait()
         for receipt in receipts_due.intersection(due):
@@ -421,16 +428,17 @@ class Pulls:
         return results
 
     async def _settle_here(self, acks: Sequence[AckRequest], user: str | None) -> list[str]:
-        by_session: dict[int, list[int]] = defaultdict(list)
+        by_session: dict[PullSession, list[int]] = defaultdict(list)
         for number, ack in enumerate(acks):
             token = ack.token
             session = None if token is None else self._sessions.get(token.session)
             if session is not None and token is not None and session.key == token.key and session.user == user:
-                by_session[session.id].append(number)
+                by_session[session].append(number)
         results = [EXPIRED] * len(acks)
-        for id, numbers in by_session.items():
+        # One of them may end while another is waited for.
+        for session, numbers in by_session.items():
             part = [(token.tag, acks[number]) for number in numbers if (token := acks[number].token) is not None]
-            for number, result in zip(numbers, await self._sessions[id].settle(part), strict=True):
+            for number, result in zip(numbers, await session.settle(part), strict=True):
                 results[number] = result
         return results
 
