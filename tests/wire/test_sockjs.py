@@ -208,6 +208,8 @@ def test_messages_of_the_client_are_joined(body: bytes, payload: bytes) -> None:
         (b'["\\ud800"]', "Broken JSON encoding."),
         (b'["\xff"]', "Broken JSON encoding."),
         (b"[" * 100_000, "Broken JSON encoding."),
+        (json.dumps(["x" * 10] * 10_001).encode(), "Broken JSON encoding."),
+        (json.dumps("x" * 100_000)[:-1].encode(), "Broken JSON encoding."),
     ],
 )
 def test_wrong_body_is_refused_as_the_protocol_demands(body: bytes, message: str) -> None:
@@ -215,6 +217,26 @@ def test_wrong_body_is_refused_as_the_protocol_demands(body: bytes, message: str
         decode_messages(body)
 
     assert (refusal.value.status, refusal.value.message) == (500, message)
+
+
+def test_a_large_body_of_other_json_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(_: bytes) -> None:
+        raise AssertionError("it is parsed")
+
+    monkeypatch.setattr(json, "loads", parse)
+
+    for value in (b"[]", b"{}", b"1", b'["a"]'):
+        with pytest.raises(HttpRefusal):
+            decode_messages(b"[%b]" % b",".join([value] * 100_000))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(), max_size=5), st.sampled_from(["", " ", "\r\n\t"]), st.booleans())
+def test_a_large_body_of_strings_is_read(messages: list[str], blank: str, is_ascii: bool) -> None:
+    messages = [*[text.encode("utf-8", "replace").decode() for text in messages], "x" * 70_000]
+    body = blank + json.dumps(messages, ensure_ascii=is_ascii, separators=(f"{blank},{blank}", ":")) + blank
+
+    assert decode_messages(body.encode()) == "".join(messages).encode()
 
 
 @settings(max_examples=200, deadline=None)

@@ -79,6 +79,14 @@ OPEN: Final = PROBES | {Call.STOMP}
 """Calls that need no login here: a client of STOMP logs in with CONNECT."""
 
 
+BODY_BYTES: Final[Mapping[Call, int]] = {
+    Call.RECEIVE: 64 << 10,
+    Call.ACKS: 512 << 10,
+    **dict.fromkeys((*PROBES, Call.METRICS, Call.EVENTS, Call.CONSOLE), 4 << 10),
+}
+"""Largest bodies: these are parsed at once, and those of PROBES are held for a client without a login."""
+
+
 def route_of(request: HttpRequest) -> Route:
     """The call of a request. Raises HttpRefusal: 404 for an unknown path, 405 for another method."""
     path = request.path

@@ -171,8 +171,10 @@ class ClientSession:
     def _grew(self, delta: int) -> None:
         self._context.memory_budget.change(self, delta)
 
-    def _count(self) -> None:
-        """Count the bytes of the client that the node still holds."""
+    def count(self) -> None:
+        """Count the bytes of the client that the node still holds. Called after each read, and when a dialogue keeps
+        many for longer.
+        """
         held = self.dialogue.unfinished_bytes
         if self._client is not None:
             held += self._client.held_bytes + self._client.asked_bytes
@@ -263,7 +265,7 @@ class ClientSession:
             dialogue.receive(data)
             del data  # A silent client keeps nothing of its last read in memory.
             await dialogue.respond()
-            self._count()
+            self.count()
 
     async def until_left(self) -> None:
         """Return when the client has ended its half. What it sends meanwhile is kept, up to the size of one read, and

@@ -94,6 +94,10 @@ class Allowance:
         if not was_limited:
             self._bytes_taken = None
 
+    def skip(self, bytes_in: int) -> None:
+        """Of the bytes that were read of this connection so far, the first `bytes_in` were another login's."""
+        self._bytes_taken = bytes_in
+
     def portion(self, frames: list[Frame], bytes_in: int, now: float) -> tuple[int, float]:
         """Take the next portion: how many of `frames` it has, and when they may be decided.
 

@@ -24,7 +24,7 @@ from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscri
 from qmq.gateways.http.origins import Origins, check_type
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder, encode_refusal
-from qmq.gateways.http.routes import OPEN, Call, Route, route_of
+from qmq.gateways.http.routes import BODY_BYTES, OPEN, Call, Route, route_of
 from qmq.gateways.http.sends import MESSAGES_MAX, is_batch, sends_of, single_of
 from qmq.gateways.stomp import StompGateway
 from qmq.server.admin.control import STATUS
@@ -51,7 +51,9 @@ BODY_BYTES_MAX: Final = 16 << 20
 """Of one request; a batch of messages is one."""
 
 THREAD_BYTES: Final = 128 << 10
-"""A larger batch is parsed in a worker thread. So is an Avro file of any size, because it may be packed."""
+"""A larger batch is parsed in a worker thread. So is an Avro file of any size, because it may be packed. A larger body
+counts as memory until its request is answered.
+"""
 
 FRAMES_AT_ONCE: Final = 256
 """SENDs that are decided in one turn of the event loop."""
@@ -75,6 +77,9 @@ CHECK_SECONDS: Final = 5.0
 
 SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Of WebSockets, as clients of STOMP offer them. The version is that of CONNECT, whatever was offered."""
+
+CONTROL_SEND: Final = Frame(Head("SEND", {}, Version.V12), b"", None)
+"""For the rate of a user a control request is a SEND."""
 
 WEB_STOMP: Final = STOMP._replace(name="web-stomp")
 
@@ -128,13 +133,17 @@ class HttpDialogue:
         """The last head that was checked, its route, and its CORS headers."""
         self._head: tuple[HttpRequest, Head] | None = None
         """What stands for the last head of a single SEND (`HttpConnection.known`), and the head of its frame."""
+        self._bytes_before = 0
+        """Bytes that the client had sent when its last request was answered."""
+        self._body_bytes = 0
+        """Of the request that is being answered, if they are many."""
         self._bytes_read = 0
         """Of responses, by the client."""
         self._pull: PullSession | None = None
 
     @property
     def unfinished_bytes(self) -> int:
-        return self._http.unfinished_bytes
+        return self._http.unfinished_bytes + self._body_bytes
 
     @property
     def awaits_frame(self) -> bool:
@@ -176,14 +185,19 @@ class HttpDialogue:
                 else:
                     route, self._route = self._route, None
                     assert route is not None
+                    if len(request.body) > THREAD_BYTES:
+                        self._body_bytes = len(request.body)
+                        session.count()
                     await self._run(route, request)
             except (Refused, ProtocolError) as error:
                 self._route = None
                 self._put(self._encoder.error(error))
             finally:
                 self._is_busy = False
+                self._body_bytes = 0
                 if request is not None:
                     self._awaits_request = False
+                    self._bytes_before = session.bytes_in
                     self._since = trio.current_time()
             if http.must_close and not self._is_stream:
                 session.finish()
@@ -203,6 +217,7 @@ class HttpDialogue:
         known = self._http.known
         if self._admitted is not None and known is not None and known is self._admitted[0]:
             _, route, self._encoder.cors = self._admitted
+            self._bound_body(route, head)
             if route.call in OPEN or await self._log_in(head):
                 self._route = route
                 return True
@@ -212,6 +227,7 @@ class HttpDialogue:
             self._put(self._encoder.respond(204, headers=self._origins.preflight(head), body=b""))
             return False
         route = route_of(head)
+        self._bound_body(route, head)
         if route.call not in OPEN:
             check_type(head)
             if not await self._log_in(head):
@@ -221,8 +237,24 @@ class HttpDialogue:
             self._admitted = known, route, self._encoder.cors
         return True
 
+    def _bound_body(self, route: Route, head: HttpRequest) -> None:
+        """Refuse a body that is larger than this call needs, before it is held. Raises HttpRefusal."""
+        if route.call is Call.STOMP:
+            self._http.bound_body(self._context.sockjs.body_bytes_max(head, self._pipe))
+        elif route.call is Call.CONTROL:
+            self._http.bound_body(self._context.wire_limits.body_bytes_max)
+        elif route.call in BODY_BYTES:
+            self._http.bound_body(BODY_BYTES[route.call])
+
     async def _run(self, route: Route, request: HttpRequest) -> None:
         """Respond to one request, or begin its stream. Raises Refused and ProtocolError for the caller to answer."""
+        session = self._session
+        if session.allowance.is_limited and route.call not in (Call.SEND, Call.EVENTS):
+            # The others have frames that wait for the rates themselves.
+            sends = [CONTROL_SEND] if route.call is Call.CONTROL else []
+            await self._context.usages.portion(session.allowance, sends, session.bytes_in)
+            if session.ending or session.finishing:
+                return
         if route.call is Call.SEND:
             await self._send(request, route.about)
         elif route.call is Call.EVENTS:
@@ -347,10 +379,11 @@ class HttpDialogue:
             if is_websocket:
                 session.switch(websocket, WEB_STOMP, self._login)
             else:
-                await self._context.sockjs.serve_websocket(websocket, session)
+                await self._context.sockjs.serve_websocket(websocket, session, self._login)
                 session.finish()
             return
-        await self._context.sockjs.serve(request, self._http, self._encoder, session, self._pipe, self._put)
+        decided = partial(self._context.admission.decided, self._login)
+        await self._context.sockjs.serve(request, self._http, self._encoder, session, self._pipe, self._put, decided)
         if self._http.must_close:
             self._is_stream = True
             session.finish()
@@ -416,7 +449,8 @@ class HttpDialogue:
         if session.finishing:
             context.logins.leave(None if grant is None else grant.principal.name)
             return False
-        if self._gateway is not None:
+        is_first = self._gateway is None
+        if not is_first:
             self._leave_pull()
             session.close_client()
             context.logins.leave(session.user)
@@ -439,6 +473,8 @@ class HttpDialogue:
         )
         self._frames = FrameLoop(context, session, self._gateway, NoSource())
         session.begin()
+        if not is_first and session.allowance.is_limited:
+            session.allowance.skip(self._bytes_before)
         context.broker.sessions[session.id].transaction_frames_max = MESSAGES_MAX
         context.admission.decided(self._login)
         if session.user is not None and cookie is None:

@@ -6,6 +6,7 @@ address does not find it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -14,6 +15,7 @@ from qmq.config import ListenerSettings
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.http.responses import HttpEncoder
+from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.server.runtime.contexts import Tasks
@@ -29,6 +31,12 @@ SESSIONS_MAX: Final = 10_000
 
 SWEEP_SECONDS: Final = 5.0
 """Between two looks for sessions that have ended."""
+
+LOGIN_BYTES_MAX: Final = 64 << 10
+"""Of a request, and of a message of a WebSocket, while its session has not logged in."""
+
+BODY_BYTES_MAX: Final = 16 << 20
+"""Of both after the login: room for the largest frame of STOMP, in JSON."""
 
 ENTROPY_BITS: Final = 32
 
@@ -62,9 +70,13 @@ class SockJsSessions:
         session: ClientSession,
         pipe: Pipe,
         put: Callable[[bytes], None],
+        decided: Callable[[], None],
     ) -> None:
         """Answer one request below the path of SockJS, on the connection `pipe` of `session`. Raises HttpRefusal and
         Refused. After a stream the caller finishes the session.
+
+        `decided` is called for a receiving response: its connection lives as long as the session of STOMP behind it,
+        whose own login is pending.
         """
         path = request.path[1:]
         if path == (INFO,):
@@ -88,6 +100,7 @@ class SockJsSessions:
             if request.method != "POST":
                 raise HttpRefusal(405, "bad-method", "The method here is POST.", headers=[("allow", "POST")])
         opened = self._find(id, pipe) or self._open(id, session, pipe)
+        decided()
         if transport is SockJsTransport.XHR:
             with opened.stream(transport) as stream:
                 body = await self._or_left(session, stream.next)
@@ -105,10 +118,20 @@ class SockJsSessions:
                 if session.finishing or session.outbox.broken:
                     return
 
-    async def serve_websocket(self, websocket: WebSocketPipe, session: ClientSession) -> None:
-        """SockJS over a WebSocket, until either side has ended."""
+    async def serve_websocket(self, websocket: WebSocketPipe, session: ClientSession, login: PendingLogin) -> None:
+        """SockJS over a WebSocket, until either side has ended. `login` is that of its connection."""
         opened = self._begin(session, websocket)
-        await serve_sockjs_websocket(websocket, opened)
+        self._context.admission.decided(login)
+        await serve_sockjs_websocket(websocket, opened, partial(self._bytes_max, opened))
+
+    def body_bytes_max(self, request: HttpRequest, pipe: Pipe) -> int:
+        """Bytes that the body of this request may have."""
+        found = split_route(request.path[1:])
+        known = None if found is None else self._find(found[0], pipe)
+        return LOGIN_BYTES_MAX if known is None else self._bytes_max(known)
+
+    def _bytes_max(self, pipe: SockJsPipe) -> int:
+        return BODY_BYTES_MAX if pipe.session in self._context.sessions else LOGIN_BYTES_MAX
 
     async def _or_left(self, session: ClientSession, take: "Take") -> bytes | None:
         """The next piece of a response; None when it has ended, or the client has left."""
@@ -149,7 +172,9 @@ class SockJsSessions:
         opened = SockJsPipe(SockJsLimits(), pipe)
         login = self._context.admission.admit(pipe.peer_address, now=trio.current_time())
         listener: ListenerSettings | None = session.listener
-        self._context.spawn(ClientSession(self._context, opened, listener, login, SOCKJS).serve)
+        begun = ClientSession(self._context, opened, listener, login, SOCKJS)
+        opened.session = begun.id
+        self._context.spawn(begun.serve)
         return opened
 
     async def _sweep(self) -> None:

@@ -44,6 +44,8 @@ class SockJsPipe:
         self._received = bytearray()
         self._closed = False
         self._changed = trio.Event()
+        self.session = 0
+        """The id of the session of STOMP."""
 
     def wake(self) -> None:
         """Something has changed: all that wait look again. There are three at most: reader, writer and response, and

@@ -1,5 +1,8 @@
 """SockJS over one WebSocket: its frames are messages of text, and the session ends with the connection."""
 
+from collections.abc import Callable
+from math import inf
+
 import trio
 
 from qmq.errors import RemoteProtocolError
@@ -14,8 +17,12 @@ CLOSING_SECONDS = 2.0
 """For the client to answer the close frame."""
 
 
-async def serve_sockjs_websocket(websocket: WebSocketPipe, session: SockJsPipe) -> None:
+async def serve_sockjs_websocket(
+    websocket: WebSocketPipe, session: SockJsPipe, message_bytes_max: Callable[[], float] = lambda: inf
+) -> None:
     """Pass messages both ways until either side has ended. Does not close `websocket`; the session is closed then.
+
+    A message that is longer than `message_bytes_max`, as it is when a part of the message arrives, ends both.
 
     A client that does not take what it is sent is bounded by the session, whose waiting messages have a limit. When
     cancelled, an unknown part of a message is sent, so the connection must be closed.
@@ -23,7 +30,7 @@ async def serve_sockjs_websocket(websocket: WebSocketPipe, session: SockJsPipe) 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send, websocket, session, nursery.cancel_scope)
         try:
-            while messages := await websocket.receive_messages(READ_BYTES_MAX):
+            while messages := await websocket.receive_messages(READ_BYTES_MAX, message_bytes_max):
                 for message in messages:
                     if message:  # an empty one means nothing
                         await session.send(message)

@@ -9,13 +9,14 @@ by a task that exists only until the kernel has it. Over TLS nothing can be sent
 """
 
 from collections.abc import Awaitable, Callable
+from math import inf
 
 import trio
 
 from qmq.environment import Pipe
 from qmq.server.clients.outbox import start_nothing
 from qmq.wire.websocket import WebSocketFrames, WebSocketInput
-from qmq.wire.websocket.frames import NORMAL_CLOSURE
+from qmq.wire.websocket.frames import NORMAL_CLOSURE, TOO_BIG
 
 CLOSE_FRAME_SECONDS = 1.0
 """A close frame that the kernel has not taken may keep the connection open for so long after `close`."""
@@ -103,9 +104,12 @@ class WebSocketPipe:
         self._payload = payload[bytes_max:]
         return payload[:bytes_max]
 
-    async def receive_messages(self, bytes_max: int) -> list[bytes]:
+    async def receive_messages(
+        self, bytes_max: int, message_bytes_max: Callable[[], float] = lambda: inf
+    ) -> list[bytes]:
         """The whole messages that one read completes; an empty list at the end of the stream. Instead of
-        `receive_some`, for a protocol that is no stream. A message has the bound of the frames.
+        `receive_some`, for a protocol that is no stream. A message has the bound of the frames, and that of
+        `message_bytes_max` while it is incomplete: beyond it the stream ends, with a close frame of the code 1009.
         """
         messages: list[bytes] = []
         while not messages:
@@ -118,6 +122,10 @@ class WebSocketPipe:
                 self._begun.clear()
                 begin = end
             self._begun += got.payload[begin:]
+            if len(self._begun) > message_bytes_max():
+                self._begun.clear()
+                self.end_sending(TOO_BIG, "A message is too long.")
+                return []
         return messages
 
     async def _read(self, bytes_max: int) -> WebSocketInput | None:

@@ -14,7 +14,7 @@ from qmq.errors import LocalProtocolError
 from qmq.wire.http.chunked import ChunkedBody
 from qmq.wire.http.head import KnownHead, check_arriving, parse_head
 from qmq.wire.http.limits import HttpLimits
-from qmq.wire.http.refusals import HttpRefusal, bad_request
+from qmq.wire.http.refusals import HttpRefusal, bad_request, body_too_large
 from qmq.wire.http.request import HttpRequest
 from qmq.wire.http.responses import CLOSE, CONTINUE, encode_head
 
@@ -115,6 +115,18 @@ class HttpConnection:
         """The caller refuses a request of which a part has arrived: one response can be made, and nothing is read."""
         self._forget()
         self._state = HttpState.REFUSED
+
+    def bound_body(self, bytes_max: int) -> None:
+        """The body of this request, which is arriving or was handed out, has at most so many bytes.
+
+        Raises HttpRefusal; then the request is due its response, as any other that is refused.
+        """
+        request = self._request
+        assert request is not None
+        if self._chunked is not None:
+            self._chunked.bound(bytes_max)
+        elif self._body_bytes > bytes_max:
+            raise body_too_large(bytes_max)
 
     def interim(self) -> bytes:
         """Bytes to send now, so that the client sends the body; b"" when none are due."""

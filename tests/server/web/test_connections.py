@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.config import AuthenticationSettings, PermissionSettings, User
+from qmq.config import AuthenticationSettings, PermissionSettings, User, UserLimitSettings
 from qmq.server.clients.login import FAILED_LOGIN_SECONDS
 from qmq.server.web.dialogue import BODY_BYTES_MAX, IDLE_SECONDS, REQUEST_SECONDS
 from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
@@ -343,6 +343,85 @@ async def test_unfinished_bodies_count_as_memory_and_the_largest_goes(autojump_c
         assert rig.alive.memory_budget.ended > 0
         assert rig.alive.memory_budget.bytes <= 8 * MIB
         assert (await small.send(Q, b"x")).status == 201
+
+
+async def test_a_body_counts_as_memory_until_its_request_is_answered(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        assert (await client.send(Q, b"x")).status == 201
+        taken, goes_on = trio.Event(), trio.Event()
+
+        async def stuck(*_: object, **__: object) -> None:
+            taken.set()
+            await goes_on.wait()
+
+        rig.alive.slot = stuck  # type: ignore[method-assign]
+        await client.write(client.bytes_of("POST", f"{Q}/messages", json.dumps(batch("x" * MIB)).encode()))
+        await taken.wait()
+
+        assert rig.alive.memory_budget.bytes > MIB
+        goes_on.set()
+        assert (await client.response()).status == 201
+        assert rig.alive.memory_budget.bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "bytes_max"),
+    [
+        ("POST", f"{Q}/receive", 64 << 10),
+        ("POST", "/v1/acks", 512 << 10),
+        ("POST", "/v1/control/purge/queue/q", MIB),
+        ("POST", "/stomp/a/b/xhr_send", 64 << 10),
+        ("GET", "/livez", 4 << 10),
+        ("GET", "/stomp", 64 << 10),
+    ],
+)
+@pytest.mark.parametrize("framing", ["content_length", "transfer_encoding"])
+async def test_no_request_has_a_larger_body_than_its_call_needs(
+    autojump_clock: MockClock, method: str, path: str, bytes_max: int, framing: str
+) -> None:
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        length = {framing: str(bytes_max + 1) if framing == "content_length" else "chunked"}
+        await client.write(client.bytes_of("GET", "/livez"))
+        assert (await client.response()).status == 200
+        lines = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {JSON}\r\n"
+        lines += "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in length.items())
+        begun = b"" if framing == "content_length" else b"%x\r\n" % (bytes_max + 1)
+        await client.write(lines.encode() + b"\r\n" + begun)
+
+        response = await client.response()
+
+        assert (response.status, response.code) == (413, "body-too-large")
+        await client.until_closed()
+
+
+@pytest.mark.parametrize("row", [{"messages_per_second_max": 10}, {"bytes_per_second_max": 2048}])
+async def test_requests_of_all_kinds_wait_for_the_rates_of_their_user(
+    autojump_clock: MockClock, row: dict[str, int]
+) -> None:
+    async with with_users(user_limits=(UserLimitSettings(user="root", **row),)).run() as rig:
+        client = await dial(rig, user="root")
+        began = trio.current_time()
+
+        for _ in range(40):
+            assert (await client.post("/v1/control/status")).status == 200
+        for _ in range(40 if "bytes_per_second_max" in row else 0):
+            assert (await client.post("/v1/acks", {"acks": [{"ack_token": "x"}]})).status == 200
+
+        assert trio.current_time() - began >= 2.5
+
+
+async def test_a_login_does_not_pay_for_bytes_of_the_one_before(autojump_clock: MockClock) -> None:
+    async with with_users(user_limits=(UserLimitSettings(user="root", bytes_per_second_max=2048),)).run() as rig:
+        client = await dial(rig, user="ann")
+        for _ in range(5):
+            assert (await client.send(Q, bytes(100_000))).status == 201
+
+        client.user = "root"
+        began = trio.current_time()
+        assert (await client.get("/v1/control/status")).status == 200
+        assert trio.current_time() - began < 2
 
 
 async def test_a_client_that_reads_no_response_is_not_answered_any_further(autojump_clock: MockClock) -> None:
