@@ -226,7 +226,7 @@ async def test_sorting_in_turns_sorts_and_is_never_long_at_once() -> None:
         values = [chance.randrange(count + 1) for _ in range(count)]
         turns = 0
 
-        found = await sorted_in_turns(range(count), turn, lambda place: (values[place], place))
+        found = await sorted_in_turns(range(count), turn, lambda place, values=values: (values[place], place))
 
         assert list(found) == sorted(range(count), key=values.__getitem__)
         assert turns >= count / SORT_AT_ONCE
