@@ -97,15 +97,19 @@ async def test_a_schema_counts_for_no_other_destination(autojump_clock: MockCloc
 
 
 async def test_frames_before_a_refused_one_stand_and_those_behind_it_are_checked(autojump_clock: MockClock) -> None:
+    # Of the same length: all have one header block, as a busy sender's have.
+    bad = GOOD[:-1] + b"\x02"
     async with node_with(Q) as rig:
         client = await rig.connect(on_error="keep-open")
 
-        await client.send(*[raw(Q, GOOD, receipt=str(at)) for at in range(3)], raw(Q, b"x"), raw(Q, GOOD, receipt="3"))
+        await client.send(*[raw(Q, body, receipt="r") for body in (GOOD, GOOD, bad, GOOD, bad, bad)])
 
-        assert [await client.receipt() for _ in range(3)] == ["0", "1", "2"]
-        assert (await client.any()).head.headers["error-code"] == "bad-body"
-        assert await client.receipt() == "3"
-        assert depths(rig.alive) == {Q: 4}
+        told = [await client.any() for _ in range(6)]
+        assert [frame.head.headers.get("error-code") for frame in told] == [
+            *(None, None, "bad-body"),
+            *(None, "bad-body", "bad-body"),
+        ]
+        assert depths(rig.alive) == {Q: 3}
 
 
 async def test_many_checked_bodies_of_one_read_are_all_accepted(autojump_clock: MockClock) -> None:
@@ -209,6 +213,18 @@ async def test_a_message_that_is_appended_already_is_confirmed_after_its_schema_
         assert depths(rig.alive) == {Q: 2}
 
 
+async def test_a_changed_schema_counts_for_the_next_message(autojump_clock: MockClock) -> None:
+    async with node_with(Q) as rig:
+        client = await rig.connect(on_error="keep-open")
+        await client.send(raw(Q, GOOD, receipt="r"))
+        await client.receipt()
+
+        await rig.alive.definitions.change({SCHEMA: OTHER})
+
+        await client.send(raw(Q, GOOD, receipt="r"))
+        assert (await client.any()).head.headers["error-code"] == "bad-body"
+
+
 # Definitions
 
 
@@ -230,10 +246,10 @@ async def test_without_policies_that_name_a_schema_nothing_is_looked_up(autojump
 async def test_a_declared_queue_may_name_a_schema_from_then_on(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect(on_error="keep-open")
-        await client.send(raw(Q, b"text", receipt="r"))
-        await client.receipt()
         assert "there is no such schema" in await change(rig, Key("queue", Q), {"schema": "orders"})
         await rig.alive.definitions.change({SCHEMA: ORDER})
+        await client.send(raw(Q, b"text", receipt="r"))
+        await client.receipt()
 
         assert await change(rig, Key("queue", Q), {"schema": "orders"}) == ""
 
@@ -241,6 +257,7 @@ async def test_a_declared_queue_may_name_a_schema_from_then_on(autojump_clock: M
         assert (await client.any()).head.headers["error-code"] == "bad-body"
         assert "schema-in-use: schema orders is named by queue /queue/q" in await change(rig, SCHEMA, None)
         assert await change(rig, Key("queue", Q), None) == ""
+        assert rig.alive.rules.body_check is None
         assert await change(rig, SCHEMA, None) == ""
     async with rig.run():
         assert rig.alive.rules.body_check is None
