@@ -92,6 +92,7 @@ from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.web.console import WebConsole
+from qmq.server.web.long_poll import LongPollSessions
 from qmq.server.web.pulls import Pulls
 from qmq.server.web.samples import Samples
 from qmq.server.web.sockjs import SockJsSessions
@@ -215,6 +216,7 @@ class NodeParts:
         self.event_data = EventData()
         self.pulls = Pulls(self)
         self.sockjs = SockJsSessions(self)
+        self.long_poll = LongPollSessions(self)
         self.started_seconds = trio.current_time()
         self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
         self.traffic = Traffic()

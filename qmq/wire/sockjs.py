@@ -20,7 +20,6 @@ from qmq.wire.http import HttpRefusal
 INTERRUPTED = (1002, "Connection interrupted")
 NOT_TEXT = (1003, "SockJS carries only text, and a message is not UTF-8")
 SECOND_CONNECTION = (2010, "Another connection still open")
-GO_AWAY = (3000, "Go away!")
 
 HEARTBEAT_FRAME = "h"
 
@@ -130,6 +129,8 @@ class SockJsResponse:
     def encode(self, frame: str) -> bytes:
         """The bytes of `frame` on this response, with the prelude if it is the first one."""
         _, prelude, before, after = self._transport.value
+        if self._transport is SockJsTransport.EVENTSOURCE:
+            frame = frame.replace("%", "%25")  # sockjs-client decodes these frames as a URI.
         data = f"{'' if self._begun else prelude}{before}{frame}{after}".encode()
         self._begun = True
         self._sent_bytes += len(data)

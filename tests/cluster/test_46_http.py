@@ -124,3 +124,32 @@ def test_clients_send_receive_and_follow_while_a_node_is_killed(mesh: Cluster, c
     mesh.wait_for_links()
     assert Web(mesh, "a", closing).receive(10) == []
     assert set(at["b"].settle(first[10:])) == {"expired"}
+
+
+def test_a_client_of_the_standard_library_speaks_stomp_by_long_poll(mesh: Cluster, closing: ExitStack) -> None:
+    sends, receives = (http.client.HTTPConnection(*mesh.web_address("a"), timeout=SECONDS) for _ in range(2))
+    closing.callback(sends.close)
+    closing.callback(receives.close)
+
+    def ask(connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None) -> bytes:
+        connection.request(method, f"/v1/stomp{path}", body, {"content-type": "application/octet-stream"})
+        response = connection.getresponse()
+        data = response.read()
+        assert response.status in (200, 201, 204), (response.status, data)
+        return data
+
+    at = f"/{json.loads(ask(sends, 'POST', ''))['session']}"
+    ask(sends, "POST", at, b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+    ask(sends, "POST", at, b"SUBSCRIBE\nid:1\ndestination:/queue/polled\nack:client-individual\n\n\0")
+    bodies = [b"%d" % number for number in range(100)]
+    mesh.client("b").publish("/queue/polled", *bodies)
+    got = b""
+    while got.count(b"\0") < 101:
+        got += ask(receives, "GET", f"{at}?wait_seconds=20")
+    assert got.startswith(b"CONNECTED\n")
+    assert [frame.rpartition(b"\n\n")[2] for frame in got.split(b"\0")[1:-1]] == bodies
+
+    ask(sends, "DELETE", at)
+    again = mesh.client("c").consume("/queue/polled")
+    eventually(lambda: len(again) == 100, lambda: f"c has {len(again)} of 100")
+    assert all(message.is_redelivered for message in again)

@@ -56,6 +56,15 @@ def test_first_response_opens_the_session(transport: SockJsTransport, expected: 
     assert session.take(response) == b""
 
 
+def test_event_source_escapes_what_its_client_decodes_as_a_uri() -> None:
+    session = SockJsSession(LIMITS, 0.0)
+    response = session.attach(SockJsTransport.EVENTSOURCE)
+    session.take(response)
+    session.send("100 % grün".encode())
+
+    assert session.take(response) == b'data: a["100 %25 gr\\u00fcn"]\r\n\r\n'
+
+
 def test_messages_wait_for_a_response_and_come_in_one_frame() -> None:
     session = opened()
     for data in ("one\0", "grün \u2028", '"\\'):

@@ -45,7 +45,7 @@ class Origins:
         """The headers of the response to OPTIONS of a page that is allowed."""
         asked = request.headers.get("access-control-request-headers", "")
         return (
-            ("access-control-allow-methods", "GET, POST"),
+            ("access-control-allow-methods", "GET, POST, DELETE"),
             ("access-control-allow-headers", asked or "content-type, authorization"),
             ("access-control-max-age", str(PREFLIGHT_SECONDS)),
         )

@@ -34,6 +34,8 @@ class Call(Enum):
     """Login and logout of a browser, and the events of the console."""
     STOMP = auto()
     """A WebSocket that carries STOMP, or SockJS."""
+    LONG_POLL = auto()
+    """STOMP in requests: its session is in the path, but for the request that begins one."""
 
 
 class Route(NamedTuple):
@@ -75,7 +77,7 @@ CONSOLE: Final[Mapping[str, tuple[str, ...]]] = {"login": ("GET", "POST"), "logo
 PROBES: Final = frozenset({Call.LIVEZ, Call.READYZ, Call.OPENAPI, Call.MESSAGE_SCHEMA, Call.SCRIPT, Call.PAGE})
 """Calls that need no login: what starts and watches a node has none, and they show no name of a destination."""
 
-OPEN: Final = PROBES | {Call.STOMP}
+OPEN: Final = PROBES | {Call.STOMP, Call.LONG_POLL}
 """Calls that need no login here: a client of STOMP logs in with CONNECT."""
 
 
@@ -103,6 +105,9 @@ def route_of(request: HttpRequest) -> Route:
     if path[:1] == ("stomp",):
         _check_method(request, ("GET", "POST", "OPTIONS"))
         return Route(Call.STOMP, "/".join(path[1:]))
+    if path[:2] == ("v1", "stomp") and len(path) <= 3:
+        _check_method(request, ("POST",) if len(path) == 2 else ("GET", "POST", "DELETE"))
+        return Route(Call.LONG_POLL, "".join(path[2:]))
     if path[:2] == ("v1", "control") and len(path) > 2:
         _check_method(request, ("GET", "POST"))
         return Route(Call.CONTROL, f"/control/{'/'.join(path[2:])}")
@@ -123,8 +128,8 @@ def route_of(request: HttpRequest) -> Route:
         "unknown-path",
         "There is nothing at this path.",
         "Paths are /v1/queues|topics|fanouts|exchanges/NAME/messages, /v1/queues/NAME/receive, /v1/acks, "
-        "/v1/topics|fanouts/NAME/events, /v1/schemas/NAME, /v1/control/…, /stomp, /metrics, /livez, /readyz; "
-        "/v1/openapi.json has all.",
+        "/v1/topics|fanouts/NAME/events, /v1/schemas/NAME, /v1/control/…, /v1/stomp, /stomp, /metrics, /livez, "
+        "/readyz; /v1/openapi.json has all.",
     )
 
 

@@ -45,16 +45,18 @@ TURNED_AWAY_MAX: Final = 1_000
 
 class PendingLogin:
     """One connection, since trio time `since`. `address` is as it is counted; `is_silent` until the client has sent
-    CONNECT; `is_pending` until CONNECTED or its end; `dismiss` ends it at once.
+    CONNECT; `is_pending` until CONNECTED or its end; `dismiss` ends it at once. `carriers` are connections that bring
+    what it sends, and are decided with it.
     """
 
-    __slots__ = ("address", "dismiss", "is_pending", "is_silent", "since")
+    __slots__ = ("address", "carriers", "dismiss", "is_pending", "is_silent", "since")
 
     def __init__(self, address: str, since: float = 0.0) -> None:
         self.address = address
         self.since = since
         self.is_silent = True
         self.is_pending = True
+        self.carriers: tuple[PendingLogin, ...] = ()
         self.dismiss: Callable[[Refused], None] = lambda why: None
 
 
@@ -177,6 +179,16 @@ class Admission:
             self._decided.set()
             self._decided = trio.Event()
             _less(self._pending_addresses, login.address)
+            for carrier in login.carriers:
+                self.decided(carrier)
+            login.carriers = ()
+
+    def decided_with(self, carrier: PendingLogin, login: PendingLogin) -> None:
+        """`carrier` is decided when `login` is."""
+        if login.is_pending:
+            login.carriers += (carrier,)
+        else:
+            self.decided(carrier)
 
     def leave(self, login: PendingLogin) -> None:
         """The connection has ended."""

@@ -39,7 +39,9 @@ from qmq.server.stomp.login_exchange import LoginContext
 from qmq.server.web.console import WebConsole, file_response
 from qmq.server.web.files import JAVASCRIPT, file_of
 from qmq.server.web.health import HealthContext, livez, readyz
+from qmq.server.web.long_poll import LongPollSessions
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
+from qmq.server.web.polled_sessions import Asking
 from qmq.server.web.pulls import NoSource, Pulls, PullSession
 from qmq.server.web.sockjs import RAW, SockJsSessions
 from qmq.server.web.websocket_pipe import WebSocketPipe
@@ -88,6 +90,7 @@ class WebContext(FrameContext, LoginContext, HealthContext, MetricsContext, Prot
     """What an HTTP session needs of its node."""
 
     event_data: EventData
+    long_poll: LongPollSessions
     pulls: Pulls
     schemas: SchemaDefinitions
     sockjs: SockJsSessions
@@ -228,8 +231,9 @@ class HttpDialogue:
             return False
         route = route_of(head)
         self._bound_body(route, head)
-        if route.call not in OPEN:
+        if route.call not in OPEN or route.call is Call.LONG_POLL:
             check_type(head)
+        if route.call not in OPEN:
             if not await self._log_in(head):
                 return False
         self._route = route
@@ -241,6 +245,8 @@ class HttpDialogue:
         """Refuse a body that is larger than this call needs, before it is held. Raises HttpRefusal."""
         if route.call is Call.STOMP:
             self._http.bound_body(self._context.sockjs.body_bytes_max(head, self._pipe))
+        elif route.call is Call.LONG_POLL:
+            self._http.bound_body(self._context.long_poll.body_bytes_max(route.about, self._pipe))
         elif route.call is Call.CONTROL:
             self._http.bound_body(self._context.wire_limits.body_bytes_max)
         elif route.call in BODY_BYTES:
@@ -274,6 +280,8 @@ class HttpDialogue:
             self._console(request, route.about)
         elif route.call is Call.STOMP:
             await self._stomp(request, route.about)
+        elif route.call is Call.LONG_POLL:
+            await self._context.long_poll.serve(request, route.about, self._asking())
         elif route.call is Call.OPENAPI:
             self._put(self._encoder.respond(200, headers=[JSON], body=file_of("openapi.json")))
         elif route.call is Call.MESSAGE_SCHEMA:
@@ -382,11 +390,13 @@ class HttpDialogue:
                 await self._context.sockjs.serve_websocket(websocket, session, self._login)
                 session.finish()
             return
-        decided = partial(self._context.admission.decided, self._login)
-        await self._context.sockjs.serve(request, self._http, self._encoder, session, self._pipe, self._put, decided)
+        await self._context.sockjs.serve(request, self._http, self._asking())
         if self._http.must_close:
             self._is_stream = True
             session.finish()
+
+    def _asking(self) -> Asking:
+        return Asking(self._session, self._pipe, self._login, self._encoder, self._put)
 
     async def _upgrade(self, request: HttpRequest) -> WebSocketPipe:
         """The connection becomes a WebSocket."""
@@ -534,7 +544,7 @@ class HttpDialogue:
                 return None
         elif not self._is_busy:
             is_idle = self._http.is_idle
-            seconds = (limits.login_seconds if self._gateway is None else IDLE_SECONDS) if is_idle else REQUEST_SECONDS
+            seconds = (limits.login_seconds if self._login.is_pending else IDLE_SECONDS) if is_idle else REQUEST_SECONDS
             if now >= self._since + seconds:
                 if not is_idle:
                     self._http.refuse()

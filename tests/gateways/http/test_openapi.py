@@ -31,6 +31,7 @@ def test_each_described_request_has_a_route(path: str, method: str) -> None:
 def test_each_route_is_described() -> None:
     described = set(API["paths"])
     routes = {f"/{'/'.join(path)}" for path, (call, _) in PLAIN.items() if call not in UNDESCRIBED}
+    routes |= {"/v1/stomp", "/v1/stomp/{session}"}
     routes |= {f"/v1/{kind}/{{name}}/{action}" for action, (_, _, kinds) in ACTIONS.items() for kind in kinds}
 
     assert routes <= described

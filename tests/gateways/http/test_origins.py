@@ -92,7 +92,7 @@ def test_a_preflight_allows_the_headers_that_are_asked_for() -> None:
     lines = dict(origins().preflight(request_of("OPTIONS", "/", access_control_request_headers="qmq-priority")))
 
     assert lines["access-control-allow-headers"] == "qmq-priority"
-    assert lines["access-control-allow-methods"] == "GET, POST"
+    assert lines["access-control-allow-methods"] == "GET, POST, DELETE"
     assert "authorization" in dict(origins().preflight(request_of("OPTIONS", "/")))["access-control-allow-headers"]
 
 

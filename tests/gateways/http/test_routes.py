@@ -27,6 +27,10 @@ from tests.gateways.http.support import request_of
         ("HEAD", "/readyz", Route(Call.READYZ)),
         ("GET", "/stomp", Route(Call.STOMP)),
         ("POST", "/stomp/000/abc/xhr", Route(Call.STOMP, "000/abc/xhr")),
+        ("POST", "/v1/stomp", Route(Call.LONG_POLL)),
+        ("GET", "/v1/stomp/ab12", Route(Call.LONG_POLL, "ab12")),
+        ("POST", "/v1/stomp/ab12", Route(Call.LONG_POLL, "ab12")),
+        ("DELETE", "/v1/stomp/ab12", Route(Call.LONG_POLL, "ab12")),
     ],
 )
 def test_each_path_is_one_call(method: str, target: str, route: Route) -> None:
@@ -50,6 +54,9 @@ def test_each_path_is_one_call(method: str, target: str, route: Route) -> None:
         ("PUT", "/v1/queues/q/messages", 405),
         ("POST", "/v1/fanouts/f/events", 405),
         ("GET", "/v1/acks", 405),
+        ("GET", "/v1/stomp", 405),
+        ("PUT", "/v1/stomp/ab12", 405),
+        ("GET", "/v1/stomp/ab12/x", 404),
         ("POST", "/metrics", 405),
         ("DELETE", "/v1/control/list/queue", 405),
         ("OPTIONS", "/v1/acks", 405),
