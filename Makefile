@@ -89,7 +89,7 @@ quick: venv
 
 .PHONY: unit
 unit: venv ## Tests of every module, without processes and long simulations
-	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark tests
+	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark --ignore=tests/browser tests
 
 .PHONY: simulation
 simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
@@ -109,6 +109,18 @@ $(VENV)/.spark: $(VENV)/.installed
 spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Java 17 or newer)
 	@command -v java >/dev/null || { echo "Spark needs a Java runtime, 17 or newer (Debian, Ubuntu: apt install default-jre-headless)." >&2; exit 1; }
 	@KILLS=$(KILLS) $(PYTEST) --timeout 600 tests/spark
+
+# Chromium is a package of the system; what its pages load is in build/browser.
+$(VENV)/.browser: $(VENV)/.installed tests/browser/package-lock.json
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,browser]'
+	@mkdir -p build/browser && cp tests/browser/package*.json build/browser
+	@! command -v npm >/dev/null || npm ci --prefix build/browser --silent --ignore-scripts --omit=optional
+	@touch $@
+
+.PHONY: browser-test
+browser-test: $(VENV)/.browser ## Pages in Chromium against real nodes (installs Chromium if run as root; needs npm)
+	@$(TIMED) $(PYTEST) $(DURATIONS) tests/browser
 
 .PHONY: simulate
 simulate: venv ## Many seeds, for hours (SEEDS=10000 START=0 KEEP=file)
@@ -202,7 +214,7 @@ wheels: ## Build the wheels of a release in dist/ and try each on every Python h
 .PHONY: coverage
 coverage: venv ## Line and branch coverage of the unit tests
 	@$(BIN)/python -m pip install --quiet 'coverage[toml]>=7'
-	@$(BIN)/python -m coverage run --branch --source=qmq -m pytest -q --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark tests
+	@$(BIN)/python -m coverage run --branch --source=qmq -m pytest -q --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark --ignore=tests/browser tests
 	@$(BIN)/python -m coverage report --skip-covered --show-missing
 
 .PHONY: clean

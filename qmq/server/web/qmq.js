@@ -11,21 +11,28 @@
 const HEARTBEAT_MS = 10000;
 const SILENCE = 2.5; // So many intervals without a byte, and the connection counts as dead.
 const PAUSE_MS = [50, 2000]; // Before the next node is tried: the first pause, and the longest.
+const FINAL = /^(login-(failed|required)|token-|user-)/; // Refused logins that another node would refuse, too.
 const CONNECT_MS = 5000;
+const IDS_MAX = 10000; // Of a fanout: so many dedup ids are known.
 
 const ESCAPES = { "\\": "\\\\", "\n": "\\n", "\r": "\\r", ":": "\\c" };
 const UNESCAPES = { "\\\\": "\\", "\\n": "\n", "\\r": "\r", "\\c": ":" };
 const escape = (text) => String(text).replace(/[\\\n\r:]/g, (one) => ESCAPES[one]);
 const unescape = (text) => text.replace(/\\[\\nrc]/g, (two) => UNESCAPES[two]);
 
+// `crypto.randomUUID` exists only in pages of HTTPS and of the browser's own machine.
+const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(16)).join("-");
+
 const encoder = new TextEncoder();
-const decoder = new TextDecoder();
+const decoder = new TextDecoder("utf-8", { ignoreBOM: true }); // A body may begin with one.
 
 /** One frame as bytes. `body` is text or a Uint8Array. CONNECT is never escaped (STOMP 1.2, "Value Encoding"). */
 export function encodeFrame(command, headers, body) {
   const bytes = body === undefined ? new Uint8Array() : typeof body === "string" ? encoder.encode(body) : body;
   const write = command === "CONNECT" ? String : escape;
   const lines = Object.entries(headers).filter(([, value]) => value !== undefined);
+  if (command === "CONNECT" && lines.some(([, value]) => /[\r\n\0]/.test(value)))
+    throw new QmqError("bad-header", "login, passcode and token have no line ends");
   if (body !== undefined) lines.push(["content-length", bytes.length]);
   const head = encoder.encode(`${command}\n${lines.map(([n, v]) => `${write(n)}:${write(v)}\n`).join("")}\n`);
   const frame = new Uint8Array(head.length + bytes.length + 1);
@@ -36,12 +43,17 @@ export function encodeFrame(command, headers, body) {
 
 /** Bytes to frames, however they were cut. */
 export class Parser {
-  #held = new Uint8Array();
+  #held = []; // What came of the next frame, in pieces,
+  #size = 0; // with so many bytes together,
+  #needs = 0; // and so many at least until it is complete.
 
   push(data) {
-    const joined = new Uint8Array(this.#held.length + data.length);
-    joined.set(this.#held);
-    joined.set(data, this.#held.length);
+    this.#held.push(data);
+    this.#size += data.length;
+    if (this.#size < this.#needs) return [];
+    const joined = new Uint8Array(this.#size);
+    this.#held.reduce((place, piece) => (joined.set(piece, place), place + piece.length), 0);
+    this.#needs = 0;
     const frames = [];
     let at = 0;
     while (at < joined.length) {
@@ -49,20 +61,21 @@ export class Parser {
       const end = this.#headEnd(joined, at);
       if (end < 0) break;
       const [command, ...lines] = decoder.decode(joined.subarray(at, end)).replace(/\r/g, "").split("\n");
-      const headers = {};
+      const headers = Object.create(null); // A header may be named "constructor".
       for (const line of lines.filter(Boolean)) {
         const colon = line.indexOf(":");
-        const [name, value] = [line.slice(0, colon), line.slice(colon + 1)];
-        const [key, text] = command === "CONNECTED" ? [name, value] : [unescape(name), unescape(value)];
-        if (!(key in headers)) headers[key] = text; // The first of repeated ones counts.
+        const read = command === "CONNECTED" ? String : unescape;
+        headers[read(line.slice(0, colon))] ??= read(line.slice(colon + 1)); // The first of repeated ones counts.
       }
       const length = headers["content-length"];
       const nul = length === undefined ? joined.indexOf(0, end) : end + Number(length);
+      if (nul >= joined.length) this.#needs = nul + 1 - at;
       if (nul < 0 || nul >= joined.length) break;
       frames.push({ command, headers, bytes: joined.slice(end, nul) });
       at = nul + 1;
     }
-    this.#held = joined.slice(at);
+    this.#held = [joined.slice(at)];
+    this.#size = joined.length - at;
     return frames;
   }
 
@@ -79,11 +92,9 @@ export class Parser {
 class Message {
   #settle;
 
-  constructor(frame, settle) {
-    this.headers = frame.headers;
-    this.bytes = frame.bytes;
-    this.destination = frame.headers.destination;
-    this.redelivered = frame.headers.redelivered === "true";
+  constructor({ headers, bytes }, settle) {
+    Object.assign(this, { headers, bytes, destination: headers.destination });
+    this.redelivered = headers.redelivered === "true";
     this.#settle = settle;
   }
 
@@ -95,28 +106,24 @@ class Message {
 
 /** The error that a node sent, or the reason why the client stopped. */
 export class QmqError extends Error {
-  constructor(code, message) {
-    super(message);
-    this.code = code;
-  }
+  constructor(code, message) { super(message); this.code = code; }
 }
 
-/**
- * Connect to any of `urls`. Options: `login` and `passcode`, or `token`; `onState(state, detail)` is called with
- * "connected", "disconnected" and "refused".
- */
-export function connect(urls, options = {}) {
-  return new Mesh([].concat(urls), options);
-}
+/** Connect to any of `urls`. Options: `login`, `passcode`, `token`, `onState(state, detail)`: docs/browsers.md. */
+export const connect = (urls, options = {}) => new Mesh([].concat(urls), options);
 
 class Mesh {
-  #urls; #options; #socket = null; #at = -1; #pause = PAUSE_MS[0]; #timer = null; #beats = null; #life = 0;
-  #isUp = false; #isClosed = false; #heard = 0; #number = 0;
+  #urls; #options; #hello; #socket = null; #at = -1; #pause = PAUSE_MS[0]; #timer = null; #beats = null; #life = 0;
+  #isUp = false; #isClosed = false; #heard = 0; #beaten = 0; #number = 0;
   #feeds = new Map(); // Subscription id → feed.
   #sends = new Map(); // Receipt → what is not confirmed yet, in order.
 
   constructor(urls, options) {
-    if (!urls.length) throw new QmqError("bad-url", "connect needs at least one URL");
+    if (!urls.length || !urls.every((url) => /^wss?:\/\/[^/]/.test(url)))
+      throw new QmqError("bad-url", "connect needs URLs like wss://HOST:PORT/stomp");
+    const { login, passcode, token } = options;
+    const beats = { "heart-beat": `${HEARTBEAT_MS},${HEARTBEAT_MS}`, "on-error": "keep-open" };
+    this.#hello = encodeFrame("CONNECT", { "accept-version": "1.2", host: "qmq", ...beats, login, passcode, token });
     this.#urls = urls;
     this.#options = options;
     this.#dial();
@@ -126,8 +133,7 @@ class Mesh {
   send(destination, body = "", headers = {}) {
     if (this.#isClosed) return Promise.reject(new QmqError("closed", "the client is closed"));
     const receipt = `s${++this.#number}`;
-    const stored = !destination.startsWith("/topic/") && !destination.startsWith("/temp-queue/");
-    const dedup = stored && !destination.startsWith("/control/") ? { "dedup-id": crypto.randomUUID() } : {};
+    const dedup = /^\/(topic|temp-queue|control)\//.test(destination) ? {} : { "dedup-id": newId() };
     return new Promise((resolve, reject) => {
       const all = { ...dedup, ...headers, destination, receipt };
       const send = { destination, body, headers: all, resolve, reject, tried: false };
@@ -141,9 +147,10 @@ class Mesh {
    * with its first kept message, or with the next one if `from` is "next". `onGap` is called with what is kept no more.
    */
   subscribe(destination, handler, { ack = "auto", from = "first", headers = {}, onGap = () => {} } = {}) {
+    if (this.#isClosed) throw new QmqError("closed", "the client is closed");
     const id = `f${++this.#number}`;
-    const feed = { id, destination, handler, ack, from, headers, onGap, vector: null };
-    if (destination.startsWith("/fanout/")) feed.vector = from === "next" ? null : new Map();
+    const vector = destination.startsWith("/fanout/") && from !== "next" ? new Map() : null;
+    const feed = { id, destination, handler, ack, headers, onGap, vector, ids: new Map() };
     this.#feeds.set(id, feed);
     if (this.#isUp) this.#begin(feed);
     return { id, unsubscribe: () => this.#end(feed) };
@@ -151,32 +158,36 @@ class Mesh {
 
   /** Disconnect for good. What is not confirmed is rejected. */
   close() {
-    this.#isClosed = true;
-    clearTimeout(this.#timer);
     if (this.#isUp) this.#frame("DISCONNECT", {});
+    this.#stop(new QmqError("closed", "the client was closed"));
+  }
+
+  #stop(error) {
+    this.#isClosed = true;
+    this.#life++; // What still comes from the socket counts no more.
     this.#drop();
     this.#socket?.close(1000);
-    for (const send of this.#sends.values()) send.reject(new QmqError("closed", "the client was closed"));
+    for (const send of this.#sends.values()) send.reject(error);
     this.#sends.clear();
     this.#feeds.clear();
   }
 
   #dial() {
     this.#at = (this.#at + 1) % this.#urls.length;
-    const life = ++this.#life;
-    const parser = new Parser();
-    const socket = (this.#socket = new WebSocket(this.#urls[this.#at], ["v12.stomp"]));
+    const [life, parser] = [++this.#life, new Parser()];
+    let socket;
+    try {
+      socket = this.#socket = new WebSocket(this.#urls[this.#at], ["v12.stomp"]);
+    } catch (error) {
+      return this.#lost(life, error.message); // The browser forbids this URL, but perhaps not the next one.
+    }
     socket.binaryType = "arraybuffer";
     this.#timer = setTimeout(() => this.#lost(life, "no answer"), CONNECT_MS);
-    socket.onopen = () => {
-      const { login, passcode, token } = this.#options;
-      const beats = `${HEARTBEAT_MS},${HEARTBEAT_MS}`;
-      const headers = { "accept-version": "1.2", host: "qmq", "heart-beat": beats, login, passcode, token };
-      socket.send(encodeFrame("CONNECT", { ...headers, "on-error": "keep-open" }));
-    };
+    socket.onopen = () => socket.send(this.#hello);
     socket.onmessage = ({ data }) => {
       if (life !== this.#life) return;
       this.#heard = Date.now();
+      if (this.#isUp) this.#beat(); // The timers of a page in the background run once a minute; this runs still.
       for (const frame of parser.push(typeof data === "string" ? encoder.encode(data) : new Uint8Array(data)))
         if (life === this.#life) this.#received(frame);
     };
@@ -187,8 +198,8 @@ class Mesh {
     if (life !== this.#life || this.#isClosed) return;
     this.#life++;
     this.#drop();
-    this.#socket.close();
-    this.#options.onState?.("disconnected", why);
+    this.#socket?.close();
+    this.#call(this.#options.onState, "disconnected", why);
     this.#timer = setTimeout(() => this.#dial(), Math.random() * this.#pause);
     this.#pause = Math.min(this.#pause * 2, PAUSE_MS[1]);
   }
@@ -202,11 +213,11 @@ class Mesh {
   #received({ command, headers, bytes }) {
     if (command === "CONNECTED") {
       clearTimeout(this.#timer);
-      this.#pause = PAUSE_MS[0];
       this.#isUp = true;
-      const [sends, expects] = headers["heart-beat"].split(",").map(Number);
-      if (sends || expects) this.#beats = setInterval(() => this.#beat(sends), HEARTBEAT_MS);
-      this.#options.onState?.("connected", { url: this.#urls[this.#at], headers });
+      const sends = parseInt(headers["heart-beat"] ?? "0");
+      this.#beaten = Date.now();
+      this.#beats = setInterval(() => this.#check(sends), HEARTBEAT_MS);
+      this.#call(this.#options.onState, "connected", { url: this.#urls[this.#at], headers });
       for (const feed of this.#feeds.values()) this.#begin(feed);
       for (const send of this.#sends.values()) this.#put(send);
     } else if (command === "RECEIPT") {
@@ -225,14 +236,21 @@ class Mesh {
     this.#sends.delete(headers["receipt-id"]);
     if (send) send.reject(error);
     else if (this.#feeds.delete(headers.subscription) || !this.#isUp || error.code !== "stopping")
-      this.#options.onState?.("refused", error);
-    if (!this.#isUp && /^(login|token|user)/.test(error.code)) this.close(); // Another node would say the same.
+      this.#call(this.#options.onState, "refused", error);
+    if (!this.#isUp && FINAL.test(error.code)) this.#stop(error);
   }
 
-  #beat(expected) {
+  #check(interval) {
+    this.#pause = PAUSE_MS[0]; // Only now: what ends each connection at once must not be repeated without a pause.
     const silence = Date.now() - this.#heard;
-    if (expected && silence > SILENCE * Math.max(expected, HEARTBEAT_MS)) this.#lost(this.#life, "silent");
-    else this.#socket.send("\n");
+    if (interval && silence > SILENCE * Math.max(interval, HEARTBEAT_MS)) this.#lost(this.#life, "silent");
+    else this.#beat();
+  }
+
+  #beat() {
+    if (Date.now() - this.#beaten < HEARTBEAT_MS - 500) return;
+    this.#beaten = Date.now();
+    this.#socket.send("\n");
   }
 
   #frame(command, headers, body) {
@@ -253,7 +271,7 @@ class Mesh {
       if (!status || life !== this.#life || !this.#feeds.has(feed.id)) return;
       feed.vector ??= new Map(Object.entries(JSON.parse(status).vector));
     }
-    const resume = feed.vector && [...feed.vector].map(([origin, last]) => `${origin}=${last}`).join(",");
+    const resume = feed.vector && [...feed.vector].map((pair) => pair.join("=")).join(",");
     const headers = { ...feed.headers, id: feed.id, destination: feed.destination, ack: feed.ack };
     this.#frame("SUBSCRIBE", resume ? { ...headers, "qmq-resume": resume } : headers);
   }
@@ -271,17 +289,31 @@ class Mesh {
         const [origin, range] = part.split("=");
         feed.vector?.set(origin, Number(range.split("-")[1]));
       }
-      feed.onGap(gap);
+      this.#call(feed.onGap, gap);
       return;
     }
     if (feed.vector) {
       const [, origin, sequence] = /^(.*)-(\d+)$/.exec(frame.headers["message-id"]);
       if (Number(sequence) <= (feed.vector.get(origin) ?? 0)) return;
       feed.vector.set(origin, Number(sequence));
+      // A node that died with the only copy of a message has it still when it is back; it was sent again elsewhere.
+      const id = frame.headers["dedup-id"] ?? frame.headers["message-id"];
+      if ((feed.ids.get(id) ?? origin) !== origin) return;
+      feed.ids.set(id, origin);
+      if (feed.ids.size > IDS_MAX) feed.ids.delete(feed.ids.keys().next().value);
     }
     const life = this.#life;
-    feed.handler(new Message(frame, (command, id, headers = {}) => {
+    this.#call(feed.handler, new Message(frame, (command, id, headers = {}) => {
       if (life === this.#life && this.#isUp && id !== undefined) this.#frame(command, { id, ...headers });
     }));
+  }
+
+  /** Call a function of the page. What it throws is reported as uncaught, and stops nothing here. */
+  #call(handler, ...given) {
+    try {
+      handler?.(...given);
+    } catch (error) {
+      queueMicrotask(() => { throw error; });
+    }
   }
 }
