@@ -14,6 +14,8 @@ PYTEST := $(BIN)/python -m pytest -q
 JOBS ?= 2
 # Meshes of real processes at once. More than processors may be faster, and then nodes can seem silent to each other.
 CLUSTER_JOBS ?= $(JOBS)
+# Tests that start processes, and have targets of their own.
+APART := $(addprefix --ignore=tests/,browser cluster console simulation spark)
 # The slowest tests are listed, so that a new slow one is seen.
 DURATIONS := --durations 10 --durations-min 5
 
@@ -29,6 +31,8 @@ SEED ?= 1
 MINUTES ?= 30
 NODES ?= 3
 PAGE ?= nemesis.html
+# Any text: `make console-test` writes the pictures in docs/images.
+PICTURES ?=
 # Parts of the benchmarks; none means all. `python -m benchmarks.run --list` names them.
 PART ?=
 WORKLOAD ?= queue
@@ -89,7 +93,7 @@ quick: venv
 
 .PHONY: unit
 unit: venv ## Tests of every module, without processes and long simulations
-	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark --ignore=tests/browser tests
+	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) $(APART) tests
 
 .PHONY: simulation
 simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
@@ -121,6 +125,15 @@ $(VENV)/.browser: $(VENV)/.installed tests/browser/package-lock.json
 .PHONY: browser-test
 browser-test: $(VENV)/.browser ## Pages in Chromium against real nodes (installs Chromium if run as root; needs npm)
 	@$(TIMED) $(PYTEST) $(DURATIONS) tests/browser
+
+# axe-core looks for what keeps people with a screen reader or a keyboard out; it is a package of npm.
+$(VENV)/.console: $(VENV)/.browser tests/console/package.json
+	@npm install --silent --no-audit --no-fund --no-package-lock --prefix tests/console
+	@touch $@
+
+.PHONY: console-test
+console-test: $(VENV)/.console ## The console in a real browser, on real nodes (needs Chromium and npm; PICTURES=1 writes those of the docs)
+	@$(TIMED) QMQ_PICTURES=$(PICTURES) $(PYTEST) --timeout 300 $(DURATIONS) tests/console
 
 .PHONY: simulate
 simulate: venv ## Many seeds, for hours (SEEDS=10000 START=0 KEEP=file)
@@ -214,7 +227,7 @@ wheels: ## Build the wheels of a release in dist/ and try each on every Python h
 .PHONY: coverage
 coverage: venv ## Line and branch coverage of the unit tests
 	@$(BIN)/python -m pip install --quiet 'coverage[toml]>=7'
-	@$(BIN)/python -m coverage run --branch --source=qmq -m pytest -q --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark --ignore=tests/browser tests
+	@$(BIN)/python -m coverage run --branch --source=qmq -m pytest -q $(APART) tests
 	@$(BIN)/python -m coverage report --skip-covered --show-missing
 
 .PHONY: clean

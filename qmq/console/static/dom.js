@@ -82,7 +82,7 @@ export function table(caption, columns, sorting) {
   const body = h("tbody");
   const heads = columns.map((column) => {
     const kind = column.number ? "n" : undefined;
-    if (!column.sort) return h("th", { scope: "col", class: kind }, column.title || h("span", { "aria-label": column.label ?? "Actions" }));
+    if (!column.sort) return h("th", { scope: "col", class: kind }, column.title || h("span", { class: "unseen" }, column.label ?? "Actions"));
     const button = h("button", { type: "button", "data-key": `sort-${column.sort}`, onclick: () => sorting.set(column.sort) }, column.title);
     return h("th", { scope: "col", class: kind, "aria-sort": "none", "data-sort": column.sort }, button);
   });

@@ -4,6 +4,7 @@ import { feed, listen, perSecond } from "./api.js";
 import { ago, bytes, h, micros, number, pill, rate, replace, s, span, table } from "./dom.js";
 
 const WIDTH = 680;
+const LAG = 100; // Records: fewer come and go while messages pass.
 const BOX = { width: 172, height: 72 };
 
 function namesOf(mesh) {
@@ -67,7 +68,7 @@ function picture(mesh) {
     const [x2, y2] = place[other];
     const kind = link.state === "up" ? (link.isBehind ? "warn" : "") : "bad";
     lines.push(s("line", { class: `link ${kind}`, x1, y1, x2, y2 }));
-    const label = link.state !== "up" ? `link ${link.state}` : link.lag ? `${number(link.lag)} records behind` : "";
+    const label = link.state !== "up" ? `link ${link.state}` : link.lag >= LAG || link.isBehind ? `${number(link.lag)} records behind` : "";
     if (label) lines.push(s("text", { class: link.state !== "up" ? "badtext small" : "warntext", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 6, "text-anchor": "middle" }, label));
     if (link.state !== "up") words.push(`the link between ${one} and ${other} is ${link.state}`);
   }));
@@ -116,7 +117,7 @@ function row(mesh, served, name) {
   const lag = Math.max(0, ...facts.links.filter((link) => link.in === "up").map((link) => link.lag));
   const total = (which) => rate(perSecond(name, (one) => one.totals[which]));
   return h("tr", null,
-    h("td", null, h("b", null, name), name === mesh.node && h("span", { class: "dim small" }, " this page")), h("td", null, pill(text, kind)),
+    h("td", null, h("b", null, name)), h("td", null, pill(text, kind)),
     h("td", null, facts.owners.length ? serves.join(", ") || "no messages" : "all"),
     h("td", { class: "n" }, total("accepted")), h("td", { class: "n" }, total("delivered")),
     h("td", { class: "n" }, number(facts.connections)),
@@ -135,8 +136,8 @@ export function show(main) {
   const notice = h("div", { role: "status" });
   const nodes = table("Nodes", [
     { title: "Node" }, { title: "State" }, { title: "Serves" }, { title: "Accepted/s", number: true }, { title: "Delivered/s", number: true },
-    { title: "Connections", number: true }, { title: "Lag", number: true }, { title: "fsync mean / max", number: true }, { title: "Memory", number: true },
-    { title: "Journal", number: true }, { title: "Disk free", number: true }, { title: "Up since", number: true }, { title: "Version" },
+    { title: "Clients", number: true }, { title: "Lag", number: true }, { title: "fsync mean / max", number: true }, { title: "Memory", number: true },
+    { title: "Journal", number: true }, { title: "Disk free", number: true }, { title: "Uptime", number: true }, { title: "Version" },
   ]);
   main.append(h("h1", null, "Mesh"), notice,
     h("div", { class: "panel" }, sums),

@@ -7,10 +7,10 @@ import { openMessage } from "./messages.js";
 const KINDS = { failed: "warn", "dead-lettered": "bad" };
 
 function words(one) {
-  if (one.event === "accepted") return [`accepted for ${one.destination}`, one.from && [", from ", h("a", { href: `#/trace/${encodeURIComponent(one.from)}` }, one.from)]];
-  if (one.event === "failed") return [`came back undone, for the ${one.deliveries}. time`];
-  if (one.event === "settled") return ["settled: acknowledged, purged, expired, or rejected without a dead letter"];
-  return [`${one.event} to ${one.destination}`, one.reason && `, because of ${one.reason}`, one.as && [", as ", h("a", { href: `#/trace/${encodeURIComponent(one.as)}` }, one.as)]];
+  if (one.event === "accepted") return [`for ${one.destination}`, one.from && [", from ", h("a", { href: `#/trace/${encodeURIComponent(one.from)}` }, one.from)]];
+  if (one.event === "failed") return [`and came back: failed deliveries by then ${one.deliveries}`];
+  if (one.event === "settled") return [": acknowledged, purged, expired, or rejected without a dead letter"];
+  return [`to ${one.destination}`, one.reason && `, because of ${one.reason}`, one.as && [", as ", h("a", { href: `#/trace/${encodeURIComponent(one.as)}` }, one.as)]];
 }
 
 export function show(main, id) {
