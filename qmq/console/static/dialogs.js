@@ -20,7 +20,7 @@ export function ask(title, make, isWide = false) {
 const problem = (error) => h("p", { class: "notice bad", role: "alert" }, error.message, error.detail && ` ${error.detail}`);
 
 // `form` is { title, fields: [element], name, verb() → [path, query, body], count(facts) → number, unit, shell() → text,
-// label(count) → text, danger?, plain?, prepare? }. `plain` actions may have nothing to count; `prepare` comes before each
+// label(count) → text, danger?, plain?, prepare?, isReady? }. Nothing is asked before `isReady`. `plain` actions may have nothing to count; `prepare` comes before each
 // `verb`.
 export function act(form, onDone = () => {}) {
   return ask(form.title, (close) => {
@@ -43,6 +43,10 @@ export function act(form, onDone = () => {}) {
       button.textContent = form.label(null);
       line.update();
       allow();
+      if (form.isReady && !form.isReady()) {
+        replace(result);
+        return;
+      }
       try {
         await form.prepare?.();
         const [path, query, body] = form.verb();

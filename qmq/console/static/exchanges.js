@@ -13,7 +13,7 @@ export function show(main) {
   const declare = () => {
     const name = h("input", { spellcheck: "false" });
     const type = h("select", null, ["direct", "topic", "fanout", "headers"].map((one) => h("option", null, one)));
-    act({ title: "Declare an exchange", name: "", plain: true, fields: [field("Name", name), field("Type", type)], verb: () => [`declare/exchange/${encodeURIComponent(name.value)}`, {}, { type: type.value }],
+    act({ title: "Declare an exchange", name: "", plain: true, fields: [field("Name", name), field("Type", type)], isReady: () => name.value, verb: () => [`declare/exchange/${encodeURIComponent(name.value)}`, {}, { type: type.value }],
       shell: () => `qmq exchanges declare ${quoted(`/exchange/${name.value}`)} --type ${type.value}`, label: () => "Declare", done: () => "Declared." }, () => round.now());
   };
   main.append(h("h1", null, "Exchanges"), notice, h("div", { class: "row top" }, h("button", { type: "button", onclick: declare }, "Declare an exchange")),

@@ -18,6 +18,7 @@ function bulk(verb, destination, what, onDone) {
   act({
     ...what, name: destination, danger: verb === "purge",
     fields: [isMove && field("To", target), field("How many, the first ones", count), field("Only messages that match (selector)", selector)],
+    isReady: () => !isMove || target.value.length > "/queue/".length,
     verb: () => [`${verb}${pathOf(destination)}`, options()],
     count: (facts) => facts.messages,
     shell: () => `qmq ${verb} ${quoted(destination)}${isMove ? ` ${quoted(target.value)}` : ""}${count.value ? ` --count ${count.value}` : ""}${selector.value ? ` --selector ${quoted(selector.value)}` : ""}`,
@@ -235,7 +236,7 @@ function editPolicy(destination, value, onDone) {
 function bind(destination, onDone) {
   const source = h("input", { value: "/exchange/", spellcheck: "false" });
   const key = h("input", { spellcheck: "false" });
-  act({ title: `Bind ${destination}`, name: destination, plain: true, fields: [field("Source: an exchange or a fanout", source), field("Key", key)], verb: () => [`bind${pathOf(destination)}`, { source: source.value, key: key.value }],
+  act({ title: `Bind ${destination}`, name: destination, plain: true, fields: [field("Source: an exchange or a fanout", source), field("Key", key)], isReady: () => source.value.split("/").length > 2 && !source.value.endsWith("/"), verb: () => [`bind${pathOf(destination)}`, { source: source.value, key: key.value }],
     shell: () => `qmq bindings add ${quoted(source.value)} ${quoted(destination)}${key.value ? ` --key ${quoted(key.value)}` : ""}`, label: () => "Bind", done: () => "Bound." }, onDone);
 }
 

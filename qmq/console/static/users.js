@@ -42,6 +42,7 @@ export function show(main) {
     act({ title: one ? `Change ${one.name}` : "Add a user", name: "", plain: true,
       fields: [field("Name", name), field(`Groups, with commas: ${ROLES.join(", ")}, or your own`, groups), field("Passcode", passcode)],
       verb: () => [`definitions/put/user/${encodeURIComponent(name.value)}`, {}, { ...one?.value, groups: names(), password_hash: hashed.hash }],
+      isReady: () => name.value && (one || passcode.value),
       // The hash is made by the node, before the user is written.
       async prepare() {
         if (passcode.value && passcode.value !== hashed.passcode) hashed = { passcode: passcode.value, hash: (await change("password-hash", {}, { passcode: passcode.value })).password_hash };
@@ -56,7 +57,7 @@ export function show(main) {
     const chosen = () => boxes.filter((box) => box.checked).map((box) => box.value);
     const name = () => `${principal.value} ${kind.value} ${chosen().join(",")} ${destination.value}`;
     const value = () => ({ [principal.value.startsWith("group:") ? "group" : "user"]: principal.value.replace(/^group:/, ""), [kind.value]: chosen(), destinations: [destination.value] });
-    act({ title: "Add a permission", name: "", plain: true, fields: [field("User or group", principal), field("Allow or deny", kind), h("div", { class: "row", role: "group", "aria-label": "Actions" }, boxes.map((box) => h("label", { class: "row" }, box, box.value))), field("Destination, or the beginning of names with *", destination)],
+    act({ title: "Add a permission", name: "", plain: true, fields: [field("User or group", principal), field("Allow or deny", kind), h("div", { class: "row", role: "group", "aria-label": "Actions" }, boxes.map((box) => h("label", { class: "row" }, box, box.value))), field("Destination, or the beginning of names with *", destination)], isReady: () => principal.value && chosen().length && destination.value.length > 1,
       verb: () => [`definitions/put/permission/${encodeURIComponent(name())}`, {}, value()], shell: () => `qmq permissions ${kind.value} ${quoted(principal.value || "USER")} ${chosen().join(",") || "ACTIONS"} ${quoted(destination.value)}`, label: () => "Add", done: () => "Defined on all nodes." }, load);
   }
   async function load() {
