@@ -287,9 +287,8 @@ async def test_tab_ends_with_its_login(autojump_clock: MockClock) -> None:
         await tab.event()
 
         await browser.post("/v1/console/logout")
-        await trio.sleep(2 * POLL_SECONDS)
-
-        await tab.until_closed()
+        with trio.fail_after(2 * POLL_SECONDS):
+            await tab.until_closed()
 
 
 async def test_client_that_may_not_observe_gets_no_overview(autojump_clock: MockClock) -> None:

@@ -91,6 +91,26 @@ async def test_queue_that_is_only_in_the_store_has_its_place(autojump_clock: Moc
         assert names(await page(client, sort="oldest"))[-1] == "middle"
 
 
+async def test_queue_in_memory_and_in_the_store_counts_as_a_whole(autojump_clock: MockClock) -> None:
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in ("both", "both", "both", "deep", "deep", "deep"):
+            await stomp.send(send(f"/queue/{name}", "x", "r", persistent="true"))
+            await stomp.receipt()
+    async with rig.run():
+        queues = rig.alive.broker.queues
+        queues.get("/queue/both").held = 1
+        assert not queues.by_name["/queue/both"].is_counted
+
+        found = await page(await dial(rig), sort="depth")
+
+        assert [(row["destination"], row["messages"]) for row in found["destinations"]] == [
+            ("/queue/both", 4),
+            ("/queue/deep", 3),
+        ]
+
+
 async def test_busiest_queue_comes_first_once_rates_are_known(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         stomp = await rig.connect()
