@@ -92,7 +92,8 @@ class Node(NodeParts):
                 nursery.start_soon(self.queue_adoption.run)
                 nursery.start_soon(self.clock_check.run)
                 nursery.start_soon(self.queue_count.run)
-                self.console.history.begin()
+                if self.settings.http:
+                    self.console.history.begin()
                 async with trio.open_nursery() as serving:
                     self.incarnation_gc.wake()
                     if self.mesh is not None:

@@ -1,5 +1,7 @@
 """The last hour of a node, in memory of fixed size: samples of its counters, one every SAMPLE_SECONDS.
 
+Samples are taken where the console is served: a node without an HTTP listener sleeps until it has work.
+
 A counter is kept as it was, and `rows` returns its growth. The times of fsyncs are kept as the 99th percentile of each
 interval, read from the buckets of the histogram: so it is the upper bound of a bucket.
 """
