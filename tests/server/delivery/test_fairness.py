@@ -143,7 +143,7 @@ async def test_a_busy_client_is_read_twice_at_most_while_another_waits_for_its_a
     autojump_clock: MockClock, frame: bytes, busy: int, rate: int
 ) -> None:
     turns = Turns()
-    turns_max = 40 * busy
+    turns_max = 60 * busy
     quiet = QuietPipe(b"SEND\ndestination:/topic/other\nreceipt:q\n\nx\0", turns, turns_max, apart=4 * busy // rate)
     async with Rig().run() as rig:
         async with trio.open_nursery() as nursery:
