@@ -19,7 +19,8 @@ class Twin:
 
     def __init__(self, mesh: Cluster, folder: Path) -> None:
         text = mesh.peers_text
-        for address, port in zip((mesh.address("a"), mesh.mesh_address("a")), free_ports(2), strict=True):
+        addresses = (mesh.address("a"), mesh.mesh_address("a"), mesh.web_address("a"))
+        for address, port in zip(addresses, free_ports(3), strict=True):
             text = text.replace(f"{address[0]}:{address[1]}", f"127.0.0.1:{port}")
         folder.mkdir()
         peers = folder / "peers-twin.toml"
