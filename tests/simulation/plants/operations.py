@@ -96,8 +96,11 @@ def _copied_first(is_meant: Callable[[str], bool]) -> Iterator[None]:
         yield
 
 
-def _accept_copy(broker: Broker, envelope: Envelope, body: bytes, out: Outcome, queue: str, dot: Dot | None) -> int:
-    broker.send(envelope, body, out.now_us, out)
+def _accept_copy(
+    broker: Broker, letters: list[Envelope], body: bytes, out: Outcome, queue: str, dot: Dot | None
+) -> int:
+    for letter in letters:
+        broker.send(letter, body, out.now_us, out)
     return 0
 
 
