@@ -4,11 +4,11 @@ import json
 
 import click
 
-from ..admin.definitions import change_headers, change_options, read_values, show_change
+from ..admin.definitions import change_headers, change_options, read_values, show_change, show_rows
 from ..admin.request import ask
 from ..client import Endpoint
 from ..options import client_options, json_option
-from ..output import print_json, printable, table
+from ..output import print_json
 
 
 @click.group
@@ -32,9 +32,7 @@ def list_limits(node: Endpoint, as_json: bool) -> None:
     rows = [
         [one["name"], " ".join(f"{key}={value}" for key, value in one["value"].items())] for one in facts["definitions"]
     ]
-    click.echo("\n".join(table(["SUBJECT", "LIMITS"], [[printable(cell) for cell in row] for row in rows])))
-    if not facts.get("seeded", True):
-        click.echo("qmq: these are from the node file: no limit was changed at run time", err=True)
+    show_rows(facts, "limit", ["SUBJECT", "LIMITS"], rows)
 
 
 @limits.command("set")

@@ -122,9 +122,7 @@ def list_policies(node: Endpoint, as_json: bool) -> None:
         print_json(facts)
         return
     rows = [[row["name"], " ".join(f"{k}={_text(v)}" for k, v in row["value"].items())] for row in facts["definitions"]]
-    click.echo("\n".join(table(["PATTERN", "VALUES"], [[printable(cell) for cell in row] for row in rows])))
-    if not facts.get("seeded", True):
-        click.echo("qmq: these are from the node file: no policy was changed at run time", err=True)
+    show_rows(facts, "policy", ["PATTERN", "VALUES"], rows)
 
 
 @policies.command("set")
@@ -199,6 +197,13 @@ def read_values(given: tuple[str, ...]) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def show_rows(facts: Mapping[str, Any], kind: str, heads: list[str], rows: list[list[str]]) -> None:
+    """Print the definitions of one kind, and whether they are those of the node file."""
+    click.echo("\n".join(table(heads, [[printable(cell) for cell in row] for row in rows])))
+    if not facts.get("seeded", True):
+        click.echo(f"qmq: these are from the node file: no {kind} was changed at run time", err=True)
 
 
 def show_change(facts: Mapping[str, Any], done: str, dry_run: bool, as_json: bool) -> None:
