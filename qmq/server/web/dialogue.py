@@ -400,12 +400,10 @@ class HttpDialogue:
 
     async def _upgrade(self, request: HttpRequest) -> WebSocketPipe:
         """The connection becomes a WebSocket."""
-        context, session = self._context, self._session
+        session = self._session
         headers, _ = accept(request, SUBPROTOCOLS)
         if self._gateway is not None:
-            self._leave_pull()
-            session.close_client()
-            context.logins.leave(session.user)
+            self._log_out()
             session.principal = session.user = None
             self._gateway = None
         self._encoder.is_due = False
@@ -461,9 +459,7 @@ class HttpDialogue:
             return False
         is_first = self._gateway is None
         if not is_first:
-            self._leave_pull()
-            session.close_client()
-            context.logins.leave(session.user)
+            self._log_out()
         principal = None if grant is None else grant.principal
         session.principal = principal
         session.user = None if principal is None else principal.name
@@ -490,6 +486,12 @@ class HttpDialogue:
         if session.user is not None and cookie is None:
             context.audit("login", user=session.user, address=session.peer_address, authenticator=session.authenticator)
         return True
+
+    def _log_out(self) -> None:
+        """End the client that was logged in; the connection stays."""
+        self._leave_pull()
+        self._session.close_client()
+        self._context.logins.leave(self._session.user)
 
     def _is_expired(self) -> bool:
         if self._cookie is not None and not self._context.web_console.is_open(self._cookie):
