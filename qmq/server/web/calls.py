@@ -27,7 +27,7 @@ from qmq.server.stomp.dialogue import STOMP
 from qmq.server.web.client import WebClient, WebClientContext
 from qmq.server.web.long_poll import LongPollSessions
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
-from qmq.server.web.pages import PAGES, PageResponse, PageContext
+from qmq.server.web.pages import PAGES, PageContext, PageResponse
 from qmq.server.web.polled_sessions import Asking
 from qmq.server.web.sockjs import RAW, SockJsSessions
 from qmq.server.web.websocket_pipe import WebSocketPipe
