@@ -64,7 +64,7 @@ $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments here. Install its venv package (Debian, Ubuntu: apt install python3-venv) and try again." >&2; exit 1; }
 	@echo "making $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens]'
 	@touch $@
 
 .PHONY: mesh
@@ -102,7 +102,7 @@ cluster-test: venv ## Real processes on loopback with stock clients, kills and n
 
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,spark]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,spark]'
 	@touch $@
 
 .PHONY: spark-test
@@ -142,7 +142,7 @@ profile: venv ## Where a node's time goes under one workload of qmq bench (WORKL
 
 $(VENV)/.docs: $(VENV)/.installed
 	@echo "adding Sphinx to $(VENV) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,docs]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,docs]'
 	@touch $@
 
 .PHONY: docs
