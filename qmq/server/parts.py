@@ -56,6 +56,7 @@ from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.definitions.policies import PolicyKind
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
+from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.definitions.users import UserDefinitions
 from qmq.server.delivery.browsing import Browsing
@@ -189,6 +190,7 @@ class NodeParts:
         self.counts = DestinationCounts(self)
         self.addresses: list[tuple[str, int]] = []
         self.web_addresses: list[tuple[str, int]] = []
+        self.amqp_addresses: list[tuple[str, int]] = []
         self.event_data = EventData()
         self.pulls = Pulls(self)
         self.started_seconds = trio.current_time()
@@ -269,7 +271,8 @@ class NodeParts:
         self.replay.on_seal = self.incarnation_gc.seals_received
         self.mesh_jobs = MeshJobs(self)
         self.deleted_queues = DeletedQueues(self)
-        self.declared_queues.on_deleted = self.deleted_queues.drop
+        self.declared_queues.on_deleted = self.queues_deleted
+        self.queue_watchers = QueueWatchers()
         self.messages_adopted = self.deleted_queues.begin
         self.queue_lifetimes = QueueLifetimes(self)
         self.exclusive_queues = ExclusiveQueues(self)
@@ -346,6 +349,12 @@ class NodeParts:
         """The declarations of these queues have changed, or are known since the start."""
         self.queue_lifetimes.changed(queues)
         self.exclusive_queues.changed(queues)
+
+    def queues_deleted(self, queues: Iterable[str]) -> None:
+        """The declarations of these queues are deleted."""
+        names = list(queues)
+        self.deleted_queues.drop(names)
+        self.queue_watchers.deleted(names)
 
     def new_session_id(self) -> int:
         self._session_ids += 1
