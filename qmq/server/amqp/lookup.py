@@ -69,5 +69,15 @@ async def queue_counts(context: LookupContext, queue: str) -> tuple[int, int]:
     return 0, 0
 
 
+def counts_here(context: LookupContext, queue: str) -> tuple[int, int]:
+    """The same as far as this node knows without asking its peers or its store: its messages in memory, its consumers,
+    and the peers that have some."""
+    found = context.broker.queues.by_name.get(queue)
+    if found is None:
+        return 0, 0
+    in_flight = sum([len(one.in_flight) for one in found.subscriptions])
+    return max(0, found.depth - in_flight), len(found.subscriptions) + len(found.borrowers or ())
+
+
 def _allow(destination: str) -> None:
     """AMQP lets each client that declares a queue know its counts."""

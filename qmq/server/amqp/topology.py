@@ -11,7 +11,15 @@ from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.declares import exchange_value, queue_value
 from qmq.gateways.amqp.names import GENERATED, check_declarable, exchange_name, queue_destination, source_of
 from qmq.routing_names import RESERVED
-from qmq.server.amqp.lookup import LookupContext, check_exchange, check_queue, knows_queue, queue_counts, queue_exists
+from qmq.server.amqp.lookup import (
+    LookupContext,
+    check_exchange,
+    check_queue,
+    counts_here,
+    knows_queue,
+    queue_counts,
+    queue_exists,
+)
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
@@ -99,8 +107,9 @@ class Topology:
                 auto_delete=method.auto_delete,
                 arguments=method.arguments,
             )
-            facts = await self._declared(queue, value)
-            counts = (0, 0) if facts.get("changed") and not method.queue else await queue_counts(context, queue)
+            await self._declared(queue, value)
+            # Clients declare before each use, and few look at the counts: no other node is asked for them.
+            counts = counts_here(context, queue)
         self._state.last_queue = name
         if not method.nowait:
             numbers = b"".join([min(count, 0xFFFFFFFF).to_bytes(4, "big") for count in counts])

@@ -300,3 +300,18 @@ async def test_permissions_count_as_for_stomp(autojump_clock: MockClock) -> None
                 await client.send(1, commands.Exchange.Declare(0, "mine", "direct"))
             assert (await client.closed())[0] == 403, step
             await client.channel()
+
+
+async def test_a_declare_counts_what_waits_and_who_consumes_here(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2", delivery_mode=2)
+        waiting = await client.declare()
+        await client.call(1, commands.Basic.Qos(0, 1), commands.Basic.QosOk)
+        await client.consume()
+        await client.messages(1)
+        consumed = await client.declare()
+
+        assert (waiting.message_count, waiting.consumer_count) == (2, 0)
+        assert (consumed.message_count, consumed.consumer_count) == (1, 1)
