@@ -14,6 +14,8 @@ PYTEST := $(BIN)/python -m pytest -q
 JOBS ?= 2
 # Meshes of real processes at once. More than processors may be faster, and then nodes can seem silent to each other.
 CLUSTER_JOBS ?= $(JOBS)
+# Tests that start processes, and have targets of their own.
+APART := $(addprefix --ignore=tests/,browser cluster console simulation spark)
 # The slowest tests are listed, so that a new slow one is seen.
 DURATIONS := --durations 10 --durations-min 5
 
@@ -29,6 +31,8 @@ SEED ?= 1
 MINUTES ?= 30
 NODES ?= 3
 PAGE ?= nemesis.html
+# Any text: `make console-test` writes the pictures in docs/images.
+PICTURES ?=
 # Parts of the benchmarks; none means all. `python -m benchmarks.run --list` names them.
 PART ?=
 WORKLOAD ?= queue
@@ -64,7 +68,7 @@ $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments here. Install its venv package (Debian, Ubuntu: apt install python3-venv) and try again." >&2; exit 1; }
 	@echo "making $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro]'
 	@touch $@
 
 .PHONY: mesh
@@ -89,7 +93,7 @@ quick: venv
 
 .PHONY: unit
 unit: venv ## Tests of every module, without processes and long simulations
-	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark tests
+	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) $(APART) tests
 
 .PHONY: simulation
 simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
@@ -102,13 +106,34 @@ cluster-test: venv ## Real processes on loopback with stock clients, kills and n
 
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,spark]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,spark]'
 	@touch $@
 
 .PHONY: spark-test
 spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Java 17 or newer)
 	@command -v java >/dev/null || { echo "Spark needs a Java runtime, 17 or newer (Debian, Ubuntu: apt install default-jre-headless)." >&2; exit 1; }
 	@KILLS=$(KILLS) $(PYTEST) --timeout 600 tests/spark
+
+# Chromium is a package of the system; what its pages load is in build/browser.
+$(VENV)/.browser: $(VENV)/.installed tests/browser/package-lock.json
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,browser]'
+	@mkdir -p build/browser && cp tests/browser/package*.json build/browser
+	@npm ci --prefix build/browser --silent --ignore-scripts --omit=optional || echo "npm has not brought the STOMP clients of browsers: their tests are skipped."
+	@touch $@
+
+.PHONY: browser-test
+browser-test: $(VENV)/.browser ## Pages in Chromium against real nodes (installs Chromium if run as root; needs npm)
+	@$(TIMED) $(PYTEST) $(DURATIONS) tests/browser
+
+# axe-core looks for what keeps people with a screen reader or a keyboard out; it is a package of npm.
+$(VENV)/.console: $(VENV)/.browser tests/console/package.json
+	@npm install --silent --no-audit --no-fund --no-package-lock --prefix tests/console || echo "npm has not brought axe-core: its test is skipped."
+	@touch $@
+
+.PHONY: console-test
+console-test: $(VENV)/.console ## The console in a real browser, on real nodes (needs Chromium and npm; PICTURES=1 writes those of the docs)
+	@$(TIMED) QMQ_PICTURES=$(PICTURES) $(PYTEST) --timeout 300 $(DURATIONS) tests/console
 
 .PHONY: simulate
 simulate: venv ## Many seeds, for hours (SEEDS=10000 START=0 KEEP=file)
@@ -142,7 +167,7 @@ profile: venv ## Where a node's time goes under one workload of qmq bench (WORKL
 
 $(VENV)/.docs: $(VENV)/.installed
 	@echo "adding Sphinx to $(VENV) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,docs]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,docs]'
 	@touch $@
 
 .PHONY: docs
@@ -202,7 +227,7 @@ wheels: ## Build the wheels of a release in dist/ and try each on every Python h
 .PHONY: coverage
 coverage: venv ## Line and branch coverage of the unit tests
 	@$(BIN)/python -m pip install --quiet 'coverage[toml]>=7'
-	@$(BIN)/python -m coverage run --branch --source=qmq -m pytest -q --ignore=tests/simulation --ignore=tests/cluster --ignore=tests/spark tests
+	@$(BIN)/python -m coverage run --branch --source=qmq -m pytest -q $(APART) tests
 	@$(BIN)/python -m coverage report --skip-covered --show-missing
 
 .PHONY: clean

@@ -21,6 +21,7 @@ COMPILED: Sequence[str] = (
     "build.py",
     "dots.py",
     "record_codec.py",
+    "wire/avro/*.py",
     "wire/stomp/*.py",
     "broker/**/*.py",
     "gateways/*.py",

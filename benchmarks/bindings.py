@@ -59,30 +59,39 @@ def find(table: RoutingTable, destination: str, headers: dict[str, str]) -> tupl
     return table.queues_of_topic(destination)
 
 
+def headers_of(kind: Kind, number: int) -> dict[str, str]:
+    return {kind.argument: str(number)} if kind.argument else {}
+
+
+def node_with(kind: Kind) -> Node:
+    """A node with bindings of this kind only."""
+    made = Node()
+    for number in range(BINDINGS):
+        text = str(number)
+        source, key = kind.source.replace("N", text), kind.key.replace("N", text)
+        made.rules.routing.add(Binding(source, f"/queue/{number}", key, headers_of(kind, number)))
+    return made
+
+
+def look_ups(kind: Kind) -> list[int]:
+    """Of a new name, and of a known one."""
+    table = node_with(kind).rules.routing
+    assert find(table, kind.destination.replace("N", "7"), headers_of(kind, 7)) == ("/queue/7",)
+
+    def each() -> Iterator[Callable[[], object]]:
+        for number in range(BINDINGS):
+            yield partial(find, table, kind.destination.replace("N", str(number)), headers_of(kind, number))
+
+    return [nanoseconds(each()), nanoseconds(each())]
+
+
 def measure(kind: Kind) -> list[int]:
     """Look-up of a new name and of a known one, SEND with a new header block and with a known one."""
-
-    def headers(number: int) -> dict[str, str]:
-        return {kind.argument: str(number)} if kind.argument else {}
-
-    def node() -> Node:
-        made = Node()
-        for number in range(BINDINGS):
-            text = str(number)
-            source, key = kind.source.replace("N", text), kind.key.replace("N", text)
-            made.rules.routing.add(Binding(source, f"/queue/{number}", key, headers(number)))
-        return made
-
-    def look_ups(table: RoutingTable) -> Iterator[Callable[[], object]]:
-        for number in range(BINDINGS):
-            yield partial(find, table, kind.destination.replace("N", str(number)), headers(number))
-
-    table = node().rules.routing
-    assert find(table, kind.destination.replace("N", "7"), headers(7)) == ("/queue/7",)
-    found = [nanoseconds(look_ups(table)), nanoseconds(look_ups(table))]
-    sender = node().client()
+    found = look_ups(kind)
+    sender = node_with(kind).client()
     frames = [
-        send(kind.destination.replace("N", str(number)), headers=headers(number).items()) for number in range(BINDINGS)
+        send(kind.destination.replace("N", str(number)), headers=headers_of(kind, number).items())
+        for number in range(BINDINGS)
     ]
     found.append(nanoseconds(partial(sender.say, frame) for frame in frames))
     found.append(nanoseconds(partial(sender.say, frames[7]) for _ in frames))

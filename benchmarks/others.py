@@ -128,19 +128,25 @@ OTHERS: Sequence[Other] = (
 def started(other: Other, core: int | None, folder: Path | None = None) -> Iterator[tuple[Address, int]]:
     """(Where it listens, its process id). Raises OSError with the end of its log when it does not start."""
     with tempfile.TemporaryDirectory(prefix="qmq-bench-", dir=folder, ignore_cleanup_errors=True) as name:
-        place = Path(name)
-        (address,) = free_addresses(1)
-        with contextlib.ExitStack() as stack:
-            command, environment = other.prepare(place, address)
-            if "ERL_EPMD_PORT" in environment:
-                stack.enter_context(_port_mapper(environment["ERL_EPMD_PORT"]))
-            process = stack.enter_context(_running(command, environment, place, core))
-            deadline = time.monotonic() + START_SECONDS
-            while not _listens(address):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise OSError(f"{other.name} did not start:\n{tail(place / 'output')}")
-                time.sleep(POLL_SECONDS)
-            yield address, process.pid
+        with started_in(Path(name), other, core) as (address, pid, _):
+            yield address, pid
+
+
+@contextlib.contextmanager
+def started_in(place: Path, other: Other, core: int | None) -> Iterator[tuple[Address, int, Mapping[str, str]]]:
+    """As `started`, with its files in `place`, and the environment that its own commands need."""
+    (address,) = free_addresses(1)
+    with contextlib.ExitStack() as stack:
+        command, environment = other.prepare(place, address)
+        if "ERL_EPMD_PORT" in environment:
+            stack.enter_context(_port_mapper(environment["ERL_EPMD_PORT"]))
+        process = stack.enter_context(_running(command, environment, place, core))
+        deadline = time.monotonic() + START_SECONDS
+        while not _listens(address):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise OSError(f"{other.name} did not start:\n{tail(place / 'output')}")
+            time.sleep(POLL_SECONDS)
+        yield address, process.pid, environment
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ class Row:
     @property
     def has_length(self) -> bool:
         """Whether --seconds says how long it is measured."""
-        return self.arguments.split()[0] in APPLIES_TO["seconds"]
+        return self.arguments.split()[0] in (*APPLIES_TO["seconds"], "benchmarks.web")
 
 
 def _rate(name: str, arguments: str, unit: str, pure: str = "", compiled: str = "") -> Row:
@@ -77,6 +77,13 @@ SPEED: Mapping[str, Sequence[Row]] = {
             "≤ 4,096",
         ),
     ),
+    "web": (
+        _rate("HTTP: durable messages by themselves, 4 connections", "benchmarks.web post", "messages/s", "≥ 6,000"),
+        _rate(
+            "HTTP: durable messages in batches of 500, 4 connections", "benchmarks.web batch", "messages/s", "≥ 60,000"
+        ),
+        _rate("HTTP: events to 100 streams of a topic", "benchmarks.web events", "events/s", "≥ 100,000"),
+    ),
     "mesh": (
         _rate("topic, published on one node, delivered on another", "mesh", "messages/s"),
         _rate("durable queue, published on one node, consumed on another", "mesh --kind queue", "messages/s"),
@@ -90,6 +97,51 @@ SPEED: Mapping[str, Sequence[Row]] = {
     ),
 }
 """Part → what passes through a node, or from one to another."""
+
+_MATCH = "benchmarks.definitions match"
+_SEND = "benchmarks.definitions send"
+_TOTALS = "benchmarks.definitions totals"
+
+DEFINITIONS: Mapping[str, Sequence[Row]] = {
+    "definitions": (
+        *(
+            _less(
+                f"start with 10,000 definitions of the kind {kind}: more",
+                f"benchmarks.definitions start --kind {kind}",
+                "cpu_seconds_more",
+                "s",
+                "≤ 0.5",
+                "≤ 0.5",
+            )
+            for kind in ("policy", "queue", "binding")
+        ),
+        _less("a change, until all of three nodes have it, p50", "benchmarks.definitions visible", "p50_ms", "ms"),
+        _less(
+            "a change, until all of three nodes have it, p99",
+            "benchmarks.definitions visible",
+            "p99_ms",
+            "ms",
+            "≤ 100",
+            "≤ 100",
+        ),
+        _less("queues of a new name, 10,000 bindings by name", _MATCH, "name_us", "µs"),
+        _less("the same by the pattern `*.N.#`", _MATCH, "pattern_us", "µs"),
+        _less("pattern against name", _MATCH, "pattern_times", "×", "≤ 3", "≤ 3"),
+        _less("queues of a new key, 10,000 bindings of a direct exchange", _MATCH, "direct_us", "µs"),
+        _less("the same of a topic exchange, `*.N.#`", _MATCH, "topic_exchange_us", "µs"),
+        _less("topic against direct exchange", _MATCH, "topic_exchange_times", "×", "≤ 3", "≤ 3"),
+        _less("the same with `#.N.*`", _MATCH, "topic_exchange_hash_first_times", "×", "≤ 3", "≤ 3"),
+        _less("SEND to a topic without bindings, known header block", _SEND, "none_us", "µs"),
+        _less("the same beside 10,000 bindings of other topics: more", _SEND, "names_more_percent", "%", "± 3", "± 3"),
+        _less("SEND with a new header block", _SEND, "none_new_us", "µs"),
+        _less("the same beside these bindings: more", _SEND, "names_new_more_percent", "%", "± 3", "± 3"),
+        _less("queue message with its ACK, in reads of 100: totals cost", _TOTALS, "run_us_more_percent", "%", "≤ 1"),
+        _less("the same in bytecodes", _TOTALS, "run_steps_more_percent", "%", "≤ 1"),
+        _less("queue message with its ACK, one in a read: totals cost", _TOTALS, "single_us_more_percent", "%"),
+        _less("the same in bytecodes", _TOTALS, "single_steps_more_percent", "%"),
+    ),
+}
+"""Part → what definitions, bindings and totals cost."""
 
 SEND_CPU = "send_server_cpu_us_per_message"
 FLAT = "± 20 %"

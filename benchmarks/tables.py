@@ -7,7 +7,7 @@ from benchmarks import growth, plots
 from benchmarks.figures import BUILDS, COUNTED, Store, number
 from benchmarks.others import OTHERS
 from benchmarks.page import DOCS, shown, table, write_section
-from benchmarks.rows import COMPARED, GROWTH, SPEED, Line, Row, held
+from benchmarks.rows import COMPARED, DEFINITIONS, GROWTH, SPEED, Line, Row, held
 
 PAGE = DOCS / "benchmarks.md"
 GROWTH_PAGE = DOCS / "growth.md"
@@ -30,6 +30,7 @@ def write_pages(store: Store) -> None:
     sections = (
         (PAGE, "speed", speed_section),
         (PAGE, "many", many_section),
+        (PAGE, "definitions", definitions_section),
         (PAGE, "others", others_section),
         (GROWTH_PAGE, "counted work", counted_section),
         (GROWTH_PAGE, "measured growth", growth_section),
@@ -51,6 +52,19 @@ def many_section(store: Store) -> list[str]:
     parts = [*held(True).values(), *held(False).values()]
     rows = measured(store, list({(row.command, row.figure): row for part in parts for row in part}.values()))
     return [*machine(store, rows), "", *rows_table(store, rows)] if rows else []
+
+
+def definitions_section(store: Store) -> list[str]:
+    rows = measured(store, [row for part in DEFINITIONS.values() for row in part])
+    if not rows:
+        return []
+    cells = []
+    for row in rows:
+        runs = [store.middle(build, row.command, row.figure, row.more_is_better) for build in BUILDS]
+        figures = [NOT_MEASURED if facts is None else shown(number(facts, row.figure)) for facts in runs]
+        cells.append([row.name, f"`{row.command}`", *figures, row.unit, row.aims[0]])
+    head = ["what", "command", "pure", "compiled", "unit", "aim"]
+    return [*machine(store, rows), "", *table(head, cells, (2, 3))]
 
 
 def others_section(store: Store) -> list[str]:

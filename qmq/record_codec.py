@@ -139,15 +139,25 @@ def record_of(message: Message) -> bytes:
 
 
 def _split(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int) -> list[bytes]:
-    """An Outcome too large for one batch, as several."""
+    """An Outcome too large for one batch, as several. Copies of one message stay together."""
     batches: list[bytes] = []
     begin = size = 0
     for end, record in enumerate(packed, 1):
         size += len(record)
-        if size >= BATCH_BYTES_TARGET or end == len(packed):
-            batches.append(_batch(origin, items[begin:end], packed[begin:end], attributes, BATCH_VERSION))
-            begin, size = end, 0
+        if end < len(packed) and size + len(packed[end]) <= OUTCOME_BYTES_MAX:
+            body = _body_of(items[end])
+            if size < BATCH_BYTES_TARGET or (body is not None and body is _body_of(items[end - 1])):
+                continue
+        batches.append(_batch(origin, items[begin:end], packed[begin:end], attributes, BATCH_VERSION))
+        begin, size = end, 0
     return batches
+
+
+def _body_of(item: OwnRecord) -> bytes | None:
+    """The body in a record; copies of one message have one object."""
+    if isinstance(item, Message):
+        return item.body
+    return item.letter.body if isinstance(item, DeadLetter) else None
 
 
 def _batch(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int, version: int) -> bytes:

@@ -25,6 +25,14 @@ def is_exchange_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def misplaces_wildcard(topic: str) -> bool:
+    """Whether a pattern of topics, without its `/topic/`, has a wildcard that means nothing: anything but a whole word,
+    or one `*` at the very end."""
+    *_, last = words = topic.split(".")
+    wild = [word for word in words if word not in ("*", "#") and ("*" in word or "#" in word)]
+    return bool(wild) and (wild != [last] or topic.find("*") != len(topic) - 1 or "#" in topic)
+
+
 def binding_name(source: str, queue: str, key: str, arguments: Mapping[str, str | None]) -> str:
     """`/topic/a.* /queue/q`, `/exchange/e /queue/q KEY {"x-match":"any"}`: what it says, with single spaces between."""
     said = [source, queue]

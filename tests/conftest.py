@@ -55,7 +55,7 @@ LONG = (
 """Files whose tests take longest, in the order in which they begin. The short ones are left for the end, so that all
 workers of a run finish at about the same time."""
 
-PROCESSES = ("cli", "cluster", "nemesis", "mutation", "simulation", "spark")
+PROCESSES = ("browser", "cli", "cluster", "console", "nemesis", "mutation", "simulation", "spark")
 """Folders whose tests start processes or simulate whole meshes."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

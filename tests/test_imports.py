@@ -23,8 +23,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "members": {"errors", "dots"},
     "access": {"errors"},
     "auth": {"errors", "access"},
-    "config": {"errors", "access", "auth"},
-    "definitions": {"errors", "dots", "routing_names"},
+    "config": {"errors", "access", "auth", "routing_names"},
+    "definitions": {"errors", "dots", "config", "routing_names"},
     "wire": {"errors", "dots"},
     "broker": {"errors", "dots", "cursors", "deletions", "lost_ranges", "members", "routing_names"},
     "storage": {"errors", "dots", "cursors", "definitions", "deletions", "lost_ranges", "members"},
@@ -45,6 +45,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "members",
         "environment",
         "config",
+        "console",
         "wire",
         "broker",
         "storage",
@@ -78,14 +79,17 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "routing_names",
         "unix_socket",
     },
+    "console": set(),
     "__main__": {"cli"},
 }
 
 # Package of qmq.wire → its siblings that it may import. Exhaustive: a codec needs a line here.
 WITHIN_WIRE: Mapping[str, set[str]] = {
     "stomp": set(),
+    "avro": set(),
     "http": set(),
     "websocket": {"http"},
+    "sockjs": {"http"},
     "amqp": set(),
 }
 

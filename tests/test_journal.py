@@ -9,10 +9,10 @@ from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.limits import COPIES_BYTES_MAX
 from qmq.broker.messages.message import DeadLetter, Envelope, Message, OwnRecord, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
 from qmq.broker.queues.dead_letters import LETTER_OVERHEAD_BYTES
-from qmq.broker.send_limits import COPIES_BYTES_MAX
 from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING, TRANSACTION_BYTES_CEILING
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused

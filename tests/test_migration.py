@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qmq.config import LimitSettings, ListenerSettings, MeshSettings, StorageSettings
+from qmq.config.declared import QueueLifetime
 from qmq.config.destinations import DestinationPolicy
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +60,7 @@ def test_policies_of_the_page_exist() -> None:
     words = {word for row in ROWS for cell in row[1:] for word in CODE.findall(cell)}
     policy_words = {word for word in words if re.fullmatch(r"[a-z]+_[a-z_]*|overflow|children", word)}
 
-    sections = (DestinationPolicy, LimitSettings, ListenerSettings, MeshSettings)
+    sections = (DestinationPolicy, QueueLifetime, LimitSettings, ListenerSettings, MeshSettings)
     known = {key for section in sections for key in section.model_fields}
     assert policy_words - known <= {"create_on_use"}
 

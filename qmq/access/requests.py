@@ -23,6 +23,8 @@ VERBS: Final[Mapping[str, Action]] = {
     "list-subscribers": Action.OBSERVE,
     "connections": Action.OBSERVE,
     "links": Action.OBSERVE,
+    "overview": Action.OBSERVE,
+    "history": Action.OBSERVE,
     "trace": Action.OBSERVE,
     "peek": Action.SUBSCRIBE,
     "get": Action.SUBSCRIBE,

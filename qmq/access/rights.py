@@ -126,10 +126,14 @@ class AccessTable:
             self._decide(rights)
         return rights
 
+    def groups_of(self, principal: Principal) -> frozenset[str]:
+        """All groups of `principal`: its own, and those that it has here."""
+        return principal.groups | self._groups.get(principal.name, frozenset())
+
     def _decide(self, rights: Rights) -> None:
         if self._is_open:
             rights.lift()
             return
         principal = rights.principal
-        full = Principal(principal.name, principal.groups | self._groups.get(principal.name, frozenset()))
+        full = Principal(principal.name, self.groups_of(principal))
         rights.take([one for one in self._permissions if one.is_about(full)])

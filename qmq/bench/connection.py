@@ -8,7 +8,8 @@ where they were agreed, never within a frame; whether the node sends its own is 
 import contextlib
 import re
 import socket
-from typing import Protocol
+import ssl
+from typing import Final, Protocol
 
 from qmq.bench.dialect import DIALECTS, Dialect
 from qmq.config import Address
@@ -21,6 +22,9 @@ FAREWELL_SECONDS = 60.0
 """A node needs time to remove a million subscriptions."""
 
 ERROR_MESSAGE = re.compile(rb"(?:^|\0\n?)ERROR\n(?:[^\n\0]+\n)*?message:([^\n]*)\n")
+
+NOT_READY: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""The kernel has no data or no room now."""
 
 
 class Counter(Protocol):
@@ -51,11 +55,15 @@ class LoadConnection:
         *,
         login: str | None = None,
         passcode: str | None = None,
+        tls: ssl.SSLContext | None = None,
         dialect: Dialect = DIALECTS["qmq"],
         heart_beat_ms: int = 0,
     ) -> None:
+        self._has_tls = tls is not None
         try:
             self.socket = socket.create_connection(address, ANSWER_SECONDS)
+            if tls is not None:
+                self.socket = tls.wrap_socket(self.socket, server_hostname=address.host)
         except OSError as error:
             raise ConnectionError(f"{address}: {error.strerror or error}; is a node running there?") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -108,8 +116,8 @@ class LoadConnection:
     def read(self) -> int:
         """Read available bytes; returns the number of messages they complete, 0 if there are none."""
         try:
-            data = self.socket.recv(READ_BYTES_MAX)
-        except BlockingIOError:
+            data = self.socket.recv(READ_BYTES_MAX)  # More than a record of TLS: nothing that is decrypted is left.
+        except NOT_READY:
             return 0
         except OSError as error:
             raise ConnectionError(self._why(error)) from error
@@ -119,7 +127,9 @@ class LoadConnection:
         """Write as many bytes as the kernel accepts; returns their number."""
         try:
             sent = self.socket.send(data)
-        except BlockingIOError:
+        except NOT_READY:
+            # TLS has begun with these bytes, and wants them again.
+            self._within_frame = self._within_frame or self._has_tls
             return 0
         except OSError as error:
             raise ConnectionError(self._why(error)) from error

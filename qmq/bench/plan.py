@@ -4,6 +4,7 @@ The rates of a Report are those of the Meter. Whether every message came back is
 """
 
 import secrets
+import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ class BenchPlan:
     """More nodes of the same mesh, to read from."""
     login: str | None = None
     passcode: str | None = None
+    tls: ssl.SSLContext | None = None
     destination: str | None = None
     """None: a new destination, so that it is empty."""
     seconds: float = 5.0
@@ -96,6 +98,7 @@ class LoadConnections:
             counter,
             login=plan.login,
             passcode=plan.passcode,
+            tls=plan.tls,
             dialect=plan.dialect,
             heart_beat_ms=plan.heart_beat_ms,
         )

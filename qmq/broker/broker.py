@@ -9,7 +9,7 @@ journal and the broker agree. The rules of each kind of destination are in modul
 `queues`, `fanouts`, `subscriptions`, `transactions`; `send_limits` says what may be accepted.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
@@ -24,6 +24,7 @@ from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Fact, Ga
 from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.bulk_settlement import BulkSettlement
+from qmq.broker.queues.dead_letters import Route
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.queues import Queues
 from qmq.broker.queues.state.stored_names import StoredNames
@@ -47,7 +48,8 @@ class Broker:
     """State and rules of one node.
 
     `origin` is this incarnation; `next_sequence` the first free sequence of its journal. `rules_of` gives the
-    rules of a queue by its name, `defaults_of` the headers that a message of it gets where its sender did not say.
+    rules of a queue by its name, `defaults_of` the headers that a message of it gets where its sender did not say,
+    `route` the queues that an exchange leads a dead letter to.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Broker:
         *,
         rules_of: Callable[[str], QueueRules] = lambda name: DEFAULT_RULES,
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
+        route: Route = lambda exchange, key, headers: (),
         limits: BrokerLimits = DEFAULT_LIMITS,
     ) -> None:
         self.origin = origin
@@ -71,7 +74,7 @@ class Broker:
         self.deletions = Deletions()
         self.dedup = Dedup()
         self.queues = Queues(
-            self.dedup, origin, rules_of, self._accept_letter, lambda: self.send_limits.disk_full, defaults_of
+            self.dedup, origin, rules_of, self._accept_letters, lambda: self.send_limits.disk_full, defaults_of, route
         )
         self.queues.stored_names = StoredNames(limits.destinations_max)
         # What this node has of every origin; filled in by the node.
@@ -123,11 +126,14 @@ class Broker:
 
     # Messages
 
-    def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
-        """Accept one message and decide who gets it. Call `SendLimits.check_send` first."""
+    def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> Message | None:
+        """Accept one message and decide who gets it. Call `SendLimits.check_send` first.
+
+        Returns the message; of an exchange the first of its copies, None if there is none.
+        """
         kind = envelope.kind
         if kind is QUEUE and self.queues.any_overflows and not self.queues.overflow.has_room(envelope, body, out):
-            return
+            return None
         if envelope.durable:
             sequence = self.next_sequence
             self.next_sequence = sequence + 1
@@ -135,20 +141,17 @@ class Broker:
             out.records.append(message)
             out.record_bytes += len(body) + len(envelope.headers) + RECORD_OVERHEAD_BYTES
         elif kind is EXCHANGE:
-            self._send_copies(envelope, body, now_us, out)
-            return
+            return self._send_copies(envelope, body, now_us, out)
         else:
             self.memory_sequence += 1
             message = Message(envelope, body, self.origin, -self.memory_sequence, now_us)
-        if out.sent is not None:
-            out.sent.append(message)
         totals, name = self.totals, envelope.destination
         (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += 1
         if kind is TOPIC:
             self.topic_router.publish(message, out)
             if envelope.copies:
                 self._send_copies(envelope, body, now_us, out)
-            return
+            return message
         if envelope.key is not None:
             self._learn(message, now_us)
         if kind is QUEUE:
@@ -161,15 +164,19 @@ class Broker:
                 self.send(copy, body, now_us, out)
         else:
             self.replies.send(message, out)
+        return message
 
-    def _send_copies(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> None:
-        """Accept the copies of a message that has no record of its own.
+    def _send_copies(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> Message | None:
+        """Accept the copies of a message that has no record of its own; returns the first of them.
 
         One that its queue has by its dedup id is left out: bindings may have changed since the first attempt.
         """
+        first: Message | None = None
         for copy in envelope.copies:
             if copy.key is None or self.dedup.find(copy.key, now_us) is None:
-                self.send(copy, body, now_us, out)
+                sent = self.send(copy, body, now_us, out)
+                first = first or sent
+        return first
 
     def send_run(self, envelope: Envelope, bodies: list[bytes], out: Outcome) -> bool:
         """`check_send` and `send` for many messages to one destination at once, accepted at `out.now_us`.
@@ -214,25 +221,39 @@ class Broker:
             out.selector_cost += self.subscriptions.fanout_cost.get(envelope.destination, 0)
         return True
 
-    def _accept_letter(self, envelope: Envelope, body: bytes, out: Outcome, queue: str, dot: Dot | None) -> int:
-        """A dead letter: accepted without being asked for, so no bound holds it up.
+    def _accept_letters(
+        self, envelopes: Sequence[Envelope], body: bytes, out: Outcome, queue: str, dot: Dot | None
+    ) -> int:
+        """The dead letters of one message: accepted without being asked for, so no bound holds them up.
 
         Returns the sequence of the record that settles the message `dot` of `queue`, too; 0 when there is no such one.
+        That is the record of the last letter, right behind those of the others. They are in one batch
+        (`qmq.record_codec`). If a batch were cut, a message would be there twice, and none would be lost.
         """
-        if dot is None or not envelope.durable:
-            self.send(envelope, body, out.now_us, out)
+        if dot is None or not (envelopes and envelopes[0].durable):
+            for envelope in envelopes:
+                self.send(envelope, body, out.now_us, out)
             return 0
-        if self.queues.any_overflows and not self.queues.overflow.has_room(envelope, body, out):
+        queues = self.queues
+        # A letter that does not fit can have letters of its own: their records stand in front.
+        if queues.any_overflows:
+            envelopes = [one for one in envelopes if queues.overflow.has_room(one, body, out)]
+        letters: list[Message] = []
+        for envelope in envelopes:
+            letter = Message(envelope, body, self.origin, self.next_sequence, out.now_us)
+            self.next_sequence += 1
+            letters.append(letter)
+            names = len(envelope.destination) + len(queue)
+            out.record_bytes += len(body) + len(envelope.headers) + names + 2 * RECORD_OVERHEAD_BYTES
+            self.totals.begin(envelope.destination, out.now_us).accepted += 1
+        if not letters:
             return 0
-        sequence = self.next_sequence
-        self.next_sequence = sequence + 1
-        letter = Message(envelope, body, self.origin, sequence, out.now_us)
-        out.records.append(DeadLetter(letter, queue, dot))
-        names = len(envelope.destination) + len(queue)
-        out.record_bytes += len(body) + len(envelope.headers) + names + 2 * RECORD_OVERHEAD_BYTES
-        self.totals.begin(envelope.destination, out.now_us).accepted += 1
-        self.queues.intake.push(letter, out)
-        return sequence
+        out.records.extend(letters[:-1])
+        out.records.append(DeadLetter(letters[-1], queue, dot))
+        # Only now: a letter that a consumer gets at once must not come between them.
+        for letter in letters:
+            queues.intake.push(letter, out)
+        return letters[-1].sequence
 
     def new_memory_sequence(self) -> int:
         """Numbers one more message of this node that is in no journal."""
@@ -254,6 +275,7 @@ class Broker:
         """These deliveries, all of one subscription, are done."""
         if deliveries and deliveries[0].subscription.durable is not None:
             self.durable_subscriptions.settle(deliveries, out)
+            deliveries[0].subscription.acknowledged += len(deliveries)
             self.totals.begin(deliveries[0].subscription.destination).acknowledged += len(deliveries)
         else:
             self.queues.settlement.settle(deliveries, out)
@@ -292,8 +314,12 @@ class Broker:
         for held in frames:
             if id(held) in known or transactions.is_appended(held, now_us, elsewhere):
                 out.repeats = True
+                if out.sent is not None:
+                    out.sent.append((None, True))
             elif held.envelope is not None:
-                self.send(held.envelope, held.body, now_us, out)
+                message = self.send(held.envelope, held.body, now_us, out)
+                if out.sent is not None:
+                    out.sent.append((message, False))
             elif held.delivery is not None and held.delivery.tag in self.queues.deliveries:
                 if held.is_ack:
                     if level >= QUORUM:

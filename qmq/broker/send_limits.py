@@ -7,19 +7,13 @@ Everything here only reads and refuses; accepting is the broker's. Surprising: h
 from collections.abc import Mapping, Sized
 
 from qmq.broker.messages.destination import DestinationKind
-from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX, BrokerLimits
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.queues.queues import Queues
 from qmq.broker.topics.retained import RetainedValues
 from qmq.errors import Refused
 
 RECORD_OVERHEAD_BYTES = 64
-
-COPIES_BYTES_MAX = 18 << 20
-"""A message and its copies are one batch, which the storage format bounds."""
-
-COPIES_MAX = 1000
-"""Queues that get a copy of one message: some 5 ms."""
 
 
 class SendLimits:
@@ -62,12 +56,13 @@ class SendLimits:
                 rules = queue.rules
             if rules.is_acceptance_paused:
                 raise Refused("queue-paused", f"{envelope.destination} accepts no messages now: an operator paused it.")
-            if rules.overflow != "refuse":
-                return
-            if rules.messages_max and depth + messages_ahead >= rules.messages_max:
-                raise Refused("queue-full", f"The queue holds its maximum of {rules.messages_max} messages.")
-            if rules.bytes_max and size + body_bytes_ahead + body_bytes > rules.bytes_max:
-                raise Refused("queue-full", f"The queue holds its maximum of {rules.bytes_max} bytes.")
+            if rules.overflow == "refuse":
+                if rules.messages_max and depth + messages_ahead >= rules.messages_max:
+                    raise Refused("queue-full", f"The queue holds its maximum of {rules.messages_max} messages.")
+                if rules.bytes_max and size + body_bytes_ahead + body_bytes > rules.bytes_max:
+                    raise Refused("queue-full", f"The queue holds its maximum of {rules.bytes_max} bytes.")
+            if rules.check_owner is not None:
+                rules.check_owner(body_bytes)
         else:
             if envelope.copies:
                 self.check_copies(envelope, body_bytes, {})

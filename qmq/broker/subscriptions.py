@@ -54,6 +54,9 @@ class Subscriptions:
         self.is_leaving: Callable[[int], bool] = lambda session: False
         """Whether a session gets nothing any more; set by the node."""
         self.is_stopping = False
+        self.bounds: dict[int, Callable[[], None]] = {}
+        """Session → raises Refused when its user or its address may have no more subscriptions; set by the node for
+        those with such a limit."""
         self.send_limits = SendLimits(queues, router.retained, self.fanouts, router.topics, DEFAULT_LIMITS)
 
     def subscribe(self, subscription: Subscription, out: Outcome) -> None:
@@ -137,6 +140,13 @@ class Subscriptions:
                 "too-many-subscriptions",
                 f"A connection has at most {self.send_limits.limits.subscriptions_max} subscriptions.",
             )
+        self._check_bound(session.id)
+
+    def _check_bound(self, session_id: int) -> None:
+        if self.bounds:
+            bound = self.bounds.get(session_id)
+            if bound is not None:
+                bound()
 
     def subscribe_durable(self, subscription: Subscription, name: Name, now_us: int, out: Outcome) -> None:
         """Begin a subscription of a fanout that continues at the cursor of `name`, and end the one that has it.
@@ -162,6 +172,7 @@ class Subscriptions:
         if is_pattern(subscription.destination):
             raise Refused("bad-pattern", "Only topics can be subscribed to by a pattern.")
         session = self._sessions[subscription.session]
+        self._check_bound(session.id)
         return self._replies.subscribe(session, subscription, is_implicit=is_implicit).address
 
     def unsubscribe(self, session_id: int, subscription_id: str, out: Outcome) -> None:

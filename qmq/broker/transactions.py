@@ -49,14 +49,15 @@ class Transactions:
         """Keep one frame until COMMIT. Raises Refused when there is no such transaction, or no room."""
         limits = self._send_limits.limits
         frames = self._frames(session_id, name)
-        if len(frames) >= limits.transaction_frames_max:
-            most = limits.transaction_frames_max
-            raise Refused("transaction-too-long", f"A transaction has at most {most} frames.")
         session = self._sessions[session_id]
-        if session.held_bytes + held.bytes > limits.transaction_bytes_max:
+        most = max(limits.transaction_frames_max, session.transaction_frames_max)
+        if len(frames) >= most:
+            raise Refused("transaction-too-long", f"A transaction has at most {most} frames.")
+        held_bytes = session.held_bytes + held.bytes
+        if held_bytes > limits.transaction_bytes_max:
             most = limits.transaction_bytes_max
             raise Refused("transaction-too-large", f"The open transactions of a connection hold at most {most} bytes.")
-        session.held_bytes += held.bytes
+        session.held_bytes = held_bytes
         frames.append(held)
 
     def close(
@@ -71,7 +72,11 @@ class Transactions:
         Returns all frames, the id() of those that are appended already, and the bytes of the others' dead letters.
         """
         frames = self._frames(session_id, name)
-        known = {id(held) for held in frames if self.is_appended(held, now_us, elsewhere)}
+        known = {
+            id(held)
+            for held in frames
+            if held.envelope is not None and held.envelope.key is not None and self.is_appended(held, now_us, elsewhere)
+        }
         letters_bytes = self._check(frames, known)
         self.abort(session_id, name)
         return frames, known, letters_bytes
@@ -80,8 +85,11 @@ class Transactions:
         """Forget all that was held. Raises Refused when there is no such transaction."""
         frames = self._frames(session_id, name)
         session = self._sessions[session_id]
-        session.held_bytes -= sum(held.bytes for held in frames)
         del session.transactions[name]
+        if session.transactions:
+            session.held_bytes -= sum([held.bytes for held in frames])
+        else:
+            session.held_bytes = 0
 
     def _check(self, frames: list[HeldFrame], known: Collection[int]) -> int:
         """Refuse the whole when one of `frames` cannot be applied behind the others; nothing changes.
@@ -94,13 +102,15 @@ class Transactions:
             if id(held) in known:
                 continue
             if held.envelope is not None:
+                size = len(held.body)
                 messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
-                send_limits.check_send(held.envelope, len(held.body), messages, body_bytes)
+                send_limits.check_send(held.envelope, size, messages, body_bytes)
                 if held.envelope.copies:
-                    send_limits.check_copies(held.envelope, len(held.body), ahead)
-                for envelope in (held.envelope, *held.envelope.copies):
+                    send_limits.check_copies(held.envelope, size, ahead)
+                ahead[held.envelope.destination] = (messages + 1, body_bytes + size)
+                for envelope in held.envelope.copies:
                     messages, body_bytes = ahead.get(envelope.destination, (0, 0))
-                    ahead[envelope.destination] = (messages + 1, body_bytes + len(held.body))
+                    ahead[envelope.destination] = (messages + 1, body_bytes + size)
             elif held.delivery is not None and held.delivery.tag not in self._queues.deliveries:
                 raise Refused("unknown-ack", "A message of the transaction does not wait for its ACK any more.")
         letters_bytes = self._letters_bytes(frames)

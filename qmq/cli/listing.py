@@ -82,17 +82,21 @@ def fanouts(prefix: str, **options: Any) -> None:
 
 
 @click.command
-@click.argument("destination")
+@click.argument("destination", required=False)
 @mesh_options
 @rates_option
-def subscribers(destination: str, **options: Any) -> None:
+def subscribers(destination: str | None, **options: Any) -> None:
     """List the subscribers of a destination.
 
     DESTINATION is /queue/NAME, /topic/NAME or /fanout/NAME. For a topic, subscriptions to matching patterns are listed,
-    too.
+    too. Without DESTINATION, all subscriptions are listed.
     """
+    heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT", "DELIVERED", "ACKNOWLEDGED"]
+    heads += ["DELIVERED/S", "ACKNOWLEDGED/S"]
+    if destination is None:
+        _show("/control/list-subscribers", [*heads, "DESTINATION"], _subscriptions, **options)
+        return
     check_kind(destination, ("queue", "topic", "fanout"))
-    heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT", "DELIVERED", "PER SECOND"]
     _show(f"/control/list-subscribers{destination}", heads, _places, **options)
 
 
@@ -114,7 +118,7 @@ def _show(
     rates: int | None = None,
     more: Headers = (),
 ) -> None:
-    if cells is not _places and (with_totals or rates):
+    if cells not in (_places, _subscriptions) and (with_totals or rates):
         heads, cells = _head_and_cells(heads[0], "_per_second" if rates else "")
     rows: list[Row] = []
     missing: set[str] = set()
@@ -202,5 +206,9 @@ def _copies(row: Row) -> Sequence[object]:
 
 
 def _places(row: Row) -> Sequence[object]:
-    names = ("node", "session", "id", "user", "address", "credit", "in_flight", "delivered", "delivered_per_second")
-    return [row.get(name, "") for name in names]
+    names = ("node", "session", "id", "user", "address", "credit", "in_flight", "delivered", "acknowledged")
+    return [row.get(name, "") for name in (*names, "delivered_per_second", "acknowledged_per_second")]
+
+
+def _subscriptions(row: Row) -> Sequence[object]:
+    return [*_places(row), row.get("destination", "")]

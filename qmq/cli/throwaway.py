@@ -32,6 +32,11 @@ address = "{address}"
 {limits}
 """
 
+HTTP = """
+[[http]]
+address = "{address}"
+"""
+
 PEERS_FILE = """\
 mesh = "bench"
 version = 1
@@ -59,14 +64,14 @@ NODES_MAX = 8
 class Throwaway:
     """A node in `place`. Its data outlives its process, so it can be killed and started again."""
 
-    def __init__(self, place: Path, limits: Mapping[str, int], core: int | None) -> None:
+    def __init__(self, place: Path, limits: Mapping[str, int], core: int | None, *, has_web: bool = False) -> None:
         """`limits` are those of the node file that differ from the defaults; all its threads run on `core`."""
-        (self.address,) = free_addresses(1)
+        self.address, self.web_address = free_addresses(2)
         self._core = core
         self._log = place / "node.log"
         self._node_file = place / "node.toml"
         text = NODE_FILE.format(data=place / "data", address=self.address, limits=_lines(limits))
-        self._node_file.write_text(text, "utf-8")
+        self._node_file.write_text(text + (HTTP.format(address=self.web_address) if has_web else ""), "utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -125,10 +130,12 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def throwaway(folder: Path | None, limits: Mapping[str, int], core: int | None) -> Iterator[Throwaway]:
+def throwaway(
+    folder: Path | None, limits: Mapping[str, int], core: int | None, *, has_web: bool = False
+) -> Iterator[Throwaway]:
     """A started node with its data in `folder`, or in the default of the system. Raises Failed if it does not start."""
     with _place(folder) as place:
-        node = Throwaway(Path(place), limits, core)
+        node = Throwaway(Path(place), limits, core, has_web=has_web)
         try:
             node.start()
             yield node

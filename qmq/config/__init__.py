@@ -5,10 +5,10 @@
     limits       every bound of a node
     destinations policies of destinations, and which one applies to a name
     node         NodeSettings, the node file
-    users        users and permissions
+    users        users, permissions, and limits of users
     authentication  which authenticators are asked about a login
     peers        PeersFile, and whether a node may change from one to another
-    toml_lines   the line of a key
+    declared     queues, exchanges and bindings
     diagnostics  errors in words, with file and line
     secrecy      files with secrets that other users can read
     load         read files into settings
@@ -25,8 +25,19 @@ from .address import parse_address as parse_address
 from .authentication import AuthenticationSettings as AuthenticationSettings
 from .authentication import asks_others as asks_others
 from .authentication import asks_users as asks_users
+from .declared import DECLARED_BY as DECLARED_BY
+from .declared import QUEUE_KEYS as QUEUE_KEYS
+from .declared import BindingEntry as BindingEntry
+from .declared import ExchangeEntry as ExchangeEntry
+from .declared import QueueEntry as QueueEntry
+from .declared import QueueLifetime as QueueLifetime
+from .destinations import MESSAGE_SCHEMA as MESSAGE_SCHEMA
+from .destinations import SCHEMA_NAME_RULE as SCHEMA_NAME_RULE
 from .destinations import DestinationPolicy as DestinationPolicy
 from .destinations import DestinationSettings as DestinationSettings
+from .destinations import is_exchange as is_exchange
+from .destinations import is_schema_name as is_schema_name
+from .destinations import last_queue as last_queue
 from .difference import Change as Change
 from .difference import difference as difference
 from .difference import peers_difference as peers_difference
@@ -46,24 +57,28 @@ from .node import TlsSettings as TlsSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers import check_change as check_change
-from .policy_values import QUEUE_KEYS as QUEUE_KEYS
-from .policy_values import QueueLifetime as QueueLifetime
 from .policy_values import check_policies as check_policies
 from .policy_values import join_declared as join_declared
 from .policy_values import join_policies as join_policies
 from .policy_values import policy_values as policy_values
+from .policy_values import queue_values as queue_values
 from .policy_values import read_policy as read_policy
 from .policy_values import read_queue as read_queue
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective
+from .user_values import limit_values as limit_values
+from .user_values import name_limit as name_limit
 from .user_values import name_permission as name_permission
 from .user_values import permission_name as permission_name
 from .user_values import permission_values as permission_values
+from .user_values import read_limit as read_limit
 from .user_values import read_permission as read_permission
 from .user_values import read_user as read_user
 from .user_values import split_permission as split_permission
 from .user_values import user_values as user_values
 from .users import LOCAL_ADMINISTRATOR as LOCAL_ADMINISTRATOR
+from .users import RESERVED_NAMES as RESERVED_NAMES
 from .users import PermissionSettings as PermissionSettings
 from .users import User as User
+from .users import UserLimitSettings as UserLimitSettings

@@ -10,12 +10,17 @@ Surprising: a message that fails in a dead letter queue must not return to it. I
 its own policy, `policy_of` gives it a policy without delivery limit and expiry.
 """
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails
+
+from qmq.routing_names import PREFIX as EXCHANGE
+from qmq.routing_names import is_exchange_name
 
 from .model import CountOrUnbounded, ReceiptLevel, Seconds, SecondsOrNone, Section, Size, SizeOrUnbounded
 
@@ -25,6 +30,14 @@ DEFAULT_DEAD_LETTER = "/queue/dead-letters"
 
 CHILDREN_MAX = 16
 """Each child adds one record per message, in the same batch."""
+
+ROUTING_KEY_BYTES_MAX = 255
+"""As in AMQP."""
+
+SCHEMA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}")
+SCHEMA_NAME_RULE = "1 to 127 characters out of A-Z, a-z, 0-9, _, - and ., the first none of - and ."
+MESSAGE_SCHEMA = "message.avsc"
+"""The one that is predefined: of messages in Avro files."""
 
 CACHED_MAX = 16_384
 """Destinations whose policy is cached; at the bound, the cache is emptied."""
@@ -41,14 +54,16 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "redelivery_seconds_min",
         "redelivery_seconds_max",
         "dead_letter",
+        "dead_letter_routing_key",
         "ttl_seconds",
         "priority",
         "exclusive",
         "receipt",
         "ack_level",
+        "schema",
     ),
-    "/fanout/": ("retention_seconds", "retention_bytes", "children", "receipt"),
-    "/topic/": ("retain",),
+    "/fanout/": ("retention_seconds", "retention_bytes", "children", "receipt", "schema"),
+    "/topic/": ("retain", "schema"),
 }
 
 # Why a key is refused under a kind. A kind without an entry has a general reason.
@@ -98,13 +113,38 @@ def _read_queue_name(value: object) -> object:
 def _read_dead_letter(value: object) -> object:
     if value == "":
         return value
+    if isinstance(value, str) and is_exchange(value):
+        if not is_exchange_name(value.removeprefix(EXCHANGE)):
+            raise ValueError("must be /exchange/NAME; the routing key is dead_letter_routing_key")
+        return value
     try:
         return _read_queue_name(value)
     except ValueError as error:
-        raise ValueError(f'{error}; or "", which drops messages') from None
+        raise ValueError(f'{error}; or /exchange/NAME; or "", which drops messages') from None
+
+
+def is_exchange(dead_letter: str) -> bool:
+    """Whether dead letters go to the queues that an exchange leads to."""
+    return dead_letter.startswith(EXCHANGE)
+
+
+def last_queue(dead_letter: str) -> str:
+    """The queue that surely gets dead letters: of an exchange, the one for what no binding matches."""
+    return DEFAULT_DEAD_LETTER if is_exchange(dead_letter) else dead_letter
 
 
 QueueName = Annotated[str, BeforeValidator(_read_queue_name)]
+
+
+def is_schema_name(name: str) -> bool:
+    """Whether an Avro schema can have this name, which is part of a path (`/v1/schemas/NAME`)."""
+    return SCHEMA_NAME.fullmatch(name) is not None and name != MESSAGE_SCHEMA
+
+
+def _read_schema_name(value: object) -> object:
+    if not isinstance(value, str) or not is_schema_name(value):
+        raise ValueError(f"must be the name of a schema, {SCHEMA_NAME_RULE}")
+    return value
 
 
 def kind_prefix(destination: str) -> str:
@@ -112,8 +152,24 @@ def kind_prefix(destination: str) -> str:
     return destination[: destination.find("/", 1) + 1]
 
 
-class DestinationPolicy(Section):
+with warnings.catch_warnings():
+    # The name is also that of an old method of pydantic, which nothing calls.
+    warnings.filterwarnings("ignore", message='Field name "schema"')
+
+    class SchemaSection(Section):
+        """The key `schema` of a policy."""
+
+        schema: Annotated[str, BeforeValidator(_read_schema_name)] | None = None  # type: ignore[assignment]
+        """The Avro schema that the body of each SEND must fit; None: bodies are not looked at."""
+
+
+class DestinationPolicy(SchemaSection):
     """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept, bounded and served."""
+
+    name_key: ClassVar[str] = "pattern"
+    """The key that says what the entry is about."""
+    own_keys: ClassVar[tuple[str, ...]] = ("pattern", "locked")
+    """Those that do not depend on the kind of destination."""
 
     pattern: Annotated[str, BeforeValidator(_read_pattern)]
     locked: bool = False
@@ -136,7 +192,9 @@ class DestinationPolicy(Section):
     """Pause after the first failed delivery; it doubles with each further one."""
     redelivery_seconds_max: Seconds = 60.0
     dead_letter: Annotated[str, BeforeValidator(_read_dead_letter)] = DEFAULT_DEAD_LETTER
-    """The queue that gets dead letters; empty: they are dropped. See `keeps_dropped`."""
+    """The queue that gets dead letters, or an exchange; empty: they are dropped. See `keeps_dropped`."""
+    dead_letter_routing_key: str | None = None
+    """For an exchange. None: the routing key of the message, or the name of its queue."""
     ttl_seconds: SecondsOrNone = 0.0
     """For messages without an expiry of their own; 0: they never expire."""
     priority: Annotated[int, Field(ge=0, le=9)] = 4
@@ -172,9 +230,16 @@ class DestinationPolicy(Section):
     def keeps_dropped(self) -> bool:
         """Whether expired and dropped messages become dead letters, too, and not only failed ones.
 
-        The default dead letter queue gets failed messages only; for the others the policy must name a queue.
+        The default dead letter queue gets failed messages only; for the others the policy must name a target.
         """
         return "dead_letter" in self.model_fields_set and self.dead_letter != ""
+
+    @property
+    def dead_letter_target(self) -> str:
+        """As a destination: a queue, or `/exchange/NAME/KEY`, or `/exchange/NAME` for the key of the message."""
+        if self.dead_letter_routing_key is None or not is_exchange(self.dead_letter):
+            return self.dead_letter
+        return f"{self.dead_letter}/{self.dead_letter_routing_key}"
 
     def is_explicit(self, key: str) -> bool:
         return key not in ("dead_letter", "locked") or key in self.model_fields_set
@@ -198,12 +263,12 @@ class DestinationPolicy(Section):
     @model_validator(mode="before")
     @classmethod
     def _keys_fit_the_kind(cls, values: Any) -> Any:
-        pattern = values.get("pattern") if isinstance(values, dict) else None
+        pattern = values.get(cls.name_key) if isinstance(values, dict) else None
         kind = kind_prefix(pattern) if isinstance(pattern, str) else ""
         if kind not in KEYS:
             return values
         checked = dict(values)
-        for key in sorted(checked.keys() & cls.model_fields.keys() - {"pattern", "locked", *KEYS[kind]}):
+        for key in sorted(checked.keys() & cls.model_fields.keys() - {*cls.own_keys, *KEYS[kind]}):
             homes = [home for home, keys in KEYS.items() if key in keys]
             reason = REASONS.get((kind, key), f"it is for {homes[0]} destinations")
             checked[key] = _Misplaced(checked[key], f"must be left out under {kind}: {reason}")
@@ -232,7 +297,18 @@ class DestinationPolicy(Section):
     def _is_another_queue(cls, dead_letter: str, info: ValidationInfo) -> str:
         if dead_letter and dead_letter == info.data.get("pattern"):
             raise ValueError('must be another queue than this one, or "", which drops messages')
+        if is_exchange(dead_letter) and info.data.get("pattern") == DEFAULT_DEAD_LETTER:
+            raise ValueError("must be a queue: this one gets the dead letters that no binding of an exchange matches")
         return dead_letter
+
+    @field_validator("dead_letter_routing_key")
+    @classmethod
+    def _is_for_an_exchange(cls, key: str | None, info: ValidationInfo) -> str | None:
+        if key is not None and not is_exchange(info.data.get("dead_letter", EXCHANGE)):
+            raise ValueError("must be left out, unless dead_letter is an exchange")
+        if key is not None and len(key.encode()) > ROUTING_KEY_BYTES_MAX:
+            raise ValueError(f"must have at most {ROUTING_KEY_BYTES_MAX} bytes")
+        return key
 
     @field_validator("children")
     @classmethod
@@ -296,9 +372,15 @@ class PolicyTable:
         if destination == DEFAULT_DEAD_LETTER and self.written_for(destination) is None:
             return DestinationPolicy(pattern=DEFAULT_DEAD_LETTER)
         policy = self.written_for(destination) or DEFAULTS.get(kind_prefix(destination), TOPIC_DEFAULT)
-        if policy.dead_letter == destination:
+        if last_queue(policy.dead_letter) == destination:
             # With a pattern of its own, because policies are distinguished by pattern.
-            last = {"pattern": destination, "dead_letter": "", "delivery_limit": 0, "ttl_seconds": 0.0}
+            last = {
+                "pattern": destination,
+                "dead_letter": "",
+                "dead_letter_routing_key": None,
+                "delivery_limit": 0,
+                "ttl_seconds": 0.0,
+            }
             return policy.model_copy(update=last)
         return policy
 
@@ -353,7 +435,8 @@ class DestinationSettings(Section):
                 ("dead letter", dead_letter, (number, "dead_letter")),
                 *(("child", child, (number, "children", at)) for at, child in enumerate(policy.children)),
             ):
-                if name in ("", DEFAULT_DEAD_LETTER) or create_on_use or table.written_for(name) is not None:
+                surely = last_queue(name)
+                if surely in ("", DEFAULT_DEAD_LETTER) or create_on_use or table.written_for(surely) is not None:
                     continue
                 add_error(name, f"unknown {key}: must have a policy, because create_on_use is false", *place)
             cycle = _cycle(table, dead_letter)
@@ -371,5 +454,5 @@ def _cycle(table: PolicyTable, dead_letter: str) -> list[str]:
         path.append(dead_letter)
         if dead_letter in path[:-1]:
             return path
-        dead_letter = table.policy_of(dead_letter).dead_letter
+        dead_letter = table.policy_of(last_queue(dead_letter)).dead_letter
     return []

@@ -21,6 +21,10 @@ CHANGES_LIVE = (
     "destinations.",
     "users",
     "permissions",
+    "user_limits",
+    "queues",
+    "exchanges",
+    "bindings",
     "limits.login_seconds",
     "limits.login_bytes_max",
     "limits.logins_pending_max",
@@ -28,6 +32,9 @@ CHANGES_LIVE = (
     "limits.connections_max",
     "limits.connections_per_address_max",
     "limits.connections_per_user_max",
+    "limits.subscriptions_per_address_max",
+    "limits.messages_per_second_per_address_max",
+    "limits.bytes_per_second_per_address_max",
     "limits.command_bytes_max",
     "limits.header_line_bytes_max",
     "limits.header_count_max",
@@ -124,7 +131,7 @@ def _compare_lists(old: dict[str, Section], new: dict[str, Section], path: str, 
 
 def _note(name: str, old: str, new: str, changes: list[Change]) -> None:
     live = any(
-        name.startswith(key) if key.endswith((".", "users", "permissions")) else name == key for key in CHANGES_LIVE
+        name.startswith(key) if key.endswith(".") else name == key or name.startswith(f"{key}[") for key in CHANGES_LIVE
     )
     changes.append(Change(name, old, new, not live))
 

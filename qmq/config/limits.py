@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from .model import Count, CountOrUnbounded, Seconds, Section, Size, SizeOrUnbounded, read_size
+from .model import ByteRate, Count, CountOrUnbounded, Seconds, Section, Size, SizeOrUnbounded, read_size
 
 BODY_BYTES_CEILING = 16 << 20
 """The highest limit of a body: a frame is held in memory as a whole."""
@@ -48,6 +48,13 @@ class LimitSettings(Section):
     """From one IP address; a host of workers, or many clients behind one gateway, stay below."""
     connections_per_user_max: Count = 1_000
     """With one login name. Anonymous clients count by address only."""
+
+    # Of all clients of one address together; 0 = no limit. Those of users are `[[user_limits]]`.
+    subscriptions_per_address_max: CountOrUnbounded = 0
+    messages_per_second_per_address_max: CountOrUnbounded = 0
+    """SENDs. A faster client is not read for a while."""
+    bytes_per_second_per_address_max: ByteRate = 0
+    """Everything that is read."""
 
     # Frames, with the names of the codec.
     command_bytes_max: LineSize = 32

@@ -16,11 +16,10 @@ from pydantic import BaseModel, ValidationError
 from qmq.auth.jwks import load_keys
 
 from ..errors import ConfigError
-from .diagnostics import describe, suggest
+from .diagnostics import LineIndex, describe, suggest
 from .node import NodeSettings, has_amqp
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
-from .toml_lines import LineIndex
 
 FILE_BYTES_MAX = 4 << 20
 """A larger file is not a configuration."""
@@ -110,6 +109,8 @@ def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) 
     levels = {"mesh.receipt": settings.mesh.receipt}
     for policy in settings.destinations.policies:
         levels[f"destinations.policies: {policy.pattern}: receipt"] = policy.receipt
+    for queue in settings.queues:
+        levels[f"queues: {queue.name}: receipt"] = queue.receipt
     offer = f'the most is "replicas={most}"' if most else 'without other nodes it is "fsync" or "accepted"'
     return [
         f'{source}: {key} = "{word}" asks for more nodes than the mesh has; {offer}'
@@ -166,7 +167,10 @@ def _load_node(
             section = section.setdefault(name, {}) if isinstance(section, dict) else None
         if isinstance(section, dict):  # otherwise the file has a value there, which the checks refuse
             section[last] = value
-    return _validate(NodeSettings, values, str(path) if path is not None else "settings", lines, diagnostics)
+    settings = _validate(NodeSettings, values, str(path) if path is not None else "settings", lines, diagnostics)
+    if settings is not None and path is not None:
+        settings.read_from(path)
+    return settings
 
 
 def _load_peers(path: Path, diagnostics: list[str]) -> PeersFile | None:

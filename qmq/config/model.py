@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 
 from .address import Address, parse_address
 
@@ -19,6 +19,9 @@ NODE_NAME = r"[a-z0-9-]{1,32}"
 RECEIPT_LEVELS = ("accepted", "fsync", *(f"replicas={copies}" for copies in range(1, 8)))
 
 SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+BYTES_PER_SECOND_MIN = 1024
+"""Of a rate: a client is read up to 64 KiB at a time, and waits for them about a minute at most."""
 
 
 class Section(BaseModel):
@@ -44,6 +47,12 @@ def read_size(value: object) -> object:
     if found is None:
         raise ValueError('must be a number of bytes, or text such as "512KiB", "64MiB", "10GiB"')
     return int(found[1]) * SIZE_UNITS[found[2]]
+
+
+def check_byte_rate(rate: int) -> int:
+    if 0 < rate < BYTES_PER_SECOND_MIN:
+        raise ValueError(f"must be 0 for no limit, or at least {BYTES_PER_SECOND_MIN}")
+    return rate
 
 
 def read_address(value: object) -> Address:
@@ -74,6 +83,8 @@ Size = Annotated[int, BeforeValidator(read_size), Field(ge=1, le=2**53)]
 """Bytes."""
 SizeOrUnbounded = Annotated[int, BeforeValidator(read_size), Field(ge=0, le=2**53)]
 """As Size; 0 means no bound."""
+ByteRate = Annotated[SizeOrUnbounded, AfterValidator(check_byte_rate)]
+"""Bytes in a second; 0 means no bound."""
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
 SecondsOrNone = Annotated[float, Field(ge=0, le=10 * 365 * 86400)]
 """As Seconds; 0 means no such time."""

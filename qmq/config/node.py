@@ -10,15 +10,24 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
 from .address import Address
 from .authentication import AuthenticationSettings, asks_others, asks_users
+from .declared import (
+    BindingEntry,
+    EntryError,
+    ExchangeEntry,
+    QueueEntry,
+    binding_errors,
+    exchange_errors,
+    queue_errors,
+)
 from .destinations import DestinationSettings
 from .limits import LimitSettings
 from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
-from .users import PermissionSettings, User, subject_mistake
+from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 DEFAULT_HTTP = Address("127.0.0.1", 61680)
@@ -251,8 +260,23 @@ class NodeSettings(Section):
     """In this order. Empty: the users alone."""
     users: tuple[User, ...] = ()
     permissions: tuple[PermissionSettings, ...] = ()
+    user_limits: tuple[UserLimitSettings, ...] = ()
     destinations: DestinationSettings = DestinationSettings()
+    queues: tuple[QueueEntry, ...] = ()
+    exchanges: tuple[ExchangeEntry, ...] = ()
+    bindings: tuple[BindingEntry, ...] = ()
     mesh: MeshSettings = MeshSettings()
+
+    _path: Path | None = PrivateAttr(None)
+
+    @property
+    def source(self) -> str:
+        """Which file this was read from, for errors."""
+        return f"the settings of {self.name}" if self._path is None else str(self._path)
+
+    def read_from(self, path: Path) -> None:
+        """Remember the file; only what reads it calls this."""
+        self._path = path
 
     @field_validator("stomp")
     @classmethod
@@ -308,6 +332,27 @@ class NodeSettings(Section):
             raise ValidationError.from_exception_data("destinations", errors)
         return destinations
 
+    @field_validator("queues")
+    @classmethod
+    def _queues_fit(cls, queues: tuple[QueueEntry, ...], info: ValidationInfo) -> tuple[QueueEntry, ...]:
+        limits, destinations = info.data.get("limits"), info.data.get("destinations")
+        if queues and limits is not None and destinations is not None:
+            _refuse("queues", queue_errors(queues, destinations, limits.destination_bytes_max))
+        return queues
+
+    @field_validator("exchanges")
+    @classmethod
+    def _exchanges_fit(cls, exchanges: tuple[ExchangeEntry, ...]) -> tuple[ExchangeEntry, ...]:
+        _refuse("exchanges", exchange_errors(exchanges))
+        return exchanges
+
+    @field_validator("bindings")
+    @classmethod
+    def _bindings_fit(cls, bindings: tuple[BindingEntry, ...], info: ValidationInfo) -> tuple[BindingEntry, ...]:
+        if "exchanges" in info.data:
+            _refuse("bindings", binding_errors(bindings, info.data["exchanges"]))
+        return bindings
+
     @field_validator("users")
     @classmethod
     def _users_differ(cls, users: tuple[User, ...], info: ValidationInfo) -> tuple[User, ...]:
@@ -351,6 +396,16 @@ class NodeSettings(Section):
             raise ValidationError.from_exception_data("permissions", errors)
         return permissions
 
+    @field_validator("user_limits")
+    @classmethod
+    def _limits_differ(cls, rows: tuple[UserLimitSettings, ...]) -> tuple[UserLimitSettings, ...]:
+        about = [(row.user, row.group) for row in rows]
+        for number, one in enumerate(about):
+            if one in about[:number]:
+                kind, name = ("user", one[0]) if one[1] is None else ("group", one[1])
+                raise ValueError(f"must not have two entries about the {kind} {name!r}")
+        return rows
+
 
 def _check_addresses(listeners: tuple[ListenerSettings, ...]) -> None:
     """Raises ValueError for two listeners at one address; port 0 is a free port for each."""
@@ -367,3 +422,12 @@ def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
 def has_amqp() -> bool:
     """Whether the package is installed that AMQP listeners need."""
     return find_spec("pamqp") is not None
+
+
+def _refuse(key: str, found: list[EntryError]) -> None:
+    errors = [
+        InitErrorDetails(type="value_error", loc=place, input=value, ctx={"error": ValueError(why)})
+        for place, value, why in found
+    ]
+    if errors:
+        raise ValidationError.from_exception_data(key, errors)

@@ -1,39 +1,24 @@
 """Policies of destinations as plain values: how definitions of the mesh carry them, and how they join those of a file.
 
 The values are the keys of `[[destinations.policies]]` without `pattern`, which is the name of the definition, and
-without `locked`, which only a file has. A declared queue has the keys of queues, and those of its lifetime.
+without `locked`, which only a file has. A declared queue has the keys of queues, those of its lifetime, and the user
+that declared it.
 """
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Final
+from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from qmq.errors import ConfigError
 
-from .destinations import KEYS, DestinationPolicy, DestinationSettings
+from .declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
+from .destinations import DestinationPolicy, DestinationSettings
 from .diagnostics import describe
 from .load import as_tuples
-from .model import SecondsOrNone, Section
+from .model import Section
 from .node import NodeSettings
-
-OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
-
-
-class QueueLifetime(Section):
-    """Until when a declared queue exists. By default until it is deleted."""
-
-    auto_delete: bool = False
-    """When the last of its consumers in the mesh has left."""
-    expires_seconds: SecondsOrNone = 0.0
-    """When it was not used for so long; 0: never."""
-    exclusive_to_connection: Annotated[str, Field(pattern=OWNER)] = ""
-    """When that connection ends: its node's incarnation, and its number there. Only it may consume from the queue."""
-
-
-QUEUE_KEYS: Final = (*KEYS["/queue/"], *QueueLifetime.model_fields)
-"""What the declaration of a queue may say."""
 
 
 def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
@@ -54,19 +39,27 @@ def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy
     Raises ConfigError, which names each bad key and what is allowed.
     """
     source = f"queue {queue}"
-    unknown = [key for key in values if key not in QUEUE_KEYS]
+    unknown = [key for key in values if key not in QUEUE_KEYS and key != DECLARED_BY]
     if unknown:
         raise ConfigError([f"{source}: {key}: {_instead(key)}" for key in unknown])
     lifetime = {key: value for key, value in values.items() if key in QueueLifetime.model_fields}
     model: type[Section] = QueueLifetime
     try:
         until = QueueLifetime.model_validate(lifetime)
+        model = QueueOwner
+        owner = QueueOwner.model_validate({DECLARED_BY: values.get(DECLARED_BY, "")})
         model = DestinationPolicy
-        rules = {key: value for key, value in values.items() if key not in lifetime}
+        rules = {key: value for key, value in values.items() if key not in lifetime and key != DECLARED_BY}
         policy = DestinationPolicy.model_validate({"pattern": queue, **_tuples_of(rules)})
     except ValidationError as error:
         raise ConfigError(describe(error, model, source, None)) from error
-    return policy, {**policy_values(policy), **until.model_dump(mode="json", exclude_defaults=True)}
+    others = [one.model_dump(mode="json", exclude_defaults=True) for one in (until, owner)]
+    return policy, {**policy_values(policy), **others[0], **others[1]}
+
+
+def queue_values(entry: QueueEntry) -> dict[str, Any]:
+    """What an entry of `[[queues]]` declares, in canonical form."""
+    return read_queue(entry.pattern, policy_values(entry))[1]
 
 
 def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> DestinationPolicy:
@@ -75,6 +68,9 @@ def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> Des
     The keys of a locked entry win over those of the declaration, and these over those of other policies.
     """
     names = declared.model_fields_set - {"pattern"}
+    if "dead_letter" in names:
+        # The two are one thing.
+        names.add("dead_letter_routing_key")
     if policy.locked:
         names -= policy.model_fields_set
     return policy.model_copy(update={name: getattr(declared, name) for name in names})
@@ -131,4 +127,4 @@ def _instead(key: str) -> str:
 
 
 def _tuples_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: as_tuples(value) for key, value in values.items()}
+    return {key: as_tuples(value) if isinstance(value, dict | list) else value for key, value in values.items()}

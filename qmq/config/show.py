@@ -50,6 +50,9 @@ def text_of(key: str, value: object) -> str:
         return _text(HIDDEN)
     if isinstance(value, tuple) and not isinstance(value, Address):
         return f"[{', '.join(text_of(key, element) for element in value)}]"
+    if isinstance(value, dict):
+        inner = [f"{_text(name)} = {text_of(name, value[name])}" for name in value]
+        return f"{{ {', '.join(inner)} }}" if inner else "{}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -1,8 +1,9 @@
-"""Users and permissions as plain values: how definitions of the mesh carry them.
+"""Users, permissions and limits of users as plain values: how definitions of the mesh carry them.
 
 A user is defined by its name, with the other keys of `[[users]]`. A permission has the keys of `[[permissions]]`, one
 destination, and a name that says the same: `group:billing allow send,subscribe /queue/billing.*`. So permissions that
-two nodes define at once never replace each other, unless they are equal.
+two nodes define at once never replace each other, unless they are equal. A limit is named by what it is about,
+`user:NAME` or `group:NAME`, and has the other keys of `[[user_limits]]`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from qmq.access.rules import ACTIONS, ADMINISTRATOR
+from qmq.access.user_limits import limit_name
 from qmq.errors import ConfigError
 
 from .diagnostics import describe
 from .load import as_tuples
 from .model import Section
-from .users import LOCAL_ADMINISTRATOR, PermissionSettings, User
+from .users import LOCAL_ADMINISTRATOR, PermissionSettings, User, UserLimitSettings
 
 S = TypeVar("S", bound=Section)
 
@@ -26,17 +28,19 @@ def read_user(name: str, values: Mapping[str, Any]) -> User:
     source = f"user {name}"
     if "name" in values:
         raise ConfigError([f"{source}: name: must be left out: it is the name of the definition"])
+    _check_unlocked(source, values)
     return _read(User, source, {"name": name, **values})
 
 
 def user_values(user: User) -> dict[str, Any]:
     """The inverse, as JSON has it."""
-    return user.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
+    return user.model_dump(mode="json", exclude_defaults=True, exclude={"name", "locked"})
 
 
 def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
     """The permission with these values. Raises ConfigError, which names each bad key and what is allowed."""
     source = f"permission {name}"
+    _check_unlocked(source, values)
     row = _read(PermissionSettings, source, values)
     if row.group == ADMINISTRATOR:
         raise ConfigError([f"{source}: group: must be another group: an administrator may always do everything"])
@@ -51,7 +55,7 @@ def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
 
 def permission_values(row: PermissionSettings) -> dict[str, Any]:
     """The inverse, as JSON has it, with actions in the order of their declaration."""
-    values: dict[str, Any] = row.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, Any] = row.model_dump(mode="json", exclude_defaults=True, exclude={"locked"})
     for key in ("allow", "deny"):
         if key in values:
             values[key] = _in_order(values[key])
@@ -74,8 +78,34 @@ def split_permission(row: PermissionSettings) -> list[PermissionSettings]:
     return [row.model_copy(update={"destinations": (one,)}) for one in row.destinations]
 
 
+def read_limit(name: str, values: Mapping[str, Any]) -> UserLimitSettings:
+    """The limit with these values. Raises ConfigError, which names each bad key and what is allowed."""
+    source = f"limit {name}"
+    kind, _, subject = name.partition(":")
+    if kind not in ("user", "group"):
+        raise ConfigError([f"{source}: must be named user:NAME or group:NAME"])
+    if "user" in values or "group" in values:
+        raise ConfigError([f"{source}: user and group: must be left out: the name of the definition says it"])
+    return _read(UserLimitSettings, source, {kind: subject, **values})
+
+
+def limit_values(row: UserLimitSettings) -> dict[str, Any]:
+    """The inverse, as JSON has it."""
+    return row.model_dump(mode="json", exclude_defaults=True, exclude={"user", "group"})
+
+
+def name_limit(row: UserLimitSettings) -> str:
+    """The name of the definition."""
+    return limit_name(row.user, row.group)
+
+
 def _in_order(actions: Sequence[str]) -> list[str]:
     return [action.value for action in ACTIONS if action.value in actions]
+
+
+def _check_unlocked(source: str, values: Mapping[str, Any]) -> None:
+    if "locked" in values:
+        raise ConfigError([f"{source}: locked: only an entry of the node file has it"])
 
 
 def _read(section: type[S], source: str, values: Mapping[str, Any]) -> S:

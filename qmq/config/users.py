@@ -1,4 +1,4 @@
-"""`[[users]]` and `[[permissions]]`: who may log in, and what each may do (docs/permissions.md)."""
+"""`[[users]]`, `[[permissions]]` and `[[user_limits]]`: who may log in, and what each may do, and how much."""
 
 import re
 from typing import Annotated, Any
@@ -6,9 +6,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from qmq.access.rules import ACTIONS, ADMINISTRATOR, ANONYMOUS, ROLES, Action, Permission
+from qmq.access.user_limits import EVERY_USER, LIMIT_KEYS, UserLimits
 from qmq.auth.credentials import NAME_CHARACTERS_MAX, is_name
 
-from .model import Section
+from .model import ByteRate, CountOrUnbounded, Section, SizeOrUnbounded
 
 LOCAL_ADMINISTRATOR = "local-administrator"
 """The name of clients at the Unix socket in the data directory."""
@@ -51,6 +52,10 @@ def _read_pattern(value: object) -> object:
     return value
 
 
+OF_ANONYMOUS = ("subscriptions_max", "messages_per_second_max", "bytes_per_second_max")
+"""Limits of clients without login. Their connections count by address, and they declare nothing in their name."""
+
+
 Name = Annotated[str, BeforeValidator(_read_name)]
 ActionName = Annotated[str, BeforeValidator(_read_action)]
 Pattern = Annotated[str, BeforeValidator(_read_pattern)]
@@ -67,6 +72,8 @@ class User(Section):
     in, and do nothing."""
     receipts_before_commit: bool | None = None
     """As in `[[stomp]]`, for this user at any listener. None: as the listener says."""
+    locked: bool = False
+    """This entry of the node file counts, and the mesh's definition of this user does not."""
 
 
 class PermissionSettings(Section):
@@ -79,6 +86,8 @@ class PermissionSettings(Section):
     deny: tuple[ActionName, ...] = ()
     """What is denied is denied, whatever else is allowed."""
     destinations: tuple[Pattern, ...]
+    locked: bool = False
+    """This entry of the node file counts, whatever the mesh defines."""
 
     @model_validator(mode="before")
     @classmethod
@@ -98,6 +107,45 @@ class PermissionSettings(Section):
         """The same for `qmq.access`."""
         actions = frozenset(Action(name) for name in self.allow or self.deny)
         return Permission(self.user, self.group, bool(self.allow), actions, self.destinations)
+
+
+class UserLimitSettings(Section):
+    """One `[[user_limits]]`: what one user, each user of one group, or each user may use. 0 means no limit."""
+
+    user: Name | None = None
+    """A user, `anonymous` for all clients without login together, or `*` for each user that logs in."""
+    group: Name | None = None
+    connections_max: CountOrUnbounded | None = None
+    """In place of `limits.connections_per_user_max`."""
+    subscriptions_max: CountOrUnbounded | None = None
+    messages_per_second_max: CountOrUnbounded | None = None
+    bytes_per_second_max: ByteRate | None = None
+    queues_max: CountOrUnbounded | None = None
+    """Queues that the user has declared, in the mesh."""
+    held_bytes_max: SizeOrUnbounded | None = None
+    """Bodies in these queues, of each node."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_something(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        user = values.get("user")
+        if (user is None) == (values.get("group") is None):
+            raise ValueError(f'must have either user or group; user = "{EVERY_USER}" is each user')
+        if user == LOCAL_ADMINISTRATOR:
+            raise ValueError("must be about another user: clients at the Unix socket have no limits")
+        if all(value is None for key, value in values.items() if key not in ("user", "group")):
+            raise ValueError(f"must have at least one of {', '.join(LIMIT_KEYS)}")
+        wrong = [key for key in LIMIT_KEYS if values.get(key) is not None and key not in OF_ANONYMOUS]
+        if user == ANONYMOUS.name and wrong:
+            raise ValueError(f"must be without {wrong[0]}: for {ANONYMOUS.name} there are {', '.join(OF_ANONYMOUS)}")
+        return values
+
+    @property
+    def limits(self) -> UserLimits:
+        """The same for `qmq.access`."""
+        return UserLimits(**{key: getattr(self, key) for key in LIMIT_KEYS})
 
 
 def subject_mistake(

@@ -2,7 +2,8 @@
 
 A **version** orders all changes of one key in the same way on every node. Its time and counter are a hybrid logical
 clock: a change that was made with knowledge of another has the later version, also where wall clocks differ. Origin and
-sequence name the change; they decide between concurrent changes with equal times.
+sequence name the change; they decide between concurrent changes with equal times. So the time of a version may be that
+of another clock, which is ahead. Then the version has what its writer's clock showed, too.
 
 Surprising: a value is kept as canonical JSON text. Most values are only stored and passed on, so nothing parses them.
 """
@@ -42,6 +43,13 @@ class Version(NamedTuple):
     counter: int
     origin: Origin
     sequence: int
+    clock_us: int = 0
+    """Wall clock of the writer, if `time_us` is later than that; else 0."""
+
+    @property
+    def written_us(self) -> int:
+        """What the clock of the writer showed."""
+        return self.clock_us or self.time_us
 
     @property
     def dot(self) -> Dot:
@@ -87,7 +95,8 @@ def parsed(text: str) -> dict[str, Any]:
         raise ValueError("a value that is nested too deeply") from error
     if not isinstance(value, dict):
         raise ValueError("a value that is no JSON object")
-    if _is_too_deep(value):
+    # A start reads ten thousand values, and nearly none has as many brackets.
+    if text.count("{") + text.count("[") > DEPTH_MAX and _is_too_deep(value):
         raise ValueError("a value that is nested too deeply")
     return value
 

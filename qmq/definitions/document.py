@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from qmq.definitions.rabbitmq import convert, is_rabbitmq
@@ -25,8 +25,10 @@ def document(values: Values) -> dict[str, Any]:
     }
 
 
-def read_document(data: bytes) -> tuple[Values, list[str]]:
+def read_document(data: bytes, present_users: Collection[str] = ()) -> tuple[Values, list[str]]:
     """The definitions in a file of QMQ or RabbitMQ, and a line for each part of it without a counterpart.
+
+    A file of RabbitMQ has no passwords that count here, so it does not replace `present_users`.
 
     Raises Refused when it is neither.
     """
@@ -40,7 +42,7 @@ def read_document(data: bytes) -> tuple[Values, list[str]]:
             raise Refused("bad-definitions", f"{MARK}: this version of QMQ reads {VERSION}, not {found[MARK]!r}")
         return _checked(found.get("definitions")), []
     if is_rabbitmq(found):
-        return convert(found)
+        return convert(found, present_users)
     raise Refused("bad-definitions", f"no definitions: a file of QMQ has {MARK}, one of RabbitMQ rabbit_version")
 
 

@@ -1,16 +1,19 @@
 """Definitions that RabbitMQ exported, in the words of QMQ.
 
-RabbitMQ's policies match regular expressions, and QMQ's a name or a prefix. So only expressions that mean one of these
-are taken. Each part of the file without a counterpart gets a line that says why; nothing is dropped in silence.
+Each part of the file without a counterpart gets a line that says why; nothing is dropped in silence. An entry is
+imported as a whole, but for single keys that a line names.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
+from qmq.definitions.rabbitmq_queues import drop_cycles, read_queue, values_of
 from qmq.definitions.rabbitmq_routing import drop_alternates, read_binding, read_exchange
+from qmq.definitions.rabbitmq_users import narrowed_users, permissions_of, user_of
 
-Values = dict[str, dict[str, dict[str, Any]]]
+Named = dict[str, dict[str, Any]]
+Values = dict[str, Named]
 
 PARTS: Final = (
     "users",
@@ -23,21 +26,10 @@ PARTS: Final = (
     "exchanges",
     "bindings",
 )
+"""In this order: bindings need to know the queues and exchanges."""
 
-OVERFLOW: Final = {"drop-head": "drop-oldest", "reject-publish": "refuse", "reject-publish-dlx": "drop-newest"}
-
-# A key of a policy, or an argument of a queue behind `x-` → our key, and our value of theirs.
-KEYS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "max-length": ("max_messages", int),
-    "max-length-bytes": ("max_bytes", int),
-    "overflow": ("overflow", OVERFLOW.__getitem__),
-    "message-ttl": ("ttl_seconds", lambda ms: int(ms) / 1000),
-    "delivery-limit": ("delivery_limit", int),
-    "dead-letter-routing-key": ("dead_letter", lambda key: f"/queue/{key}"),
-}
-
-# Keys that ask for what every queue of QMQ does.
-IMPLIED: Final = ("queue-mode", "queue-type", "ha-mode", "ha-params", "ha-sync-mode", "queue-version")
+NAMELESS: Final = ("cluster_name", "internal_cluster_id")
+"""Global parameters that say which mesh this was."""
 
 
 def is_rabbitmq(found: Any) -> bool:
@@ -45,103 +37,77 @@ def is_rabbitmq(found: Any) -> bool:
     return isinstance(found, dict) and ("rabbit_version" in found or "rabbitmq_version" in found)
 
 
-def convert(found: Mapping[str, Any]) -> tuple[Values, list[str]]:
-    """The definitions that have a counterpart, and a line for each other part."""
-    policies: dict[str, dict[str, Any]] = {}
-    exchanges: dict[str, dict[str, Any]] = {}
-    bindings: dict[str, dict[str, Any]] = {}
+def convert(found: Mapping[str, Any], present_users: Collection[str]) -> tuple[Values, list[str]]:
+    """The definitions that have a counterpart, and a line for each other part. `present_users` stay as they are."""
+    values: Values = {kind: {} for kind in ("user", "permission", "policy", "queue", "exchange", "binding")}
     left_out: list[str] = []
+    narrowed = narrowed_users(found.get("topic_permissions"))
+    policies: list[tuple[float, NamePattern]] = []
     for part in PARTS:
         entries = found.get(part, [])
-        for entry in entries if isinstance(entries, list) else [entries]:
+        for entry in _in_order(part, entries if isinstance(entries, list) else [entries]):
             if not isinstance(entry, dict):
                 left_out.append(f"{part}: {entry!r}: is not an object")
                 continue
             label = f"{part}: {entry.get('name') or entry.get('user') or entry.get('source') or entry}"
             if entry.get("vhost", "/") != "/":
                 left_out.append(f"{label}: only the virtual host / is read, not {entry['vhost']}")
+            elif part == "users":
+                user_of(entry, label, values["user"], present_users, left_out)
+            elif part == "permissions":
+                users = {*values["user"], *present_users}
+                why = permissions_of(entry, label, users, narrowed, values["permission"])
+                left_out += [why] if why else []
             elif part == "policies":
-                _policy(entry, label, policies, left_out)
+                _policy(entry, label, values["policy"], policies, left_out)
             elif part == "queues":
-                _queue(entry, label, policies, left_out)
+                read_queue(entry, label, values["queue"], left_out)
             elif part == "exchanges":
-                read_exchange(entry, label, exchanges, left_out)
+                read_exchange(entry, label, values["exchange"], left_out)
             elif part == "bindings":
-                read_binding(entry, label, exchanges, bindings, left_out)
-            else:
+                read_binding(entry, label, values["exchange"], values["queue"], values["binding"], left_out)
+            elif part != "global_parameters" or entry.get("name") not in NAMELESS:
                 left_out.append(f"{label}: has no counterpart")
-    drop_alternates(exchanges, left_out)
-    values = {"policy": policies, "exchange": exchanges, "binding": bindings}
+    drop_alternates(values["exchange"], left_out)
+    drop_cycles(values["queue"], left_out)
     return {kind: of_kind for kind, of_kind in values.items() if of_kind}, left_out
 
 
-def _policy(entry: Mapping[str, Any], label: str, policies: dict[str, dict[str, Any]], left_out: list[str]) -> None:
+def _in_order(part: str, entries: list[Any]) -> list[Any]:
+    """Policies with the highest priority first: of several that match a queue, RabbitMQ applies that one."""
+    return sorted(entries, key=lambda entry: -_priority(entry)) if part == "policies" else entries
+
+
+def _priority(entry: Any) -> float:
+    found = entry.get("priority", 0) if isinstance(entry, dict) else 0
+    return found if isinstance(found, int | float) else 0
+
+
+def _policy(
+    entry: Mapping[str, Any], label: str, policies: Named, taken: list[tuple[float, NamePattern]], left_out: list[str]
+) -> None:
+    """Of several policies that match a queue, QMQ applies that with the longest prefix."""
     if entry.get("apply-to", "all") not in ("all", "queues", "classic_queues", "quorum_queues"):
         left_out.append(f"{label}: has no counterpart, because it applies to {entry['apply-to']}")
         return
-    pattern = _pattern(str(entry.get("pattern", "")))
-    if pattern is None:
-        left_out.append(f"{label}: the pattern {entry.get('pattern')!r} is neither a name nor a prefix")
+    expression = entry.get("pattern", "")
+    parts = parts_of(expression) if isinstance(expression, str) else None
+    if not parts:
+        left_out.append(f"{label}: the pattern {expression!r} means no list of names and prefixes")
         return
-    values = _values(_object(entry, "definition", label, left_out), label, left_out)
-    if values and pattern in policies:
-        left_out.append(f"{label}: {pattern} has a policy already, and QMQ applies one")
-    elif values:
-        policies[pattern] = values
-
-
-def _queue(entry: Mapping[str, Any], label: str, policies: dict[str, dict[str, Any]], left_out: list[str]) -> None:
-    """A queue comes to life at its first use; only what differs from the defaults needs a policy."""
-    arguments = {key.removeprefix("x-"): value for key, value in _object(entry, "arguments", label, left_out).items()}
-    values = _values(arguments, label, left_out)
-    if entry.get("durable") is False:
-        values["durable"] = False
-    if entry.get("auto_delete"):
-        left_out.append(f"{label}: auto_delete has no counterpart")
-    if values and not isinstance(entry.get("name"), str):
-        left_out.append(f"{label}: has no name")
-    elif values:
-        policies[f"/queue/{entry['name']}"] = values
-
-
-def _object(entry: Mapping[str, Any], part: str, label: str, left_out: list[str]) -> dict[str, Any]:
-    found = entry.get(part) or {}
-    if isinstance(found, dict):
-        return found
-    left_out.append(f"{label}: {part} = {found!r} is not an object")
-    return {}
-
-
-def _values(found: Mapping[str, Any], label: str, left_out: list[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    keys = dict(found)
-    exchange = keys.pop("dead-letter-exchange", "")
-    if exchange or ("dead-letter-routing-key" not in keys and exchange is None):
-        left_out.append(f"{label}: dead-letter-exchange {exchange!r} has no counterpart")
-        keys.pop("dead-letter-routing-key", None)
-    for key, value in keys.items():
-        if key in IMPLIED:
-            continue
-        try:
-            name, read = KEYS[key]
-            values[name] = read(value)
-        except (KeyError, TypeError, ValueError, OverflowError):
-            left_out.append(f"{label}: {key} = {value!r} has no counterpart")
-    return values
-
-
-def _pattern(expression: str) -> str | None:
-    """`^jobs\\.` → `/queue/jobs.*`; None for an expression that is neither a name nor a prefix."""
-    if expression in ("", "^", ".*", "^.*", "^.*$"):
-        return "/queue/*"
-    if not expression.startswith("^"):
-        return None
-    literal = expression[1:].removesuffix(".*$").removesuffix(".*")
-    is_exact = literal == expression[1:] and literal.endswith("$") and not literal.endswith("\\$")
-    literal = literal.removesuffix("$") if is_exact else literal
-    plain = re.sub(r"\\([.\-_/$^+*?()\[\]{}|])", r"\1", literal)
-    if re.search(r"[\\^$*+?()\[\]{}|]", re.sub(r"\\.", "", literal)) or "." in re.sub(r"\\.", "", literal):
-        return None
-    if "*" in plain or "#" in plain:
-        return None
-    return f"/queue/{plain}" if is_exact else f"/queue/{plain}*"
+    definition = entry.get("definition") or {}
+    if not isinstance(definition, dict):
+        left_out.append(f"{label}: definition = {definition!r} is not an object")
+        return
+    values = values_of(definition, label, left_out, is_policy=True)
+    for part in parts if values else ():
+        priority = _priority(entry)
+        wider = [one for higher, one in taken if higher > priority and one.is_prefix and one.matches(part.text)]
+        pattern = f"/queue/{part.pattern}"
+        if pattern in policies:
+            left_out.append(f"{label}: {pattern} has a policy already, and QMQ applies one")
+        elif wider:
+            left_out.append(f"{label}: {pattern}: the policy of /queue/{wider[0].pattern} has a higher priority")
+        else:
+            policies[pattern] = dict(values)
+            taken.append((priority, part))

@@ -47,8 +47,18 @@ def drop_alternates(exchanges: Named, left_out: list[str]) -> None:
             value.pop("alternate", None)
 
 
-def read_binding(entry: Mapping[str, Any], label: str, exchanges: Named, bindings: Named, left_out: list[str]) -> None:
-    """Add the binding of this entry; `exchanges` are those of the file."""
+UNDEFINED = "undefined"
+"""What an export says of an argument without value."""
+
+
+def read_binding(
+    entry: Mapping[str, Any], label: str, exchanges: Named, queues: Named, bindings: Named, left_out: list[str]
+) -> None:
+    """Add the binding of this entry; `exchanges` and `queues` are those of the file that have a counterpart.
+
+    An export has bindings of queues that it does not have, such as those of one connection. With such a binding, a
+    queue without consumers would grow.
+    """
     source, queue, key = entry.get("source"), entry.get("destination"), entry.get("routing_key", "")
     if source == "":
         # The default exchange: a SEND to /queue/NAME.
@@ -63,6 +73,8 @@ def read_binding(entry: Mapping[str, Any], label: str, exchanges: Named, binding
         problem = f"{queue!r} cannot be the name of a queue"
     elif not isinstance(key, str) or not isinstance(found, dict):
         problem = "its routing_key or arguments cannot be read"
+    elif f"/queue/{queue}" not in queues:
+        problem = "its queue is not in the file, or is left out"
     else:
         try:
             arguments = {name: argument_text(found[name]) for name in sorted(found)}
@@ -71,6 +83,9 @@ def read_binding(entry: Mapping[str, Any], label: str, exchanges: Named, binding
         else:
             if arguments.get(MATCH, MATCHES[0]) not in MATCHES:
                 problem = f"{MATCH} = {arguments[MATCH]!r} has no counterpart"
+            for name in [name for name, value in arguments.items() if value == UNDEFINED and not problem]:
+                arguments[name] = None
+                left_out.append(f"{label} → {queue}: {name} = '{UNDEFINED}': is read as any value of this header")
     if problem:
         left_out.append(f"{label} → {queue}: {problem}")
         return

@@ -73,7 +73,7 @@ class DefinitionTable:
         if counter > NUMBER_MAX:
             time_us, counter = time_us + 1, 0
         self._time_us, self._counter = time_us, counter
-        return Version(time_us, counter, origin, sequence)
+        return Version(time_us, counter, origin, sequence, 0 if time_us == now_us else now_us)
 
     def check_room(self, keys: Iterable[Key]) -> None:
         """Raises Refused when these keys find no room, or no later version is left."""
@@ -127,6 +127,6 @@ class DefinitionTable:
 
 
 def _hash(definition: Definition) -> int:
-    (kind, name), (time_us, counter, origin, sequence) = definition.key, definition.version
+    (kind, name), (time_us, counter, origin, sequence, _) = definition.key, definition.version
     text = f"{kind}\0{name}\0{time_us}\0{counter}\0{origin}\0{sequence}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())

@@ -29,6 +29,7 @@ OWN_HEADERS = frozenset(
         "dead-letter-deliveries",
         "dead-letter-from",
         "dead-letter-id",
+        "dead-letter-path",
         "dead-letter-reason",
         RETRY,
         SENDER,

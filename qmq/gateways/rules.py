@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping
 from qmq.broker.messages.receipt_levels import FSYNC, asked_level, asks_quorum, with_quorum
 from qmq.broker.routing.table import RoutingTable
 
+BodyCheck = Callable[[bytes], int]
+"""Raises Refused for a body that its destination does not take. Returns what it has cost, in units of COST_MAX."""
+
 
 class Rules:
     """`policy` gives (exists, durable) for a destination name, `defaults` the headers that a message of a queue gets
@@ -13,12 +16,15 @@ class Rules:
     unless the frame says, `needs_quorum` whether those of ACKs wait until no node will hand the message out again.
     There are `replicas_max` other nodes. All these answer alike about destinations of one kind for which `likeness`
     gives the same object. `lock` raises Refused if a queue is exclusive to another session than the one given.
-    `routing` has the bindings; it does not count for `likeness`.
+    `routing` has the bindings; it does not count for `likeness`. `body_check` gives what the bodies of SENDs to a
+    destination are checked with, None if by nothing; it raises Refused where none can be sent now. It is None itself
+    where no policy names a schema.
 
     Whoever changes anything here, or what these answer, raises `generation`: plans of another one are made anew.
     """
 
     __slots__ = (
+        "body_check",
         "buffer_bytes_max",
         "children",
         "defaults",
@@ -54,6 +60,7 @@ class Rules:
         replicas_max: int = 0,
         routing: RoutingTable | None = None,
     ) -> None:
+        self.body_check: Callable[[str], BodyCheck | None] | None = None
         self.policy = policy
         self.children = children
         self.prefetch_default = prefetch_default

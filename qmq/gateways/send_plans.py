@@ -4,6 +4,8 @@ A plan counts for every session of the node, and until the operator's rules chan
 session (temporary queues, reply addresses) is worked out each time.
 """
 
+from collections.abc import Mapping
+
 from qmq.access.rights import Rights
 from qmq.broker.broker import Broker
 from qmq.broker.messages.dedup import DEDUP_HEADERS, SENDER, sender_of
@@ -15,7 +17,8 @@ from qmq.errors import Refused
 from qmq.gateways.copies import bound_copies, level_of_copies, queue_block, queues_of_exchange
 from qmq.gateways.headers import destination_of, is_persistent, is_said, retain
 from qmq.gateways.reply_to import ReplyTo
-from qmq.gateways.rules import Rules
+from qmq.gateways.rules import BodyCheck, Rules
+from qmq.wire.avro import AVRO
 from qmq.wire.stomp import Head, Version, encode_headers
 
 LIKE_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE)
@@ -27,6 +30,7 @@ class SendPlan:
     blocks to other destinations may have a plan like this one; the key of a message depends on where it goes."""
 
     __slots__ = (
+        "check_body",
         "envelope",
         "generation",
         "is_bounded",
@@ -48,8 +52,10 @@ class SendPlan:
         *,
         is_retry: bool = False,
         is_early: bool = False,
+        check_body: BodyCheck | None = None,
     ) -> None:
         self.envelope = envelope
+        self.check_body = check_body
         self.generation = generation
         self.level = level
         self.transaction = transaction
@@ -61,6 +67,7 @@ class SendPlan:
         # Whether nothing but its destination decides about it, so that many can be sent as one (`Broker.send_run`).
         self.may_run = (
             transaction is None
+            and check_body is None
             and envelope.key is None
             and not envelope.copies
             and not envelope.retain
@@ -80,7 +87,12 @@ class SendPlan:
     def to(self, destination: str) -> "SendPlan":
         """The plan of a block that differs only in its destination, which is of the same likeness."""
         return SendPlan(
-            self.envelope.to(destination), self.transaction, self.generation, self.level, is_early=self.is_early
+            self.envelope.to(destination),
+            self.transaction,
+            self.generation,
+            self.level,
+            is_early=self.is_early,
+            check_body=self.check_body,
         )
 
 
@@ -214,7 +226,15 @@ class SendPlans:
             # Tried again it has another reply address, and the answer to the first try reaches nobody.
             for one in (envelope, *envelope.copies):
                 one.key = None
-        plan = SendPlan(envelope, transaction, rules.generation, level, is_retry=is_retry, is_early=is_early)
+        plan = SendPlan(
+            envelope,
+            transaction,
+            rules.generation,
+            level,
+            is_retry=is_retry,
+            is_early=is_early,
+            check_body=None if rules.body_check is None else _body_check(rules.body_check(destination), headers),
+        )
         # A name of a message means another one in the session of another user.
         if not is_own and envelope.key is None:
             head.memo = plan
@@ -223,3 +243,10 @@ class SendPlans:
                 plan.likeness = rules.likeness(destination)
                 form.memo = plan
         return plan
+
+
+def _body_check(check: BodyCheck | None, headers: Mapping[str, str]) -> BodyCheck | None:
+    """`check`, for a SEND with these headers. Raises Refused if no body of theirs could pass it."""
+    if check is not None and headers.get("content-type", "").partition(";")[0].strip().lower() != AVRO:
+        raise Refused("bad-body", f"This destination has a schema: its messages have the content-type {AVRO}.")
+    return check

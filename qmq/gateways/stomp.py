@@ -69,7 +69,7 @@ class StompGateway:
         self._rules = rules
         self.keep_open = keep_open
         self._answers_early = answers_early
-        self._is_atomic = is_atomic
+        self.is_atomic = is_atomic
         self._stays = stays
         self.ignores = False
         """Whether all frames are ignored from now on."""
@@ -141,14 +141,18 @@ class StompGateway:
                         acks.settle(out)
                     if sends is not None and plan.envelope.destination not in sends:
                         self._rights.check_send(plan.envelope.destination)
-                    if plan.may_run and may_run and at + 1 < count and frames[at + 1].head is head:
-                        taken = self._send_run(plan, frames, at, out)
-                        if taken:
-                            at += taken
-                            continue
-                        may_run = False
-                    if plan.key is not None and not self.repeats.may_append(plan, now_us):
+                    if plan.may_run:
+                        if may_run and at + 1 < count and frames[at + 1].head is head:
+                            taken = self._send_run(plan, frames, at, out)
+                            if taken:
+                                at += taken
+                                continue
+                            may_run = False
+                    elif plan.key is not None and not self.repeats.may_append(plan, now_us):
                         return self.repeats.pause(frames[at:], now_us)
+                    elif plan.check_body is not None:
+                        # Of a transaction, too: the rest of it is not worth waiting for, and each SEND has its turn.
+                        out.selector_cost += plan.check_body(frame.body)
                     level = self._send(plan, frame, now_us, out)
                 elif isinstance(frame, Acks):
                     acks.acknowledge_all(frame, out)
@@ -180,7 +184,7 @@ class StompGateway:
                     self._broker.totals.refused(head.headers.get("destination", ""))
                 # A transaction that misses a frame must not be committed without it.
                 self.refuse(refused, frame.receipt, out, may_stay=not is_held(head))
-                if self._is_atomic:
+                if self.is_atomic:
                     for name in list(self._broker.sessions[self.session_id].transactions):
                         self._broker.transactions.abort(self.session_id, name)
                     break
@@ -212,7 +216,9 @@ class StompGateway:
         elif frame.receipt is not None and envelope.kind is DestinationKind.REPLY:
             # Without a receipt it is dropped: a requester that has left must not cost its worker the connection.
             self._broker.replies.check(envelope.destination)
-        self._broker.send(envelope, frame.body, now_us, out)
+        message = self._broker.send(envelope, frame.body, now_us, out)
+        if out.sent is not None:
+            out.sent.append((message, False))
         return plan.level
 
     def _send_run(self, plan: SendPlan, frames: list[Frame], start: int, out: Outcome) -> int:
@@ -263,7 +269,7 @@ class StompGateway:
         if error.code == NOT_ALLOWED:
             self.denied = error
         self.has_refused = True
-        keep = self._is_atomic or self._stays or (may_stay and self.keep_open and error.code in KEEP_OPEN_CODES)
+        keep = self.is_atomic or self._stays or (may_stay and self.keep_open and error.code in KEEP_OPEN_CODES)
         out.frames.append(self.encoder.error(error, receipt))
         out.ending = not keep
 

@@ -9,7 +9,7 @@ from qmq.definitions.definition import Key
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.server.admin.queue_deletion import QueueDeletionContext, delete_queue
 from qmq.server.definitions.declared_queues import KIND as QUEUE
-from qmq.server.definitions.live import Changes, LiveDefinitions
+from qmq.server.definitions.live import LiveDefinitions, Value
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.routing.definitions import BINDING
 
@@ -32,10 +32,16 @@ class BoundQueues:
         context = self._context
         context.queue_lifetimes.used(bound.queue)
         binding = bound.binding
-        changes: Changes = {Key(BINDING, binding.name): binding.value}
+        changes: dict[Key, Value | None] = {Key(BINDING, binding.name): binding.value}
+        key = Key(QUEUE, bound.queue)
         if context.declared_queues.value_of(bound.queue) is None:
-            changes = {Key(QUEUE, bound.queue): bound.declaration, **changes}
-        await context.definitions.change(changes, user)
+            changes = {key: bound.declaration, **changes}
+
+        def guard() -> None:
+            if key in changes:
+                changes[key] = context.declared_queues.with_owner(bound.queue, bound.declaration, user)
+
+        await context.definitions.change(changes, user, guard=guard)
 
     async def delete(self, bound: BoundQueue, user: str | None) -> None:
         """Delete the queue, its messages and its binding, on all nodes, also with consumers. Raises Refused."""

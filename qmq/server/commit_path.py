@@ -24,6 +24,7 @@ from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
+from qmq.server.inspection.recent_settles import NAMED_MAX, RecentSettles
 from qmq.server.membership.takeover import Takeover
 from qmq.server.runtime.contexts import Engine
 from qmq.storage.format.record import Record
@@ -45,6 +46,7 @@ class CommitPathContext(Engine, Protocol):
     counts: DestinationCounts
     definitions: LiveDefinitions
     queue_lifetimes: QueueLifetimes
+    recent_settles: RecentSettles
 
     def check_damage(self) -> None: ...
 
@@ -76,11 +78,16 @@ class CommitPath:
     def after_delivery(self, session: int, do: Callable[[], None]) -> None:
         self._context.dispatcher.selecting.after_delivery(session, do)
 
-    def submit(self, out: Outcome) -> None:
+    def submit(self, out: Outcome, settlers: int | tuple[int, ...] = 0) -> None:
+        """`settlers`: the sessions for which the node itself settles, where `out` has no session."""
         context = self._context
         broker = context.broker
         now_us = context.environment.now_us()
+        by = (out.session or settlers) if out.settles or out.attempts else 0
+        first = broker.next_sequence
         broker.finish(out, now_us)
+        if by:
+            context.recent_settles.note(first, broker.next_sequence - 1, by)
         broker.totals.now_us = now_us
         self.received[context.origin] = broker.next_sequence - 1
         out.offers = broker.lending.offers()
@@ -115,7 +122,9 @@ class CommitPath:
         out = Outcome(now_us=self._context.environment.now_us())
         for run in by_subscription.values():
             self._context.broker.written(run, out)
-        self.submit(out)
+        # Mostly one: only clients of one flush come together.
+        sessions = dict.fromkeys(run[0].subscription.session for run in by_subscription.values())
+        self.submit(out, tuple(sessions)[:NAMED_MAX])
 
     def flush(self) -> None:
         self._context.dispatcher.flush()

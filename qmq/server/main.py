@@ -117,6 +117,7 @@ def serve(
     `until_eof` the end of standard input does so, too. `trusts_clock`: the operator confirms that the wall clock is
     right.
     """
+    gc.set_threshold(*GC_THRESHOLDS)  # First: a start makes many objects, and keeps them.
     early = EarlyHangUp() if read is not None else None
     try:
         store = open_store(
@@ -203,7 +204,6 @@ async def _run(
             await nursery.start(node.run)
             # Objects made so far live as long as the process; collections need not examine them again.
             gc.freeze()
-            gc.set_threshold(*GC_THRESHOLDS)
             for host, port in node.addresses:
                 log.info("= node %s serves STOMP on %s:%d", node.origin, host, port)
             for host, port in node.web_addresses:

@@ -66,6 +66,7 @@ class Node(NodeParts):
             self.add_event("quarantine", message)
         self.check_damage()
         self.routing.report()
+        self.schemas.follow()
         if recovered.lost_positions:
             self.add_event("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 
@@ -91,6 +92,8 @@ class Node(NodeParts):
                 nursery.start_soon(self.queue_adoption.run)
                 nursery.start_soon(self.clock_check.run)
                 nursery.start_soon(self.queue_count.run)
+                if self.settings.http:
+                    self.console.history.begin()
                 async with trio.open_nursery() as serving:
                     self.incarnation_gc.wake()
                     if self.mesh is not None:

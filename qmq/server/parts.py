@@ -5,7 +5,7 @@ node has each part as an attribute, and what parts need of each other as methods
 them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import trio
@@ -28,14 +28,14 @@ from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.control import control_response
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.mesh_jobs import MeshJobs
-from qmq.server.admin.policies import Policies, broker_limits, follow_rules, wire_limits
+from qmq.server.admin.policies import Policies, broker_limits, wire_limits
 from qmq.server.admin.status import peers_of
 from qmq.server.admin.system import SystemTopics
 from qmq.server.bound_queues import BoundQueues
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_count import QueueCount
 from qmq.server.checkpoint.queue_pager import QueuePager
-from qmq.server.clients.access import Access, permissions_of
+from qmq.server.clients.access import Access
 from qmq.server.clients.admission import Admission
 from qmq.server.clients.authentication import login_checks
 from qmq.server.clients.login import Logins
@@ -48,15 +48,19 @@ from qmq.server.commit.commits import Commits
 from qmq.server.commit.receipts import Receipts
 from qmq.server.commit.replica_acks import ReplicaAcks
 from qmq.server.commit_path import CommitPath
+from qmq.server.console.requests import ConsoleRequests, is_of_console
+from qmq.server.definition_effects import DefinitionEffects
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
+from qmq.server.definitions.limits import LimitDefinitions
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.definitions.policies import PolicyKind
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.definitions.queue_watchers import QueueWatchers
+from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.definitions.users import UserDefinitions
 from qmq.server.delivery.browsing import Browsing
@@ -65,6 +69,9 @@ from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.server.delivery.journal_reads import JournalReads
 from qmq.server.delivery.retained_delivery import RetainedDelivery
+from qmq.server.inspection.recent_settles import RecentSettles
+from qmq.server.limits.holdings import Holdings
+from qmq.server.limits.usage import ClientUsages
 from qmq.server.membership.adopt_queues import QueueAdoption
 from qmq.server.membership.clock_check import ClockCheck
 from qmq.server.membership.decommission import Decommission
@@ -85,8 +92,11 @@ from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.web.console import WebConsole
+from qmq.server.web.long_poll import LongPollSessions
 from qmq.server.web.pulls import Pulls
 from qmq.server.web.samples import Samples
+from qmq.server.web.sockjs import SockJsSessions
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
@@ -129,12 +139,17 @@ class NodeParts:
         self.policies = Policies(self)
         self.definitions = LiveDefinitions(self, store.recovered.definitions)
         self.paused_queues = PausedQueues(self)
-        self.declared_queues = DeclaredQueues(self)
+        self.declared_queues = DeclaredQueues(self, settings)
+        self.holdings = Holdings(self)
+        self.declared_queues.check_room = self.holdings.check_room
         self.policy_of = self.policies.of
-        self.routing = RoutingDefinitions(self)
+        self.routing = RoutingDefinitions(self, settings)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.user_definitions = UserDefinitions(self, settings)
-        self.settings = self.user_definitions.join(settings)
+        self.limit_definitions = LimitDefinitions(self, settings)
+        self.schemas = SchemaDefinitions(self)
+        self.limits_of = self.limit_definitions.of
+        self.settings = self.limit_definitions.join(self.user_definitions.join(settings))
         self.certificates = Certificates()
         self.mesh: Mesh | None = None
         self.members = LiveMembership(self, peers)
@@ -145,6 +160,7 @@ class NodeParts:
             journal.vector()[self.origin] + 1,
             rules_of=self.policies.queue_rules,
             defaults_of=self.policies.queue_defaults,
+            route=self.routing.table.queues_of_exchange,
             limits=broker_limits(limits),
         )
         self.replay = Replay(self.broker)
@@ -166,6 +182,12 @@ class NodeParts:
         self.replay.on_definition = self.definitions.received
         self.definition_sync = DefinitionSync(self)
         self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
+        effects = DefinitionEffects(self)
+        self.policies_changed = effects.policies_changed
+        self.users_changed = effects.users_changed
+        self.user_limits_changed = effects.user_limits_changed
+        self.declarations_changed = effects.declarations_changed
+        self.queues_deleted = effects.queues_deleted
         self._build_clients()
         self._build_delivery()
         self._build_stores(trusts_clock)
@@ -174,15 +196,18 @@ class NodeParts:
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
         self.sessions: dict[int, ClientSession] = {}
+        self.recent_settles = RecentSettles(self.origin.node, self.sessions)
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(self.limits)
         self.rules = self.policies.gateway_rules(self.routing.table)
         self.admission = Admission(self.limits)
         checks = login_checks(self, self.settings)
-        self.logins = Logins(self.settings.users, self.limits, self.environment, checks)
+        self.logins = Logins(self.settings.users, self.limits, self.environment, checks, self.limits_of)
         self.access = Access(self, self.settings)
         self.rights_of = self.access.rights_of
+        self.groups_of = self.access.groups_of
         self.beats = Heartbeats()
+        self.usages = ClientUsages(self)
         self.conditions = Conditions()
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
         self.audit = self.system.audit
@@ -193,6 +218,8 @@ class NodeParts:
         self.amqp_addresses: list[tuple[str, int]] = []
         self.event_data = EventData()
         self.pulls = Pulls(self)
+        self.sockjs = SockJsSessions(self)
+        self.long_poll = LongPollSessions(self)
         self.started_seconds = trio.current_time()
         self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
         self.traffic = Traffic()
@@ -285,6 +312,8 @@ class NodeParts:
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
         self.samples = Samples(self)
+        self.console = ConsoleRequests(self)
+        self.web_console = WebConsole(self, self.settings.name)
         self.check_damage = DamageReport(self).check
         self.checkpoint_done = self.incarnation_gc.checkpoint_done
         self.about_dead = self.incarnation_gc.answer
@@ -345,17 +374,6 @@ class NodeParts:
         assert self._nursery is not None
         self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
 
-    def declarations_changed(self, queues: Iterable[str]) -> None:
-        """The declarations of these queues have changed, or are known since the start."""
-        self.queue_lifetimes.changed(queues)
-        self.exclusive_queues.changed(queues)
-
-    def queues_deleted(self, queues: Iterable[str]) -> None:
-        """The declarations of these queues are deleted."""
-        names = list(queues)
-        self.deleted_queues.drop(names)
-        self.queue_watchers.deleted(names)
-
     def new_session_id(self) -> int:
         self._session_ids += 1
         return self._session_ids
@@ -377,6 +395,8 @@ class NodeParts:
         self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes = b""
     ) -> ControlResponse:
         check = partial(self.check_right, principal)
+        if is_of_console(headers):
+            return await self.console.respond(headers, body, principal, check)
         return await control_response(self, headers, check, principal, address, session, body)
 
     def check_right(self, principal: Principal | None, destination: str) -> None:
@@ -396,18 +416,6 @@ class NodeParts:
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})
-
-    def policies_changed(self) -> None:
-        self.rules.generation += 1
-        self.checkpoints.schedule()
-        self.members.destinations_changed()
-        self.spawn(partial(follow_rules, self.broker.queues))
-
-    def users_changed(self) -> None:
-        settings = self.settings
-        self.spawn(partial(self.logins.prepare, settings.users))
-        self.logins.change(settings.users, self.limits)
-        self.access.change(settings.users, permissions_of(settings))
 
     def destinations_reported(self) -> Mapping[str, str]:
         return self.policy_kind.fingerprints()

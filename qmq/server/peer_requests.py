@@ -6,7 +6,9 @@ from typing import Final, Protocol
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.control import ControlContext, respond_to_peer
+from qmq.server.admin.mesh_messages import respond_about_message
 from qmq.server.admin.mesh_queries import respond_to_query
+from qmq.server.console.requests import ConsoleRequests
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.membership.adopt_queues import AdoptionContext, respond_holding
 from qmq.server.membership.decommission import DecommissionContext, respond_hearing
@@ -20,6 +22,7 @@ class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Proto
     """The parts that respond."""
 
     catch_up: CatchUp
+    console: ConsoleRequests
     definition_sync: DefinitionSync
     quarantine_restore: QuarantineRestore
     pulls: Pulls
@@ -43,6 +46,8 @@ ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]]
     RequestKind.BULK_JOB: lambda context, body: context.mesh_jobs.answer(body),
     RequestKind.ADMIN_QUERY: respond_to_query,
     RequestKind.PULL_ACKS: lambda context, body: context.pulls.answer(body),
+    RequestKind.MESSAGE: respond_about_message,
+    RequestKind.CONSOLE: lambda context, body: context.console.answer(body),
     RequestKind.CONTROL: respond_to_peer,
 }
 

@@ -11,6 +11,7 @@ the next moments, because there may be a hundred thousand of them:
 - Nodes that the peers file adds are dialled, changed addresses are dialled again, links with nodes that it omits end.
   `qmq.config.peers` says which changes it may make.
 - Certificates renewed in their files are used from then on; a change of the file names needs a restart.
+- The last user is removed only if the file says `anonymous = true`: nothing opens a node by the way.
 - A user who was removed is disconnected with an ERROR. So is a client without login when there are users now. A
   subscription that is not allowed any more ends (`qmq.server.clients.access`). A user whose password has changed stays
   until the connection ends.
@@ -20,12 +21,15 @@ the next moments, because there may be a hundred thousand of them:
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from qmq.config import NodeSettings, PeersFile, check_change, difference, peers_difference
+from qmq.config import NodeSettings, PeersFile, asks_others, check_change, difference, peers_difference
 from qmq.errors import ConfigError
 from qmq.server.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
 from qmq.server.clients.access import permissions_of
+from qmq.server.definitions.declared_queues import KIND as QUEUE
+from qmq.server.definitions.users import USER
+from qmq.server.routing.definitions import BINDING, EXCHANGE
 from qmq.server.runtime.condition_group import ConditionGroup
 
 if TYPE_CHECKING:
@@ -33,6 +37,13 @@ if TYPE_CHECKING:
 
 Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
 """Reads the files again. Blocks; raises ConfigError with all mistakes."""
+
+WOULD_OPEN: Final = (
+    "users: must name at least one user: without users every client of this machine could do everything. If that is "
+    "what you want, set anonymous = true at each listener, and restart the node"
+)
+SECTIONS: Final = {"queues": QUEUE, "exchanges": EXCHANGE, "bindings": BINDING}
+"""Sections of the node file, and the kinds of definitions that they begin with."""
 
 log = logging.getLogger("qmq.reload")
 
@@ -75,12 +86,16 @@ class Reloader:
         stuck = [f"{change}, which needs a restart" for change in changes if change.needs_restart]
         if stuck:
             return self._refuse(stuck)
+        if self._would_open(settings):
+            return self._refuse([WOULD_OPEN])
         fitting = self._fit(settings)
         await node.logins.prepare(settings.users)
         await node.logins.refresh()
         take_up(node, fitting)
         node.policy_kind.log_without_effect([change.key for change in changes])
         node.user_definitions.log_without_effect([change.key for change in changes])
+        node.limit_definitions.log_without_effect([change.key for change in changes])
+        self._log_without_effect([change.key for change in changes])
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         if peers is not None and peers != self._peers:
@@ -91,6 +106,13 @@ class Reloader:
         self._log(lines)
         return True
 
+    def _would_open(self, settings: NodeSettings) -> bool:
+        """Whether the last user of the file is removed, and a listener would then serve every client by default."""
+        if not self._settings.users or settings.users or self._node.definitions.is_seeded(USER):
+            return False
+        has_logins = asks_others(settings.authentication)
+        return any(one.anonymous is None and one.serves_anonymous(has_users=has_logins) for one in settings.listeners)
+
     def _refuse(self, reasons: list[str]) -> bool:
         for reason in reasons:
             log.error("! reload: %s", reason)
@@ -98,6 +120,14 @@ class Reloader:
         more = f" (and {count - 1} more, see the log)" if count > 1 else ""
         self._refused.show([f"the configuration was not applied: {reasons[0]}{more}"])
         return False
+
+    def _log_without_effect(self, changed: list[str]) -> None:
+        for key in changed:
+            kind = SECTIONS.get(key.partition("[")[0])
+            if kind is not None and self._node.definitions.is_seeded(kind):
+                log.warning(
+                    "! %s has no effect, unless it is locked: the mesh has definitions of the kind %s", key, kind
+                )
 
     def _log(self, changes: list[str]) -> None:
         for change in changes:
@@ -111,12 +141,15 @@ def _counted(changes: int) -> str:
 
 def take_up(node: "Node", settings: NodeSettings) -> None:
     """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
-    settings = node.user_definitions.join(node.policy_kind.join(settings))
+    settings = node.limit_definitions.join(node.user_definitions.join(node.policy_kind.join(settings)))
     limits = settings.limits
     node.settings = settings
     node.limits = limits
     node.wire_limits = wire_limits(limits)
     bound_clients(node.rules, limits)
+    node.declared_queues.take_up(settings)
+    node.routing.take_up(settings)
+    node.schemas.follow()
     node.rules.generation += 1
     node.broker.limit(broker_limits(limits))
     node.checkpoints.schedule()
@@ -124,3 +157,4 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     node.admission.change(limits)
     node.logins.change(settings.users, limits)
     node.access.change(settings.users, permissions_of(settings))
+    node.user_limits_changed()

@@ -74,6 +74,8 @@ MAY: dict[str, set[str]] = {
     "list/queue": OBSERVERS,
     "list-subscribers/fanout/f": OBSERVERS,
     "links": OBSERVERS,
+    "overview": OBSERVERS,
+    "history": OBSERVERS,
     "definitions/list/policy": {ROOT},
     "definitions/get/policy/queue/own": {ROOT},
     "definitions/put/policy/queue/own": {ROOT},

@@ -20,6 +20,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
 from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Gap, Message, Moved, Settle
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.queues.dead_letters import Route
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.broker.queues.selective.outstanding import group_of
@@ -65,6 +66,7 @@ class Node:
         rules: QueueRules = DEFAULT_RULES,
         rules_of: Callable[[str], QueueRules] | None = None,
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
+        route: Route = lambda exchange, key, headers: (),
         limits: BrokerLimits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
@@ -75,6 +77,7 @@ class Node:
             1,
             rules_of=rules_of or (lambda name: rules),
             defaults_of=defaults_of,
+            route=route,
             limits=limits,
         )
         self.queues = self.broker.queues

@@ -44,6 +44,23 @@ def test_connections_are_a_table(run: Run) -> None:
     assert sent(node) == {"destination": "/control/connections", "user": "ann", "scope": "mesh"}
 
 
+def test_connections_of_all_pages_are_shown_up_to_the_limit(run: Run) -> None:
+    pages = [{"rows": [ROW], "next": "b/7"}, {"rows": [{**ROW, "id": "b/8"}], "next": "b/8"}] * 2
+
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        return polite(node, got) if got.head.command != "SEND" else message(1, json.dumps(pages.pop(0)).encode())
+
+    with StubNode(answer) as node:
+        result = run("connections", "--at", node.at, "--limit", "2")
+        as_json = run("connections", "--at", node.at, "--limit", "2", "--json")
+
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["ID", "b/7", "b/8"]
+    assert "there are more than 2" in result.stderr
+    assert [row["id"] for row in json.loads(as_json.stdout)["rows"]] == ["b/7", "b/8"]
+    asked = [dict(got.head.headers) for got in node.received if got.head.command == "SEND"]
+    assert [(one.get("after"), one["limit"]) for one in asked] == [(None, "2"), ("b/7", "1")] * 2
+
+
 def test_a_kick_names_what_it_ended(run: Run) -> None:
     with answers(connections=1, rows=[ROW], nodes_missing=[]) as node:
         result = run("kick", "b/7", "--reason", "it hangs", "--at", node.at)

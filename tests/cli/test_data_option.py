@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import argon2
 import pytest
 
 from qmq.cli.launch import answers
@@ -96,3 +97,31 @@ def test_a_command_speaks_tls_and_shows_its_certificate(run: Run, tmp_path: Path
 
     assert shown.output.startswith("node qmq"), shown.output
     assert plain.exit_code == 1, plain.output
+
+
+@pytest.mark.parametrize("workload", ["topic", "queue", "latency", "backlog"])
+def test_bench_measures_a_node_behind_tls_and_a_login(run: Run, tmp_path: Path, workload: str) -> None:
+    papers = Papers(tmp_path / "papers")
+    server, client = papers.of("127.0.0.1"), papers.of("client")
+    files = f'certificate = "{server.certificate}"\nkey = "{server.key}"\nca = "{server.ca}"\n'
+    server.key.chmod(0o600)
+    more = f'[[users]]\nname = "ann"\npassword_hash = "{hash_of("secret")}"\ngroups = ["client", "observer"]\n'
+    length = ("--count", "500") if workload == "backlog" else ("--seconds", "0.2", "--warmup", "0")
+    with running(tmp_path, f"[stomp.tls]\n{files}{more}") as at:
+        ours = ("--cafile", str(papers.ca), "--cert", str(client.certificate), "--key", str(client.key))
+        ours += ("--login", "ann", "--passcode", "secret")
+        eventually(lambda: run("status", "--at", at, *ours).exit_code == 0, "the listener does not answer")
+        result = run("bench", workload, "--line", "--at", at, *ours, *length)
+
+    facts = json.loads(result.stdout)
+    assert (result.exit_code, facts["missing"], facts["extra"]) == (0, 0, 0), result.output
+
+
+def test_bench_with_a_node_of_its_own_refuses_a_login(run: Run) -> None:
+    result = run("bench", "topic", "--serve", "--tls")
+
+    assert (result.exit_code, "leave out --tls" in result.output) == (2, True)
+
+
+def hash_of(passcode: str) -> str:
+    return argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(passcode)

@@ -103,6 +103,34 @@ def test_an_import_lists_what_is_left_out(run: Run, tmp_path: Path) -> None:
     assert sent(node) == ({"destination": "/control/definitions/import"}, file.read_bytes())
 
 
+def test_an_export_is_json_with_and_without_the_option(run: Run) -> None:
+    with answers(document=FILE) as node:
+        results = [run("definitions", "export", "--at", node.at, *option) for option in ((), ("--json",))]
+
+    assert [json.loads(result.output) for result in results] == [FILE, FILE]
+    assert [result.exit_code for result in results] == [0, 0]
+
+
+@pytest.mark.parametrize(("present", "is_said"), [([], True), ([{"name": "root", "value": {}}], False)])
+def test_an_import_of_the_first_users_says_that_the_mesh_is_closed_from_then_on(
+    run: Run, tmp_path: Path, present: list[object], is_said: bool
+) -> None:
+    def answer(node: StubNode, got: Frame) -> bytes | None:
+        if got.head.command != "SEND":
+            return polite(node, got)
+        is_list = got.head.headers["destination"].endswith("/list/user")
+        facts = {"definitions": present} if is_list else {"definitions": 1, "changed": 1, "left_out": []}
+        return message(1, json.dumps(facts).encode())
+
+    file = tmp_path / "rabbit.json"
+    file.write_text(json.dumps({"rabbit_version": "3.10.8", "users": [{"name": "ann", "tags": []}]}))
+    with StubNode(answer) as node:
+        result = run("definitions", "import", str(file), "--at", node.at)
+
+    assert result.stdout == "1 definitions, 1 changed\n"
+    assert ("these are the first users" in result.stderr) == is_said
+
+
 @pytest.mark.parametrize("values", [(), ("ttl_seconds=1", "ttl_seconds=2")])
 def test_a_policy_without_values_or_with_one_key_twice_is_a_mistake_of_the_command_line(
     run: Run, values: tuple[str, ...]

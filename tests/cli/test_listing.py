@@ -88,13 +88,13 @@ def test_beyond_the_limit_it_says_that_there_are_more(run: Run, pages: list[dict
 
 def test_subscribers_are_shown_with_their_place(run: Run) -> None:
     row = {"node": "a", "session": 7, "id": "0", "user": "ann", "address": "10.0.0.1", "credit": 100, "in_flight": 3}
-    row |= {"delivered": 44, "delivered_per_second": 1.5}
+    row |= {"delivered": 44, "delivered_per_second": 1.5, "acknowledged": 41}
     with answers({"subscribers": [row]}) as node:
         result = run("subscribers", "/queue/q", "--rates", "2", "--at", node.at)
 
     assert result.output == (
-        "NODE  SESSION  ID  USER  ADDRESS   CREDIT  IN FLIGHT  DELIVERED  PER SECOND\n"
-        "a           7  0   ann   10.0.0.1     100          3         44         1.5\n"
+        "NODE  SESSION  ID  USER  ADDRESS   CREDIT  IN FLIGHT  DELIVERED  ACKNOWLEDGED  DELIVERED/S  ACKNOWLEDGED/S\n"
+        "a           7  0   ann   10.0.0.1     100          3         44            41          1.5\n"
     )
     assert asked(node)[0]["destination"] == "/control/list-subscribers/queue/q"
     assert asked(node)[0]["rate-seconds"] == "2"

@@ -32,8 +32,13 @@ def test_a_message_is_asked_for_by_its_id(run: Run) -> None:
 
 
 def test_a_trace_prints_events_copies_and_what_is_not_known(run: Run) -> None:
+    by = {"connection": "a/2", "user": "ann", "address": "10.0.0.1"}
     facts = {
-        "events": [{"event": "accepted", "node": "a", "at_us": 0, "destination": "/queue/q"}],
+        "events": [
+            {"event": "accepted", "node": "a", "at_us": 0, "destination": "/queue/q"},
+            {"event": "failed", "node": "a", "at_us": 0, "deliveries": 1, "by": [by]},
+            {"event": "settled", "node": "a", "at_us": 0, "by": [by, {**by, "connection": "a/3", "user": ""}]},
+        ],
         "in_flight": [{"connection": "b/1", "user": "ann", "address": "10.0.0.1"}],
         "copies": ["a", "b"],
         "unknown": ["copy and deliveries on c: no answer"],
@@ -45,6 +50,8 @@ def test_a_trace_prints_events_copies_and_what_is_not_known(run: Run) -> None:
         0,
         [
             "1970-01-01T00:00:00.000+00:00  accepted on a  destination=/queue/q",
+            "1970-01-01T00:00:00.000+00:00  failed on a  deliveries=1 by=a/2 ann 10.0.0.1",
+            "1970-01-01T00:00:00.000+00:00  settled on a  by=a/2 ann 10.0.0.1 or a/3 - 10.0.0.1",
             "now  with b/1 ann 10.0.0.1",
             "now  on the disks of a, b",
             "not known: copy and deliveries on c: no answer",

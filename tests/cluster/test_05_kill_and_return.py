@@ -24,6 +24,7 @@ def test_nothing_receipted_is_missing_on_any_node_after_kill_and_return(mesh: Cl
             lambda g=got: len(g) >= len(sent) and set(bodies(g)) >= sent,
             lambda g=got, n=name: f"{n} lacks {len(sent - set(bodies(g)))} of {len(sent)} receipted messages",
         )
+    mesh.wait_until_clear()
 
 
 def test_publishers_fail_over_and_a_reader_that_resumes_sees_everything_once(mesh: Cluster) -> None:
@@ -51,6 +52,7 @@ def test_publishers_fail_over_and_a_reader_that_resumes_sees_everything_once(mes
     assert len(follower.ids) == len(set(follower.ids)), "the resumed stream repeated a message"
     assert publisher.connections > 2
     assert follower.connections > 1
+    mesh.wait_until_clear()
 
 
 def test_queue_messages_of_a_killed_node_wait_for_its_return(mesh: Cluster) -> None:
@@ -125,3 +127,4 @@ def test_a_node_killed_again_and_again_returns_with_everything(mesh: Cluster) ->
         lambda: f"{len(jobs - set(consumer.bodies))} jobs of {len(jobs)} were never done",
     )
     consumer.finish()
+    mesh.wait_until_clear()

@@ -43,6 +43,7 @@ def test_the_others_call_a_stopped_peer_away_and_then_up_again(mesh: Cluster) ->
     mesh.resume("c")
 
     mesh.wait_for_links()
+    mesh.wait_until_clear()
 
 
 def test_jobs_that_a_stopped_node_s_consumer_had_are_done_elsewhere(mesh: Cluster) -> None:

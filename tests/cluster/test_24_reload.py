@@ -82,17 +82,22 @@ def test_a_user_comes_and_goes_with_the_file(mesh: Cluster) -> None:
     hashed = (
         "$argon2id$v=19$m=8,t=1,p=1$v8umVTv/w1PdCilmZO4cww$ekPflGkocKjlthYotI73oOy3diUSJKwUKqr0bCyE9/o"  # of "secret"
     )
+    rest = f'groups = ["client"]\npassword_hash = "{hashed}"\n'
+    ann_and_bob = [f'[[users]]\nname = "{name}"\n{rest}' for name in ("ann", "bob")]
     anonymous = mesh.client("a")
 
-    reload(mesh, "a", NODE_FILE + f'[[users]]\nname = "ann"\npassword_hash = "{hashed}"\n')
+    reload(mesh, "a", NODE_FILE + "".join(ann_and_bob))
     eventually(lambda: "users[ann]: (absent)" in log_of(mesh, "a"), "the node has not taken up its new user")
     ann = mesh.client("a", login=("ann", "secret"))
     with pytest.raises(LostError):
         mesh.client("a", login=("ann", "wrong"))
     eventually(anonymous.ended.is_set, "a connection without login still stands beside a user")
     assert anonymous.errors[0].headers["error-code"] == "login-required"
-    reload(mesh, "a", NODE_FILE)
+    bob = mesh.client("a", login=("bob", "secret"))
+    reload(mesh, "a", NODE_FILE + ann_and_bob[1])
 
     eventually(ann.ended.is_set, "the connection of a user who is gone still stands")
     assert ann.errors[0].headers["error-code"] == "user-removed"
-    mesh.client("a").publish("/queue/any", b"a developer's node again")
+    reload(mesh, "a", NODE_FILE)
+    eventually(lambda: "must name at least one user" in log_of(mesh, "a"), "the last user could be removed")
+    bob.publish("/queue/any", b"of a user who stayed")

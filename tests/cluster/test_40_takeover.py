@@ -59,6 +59,7 @@ def test_a_killed_node_that_is_back_hands_out_what_is_left_and_nothing_twice(mes
     mesh.kill("a")
     first = mesh.client("c").subscribe("/queue/back", ack="client-individual", headers={"prefetch-count": "10"})
     eventually(lambda: len(first) == 10, lambda: f"c has {len(first)} of the first 10")
+    assert "takeover" in mesh.conditions("b") | mesh.conditions("c")
 
     mesh.start("a")
     eventually(lambda: hands_out(mesh, "a"), lambda: f"a serves {serves(mesh, 'a')}")
@@ -66,6 +67,7 @@ def test_a_killed_node_that_is_back_hands_out_what_is_left_and_nothing_twice(mes
 
     eventually(lambda: len(rest) >= 90, lambda: f"b has {len(rest)} of the other 90")
     assert sorted(bodies(rest) + bodies(first)) == sorted(sent)
+    mesh.wait_until_clear()
 
 
 def test_a_node_that_stood_still_hands_out_nothing_that_was_settled_meanwhile(mesh: Cluster) -> None:
@@ -85,6 +87,7 @@ def test_a_node_that_stood_still_hands_out_nothing_that_was_settled_meanwhile(me
     mesh.client("a").publish("/queue/still", b"last")
     eventually(lambda: b"last" in bodies(again) + bodies(got), "nobody has the last message")
     assert sorted(bodies(got) + bodies(again)) == sorted([*sent, b"last"])
+    mesh.wait_until_clear()
 
 
 def test_an_operator_sees_who_serves_whom_and_retires_a_node_that_another_serves(

@@ -275,6 +275,64 @@ def test_dead_letters_may_pass_several_stations() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "target"),
+    [(None, "/exchange/x"), ("k", "/exchange/x/k"), ("", "/exchange/x/"), ("a/b.c", "/exchange/x/a/b.c")],
+)
+def test_dead_letters_may_go_to_an_exchange_with_a_routing_key(key: str | None, target: str) -> None:
+    found = DestinationPolicy(pattern="/queue/a", dead_letter="/exchange/x", dead_letter_routing_key=key)
+
+    assert (found.dead_letter_target, found.keeps_dropped) == (target, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('dead_letter = "/exchange/"', "must be /exchange/NAME; the routing key is dead_letter_routing_key"),
+        ('dead_letter = "/exchange/x/k"', "must be /exchange/NAME; the routing key is dead_letter_routing_key"),
+        ('dead_letter = "/exchange/x*"', "must be /exchange/NAME"),
+        ('dead_letter_routing_key = "k"', "must be left out, unless dead_letter is an exchange"),
+        (
+            'dead_letter = "/queue/b"\ndead_letter_routing_key = "k"',
+            "must be left out, unless dead_letter is an exchange",
+        ),
+        (f'dead_letter = "/exchange/x"\ndead_letter_routing_key = "{"k" * 256}"', "must have at most 255 bytes"),
+    ],
+)
+def test_a_dead_letter_exchange_or_key_that_is_wrong_is_refused(tmp_path: Path, keys: str, said: str) -> None:
+    (diagnostic,) = diagnostics_of(tmp_path, policy(f'pattern = "/queue/a"\n{keys}'))
+
+    assert said in diagnostic
+
+
+def test_the_queue_for_what_no_binding_matches_has_no_exchange_itself(tmp_path: Path) -> None:
+    (diagnostic,) = diagnostics_of(tmp_path, policy(f'pattern = "{DEFAULT_DEAD_LETTER}"\ndead_letter = "/exchange/x"'))
+
+    assert "must be a queue: this one gets the dead letters that no binding of an exchange matches" in diagnostic
+
+
+def test_a_pattern_with_an_exchange_ages_nothing_in_the_default_dead_letter_queue() -> None:
+    wide = DestinationPolicy(pattern="/queue/*", dead_letter="/exchange/x", dead_letter_routing_key="k", ttl_seconds=5)
+
+    last = settings_of(wide).policy_of(DEFAULT_DEAD_LETTER)
+
+    assert (last.dead_letter_target, last.delivery_limit, last.ttl_seconds) == ("", 0, 0)
+
+
+def test_dead_letters_of_an_exchange_do_not_go_round_by_the_default_dead_letter_queue(tmp_path: Path) -> None:
+    text = policy('pattern = "/queue/a"\ndead_letter = "/exchange/x"')
+
+    diagnostics = diagnostics_of(
+        tmp_path, text + policy(f'pattern = "{DEFAULT_DEAD_LETTER}"\ndead_letter = "/queue/a"')
+    )
+
+    assert diagnostics[0].endswith("must not form a cycle: /exchange/x → /queue/a → /exchange/x")
+
+
+def test_without_creation_on_use_an_exchange_needs_no_policy() -> None:
+    settings_of(DestinationPolicy(pattern="/queue/a", dead_letter="/exchange/x"), create_on_use=False)
+
+
 def test_without_creation_on_use_dead_letters_and_children_must_be_covered(tmp_path: Path) -> None:
     text = "[destinations]\ncreate_on_use = false\n"
     text += policy('pattern = "/queue/a"\ndead_letter = "/queue/typo"')

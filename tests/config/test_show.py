@@ -50,6 +50,7 @@ def test_effective_settings_load_again_and_are_the_same(tmp_path: Path) -> None:
         settings = load_node(path if text else None, {} if text else {"data": Path("/d")})
 
         path.write_text(effective(settings), "utf-8")
+        settings.read_from(path)
 
         assert load_node(path) == settings
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from qmq.config import DestinationPolicy, policy_values, read_policy
+from qmq.config import DestinationPolicy, policy_values, read_policy, read_queue
 from qmq.definitions.document import read_document
-from qmq.definitions.rabbitmq import _pattern
 
 
 def convert(**parts: Any) -> tuple[Any, list[str]]:
@@ -19,51 +18,76 @@ def policy(pattern: str, **definition: Any) -> dict[str, Any]:
     return {"vhost": "/", "name": "p", "pattern": pattern, "apply-to": "queues", "definition": named, "priority": 0}
 
 
-def test_a_policy_and_a_queue_with_arguments_are_policies() -> None:
+def queue(name: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}, **more}
+
+
+def arguments(**named: Any) -> dict[str, Any]:
+    return {f"x-{key.replace('_', '-')}": value for key, value in named.items()}
+
+
+def test_a_policy_is_a_policy_and_a_queue_a_declaration() -> None:
     values, left_out = convert(
         policies=[policy(r"^jobs\.", max_length=10, overflow="reject-publish", ha_mode="all")],
         queues=[
-            {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-message-ttl": 1500}},
-            {"name": "plain", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}},
-            {
-                "name": "d",
-                "vhost": "/",
-                "durable": False,
-                "arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "bad"},
-            },
+            queue("plain"),
+            queue("q", arguments=arguments(message_ttl=1500, max_priority=9, queue_type="quorum")),
+            queue("d", durable=False, arguments=arguments(dead_letter_exchange="", dead_letter_routing_key="bad")),
+            queue("one", auto_delete=True, arguments=arguments(expires=60_000, single_active_consumer=True)),
+            queue("x", arguments=arguments(dead_letter_exchange="dlx", dead_letter_routing_key="")),
+            queue("own", arguments=arguments(dead_letter_exchange="dlx")),
         ],
     )
 
     assert left_out == []
     assert values == {
-        "policy": {
-            "/queue/jobs.*": {"max_messages": 10, "overflow": "refuse"},
+        "policy": {"/queue/jobs.*": {"max_messages": 10, "overflow": "refuse"}},
+        "queue": {
+            "/queue/plain": {},
             "/queue/q": {"ttl_seconds": 1.5},
             "/queue/d": {"dead_letter": "/queue/bad", "durable": False},
-        }
+            "/queue/one": {"auto_delete": True, "expires_seconds": 60.0, "exclusive": True},
+            "/queue/x": {"dead_letter": "/exchange/dlx", "dead_letter_routing_key": ""},
+            "/queue/own": {"dead_letter": "/exchange/dlx"},
+        },
     }
     for name, value in values["policy"].items():
         assert policy_values(read_policy(name, value)) == value
+    for name, value in values["queue"].items():
+        assert read_queue(name, value)[1] == value
+
+
+def test_a_bounded_queue_drops_its_oldest_message_unless_it_says_otherwise_as_in_rabbitmq() -> None:
+    values, _ = convert(
+        queues=[
+            queue("a", arguments=arguments(max_length=1)),
+            queue("b", arguments=arguments(max_length_bytes=1, overflow="reject-publish")),
+        ],
+        policies=[policy("^c", max_length=1)],
+    )
+
+    found = {**values["queue"], **values["policy"]}
+    assert [one["overflow"] for one in found.values()] == ["drop-oldest", "refuse", "drop-oldest"]
 
 
 def test_each_part_without_a_counterpart_is_listed() -> None:
     _, left_out = convert(
-        users=[{"name": "ann", "password_hash": "x"}],
-        permissions=[{"user": "ann", "vhost": "/", "configure": ".*"}],
+        parameters=[{"name": "shovel", "vhost": "/"}],
+        global_parameters=[{"name": "cluster_name", "value": "x"}, {"name": "other", "value": "x"}],
         exchanges=[{"name": "x", "vhost": "/", "type": "x-random"}],
         bindings=[{"source": "x", "vhost": "/", "destination": "q"}],
-        queues=[{"name": "q", "vhost": "other"}, {"name": "a", "vhost": "/", "auto_delete": True}],
+        queues=[queue("q", vhost="other"), queue("s", type="stream")],
         policies=[
             policy("jobs", max_length=1),
             policy("^x", expires=1),
-            policy("^y$", dead_letter_exchange="dlx"),
+            policy("^y$", dead_letter_exchange="a/b"),
             {**policy("^z"), "apply-to": "exchanges"},
         ],
     )
 
     assert [line.partition(":")[0] for line in left_out] == [
-        "users",
-        "permissions",
+        "parameters",
+        "global_parameters",
         "policies",
         "policies",
         "policies",
@@ -73,28 +97,67 @@ def test_each_part_without_a_counterpart_is_listed() -> None:
         "exchanges",
         "bindings",
     ]
-    assert "password" not in " ".join(left_out)
 
 
 @pytest.mark.parametrize(
-    ("expression", "pattern"),
+    ("named", "line"),
     [
-        ("", "/queue/*"),
-        (".*", "/queue/*"),
-        (r"^jobs\.", "/queue/jobs.*"),
-        ("^jobs.*", "/queue/jobs*"),
-        ("^jobs-x$", "/queue/jobs-x"),
-        (r"^a\.b$", "/queue/a.b"),
-        ("jobs", None),
-        ("^a.b$", None),
-        ("^(a|b)", None),
-        ("^[ab]", None),
-        (r"^\d+", None),
-        ("^a+", None),
+        ({"max_length": 0}, "max-length = 0"),
+        ({"message_ttl": 0}, "message-ttl = 0"),
+        ({"max_length": True}, "max-length = True"),
+        ({"single_active_consumer": False}, "single-active-consumer = False"),
+        ({"unknown": 1}, "unknown = 1"),
+        ({"dead_letter_exchange": ""}, "dead-letter-exchange '' with dead-letter-routing-key None"),
+        ({"dead_letter_routing_key": "k"}, "dead-letter-exchange None"),
+        ({"dead_letter_exchange": "", "dead_letter_routing_key": "a.*"}, "'a.*'"),
+        ({"dead_letter_exchange": "", "dead_letter_routing_key": "q"}, "come back to it"),
     ],
 )
-def test_only_a_name_or_a_prefix_has_a_counterpart(expression: str, pattern: str | None) -> None:
-    assert _pattern(expression) == pattern
+def test_an_argument_of_a_queue_without_a_counterpart_is_listed(named: dict[str, Any], line: str) -> None:
+    values, left_out = convert(queues=[queue("q", arguments=arguments(**named))])
+
+    assert values == {"queue": {"/queue/q": {}}}
+    assert len(left_out) == 1 and line in left_out[0], left_out
+
+
+def test_dead_letters_that_would_go_round_through_the_default_exchange_lose_one_step() -> None:
+    to = {name: arguments(dead_letter_exchange="", dead_letter_routing_key=name) for name in "abc"}
+
+    values, left_out = convert(
+        queues=[queue("x", arguments=to["a"]), queue("a", arguments=to["b"]), queue("b", arguments=to["a"])]
+    )
+
+    assert values["queue"] == {
+        "/queue/x": {"dead_letter": "/queue/a"},
+        "/queue/a": {},
+        "/queue/b": {"dead_letter": "/queue/a"},
+    }
+    assert left_out == ["queues: a: its dead letters would go round: /queue/a"]
+
+
+def test_of_policies_for_one_queue_that_with_the_highest_priority_counts() -> None:
+    values, left_out = convert(
+        policies=[
+            {**policy("^a$", max_length=1), "priority": 0},
+            {**policy("^a", max_length=2), "priority": 5},
+            {**policy("^b$", max_length=3), "priority": 9},
+            {**policy("^b", max_length=4), "priority": 5},
+            {**policy("^b$", max_length=5), "priority": 1},
+        ]
+    )
+
+    found = {pattern: value["max_messages"] for pattern, value in values["policy"].items()}
+    assert found == {"/queue/b": 3, "/queue/a*": 2, "/queue/b*": 4}
+    assert [line.partition(": ")[2] for line in left_out] == [
+        "p: /queue/b has a policy already, and QMQ applies one",
+        "p: /queue/a: the policy of /queue/a* has a higher priority",
+    ]
+
+
+def test_a_policy_with_alternatives_is_one_for_each() -> None:
+    values, _ = convert(policies=[policy(r"^(a|b\.c)$", max_length=1), policy("^c$|^d", max_length=1)])
+
+    assert list(values["policy"]) == ["/queue/a", "/queue/b.c", "/queue/c", "/queue/d*"]
 
 
 def test_values_survive_the_way_through_json() -> None:
@@ -112,13 +175,13 @@ def test_a_number_without_a_counterpart_is_listed(number: float) -> None:
 
     values, left_out = read_document(text.encode())
 
-    assert values == {"policy": {"/queue/a*": {"max_messages": 3}}}
+    assert values == {"policy": {"/queue/a*": {"max_messages": 3, "overflow": "drop-oldest"}}}
     assert [line.partition(" = ")[0] for line in left_out] == ["policies: p: message-ttl"]
 
 
 def test_what_is_no_object_is_listed() -> None:
     values, left_out = convert(
-        queues=[{"name": "a", "arguments": 5}, {"name": {}, "durable": False}, {"durable": False}, 7],
+        queues=[{"name": "a", "arguments": 5}, {"name": {}}, {"durable": False}, 7],
         policies=[{"name": "p", "pattern": "^a", "definition": "x"}],
     )
 
@@ -126,7 +189,7 @@ def test_what_is_no_object_is_listed() -> None:
     assert left_out == [
         "policies: p: definition = 'x' is not an object",
         "queues: a: arguments = 5 is not an object",
-        "queues: {'name': {}, 'durable': False}: has no name",
+        "queues: {'name': {}}: has no name",
         "queues: {'durable': False}: has no name",
         "queues: 7: is not an object",
     ]

@@ -18,6 +18,10 @@ def binding(source: str, queue: str, key: str = "", **more: Any) -> dict[str, An
     return {"source": source, "vhost": "/", "destination": queue, "routing_key": key, **plain, **more}
 
 
+def queues(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "vhost": "/", "arguments": {}} for name in names]
+
+
 def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them() -> None:
     values, left_out = convert(
         exchanges=[
@@ -26,6 +30,7 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
             exchange("amq.topic"),
             exchange("", "direct"),
         ],
+        queues=queues("eu", "by hand", "red"),
         bindings=[
             binding("orders", "eu", "eu.#"),
             binding("rest", "by hand", "x y"),
@@ -63,10 +68,11 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
         ({"bindings": [binding("amq.headers", "q", arguments={"a": [1]})]}, "must be text"),
         ({"bindings": [binding("amq.headers", "q", arguments={"x-match": "any-with-x"})]}, "any-with-x"),
         ({"bindings": [binding("amq.headers", "q", arguments=[1])]}, "cannot be read"),
+        ({"bindings": [binding("amq.topic", "amq.gen-1")]}, "its queue is not in the file"),
     ],
 )
 def test_what_has_no_counterpart_is_listed_and_nothing_is_half_imported(parts: dict[str, Any], line: str) -> None:
-    values, left_out = convert(**parts)
+    values, left_out = convert(queues=queues("q", "x"), **parts)
 
     assert len(left_out) == 1 and line in left_out[0], left_out
     assert "binding" not in values
@@ -84,3 +90,13 @@ def test_two_alternates_that_form_a_cycle_lose_one() -> None:
 
     assert values["exchange"] == {"a": {"type": "topic"}, "b": {"type": "topic", "alternate": "a"}}
     assert len(left_out) == 1
+
+
+def test_an_argument_without_value_which_an_export_calls_undefined_matches_any_value() -> None:
+    values, left_out = convert(
+        queues=queues("q"), bindings=[binding("amq.headers", "q", arguments={"a": "undefined", "b": "1"})]
+    )
+
+    (value,) = values["binding"].values()
+    assert value["arguments"] == {"a": None, "b": "1"}
+    assert left_out == ["bindings: amq.headers → q: a = 'undefined': is read as any value of this header"]

@@ -167,3 +167,12 @@ def test_a_change_is_refused_when_there_is_no_later_version() -> None:
 
     with pytest.raises(Refused, match="no-later-version"):
         table.check_room([KEY])
+
+
+def test_a_version_that_is_ahead_of_the_clock_has_the_clock_too() -> None:
+    table = DefinitionTable([Definition(KEY, Version(5_000, 0, A, 1), "{}")])
+
+    behind, ahead = table.next_version(3_000, B, 1), table.next_version(6_000, B, 2)
+
+    assert (behind, behind.written_us) == (Version(5_000, 1, B, 1, 3_000), 3_000)
+    assert (ahead, ahead.written_us) == (Version(6_000, 0, B, 2), 6_000)

@@ -4,11 +4,11 @@ import pytest
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.routing.binding import Binding, Exchange
-from qmq.broker.send_limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.gateways.rules import Rules
 from tests.gateways.test_stomp import NOW_US, ORIGIN, Client
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -11,6 +12,7 @@ from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
     DestinationSettings,
+    HttpListenerSettings,
     LimitSettings,
     ListenerSettings,
     MeshSettings,
@@ -29,6 +31,7 @@ from tests.support.world import SimulatedWorld
 
 CLIENT_PORT = 61613
 MESH_PORT = 61614
+WEB_PORT = 61680
 
 
 def host_of(index: int) -> str:
@@ -47,6 +50,8 @@ class MeshRig:
         self._mesh = MeshSettings(**{"redial_seconds_min": 0.05, **settings.pop("mesh", {})})
         self.destinations: dict[str, DestinationSettings] = {}
         """Those of one node, from its next life or reload on."""
+        self.files: dict[str, NodeSettings] = {}
+        """Node files: what they define counts, from the next life or reload on."""
         self.mesh_changes: dict[str, dict[str, Any]] = {}
         """What of `[mesh]` is otherwise on one node, from its next life on."""
         self._stored = StoreSettings(
@@ -173,9 +178,11 @@ class MeshRig:
 
     def settings(self, name: str) -> NodeSettings:
         """What this node is configured to do."""
-        return NodeSettings(
+        file = self.files.get(name)
+        settings = NodeSettings(
             name=name,
             stomp=(ListenerSettings(address=Address(host_of(self.names.index(name)), CLIENT_PORT)),),
+            http=(HttpListenerSettings(address=Address(host_of(self.names.index(name)), WEB_PORT)),),
             limits=self._limits,
             mesh=self._mesh.model_copy(update=self.mesh_changes.get(name, {})),
             **{
@@ -183,6 +190,11 @@ class MeshRig:
                 **({"destinations": self.destinations[name]} if name in self.destinations else {}),
             },
         )
+        if file is None:
+            return settings
+        sections = ("queues", "exchanges", "bindings", "users", "permissions")
+        settings.read_from(Path(file.source))
+        return settings.model_copy(update={section: getattr(file, section) for section in sections})
 
     def _make(self, name: str, peers: PeersFile) -> Node:
         host = host_of(self.names.index(name))

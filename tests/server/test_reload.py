@@ -212,7 +212,7 @@ async def test_a_user_who_is_taken_out_while_the_password_is_checked_does_not_co
         await ann.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
         await checking.wait()
 
-        assert await reloader(rig, users=()).reload()
+        assert await reloader(rig, users=(ANN.model_copy(update={"name": "bob"}),)).reload()
         go_on.set()
 
         assert (await ann.until_closed())[-1].head.headers["error-code"] == "login-failed"
@@ -348,7 +348,7 @@ def parts(node: Node) -> dict[str, object]:
 
 async def test_after_a_reload_of_limits_a_node_is_as_one_that_was_started_with_them(autojump_clock: MockClock) -> None:
     defaults = LimitSettings(farewell_seconds=1.0)
-    other = {key: getattr(defaults, key) + 1 for key in LIVE_LIMITS}
+    other = {key: getattr(defaults, key) + 1 for key in LIVE_LIMITS} | {"bytes_per_second_per_address_max": 1024}
     async with Rig(limits=other).run() as rig:
         started_with_them = parts(rig.alive)
     async with Rig().run() as rig:

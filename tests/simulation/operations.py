@@ -7,6 +7,7 @@ there, which messages the node had by then, and what was settled when it had end
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +18,8 @@ from qmq.definitions.table import DefinitionTable
 from qmq.definitions.tombstones import TombstoneRounds
 from qmq.dots import Dot, Origin, Vector
 from qmq.server.admin import bulk_jobs
-from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, run_bulk_job
+from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, Coverage, run_bulk_job
+from qmq.server.definitions.live import LiveDefinitions
 from qmq.storage.format.batch import batch_records
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import RecordKind, unpack_dots
@@ -38,17 +40,26 @@ READER = "reader"
 DEFINED = ("/queue/defined-x", "/queue/defined-y", "/fanout/defined")
 """Of these only policies change."""
 
-SOURCE = "/topic/source"
-BOUND = ("/queue/bound-a", "/queue/bound-b")
-"""Operators bind them to SOURCE and unbind them, and no consumer comes before the end."""
+DECLARED = ("/queue/declared-a", "/queue/declared-b")
+"""Operators declare and delete them, and no consumer comes before the end."""
+
+VISITED = "/queue/visited-"
+"""The names of queues begin so that end by themselves, or with a connection."""
+
+GUEST = "guest"
+"""A user that operators add and delete."""
 
 READ_BYTES = 1 << 20
 
 PAGE_MESSAGES = 2
 """Of a page of a job, so that faults come between two pages."""
 
-# Of the passcode "reader", with the least work that argon2 allows.
+# Of the passcodes "reader" and "guest", with the least work that argon2 allows.
 HASH = "$argon2id$v=19$m=8,t=1,p=1$rJXiCugc2Xc$layWSItZyhpJx7eM66C0jQ"
+GUEST_HASH = "$argon2id$v=19$m=8,t=1,p=1$Z3Vlc3RndWVzdA$sBGciy3SpCY"
+
+UNKNOWN_SECONDS = 10.0
+"""In which a request has an effect of which the client does not hear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,17 @@ class Change:
     version: Version
     by: str
     """The node."""
+    is_on_majority: bool = False
+    """Whether the node said so."""
+
+
+@dataclass(slots=True)
+class Declaring:
+    """A request to declare a queue, and until when it may have had an effect."""
+
+    queue: str
+    began: float
+    ended: float
 
 
 @dataclass(slots=True)
@@ -71,6 +93,8 @@ class Job:
     began: float
     ended: float | None = None
     messages: int = 0
+    mark: Version | None = None
+    """Of the deletion that a node was told of, whose older messages it drops; None: an operator asked for the job."""
 
 
 @dataclass(slots=True)
@@ -98,10 +122,19 @@ class Operations:
     given: list[Given] = field(default_factory=list)
     denials: dict[tuple[str, str], tuple[frozenset[Version], float]] = field(default_factory=dict)
     """(node, action) → the definitions on that node that deny it to READER, and since when they are these."""
-    bound: dict[tuple[str, str], tuple[Version | None, float]] = field(default_factory=dict)
-    """(node, queue) → the binding of the queue that the node has, and since when that is so."""
+    bound: dict[tuple[str, tuple[str, str]], tuple[frozenset[Version], float]] = field(default_factory=dict)
+    """(node, see `routing.DECIDING`) → the definitions on that node that decide, and since when they are these."""
     expected: dict[str, dict[str, bool]] = field(default_factory=dict)
-    """Message that was sent to SOURCE → each queue of which it is certain whether it gets a copy."""
+    """Message that is copied by bindings → each queue of which it is certain whether it gets a copy."""
+    declaring: list[Declaring] = field(default_factory=list)
+    under: dict[str, Version] = field(default_factory=dict)
+    """Message → the declaration of its queue that its node had all the time until the receipt."""
+    written: dict[Version, float] = field(default_factory=dict)
+    """Change of a definition → when a node decided it, virtual seconds."""
+    consumed_at: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Queue that is deleted with its last consumer → the node of that, and when it confirmed the subscription."""
+    guests: dict[str, tuple[Version | None, float]] = field(default_factory=dict)
+    """Node → the definition of GUEST that it has, and since when."""
     begun: trio.Event = field(default_factory=trio.Event)
     """The next job begins, on whichever node."""
     is_restored: bool = False
@@ -121,10 +154,15 @@ class Operations:
         elif self.denials.get((node, action), ((), 0.0))[0] != versions:
             self.denials[node, action] = versions, trio.current_time()
 
-    def bind(self, node: str, queue: str, version: Version | None) -> None:
-        """At this moment `node` has this binding of `queue`."""
-        if (node, queue) not in self.bound or self.bound[node, queue][0] != version:
-            self.bound[node, queue] = version, trio.current_time()
+    def bind(self, node: str, decided: tuple[str, str], versions: frozenset[Version]) -> None:
+        """At this moment `node` has these definitions that decide about copies."""
+        if (node, decided) not in self.bound or self.bound[node, decided][0] != versions:
+            self.bound[node, decided] = versions, trio.current_time()
+
+    def invite(self, node: str, version: Version | None) -> None:
+        """At this moment `node` has this definition of GUEST."""
+        if node not in self.guests or self.guests[node][0] != version:
+            self.guests[node] = version, trio.current_time()
 
     def denied_for(self, node: str, action: str) -> float:
         """For how many seconds `node` has known that READER may not do this; 0.0: it may."""
@@ -145,14 +183,21 @@ def settled_in(journal: Journal) -> Iterator[Dot]:
                     yield unpack_dead(record.body)[1]
 
 
+def _mark(coverage: Coverage | None = None) -> Version | None:
+    """The deletion by which a job drops messages, of what `DeletedQueues` gives it."""
+    covers = None if coverage is None else coverage.covers
+    return covers.args[0].version if isinstance(covers, partial) else None
+
+
 @contextmanager
 def observed(operations: Operations) -> Iterator[None]:
-    """Write down what jobs do. Pages are short, tombstones are old at once, and passwords cost nothing."""
-    obsolete = TombstoneRounds.obsolete
+    """Write down what jobs do. Pages are short, tombstones but those of queues are old at once, and passwords cost
+    nothing."""
+    obsolete, write = TombstoneRounds.obsolete, LiveDefinitions._write
 
     async def run(context: BulkContext, job: BulkJob, *more: Any) -> dict[str, Any]:
         node = context.broker.origin.node
-        entry = Job(node, job, dict(context.received_vector()), trio.current_time())
+        entry = Job(node, job, dict(context.received_vector()), trio.current_time(), mark=_mark(*more))
         operations.jobs.append(entry)
         operations.begun.set()
         operations.begun = trio.Event()
@@ -167,12 +212,19 @@ def observed(operations: Operations) -> Iterator[None]:
     def obsolete_at_once(
         rounds: TombstoneRounds, table: DefinitionTable, members: Any, older_than_us: int, forgotten: set[Origin]
     ) -> list[Definition]:
-        return obsolete(rounds, table, members, 1 << 62, forgotten)
+        found = obsolete(rounds, table, members, 1 << 62, forgotten)
+        # These must be older than what nodes need to drop the messages of a queue.
+        return [one for one in found if one.key.kind != "queue"]
+
+    def write_down(live: LiveDefinitions, key: Key, *more: Any, **said: Any) -> None:
+        write(live, key, *more, **said)
+        operations.written[live.table.by_key[key].version] = trio.current_time()
 
     with (
         patch("qmq.server.admin.mesh_jobs.run_bulk_job", run),
         patch.object(bulk_jobs, "page_limit", lambda messages, body_bytes: PAGE_MESSAGES),
         patch.object(TombstoneRounds, "obsolete", obsolete_at_once),
+        patch.object(LiveDefinitions, "_write", write_down),
         patch("qmq.server.clients.login._hash_of_no_user", lambda: HASH),
     ):
         yield

@@ -38,7 +38,7 @@ LONG_SHARE = 0.3
 """How often faults of all kinds are few and long, as in the family of takeovers."""
 
 CHANGE_SHARE = 0.25
-"""How often nodes join and leave, where faults of all kinds are mixed."""
+"""How often nodes join and leave, where faults of all kinds are mixed, or operators are at work."""
 
 CORE_SHARE = 0.25
 """How often only a majority is healed at first."""
@@ -155,18 +155,23 @@ class Family(Enum):
         "power": 4,
         "power of all": 1,
         "stop": 1,
-        "clock": 2,
+        "clock": 1,
         "wipe": 2,
+        "pause": 2,
+        "slow link": 1,
+        "slow disks": 1,
+        "join": 3,
+        "retire": 2,
     }
-    """Operators change definitions, purge, move, redrive, delete and pause meanwhile."""
+    """Operators change definitions, declare queues and exchanges, purge, move, redrive, delete and pause meanwhile."""
     NONE = dict[str, int]()
 
 
 SHARES = {
     Family.ALL: 9,
     Family.STALE: 1,
-    Family.WIPES: 2,
-    Family.DAMAGE: 2,
+    Family.WIPES: 1,
+    Family.DAMAGE: 1,
     Family.CRASHES: 2,
     Family.CUTS: 1,
     Family.SLOW: 1,
@@ -176,9 +181,9 @@ SHARES = {
     Family.CLOCKS: 1,
     Family.RESTARTS: 1,
     Family.NONE: 6,
-    Family.OPERATORS: 0,
+    Family.OPERATORS: 2,
 }
-"""How many of thirty seeds draw from each. Seeds of operators are run by a test of their own."""
+"""How many of thirty seeds draw from each."""
 
 MEMBERSHIP = frozenset({"join", "retire"})
 
@@ -274,7 +279,8 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
     is_long = family in (Family.TAKEOVERS, Family.AWAY, Family.RESTARTS, Family.STALE) or (
         family is Family.ALL and rng.random() < LONG_SHARE
     )
-    changes = family is Family.CHANGES or (family is Family.ALL and rng.random() < CHANGE_SHARE)
+    is_mixed = family in (Family.ALL, Family.OPERATORS)
+    changes = family is Family.CHANGES or (is_mixed and rng.random() < CHANGE_SHARE)
     nodes = tuple(f"n{number}" for number in range(1, (size or drawn_size) + 1))
     if changes and len(nodes) == 3:
         nodes += ("n4",)  # of two nodes none can be retired

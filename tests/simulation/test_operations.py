@@ -10,11 +10,12 @@ from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import DefinitionTable
 from qmq.dots import Dot, Origin
 from qmq.server.admin.bulk_jobs import BulkJob
-from tests.simulation.checks import operations
+from tests.simulation.checks import lifetimes, operations
 from tests.simulation.checks.operations import History
 from tests.simulation.evidence import Excuses
 from tests.simulation.ledger import Ledger
-from tests.simulation.operations import BOUND, OPERATED, Change, Given, Job, Operations
+from tests.simulation.operations import DECLARED, OPERATED, Change, Declaring, Given, Job, Operations
+from tests.simulation.routing import BOUND, SENDS, part_of, queues_of, versions_for
 
 N1, N2 = Origin("n1", 1), Origin("n2", 2)
 QUEUE = OPERATED[0]
@@ -118,11 +119,14 @@ def test_a_confirmed_change_must_be_in_a_journal_or_a_later_one_or_was_only_on_a
         model = DefinitionTable([Definition(KEY, one, None) for one in written])
         return wrongs(operations.unrecorded(confirmed, model, gone))
 
+    on_majority = Operations(changes=[Change(KEY, version, "n1", is_on_majority=True)])
+
     assert judged() == ["D2"]
     assert judged(Version(9, 0, N2, 2)) == ["D2"]
     assert judged(version) == []
     assert judged(later) == []
     assert judged(gone=frozenset({version.dot})) == []
+    assert wrongs(operations.unrecorded(on_majority, DefinitionTable(), {version.dot})) == ["D2"]
 
 
 def test_a_queue_has_one_copy_at_most_and_another_queue_has_its_own() -> None:
@@ -137,12 +141,26 @@ def test_a_queue_has_a_copy_exactly_if_it_was_bound_for_a_while(ledger: Ledger) 
     def judged(is_bound: bool, *copies: Given, **lost: Dot) -> list[str]:
         ledger.operations.expected = {MESSAGE: {BOUND[0]: is_bound}}
         ledger.operations.given = list(copies)
-        return wrongs(operations.copied_wrongly(ledger, Excuses(ids=dict(lost) and {MESSAGE: Dot(N1, 5)})))
+        settled = History({MESSAGE: {Dot(N1, 5): BOUND[0]}}, {Dot(N1, 5)})
+        excuses = Excuses(ids=dict(lost) and {MESSAGE: Dot(N1, 5)})
+        return wrongs(operations.copied_wrongly(ledger, settled, excuses))
 
     copy = given(queue=BOUND[0])
     assert judged(True, copy) == judged(False) == []
     assert judged(True) == judged(False, copy) == judged(True, given(queue=BOUND[1])) == ["B2"]
     assert judged(True, lost=Dot(N1, 5)) == []
+    ledger.operations.jobs = [purge(5, verb="delete", queue=BOUND[0])]
+    assert judged(True) == []
+    ledger.operations.jobs = [purge(5, verb="delete", queue=BOUND[1])]
+    assert judged(True) == ["B2"]
+
+
+def test_copies_that_their_node_made_are_in_one_batch(ledger: Ledger) -> None:
+    def judged(*batches: tuple[Origin, int]) -> list[str]:
+        return wrongs(operations.split(ledger, History(batches={MESSAGE: set(batches)})))
+
+    assert judged((N1, 5)) == judged((N1, 5), (N2, 6)) == []
+    assert judged((N1, 5), (N1, 6)) == ["B3"]
 
 
 def test_rights_count_as_denied_since_the_definitions_are_the_same() -> None:
@@ -163,3 +181,71 @@ def test_rights_count_as_denied_since_the_definitions_are_the_same() -> None:
         assert found.denied_for("n1", "send") == 0.0
 
     trio.run(judge, clock=MockClock(autojump_threshold=0))
+
+
+MARK = Version(10, 0, N2, 3)
+QUEUE_KEY = Key("queue", DECLARED[0])
+
+
+def test_what_a_deletion_takes_must_be_older_than_it_and_accepted_under_no_later_declaration(ledger: Ledger) -> None:
+    message, operations_ = ledger.sent[MESSAGE], ledger.operations
+    message.at = 3.0
+
+    def judged(had: int = 5, *, written: float = 4.0, under: Version | None = None, is_right: bool = True) -> bool:
+        job = purge(had, verb="delete", queue=DECLARED[0])
+        job.mark = MARK
+        operations_.written = {MARK: written}
+        operations_.under = {} if under is None else {MESSAGE: under}
+        return lifetimes.may_have_taken(operations_, job, message, Dot(N1, 5), are_clocks_right=is_right)
+
+    assert judged() and judged(under=Version(9, 0, N1, 1)) and judged(written=2.0, is_right=False)
+    assert not judged(4) and not judged(written=2.0) and not judged(under=Version(11, 0, N1, 1))
+
+
+def test_nothing_older_than_its_last_deletion_is_left_of_a_queue(ledger: Ledger) -> None:
+    message = ledger.sent[MESSAGE]
+    ledger.operations.given = [given(queue=DECLARED[0])]
+    ledger.operations.written = {MARK: 4.0}
+    deleted, present = (DefinitionTable([Definition(QUEUE_KEY, MARK, text)]) for text in (None, "{}"))
+
+    message.receipted_at = 3.0
+    assert wrongs(lifetimes.left_over(ledger, deleted)) == ["L2"]
+    assert lifetimes.left_over(ledger, present) == lifetimes.left_over(ledger, DefinitionTable()) == []
+    message.receipted_at = 3.9
+    assert lifetimes.left_over(ledger, deleted) == []
+
+
+def test_a_declaration_that_no_operator_made_is_found() -> None:
+    model = DefinitionTable([Definition(QUEUE_KEY, MARK, "{}")])
+
+    def judged(*declaring: Declaring) -> list[str]:
+        return wrongs(lifetimes.resurrected(Operations(written={MARK: 4.0}, declaring=list(declaring)), model))
+
+    assert judged() == judged(Declaring(DECLARED[0], 1.0, 3.0)) == judged(Declaring(DECLARED[1], 1.0, 5.0)) == ["L3"]
+    assert judged(Declaring(DECLARED[0], 1.0, 5.0)) == []
+
+
+def test_the_model_routes_as_amqp_says_and_what_decides_about_one_part_leaves_the_others() -> None:
+    def defined(*rows: tuple[str, str, str]) -> DefinitionTable:
+        exchanges = [("orders", '{"type":"topic","alternate":"rest"}'), ("rest", '{"type":"fanout"}')]
+        exchanges += [("kinds", '{"type":"headers"}'), ("names", '{"type":"direct","alternate":"orders"}')]
+        found = [(Key("exchange", name), text) for name, text in exchanges]
+        for source, key, arguments in rows:
+            text = f'{{"source":"{source}","queue":"{QUEUE}","key":"{key}","arguments":{arguments}}}'
+            found.append((Key("binding", f"{source} {key} {arguments}"), text))
+        return DefinitionTable([Definition(key, Version(1, 0, N1, at), text) for at, (key, text) in enumerate(found)])
+
+    def goes(destination: str, *rows: tuple[str, str, str], **headers: str) -> bool:
+        return bool(queues_of(defined(*rows), destination, headers))
+
+    assert goes("/topic/source", ("/topic/source.#", "", "{}")) and not goes("/topic/t", ("/topic/source.#", "", "{}"))
+    assert goes("/exchange/orders/eu.new", ("/exchange/orders", "eu.*", "{}"))
+    assert not goes("/exchange/orders/eu", ("/exchange/orders", "eu.*", "{}"))
+    assert goes("/exchange/names/x", ("/exchange/rest", "", "{}"))
+    assert goes("/exchange/names/k1", ("/exchange/names", "k1", "{}"))
+    any_of, all_of = '{"x-match":"any","a":"1","b":"2"}', '{"a":"1","b":"2"}'
+    assert goes("/exchange/kinds", ("/exchange/kinds", "", any_of), a="1")
+    assert not goes("/exchange/kinds", ("/exchange/kinds", "", all_of), a="1")
+    assert {part_of(destination) for destination in SENDS} == {"topics", "kinds", "others"}
+    assert len(versions_for(defined(), ("others", BOUND[0]))) == 3
+    assert len(versions_for(defined(), ("kinds", BOUND[0]))) == 1

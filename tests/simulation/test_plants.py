@@ -14,7 +14,7 @@ from tests.simulation.run import simulate
 SEEDS = 60
 """How many a commit may spend on one bug: more than the one that it takes at first, since what a seed draws changes."""
 
-pytestmark = [pytest.mark.simulation, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.simulation, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("planted", [p for p in PLANTS.values() if p.seed is not None], ids=lambda p: p.name)

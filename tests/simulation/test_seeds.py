@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.simulation.plan import Family, draw_plan
+from tests.simulation.plan import draw_plan
 from tests.simulation.run import simulate
 
 CHUNK = 10
@@ -17,9 +17,6 @@ FIRST_SEED = int(os.environ.get("QMQ_FIRST_SEED", "0"))
 CHUNKS = [
     range(start, min(start + CHUNK, FIRST_SEED + SEEDS)) for start in range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK)
 ]
-
-OPERATORS_SHARE = 25
-"""One seed of the family of operators for so many others: these seeds take longer."""
 
 pytestmark = pytest.mark.simulation
 
@@ -32,16 +29,6 @@ def test_a_mesh_keeps_its_promises_whatever_goes_wrong(seeds: range) -> None:
     failed = [report for report in reports if report.wrongs]
     assert not failed, "\n\n".join(map(str, failed))
     assert all(report.receipted for report in reports), "a simulation in which nothing happens proves nothing"
-
-
-@pytest.mark.timeout(300)
-def test_a_mesh_keeps_its_promises_while_operators_change_it() -> None:
-    seeds = range(FIRST_SEED, FIRST_SEED + max(1, SEEDS // OPERATORS_SHARE))
-
-    reports = [simulate(seed, family=Family.OPERATORS) for seed in seeds]
-
-    failed = [report for report in reports if report.wrongs]
-    assert not failed, "\n\n".join(map(str, failed))
 
 
 def test_a_plan_is_drawn_from_its_seed_alone_and_differs_from_others() -> None:

@@ -138,6 +138,13 @@ class Cluster:
         host, port = peer.mesh
         return host, port
 
+    def web_address(self, name: str) -> tuple[str, int]:
+        """Where HTTP clients go."""
+        peer = self.fleet.peers.peer(name)
+        assert peer is not None and peer.http is not None
+        host, port = peer.http
+        return host, port
+
     def at(self, name: str) -> str:
         """`--at` of the command line."""
         return str(self.fleet.nodes[name].address)
@@ -298,6 +305,16 @@ class Cluster:
             return bool(first) and all(other == first for other in others)
 
         eventually(same, lambda: f"nodes {wanted} do not hold the same records: {vectors()}")
+
+    def wait_until_clear(self, names: Sequence[str] | None = None) -> None:
+        """Return once none of `names` (all) has a condition."""
+        wanted = list(names or self.names)
+
+        def found() -> dict[str, Any]:
+            statuses = {name: self.status(name) for name in wanted}
+            return {name: one.get("conditions", "no answer") for name, one in statuses.items()}
+
+        eventually(lambda: not any(found().values()), lambda: f"conditions are left: {found()}")
 
     def log_tails(self) -> list[tuple[str, str]]:
         """The end of every node's log."""

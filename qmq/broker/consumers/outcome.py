@@ -171,8 +171,9 @@ class Outcome:
         self.is_first = False
         # Other answers to the session, ready encoded, told after its receipts; `ending` closes it after them.
         self.frames: list[bytes] = []
-        # The messages that the session sends, for one whose answer names them.
-        self.sent: list[Message] | None = None
+        # What became of each SEND, for a session whose answer names that: its message, or None, and whether it is a
+        # duplicate.
+        self.sent: list[tuple[Message | None, bool]] | None = None
         self.ending = False
         # Whether the receipt of a SUBSCRIBE is among them, which goes before the first message of the subscription.
         self.begins = False

@@ -60,6 +60,7 @@ class ClientState:
 
     `listener` has those of its subscriptions that need no object of their own; None while there are none.
     `held_bytes` is what its transactions hold, `asked_bytes` what its other subscriptions cost.
+    `transaction_frames_max` may raise the limit of that name for a protocol that has one of its own.
     """
 
     __slots__ = (
@@ -71,6 +72,7 @@ class ClientState:
         "key",
         "listener",
         "subscriptions",
+        "transaction_frames_max",
         "transactions",
     )
 
@@ -81,6 +83,7 @@ class ClientState:
         self.listener: LightSubscriptions | None = None
         self.held_bytes = 0
         self.asked_bytes = 0
+        self.transaction_frames_max = 0
         self.transactions: dict[str, list[HeldFrame]] = {}
         self._late: dict[int | str, tuple[int, Subscription]] = {}
         self._late_order: deque[int | str] | None = None

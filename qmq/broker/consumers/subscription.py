@@ -92,6 +92,7 @@ class Subscription:
     __slots__ = (
         "ack",
         "ack_timeout_us",
+        "acknowledged",
         "after_commit",
         "asks",
         "buffer",
@@ -126,6 +127,8 @@ class Subscription:
         self.credit = credit
         self.delivered = 0
         """Messages of a queue or a durable subscription that were sent to it, each time."""
+        self.acknowledged = 0
+        """Those that are settled: by its ACKs, or for `ack:auto` by the node."""
         self.prefix = prefix
         # Most subscriptions to topics never hold anything, and there may be a million: they share an empty mapping.
         self.in_flight: dict[int, Delivery] = NOTHING_IN_FLIGHT

@@ -8,6 +8,7 @@ brokers, `*` for exactly one word and `#` for any number of words). A single `*`
 from enum import IntEnum
 
 from qmq.errors import Refused
+from qmq.routing_names import misplaces_wildcard
 
 DESTINATION_BYTES_MAX = 1024
 """No setting lifts a name above this. Gateways are given the node's own, smaller bound; what was accepted with another
@@ -86,14 +87,8 @@ def is_pattern(destination: str) -> bool:
 
 def check_pattern(destination: str) -> None:
     """Refuse wildcards that mean nothing: anything but a whole word, or one `*` at the very end."""
-    name = destination.partition("/topic/")[2]
-    words = name.split(".")
-    for index, word in enumerate(words):
-        if word in ("*", "#") or not is_pattern(word):
-            continue
-        is_prefix = index == len(words) - 1 and word.endswith("*") and not is_pattern(name[:-1])
-        if not is_prefix:
-            raise Refused(
-                "bad-pattern",
-                "A wildcard is a whole word (* for one word, # for any number), or a single * at the end of the name.",
-            )
+    if misplaces_wildcard(destination.partition("/topic/")[2]):
+        raise Refused(
+            "bad-pattern",
+            "A wildcard is a whole word (* for one word, # for any number), or a single * at the end of the name.",
+        )

@@ -1,6 +1,13 @@
 """How much clients may ask this node to hold, as the rules know it (docs/limits.md has the reasons)."""
 
 from dataclasses import dataclass
+from typing import Final
+
+COPIES_BYTES_MAX: Final = 18 << 20
+"""A message and its copies are one batch, which the storage format bounds."""
+
+COPIES_MAX: Final = 1000
+"""Queues that get a copy of one message: some 5 ms."""
 
 
 @dataclass(frozen=True)

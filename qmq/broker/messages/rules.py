@@ -3,6 +3,7 @@
 One object per policy, shared by all queues under it, and replaced as a whole when the configuration is read again.
 """
 
+from collections.abc import Callable
 from typing import Final, Literal
 
 Overflow = Literal["refuse", "drop-oldest", "drop-newest"]
@@ -14,17 +15,23 @@ REDELIVERY_US_MAX: Final = 60_000_000
 
 
 class QueueRules:
-    """Times in µs, sizes in bytes of bodies; 0 is no bound, `dead_letter` "" means that such messages are dropped.
+    """Times in µs, sizes in bytes of bodies; 0 is no bound.
+
+    `dead_letter` is a queue, or `/exchange/NAME/KEY`, or without key, if the message's own counts. "": dead letters are
+    dropped.
 
     `is_delivery_paused`, `is_acceptance_paused`: no consumer gets a message, or no client may send one, until an
     operator resumes the queue.
     `has_lifetime`: the queue may end when it has no consumer, so changes of its consumers are noted.
+    `check_owner`: asked with the size of a message before it comes in; raises Refused if the user that declared the
+    queue may hold no more. None: there is none.
     `keeps_dropped`: what expires or does not fit goes to the dead letters, too, and not only what consumers refuse.
     """
 
     __slots__ = (
         "ack_timeout_us",
         "bytes_max",
+        "check_owner",
         "dead_letter",
         "delivery_limit",
         "exclusive",
@@ -54,6 +61,7 @@ class QueueRules:
         is_delivery_paused: bool = False,
         is_acceptance_paused: bool = False,
         has_lifetime: bool = False,
+        check_owner: Callable[[int], None] | None = None,
     ) -> None:
         self.messages_max = messages_max
         self.bytes_max = bytes_max
@@ -68,6 +76,7 @@ class QueueRules:
         self.is_delivery_paused = is_delivery_paused
         self.is_acceptance_paused = is_acceptance_paused
         self.has_lifetime = has_lifetime
+        self.check_owner = check_owner
 
     def back_off(self, failures: int) -> int:
         """How long a message waits after its n-th failed delivery, in µs: doubled each time up to the most."""

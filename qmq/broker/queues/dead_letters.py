@@ -4,17 +4,25 @@ One record says both, so however the log is cut a message is in its queue or amo
 never in neither. The letter carries the sender's headers, and in front of them why it is there. What limited the
 message's life (`expires`, `ttl`, `delay`) is left out: it has had its effect. What its new queue gives to messages that
 do not say comes last.
+
+Where the target is an exchange, each queue that its bindings choose gets a letter. What no binding chooses goes to the
+default dead letter queue. Bindings may lead a letter back. So it never goes to the queue that it leaves, nor to one
+that it has left by itself, without a consumer, since a consumer last had it. Headers say which these are.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.messages.rules import DEAD_LETTERS
+from qmq.broker.selectors.properties import properties_of
 from qmq.dots import Dot
 from qmq.errors import Refused
+from qmq.routing_names import PREFIX
 
 REJECTED: Final = "rejected"
 DELIVERY_LIMIT: Final = "delivery-limit"
@@ -22,10 +30,12 @@ EXPIRED: Final = "expired"
 OVERFLOW: Final = "overflow"
 
 _LEFT_OUT = re.compile(
-    rb"^(?:dead-letter-reason|dead-letter-from|dead-letter-id|dead-letter-deliveries"
+    rb"^(?:dead-letter-reason|dead-letter-from|dead-letter-id|dead-letter-deliveries|dead-letter-path"
     rb"|expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY):[^\n]*\n",
     re.MULTILINE,
 )
+_PATH = re.compile(rb"^dead-letter-path:[^\n]*\n", re.MULTILINE)
+"""One line for each queue that a letter has left by itself, since a consumer last had it."""
 
 _STAYS_BEHIND = re.compile(
     rb"^(?:expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY"
@@ -36,12 +46,18 @@ _SOURCE = re.compile(rb"^dead-letter-from:([^\n]*)\n", re.MULTILINE)
 _ESCAPE = re.compile(r"\\[nrc\\]")
 _CHARACTERS = {r"\n": "\n", r"\r": "\r", r"\c": ":", "\\\\": "\\"}
 
-Publish = Callable[[Envelope, bytes, Outcome, str, Dot | None], int]
-"""Accepts a message of this node without asking whether it fits; see `Broker._accept_letter`."""
+Publish = Callable[[Sequence[Envelope], bytes, Outcome, str, Dot | None], int]
+"""Accepts messages of this node without asking whether they fit; see `Broker._accept_letters`."""
+
+Route = Callable[[str, str, Mapping[str, str]], Sequence[str]]
+"""(exchange, routing key, headers) → the queues that its bindings choose, or those of its alternates."""
 
 
-LETTER_OVERHEAD_BYTES: Final = 4096
+LETTER_OVERHEAD_BYTES: Final = 8192
 """More than a letter says of itself, and its record beside it, with the longest names."""
+
+PATH_MAX: Final = 16
+"""Queues that a letter leaves by itself through exchanges, before it goes to the default dead letter queue."""
 
 
 def letter_bytes_of(message: Message) -> int:
@@ -52,25 +68,69 @@ def letter_bytes_of(message: Message) -> int:
 class DeadLetters:
     """See the module's opening."""
 
-    def __init__(self, publish: Publish, defaults_of: Callable[[str], Mapping[str, str]]) -> None:
+    def __init__(self, publish: Publish, defaults_of: Callable[[str], Mapping[str, str]], route: Route) -> None:
         self._publish = publish
         self._defaults_of = defaults_of
+        self._route = route
+        # Queues whose letters are being accepted: a letter can make a full queue drop another message.
+        self._leaving: list[str] = []
 
     def accept(self, message: Message, reason: str, target: str, out: Outcome) -> int:
-        """Put a copy of `message` into the queue `target`.
+        """Put a copy of `message` into the queue `target`, or into those that an exchange leads to (`queues_of`).
 
         Returns the sequence of the record by which `message` itself is settled; 0: it is the caller's to settle.
         """
         envelope = message.envelope
-        headers = b"dead-letter-reason:%b\ndead-letter-from:%b\n%bdead-letter-deliveries:%d\n%b" % (
+        path = _path_line(envelope.destination) if _is_by_itself(reason) and target.startswith(PREFIX) else b""
+        headers = b"dead-letter-reason:%b\ndead-letter-from:%b\n%bdead-letter-deliveries:%d\n%b%b%b" % (
             reason.encode(),
             _escaped(envelope.destination),
             # What never got into its queue has no id.
             b"dead-letter-id:%b\n" % _escaped(message.message_id) if message.sequence else b"",
             max(message.attempts, 0),
+            path,
+            b"".join(_path_of(message)) if _is_by_itself(reason) else b"",
             _LEFT_OUT.sub(b"", envelope.headers),
         )
-        return self._accept(message, target, headers, out)
+        queues = self.queues_of(message, reason, target)
+        self._leaving.append(envelope.destination)
+        try:
+            return self._accept(message, queues, headers, out)
+        finally:
+            self._leaving.pop()
+
+    def queues_of(self, message: Message, reason: str, target: str) -> Sequence[str]:
+        """The queues that get a letter of `message`.
+
+        `target` is a queue, or an exchange with a routing key: `/exchange/NAME/KEY`. Without key, the message's own
+        counts: that of the exchange which it came from, else the name of the queue that it leaves. None if even the
+        default dead letter queue is full of what it leaves: only policies that two sides of a cut made can lead there.
+        """
+        source = message.envelope.destination
+        queues: Sequence[str] = (target,)
+        if target.startswith(PREFIX):
+            sent = properties_of(message.envelope)
+            headers = {**sent, "dead-letter-reason": reason, "dead-letter-from": source}
+            # These are no headers of the sender.
+            del headers["destination"], headers["persistent"]
+            name, has_key, key = target.removeprefix(PREFIX).partition("/")
+            own_key = sent.get("routing-key", source.removeprefix("/queue/"))
+            queues = [one for one in self._route(name, key if has_key else own_key, headers) if one != source]
+            size = letter_bytes_of(message)
+            if len(queues) > COPIES_MAX or len(queues) * size > max(COPIES_BYTES_MAX, size):
+                queues = ()
+        path = _path_of(message) if _is_by_itself(reason) else []
+        if len(path) >= PATH_MAX:
+            queues = ()
+        elif self._leaving or path:
+            queues = [one for one in queues if one not in self._leaving and _path_line(one) not in path]
+        if queues:
+            return queues
+        return () if source == DEAD_LETTERS or DEAD_LETTERS in self._leaving else (DEAD_LETTERS,)
+
+    def letters_bytes_of(self, message: Message, reason: str, target: str) -> int:
+        """What the letters of `message` take at most."""
+        return len(self.queues_of(message, reason, target)) * letter_bytes_of(message)
 
     def move(
         self, message: Message, target: str, due_us: int, expires_us: int, out: Outcome, *, is_redrive: bool
@@ -87,17 +147,20 @@ class DeadLetters:
             headers = b"delay:%d\n%b" % ((due_us - out.now_us) // 1000 + 1, headers)
         if expires_us:
             headers = b"expires:%d\n%b" % (expires_us // 1000, headers)
-        return self._accept(message, target, headers, out)
+        return self._accept(message, (target,), headers, out)
 
-    def _accept(self, message: Message, target: str, headers: bytes, out: Outcome) -> int:
+    def _accept(self, message: Message, queues: Sequence[str], headers: bytes, out: Outcome) -> int:
         envelope = message.envelope
-        for name, value in self._defaults_of(target).items():
-            line = b"%b:" % name.encode()
-            if not headers.startswith(line) and b"\n" + line not in headers:
-                headers += b"%b%b\n" % (line, value.encode())
-        letter = Envelope(target, DestinationKind.QUEUE, headers, envelope.durable)
+        letters: list[Envelope] = []
+        for queue in queues:
+            block = headers
+            for name, value in self._defaults_of(queue).items():
+                line = b"%b:" % name.encode()
+                if not block.startswith(line) and b"\n" + line not in block:
+                    block += b"%b%b\n" % (line, value.encode())
+            letters.append(Envelope(queue, DestinationKind.QUEUE, block, envelope.durable))
         dot = message.dot if message.sequence > 0 else None
-        return self._publish(letter, message.body, out, envelope.destination, dot)
+        return self._publish(letters, message.body, out, envelope.destination, dot)
 
 
 def source_of(message: Message) -> str:
@@ -114,6 +177,20 @@ def source_of(message: Message) -> str:
     except Refused:
         return ""
     return source if is_queue else ""
+
+
+def _is_by_itself(reason: str) -> bool:
+    """Whether a message leaves its queue for this reason without a consumer."""
+    return reason in (EXPIRED, OVERFLOW)
+
+
+def _path_of(message: Message) -> list[bytes]:
+    headers = message.envelope.headers
+    return _PATH.findall(headers) if b"dead-letter-path:" in headers else []
+
+
+def _path_line(queue: str) -> bytes:
+    return b"dead-letter-path:%b\n" % _escaped(queue)
 
 
 def _escaped(text: str) -> bytes:

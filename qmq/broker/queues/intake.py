@@ -44,6 +44,7 @@ class Intake:
             queue is None
             or queue.is_bounded
             or queue.rules.is_acceptance_paused
+            or queue.rules.check_owner is not None
             or envelope.terms is not None
             or self._registry.held
             or not self._registry.serves_own

@@ -2,7 +2,7 @@
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Envelope, Message
-from qmq.broker.queues.dead_letters import OVERFLOW, letter_bytes_of
+from qmq.broker.queues.dead_letters import OVERFLOW
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging import backlog
@@ -45,7 +45,8 @@ class Overflow:
                 queue.load(out)
                 return backlog.has_more(queue) or not queue.is_counted
             if out.letters_left is not None and queue.rules.keeps_dropped:
-                out.letters_left -= letter_bytes_of(oldest)
+                letters = self._redelivery.dead_letters
+                out.letters_left -= letters.letters_bytes_of(oldest, OVERFLOW, queue.rules.dead_letter)
                 if out.letters_left < 0:
                     # One transaction is one batch: until the next message comes the queue is longer than it may be.
                     return True

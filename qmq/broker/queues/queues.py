@@ -11,7 +11,7 @@ from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.rules import QueueRules
-from qmq.broker.queues.dead_letters import DeadLetters, Publish
+from qmq.broker.queues.dead_letters import DeadLetters, Publish, Route
 from qmq.broker.queues.dispatch import expiry
 from qmq.broker.queues.dispatch.prefetch_rounds import PrefetchRounds
 from qmq.broker.queues.dispatch.queue import Queue
@@ -37,6 +37,7 @@ class Queues(QueueRegistry):
         publish: Publish,
         is_disk_full: Callable[[], bool] = lambda: False,
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
+        route: Route = lambda exchange, key, headers: (),
     ) -> None:
         super().__init__(origin, rules_of, dedup)
         # A dead letter is a new message: the space that is left is for settles.
@@ -45,7 +46,7 @@ class Queues(QueueRegistry):
         self.rounds = PrefetchRounds(self)
         self.intake = Intake(self, self.paging)
         self.settlement = Settlement(self, self.paging, self.rounds)
-        self.redelivery = Redelivery(self, self.paging, self.rounds, DeadLetters(publish, defaults_of))
+        self.redelivery = Redelivery(self, self.paging, self.rounds, DeadLetters(publish, defaults_of, route))
         self.overflow = Overflow(self, self.redelivery)
         self.handoff = Handoff(self, self.paging, self.intake, self.settlement)
 

@@ -18,7 +18,6 @@ from qmq.broker.queues.dead_letters import (
     EXPIRED,
     REJECTED,
     DeadLetters,
-    letter_bytes_of,
 )
 from qmq.broker.queues.dispatch.prefetch_rounds import PrefetchRounds
 from qmq.broker.queues.dispatch.queue import Queue
@@ -123,8 +122,7 @@ class Redelivery:
                 else:
                     again.append(message)
             else:
-                reason = REJECTED if why is Back.REJECTED else DELIVERY_LIMIT
-                self._dead_letter(queue, message, reason, target, out)
+                self._dead_letter(queue, message, _reason(why), target, out)
         if again and self._registry.isolated_mode.after is not None:
             again = self._registry.isolated_mode.give_back(queue, again)
         queue.push_back(again)
@@ -179,14 +177,16 @@ class Redelivery:
     # Dead letters and expiry
 
     def letter_bytes(self, delivery: Delivery, why: Back) -> int:
-        """What the dead letter takes that a NACK of `delivery` leads to; 0 where it leads to none here."""
+        """What the dead letters take that a NACK of `delivery` leads to; 0 where it leads to none here."""
         message = delivery.message
         if message.settled or message.owner is not None:
             return 0
         subscription = delivery.subscription
         queue = self._registry.get(subscription.destination)
         state, target = self._fate(queue, max(message.attempts, 0) + 1, why, subscription.asks)
-        return letter_bytes_of(message) if state is MessageState.DEAD and target else 0
+        if state is not MessageState.DEAD or not target:
+            return 0
+        return self.dead_letters.letters_bytes_of(message, _reason(why), target)
 
     def _dead_letter(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
         """An own message that no consumer has is settled; with a `target`, a dead letter is accepted there."""
@@ -268,3 +268,7 @@ class Redelivery:
             queue.delay(message, out.now_us + FULL_PAUSE_US)
             return
         self.drop(queue, message, EXPIRED, out)
+
+
+def _reason(why: Back) -> str:
+    return REJECTED if why is Back.REJECTED else DELIVERY_LIMIT

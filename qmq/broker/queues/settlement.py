@@ -36,6 +36,7 @@ class Settlement:
         in_flight = subscription.in_flight
         own = queue.name
         queue.free += len(deliveries)
+        subscription.acknowledged += len(deliveries)
         if queue.selective is not None:
             queue.selective.finished(deliveries)
         totals = registry.shared.totals

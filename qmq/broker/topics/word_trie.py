@@ -83,14 +83,20 @@ def walk(root: WordNode[T], words: list[str], found: dict[T, None]) -> None:
     for word in words:
         following: dict[WordNode[T], None] = {}
         for node in reached:
+            children = node.children
             if node.takes_any:
                 reach(node, following)
-            child = node.children.get(word)
-            if child is not None:
-                reach(child, following)
-            child = node.children.get("*")
-            if child is not None:
-                reach(child, following)
+            # Most nodes have no `*` and no `#` below them: what is not there costs no call.
+            if word in children:
+                child = children[word]
+                following[child] = None
+                if "#" in child.children:
+                    reach(child.children["#"], following)
+            if "*" in children:
+                child = children["*"]
+                following[child] = None
+                if "#" in child.children:
+                    reach(child.children["#"], following)
         reached = following
     for node in reached:
         if node.values is not None:

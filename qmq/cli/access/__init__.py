@@ -1,1 +1,1 @@
-"""Commands about users and permissions of a mesh."""
+"""Commands about users, permissions and limits of a mesh."""

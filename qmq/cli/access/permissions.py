@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from ...config import name_permission
-from ..admin.definitions import change_headers, change_options, show_change
+from ..admin.definitions import change_headers, change_options, show_change, show_rows
 from ..admin.request import ask
 from ..client import Endpoint
 from ..options import client_options, json_option, together
-from ..output import print_json, printable, table
+from ..output import print_json
 
 row_arguments: Callable[..., Any] = together(
     click.argument("subject"), click.argument("actions"), click.argument("pattern")
@@ -40,10 +40,7 @@ def list_permissions(node: Endpoint, as_json: bool) -> None:
     for value in (one["value"] for one in facts["definitions"]):
         word = "allow" if "allow" in value else "deny"
         rows.append([word, _subject(value), ",".join(value[word]), " ".join(value["destinations"])])
-    heads = ["", "SUBJECT", "ACTIONS", "PATTERN"]
-    click.echo("\n".join(table(heads, [[printable(cell) for cell in row] for row in rows])))
-    if not facts.get("seeded", True):
-        click.echo("qmq: these are from the node file: no permission was changed at run time", err=True)
+    show_rows(facts, "permission", ["", "SUBJECT", "ACTIONS", "PATTERN"], rows)
 
 
 @permissions.command

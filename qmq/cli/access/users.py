@@ -6,16 +6,11 @@ from typing import Any
 
 import click
 
-from ..admin.definitions import change_headers, change_options, show_change
+from ..admin.definitions import CLOSED, change_headers, change_options, show_change, show_rows
 from ..admin.request import ask
 from ..client import Endpoint
 from ..options import client_options, json_option
-from ..output import print_json, printable, table
-
-CLOSED = (
-    "qmq: these are the first users: from now on clients without login are refused, except at listeners with "
-    "anonymous = true. `qmq … --data DIR` on the machine of a node needs no login"
-)
+from ..output import print_json
 
 
 @click.group
@@ -40,9 +35,7 @@ def list_users(node: Endpoint, as_json: bool) -> None:
         print_json({"users": rows, "seeded": facts.get("seeded", True)})
         return
     cells = [[row["name"], "yes" if row["password"] else "no", " ".join(row["groups"])] for row in rows]
-    click.echo("\n".join(table(["USER", "PASSWORD", "GROUPS"], [[printable(cell) for cell in row] for row in cells])))
-    if not facts.get("seeded", True):
-        click.echo("qmq: these are from the node file: no user was changed at run time", err=True)
+    show_rows(facts, "user", ["USER", "PASSWORD", "GROUPS"], cells)
 
 
 @users.command("add")

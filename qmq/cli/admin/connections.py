@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ..client import Endpoint
+from ..listing import PAGE_ROWS
 from ..options import client_options, json_option, rates_option, together
 from ..output import byte_size, print_json, printable, table
 from .request import ask, one_node_option
@@ -26,20 +27,32 @@ named_options: Callable[..., Any] = together(
 @client_options
 @named_options
 @rates_option
+@click.option("--limit", type=click.IntRange(min=1), default=PAGE_ROWS, show_default=True, help="Most rows to show.")
 @json_option
 def connections(
-    node: Endpoint, user: str | None, address: str | None, one_node: bool, rates: int | None, as_json: bool
+    node: Endpoint, user: str | None, address: str | None, one_node: bool, rates: int | None, limit: int, as_json: bool
 ) -> None:
     """List the connections of clients, on all nodes.
 
-    At most 1000 of each node are listed. The ID of a connection is for `qmq kick`.
+    The ID of a connection is for `qmq kick`.
     """
-    facts = ask(node, "connections", [*_headers(user, address, one_node), *_rates(rates)])
+    asked = [*_headers(user, address, one_node), *_rates(rates)]
+    rows: list[dict[str, Any]] = []
+    after: list[tuple[str, str]] = []
+    while True:
+        left = limit - len(rows)
+        facts = ask(node, "connections", [*asked, *after, *([("limit", str(left))] if left < PAGE_ROWS else [])])
+        rows += facts.get("rows", [])
+        after = [("after", str(facts.get("next")))]
+        if not facts.get("next") or len(rows) >= limit:
+            break
+    facts["rows"] = rows
     if as_json:
         print_json(facts)
         return
-    rows = [[*_texts(row, FIELDS), *_bytes(row)] for row in facts.get("rows", [])]
-    click.echo("\n".join(table(HEADS, rows)))
+    click.echo("\n".join(table(HEADS, [[*_texts(row, FIELDS), *_bytes(row)] for row in rows])))
+    if facts.get("next"):
+        click.echo(f"qmq: there are more than {limit}; see --limit", err=True)
     _show_missing(facts)
 
 

@@ -14,6 +14,11 @@ from .request import ask, check_kind
 
 SECRET: Final = "password_hash"
 
+CLOSED: Final = (
+    "qmq: these are the first users: from now on clients without login are refused, except at listeners with "
+    "anonymous = true. `qmq … --data DIR` on the machine of a node needs no login"
+)
+
 change_flags: Callable[..., Any] = together(
     click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has the change."),
     click.option("--dry-run", is_flag=True, help="Check everything, and change nothing."),
@@ -33,8 +38,12 @@ def definitions() -> None:
 
 @definitions.command("export")
 @client_options
-def export(node: Endpoint) -> None:
-    """Print all definitions, as a file for `import`."""
+@json_option
+def export(node: Endpoint, as_json: bool) -> None:
+    """Print all definitions, as a file for `import`.
+
+    The file is JSON, with or without --json.
+    """
     click.echo(json.dumps(_export(node), indent=2, ensure_ascii=False))
 
 
@@ -45,9 +54,13 @@ def import_(file: BinaryIO, node: Endpoint, quorum: bool, dry_run: bool, as_json
     """Define what a file contains: all of it or nothing.
 
     FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. What has no counterpart in a
-    file of RabbitMQ is listed. Definitions that the file does not contain stay.
+    file of RabbitMQ is listed, and its users come without passwords. Definitions that the file does not contain stay.
     """
-    facts = ask(node, "definitions/import", change_headers(quorum, dry_run), file.read())
+    data = file.read()
+    closes = "user" in read_document(data)[0] and not ask(node, "definitions/list/user")["definitions"]
+    facts = ask(node, "definitions/import", change_headers(quorum, dry_run), data)
+    if closes:
+        click.echo(CLOSED.replace("from now on", "then") if dry_run else CLOSED, err=True)
     left_out = facts.get("left_out", [])
     if as_json:
         print_json(facts)
@@ -72,8 +85,8 @@ def diff(file: BinaryIO, node: Endpoint, as_json: bool) -> None:
     difference; a line on stderr says why, if `import` would refuse the file.
     """
     data = file.read()
-    wanted, left_out = read_document(data)
     present, _ = read_document(json.dumps(_export(node)).encode())
+    wanted, left_out = read_document(data, present.get("user", {}))
     rows = [
         {"kind": kind, "name": name, **_without_secrets(mesh, in_file)}
         for kind, name, mesh, in_file in differences(present, wanted)
@@ -109,9 +122,7 @@ def list_policies(node: Endpoint, as_json: bool) -> None:
         print_json(facts)
         return
     rows = [[row["name"], " ".join(f"{k}={_text(v)}" for k, v in row["value"].items())] for row in facts["definitions"]]
-    click.echo("\n".join(table(["PATTERN", "VALUES"], [[printable(cell) for cell in row] for row in rows])))
-    if not facts.get("seeded", True):
-        click.echo("qmq: these are from the node file: no policy was changed at run time", err=True)
+    show_rows(facts, "policy", ["PATTERN", "VALUES"], rows)
 
 
 @policies.command("set")
@@ -186,6 +197,13 @@ def read_values(given: tuple[str, ...]) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def show_rows(facts: Mapping[str, Any], kind: str, heads: list[str], rows: list[list[str]]) -> None:
+    """Print the definitions of one kind, and whether they are those of the node file."""
+    click.echo("\n".join(table(heads, [[printable(cell) for cell in row] for row in rows])))
+    if not facts.get("seeded", True):
+        click.echo(f"qmq: these are from the node file: no {kind} was changed at run time", err=True)
 
 
 def show_change(facts: Mapping[str, Any], done: str, dry_run: bool, as_json: bool) -> None:

@@ -43,7 +43,7 @@ def peek(destination: str, node: Endpoint, count: int, as_json: bool) -> None:
 def get(message_id: str, node: Endpoint, as_json: bool) -> None:
     """Show one message, by its message-id.
 
-    A settled message is found as long as the journal of the node has it. Exit code 1 if the node does not have the
+    A settled message is found as long as the journal of any node has it. Exit code 1 if no node that answers has the
     message any more (`unknown-message`).
     """
     _show(ask(node, f"get/{message_id}", []), as_json)
@@ -56,17 +56,18 @@ def get(message_id: str, node: Endpoint, as_json: bool) -> None:
 def trace(message_id: str, node: Endpoint, as_json: bool) -> None:
     """Show what has become of a message.
 
-    Where it was accepted, copied, delivered and settled. The journal of the node is searched, and all nodes are asked
-    what they have of it now. What is not known any more is named. Exit code 1 if nothing is known.
+    Where it was accepted, copied, delivered and settled, and by whom. The journal of the node is searched, and those of
+    the others if that one does not reach back far enough. All nodes are asked what they have of it now. What is not
+    known any more is named. Exit code 1 if nothing is known.
     """
     facts = ask(node, f"trace/{message_id}", [])
     if as_json:
         print_json(facts)
     else:
         for event in facts.get("events", []):
-            more = " ".join(
-                f"{name}={value}" for name, value in event.items() if name not in ("at_us", "event", "node")
-            )
+            said = {name: value for name, value in event.items() if name not in (*SHOWN, "by")}
+            said |= {"by": _connections(event["by"])} if event.get("by") else {}
+            more = " ".join(f"{name}={value}" for name, value in said.items())
             line = f"{_time(event.get('at_us', 0))}  {event.get('event')} on {event.get('node')}  {more}"
             click.echo(printable(line).rstrip())
         for one in facts.get("in_flight", []):
@@ -89,7 +90,15 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
         for name, value in row.get("headers", {}).items():
             click.echo(printable(f"  {name}: {value}"))
         body = row["body"] if "body" in row else f"base64 {row.get('body_base64', '')}"
+        if "body" not in row and "body_base64" not in row:
+            body = f"{row.get('body_bytes')} bytes: ask {row.get('node')} for the body"
         click.echo(f"  {printable(body)}\n")
+
+
+def _connections(by: Any) -> str:
+    """`a/7 ann 10.0.0.1`; of several, one of which it was, with `or` between."""
+    rows = [one for one in by if isinstance(one, dict)] if isinstance(by, list) else []
+    return " or ".join(f"{one.get('connection')} {one.get('user') or '-'} {one.get('address')}" for one in rows)
 
 
 def _time(at_us: int) -> str:

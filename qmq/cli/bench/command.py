@@ -18,7 +18,18 @@ from ...bench.plan import BenchPlan
 from ...bench.progress import SILENT, Live, RunProgress
 from ...bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
 from ...config.address import Address
-from ..options import DEFAULT_AT, FILE, FOLDER, SECONDS, SECONDS_MAX, Number, read_address, read_headers
+from ..client import Login
+from ..options import (
+    DEFAULT_AT,
+    FILE,
+    FOLDER,
+    SECONDS,
+    SECONDS_MAX,
+    Number,
+    login_options,
+    read_address,
+    read_headers,
+)
 from ..output import Failed
 from ..throwaway import NODES_MAX, exit_on_signals
 from .option_rules import COUNTED, KINDS, check_options
@@ -81,8 +92,7 @@ def read_addresses(ctx: click.Context, param: click.Parameter, values: tuple[str
     show_default=True,
     help="mesh with --serve: number of nodes.",
 )
-@click.option("--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name; by default from QMQ_LOGIN.")
-@click.option("--passcode", metavar="TEXT", envvar="QMQ_PASSCODE", help="Password; safer in QMQ_PASSCODE.")
+@login_options
 @click.option(
     "--dialect",
     type=click.Choice(list(DIALECTS)),
@@ -244,8 +254,7 @@ def bench(
     serve: bool,
     serve_in: Path | None,
     nodes: int,
-    login: str | None,
-    passcode: str | None,
+    login: Login,
     dialect: str,
     host: str | None,
     topics: str | None,
@@ -315,6 +324,7 @@ def bench(
     with contextlib.ExitStack() as stack:
         target = Target((at, *others), pids)
         if serve:
+            login = Login()  # Whatever the environment says: nodes of its own know no user.
             for number in (signal.SIGTERM, signal.SIGHUP):
                 stack.callback(signal.signal, number, signal.getsignal(number))
             exit_on_signals()
@@ -341,8 +351,9 @@ def bench(
             at=target.addresses[0],
             others=target.addresses[1:],
             pids=target.pids,
-            login=login,
-            passcode=passcode,
+            login=login.name,
+            passcode=login.passcode,
+            tls=login.tls,
             dialect=adapted(
                 DIALECTS[dialect],
                 host=host,

@@ -37,7 +37,8 @@ APPLIES_TO: Mapping[str, Sequence[str]] = {
 KINDS = {"subscriptions": ("topic", "queue"), "mesh": ("topic", "queue", "fanout")}
 """Kinds of destinations, for workloads with a choice."""
 
-OF_THE_TARGET = ("at", "pids", "others", "login", "passcode", "dialect", "host")
+OF_LOGIN = ("login", "passcode", "token_file", "wants_tls", "cafile", "cert", "private_key")
+OF_THE_TARGET = ("at", "pids", "others", *OF_LOGIN, "dialect", "host")
 """Options that say where a broker is and how to speak to it. With --serve, the command knows this itself."""
 
 

@@ -33,6 +33,7 @@ NACKED: Final = frozenset(
     {
         "queue-full",
         "queue-paused",
+        "user-full",
         "disk-full",
         "memory-full",
         "too-few-copies",

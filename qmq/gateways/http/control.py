@@ -18,6 +18,10 @@ SHOWS: Final = frozenset(
         "connections",
         "consumers",
         "links",
+        "overview",
+        "history",
+        "rights",
+        "audit",
         "exchanges",
         "bindings",
         "trace",
@@ -43,7 +47,8 @@ def control_of(request: HttpRequest, destination: str) -> dict[str, str]:
     for name, value in request.query.items():
         if name == "access_token":
             continue
-        if name in NOT_HEADERS:
+        header = name.replace("_", "-")
+        if header in NOT_HEADERS:
             raise HttpRefusal(400, "bad-query", f"The query has no {name!r}.")
-        headers[name.replace("_", "-")] = value
+        headers[header] = value
     return headers

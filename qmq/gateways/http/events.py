@@ -7,6 +7,7 @@ on any node (WHATWG HTML, "Server-sent events"). Messages of topics have no id, 
 import json
 from typing import Final
 
+from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.messages.message import Message
 from qmq.dots import Vector
 from qmq.errors import ProtocolError, Refused
@@ -32,6 +33,11 @@ OPTIONS: Final = {
     "overflow": "overflow",
 }
 """Names in the query → headers of SUBSCRIBE."""
+
+UNKNOWN_ORIGINS_MAX: Final = 32
+"""In the vector of a client, of origins of which this node has nothing: the last ones, which the client heard of last.
+The others ended long ago, or never were, and each event would carry them in its id.
+"""
 
 DATA: Final = b"data: {"
 
@@ -78,6 +84,10 @@ class EventEncoder(NoMessages):
         self._texts = {} if vector is None else {origin: f"{origin}={last}" for origin, last in vector.items()}
         self._has_begun = False
 
+    def listener_prefix(self, listener: LightSubscriptions, topic: str) -> bytes:
+        # Events have no prefix, but an empty one would mean that the client does not hear the topic any more.
+        return HEARTBEAT if topic in listener.ids else b""
+
     def tails(self, messages: list[Message]) -> list[bytes]:
         of = self._data.of
         if self._vector is None:
@@ -109,7 +119,9 @@ class EventEncoder(NoMessages):
         self._requests.on_response()
         headers = [("content-type", "text/event-stream"), ("cache-control", "no-store"), *self._requests.cors]
         # Buffering proxies would hold events back.
-        return self._http.begin_stream(200, [*headers, ("x-accel-buffering", "no")]) + HEARTBEAT
+        head = self._http.begin_stream(200, [*headers, ("x-accel-buffering", "no")])
+        # An id by itself is no event, but a client that has got none yet continues there.
+        return head + (HEARTBEAT if not self._texts else b"id: %b\n\n" % ",".join(self._texts.values()).encode())
 
     def response(self, receipt: str, lines: Lines, body: bytes) -> bytes:
         raise AssertionError("a stream makes no control request")
@@ -146,6 +158,8 @@ def subscribe_of(request: HttpRequest, destination: str, now: Vector) -> tuple[F
             raise Refused("bad-query", f"The query from is one of {', '.join(STARTS)}.")
         if after:
             vector = parse_vector(after, "Last-Event-ID")
+            for origin in [one for one in vector if one not in now][:-UNKNOWN_ORIGINS_MAX]:
+                del vector[origin]
         else:
             vector = dict(now) if start == "next" else {}
         headers["qmq-resume"] = ",".join(f"{origin}={last}" for origin, last in vector.items())

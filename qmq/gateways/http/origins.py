@@ -21,7 +21,7 @@ class Origins:
     """The rule of one listener. `hosts` None accepts any name: for a port whose clients all log in."""
 
     def __init__(self, hosts: Collection[str] | None, origins: Collection[str]) -> None:
-        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self._hosts = None if hosts is None else frozenset(_in_brackets(host.lower()) for host in hosts)
         self._origins = frozenset(origins)
 
     def check(self, request: HttpRequest) -> Lines:
@@ -45,7 +45,7 @@ class Origins:
         """The headers of the response to OPTIONS of a page that is allowed."""
         asked = request.headers.get("access-control-request-headers", "")
         return (
-            ("access-control-allow-methods", "GET, POST"),
+            ("access-control-allow-methods", "GET, POST, DELETE"),
             ("access-control-allow-headers", asked or "content-type, authorization"),
             ("access-control-max-age", str(PREFLIGHT_SECONDS)),
         )
@@ -61,6 +61,11 @@ def check_type(request: HttpRequest) -> None:
             f"Without a login, a POST needs another content-type than {kind or 'none'}.",
             "A page of any site can send forms. Use application/json or application/octet-stream.",
         )
+
+
+def _in_brackets(host: str) -> str:
+    """As `Host` has it: an IPv6 address is in brackets there."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _has_port(host: str) -> bool:

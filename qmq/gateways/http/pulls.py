@@ -31,9 +31,6 @@ ACKS_MAX: Final = 1000
 
 ACTIONS: Final = ("ack", "nack", "extend")
 
-DONE: Final[Mapping[str, str]] = {"ack": "acknowledged", "nack": "requeued", "extend": "extended"}
-"""Action → the result of a token that is valid."""
-
 EXPIRED: Final = "expired"
 """The message was acknowledged, or its time was over: another consumer may have it."""
 
@@ -85,15 +82,24 @@ class AckRequest(NamedTuple):
     action: str
     requeue: bool
 
+    @property
+    def result(self) -> str:
+        """The result if the token is valid."""
+        if self.action == "nack":
+            return "requeued" if self.requeue else "rejected"
+        return "acknowledged" if self.action == "ack" else "extended"
+
 
 def receive_of(request: HttpRequest) -> Receive:
     """The body of a receive, with its defaults. Raises Refused."""
     body = _object_in(request, ("max", "wait_seconds", "ack_timeout_seconds", "selector"))
     most = body.get("max", 1)
+    if type(most) is float and most.is_integer():
+        most = int(most)  # JSON knows only numbers.
     if type(most) is not int or not 1 <= most <= RECEIVE_MAX:
         raise Refused("bad-body", f"The member max is a number of messages from 1 to {RECEIVE_MAX}.")
     selector = body.get("selector")
-    if selector is not None and not isinstance(selector, str):
+    if selector is not None and not (isinstance(selector, str) and is_unicode(selector)):
         raise Refused("bad-body", "The member selector is text.")
     return Receive(
         most,
@@ -132,6 +138,15 @@ def _token_of(text: str) -> AckToken | None:
         return None
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text from JSON has no surrogate by itself, which no other protocol can carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _object_in(request: HttpRequest, names: tuple[str, ...]) -> dict[str, Any]:
     try:
         body = json.loads(request.body or b"{}")
@@ -162,7 +177,7 @@ class PullEncoder(NoMessages):
         self.refused: ProtocolError | Refused | None = None
 
     def deliveries(self, subscription: Subscription, deliveries: list[Delivery], totals: Totals | None = None) -> bytes:
-        self.received.setdefault(subscription.id, []).extend(deliveries)
+        self.received[subscription.id].extend(deliveries)
         if totals is not None:
             totals.delivered += len(deliveries)
             totals.redelivered += sum([delivery.message.attempts != 0 for delivery in deliveries])

@@ -5,8 +5,8 @@ node writes receipts only then. A session of requests has no subscription, so it
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import disks_of
@@ -14,10 +14,10 @@ from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
 from qmq.gateways.http.messages import NoMessages
 from qmq.wire.http import HttpConnection, HttpRefusal
-from qmq.wire.stomp import Frame
 
 JSON: Final = ("content-type", "application/json")
 COMMON: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+COMPACT: Final = json.JSONEncoder(separators=(",", ":"))
 CHALLENGE: Final = ("www-authenticate", 'Basic realm="qmq", charset="UTF-8"')
 RETRY_AFTER: Final = ("retry-after", "1")
 
@@ -28,6 +28,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "token-expired": 401,
     "user-removed": 401,
     "not-allowed": 403,
+    "bad-csrf": 403,
     "queue-locked": 409,
     "change-under-way": 409,
     "declared-otherwise": 409,
@@ -39,6 +40,9 @@ STATUSES: Final[Mapping[str, int]] = {
     "body-too-large": 413,
     "transaction-too-large": 413,
     "transaction-too-long": 413,
+    "header-line-too-long": 431,
+    "headers-too-large": 431,
+    "too-many-headers": 431,
     "unroutable": 422,
     "queue-full": 429,
     "queue-paused": 429,
@@ -48,6 +52,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "not-caught-up": 503,
     "not-serving": 503,
     "too-few-copies": 503,
+    "schema-missing": 503,
     "log-unreadable": 503,
     "slow-consumer": 503,
     "kicked": 403,
@@ -86,18 +91,18 @@ class HttpEncoder(NoMessages):
         self._http = http
         self.is_due = False
         """A response is due: the request was read."""
-        self.frames: Sequence[Frame] = ()
-        """The SENDs of the request."""
-        self.sent: list[Message] = []
+        self.sent: list[tuple[Message | None, bool]] = []
+        """What became of them; empty where all of them were appended before. See `Outcome`."""
         self.on_response: Callable[[], object] = bool
         """Called when the response is written."""
         self.cors: Lines = ()
         """Headers that let a page of another origin read the response."""
+        self.is_for_page = False
+        """The client is a page that has a form for logins: a browser that is challenged shows its own."""
 
     def begin(self) -> None:
         """A request was read."""
         self.is_due = True
-        self.frames = ()
         self.sent = []
         self.cors = ()
 
@@ -110,7 +115,7 @@ class HttpEncoder(NoMessages):
         lines = [*headers, *COMMON, *self.cors]
         if body is None:
             lines.append(JSON)
-            body = b"" if facts is None else json.dumps(facts, separators=(",", ":")).encode()
+            body = b"" if facts is None else COMPACT.encode(facts).encode()
         return self._http.respond(status, lines, body)
 
     def receipts(self, receipts: list[str], lines: Lines = (), level: int = 0) -> bytes:
@@ -118,31 +123,16 @@ class HttpEncoder(NoMessages):
             return b""
         said = dict(lines)
         copies = int(said["copies"]) if "copies" in said else max(0, 1 + disks_of(level))
-        return self.respond(201, {"messages": self._rows(copies)})
+        return self.respond(201, headers=[JSON], body=b'{"messages":[%b]}' % ",".join(self._rows(copies)).encode())
 
-    def _rows(self, copies: int) -> list[dict[str, Any]]:
-        """One row for each SEND, in order. What is missing among the sent messages was appended before."""
-        rows: list[dict[str, Any]] = []
-        sent = self.sent
-        at = 0
-        for frame in self.frames:
-            if frame.head.command != "SEND":
-                continue
-            row: dict[str, Any] = {"id": None, "copies": copies, "duplicate": True}
-            if at < len(sent) and sent[at].body is frame.body:
-                message = sent[at]
-                row = {
-                    "id": message.message_id,
-                    "copies": copies if message.sequence > 0 else 0,
-                    "duplicate": False,
-                }
-                at += 1
-                # Copies to bound queues follow their message.
-                destination = frame.head.headers["destination"]
-                while at < len(sent) and sent[at].body is frame.body and sent[at].envelope.destination != destination:
-                    at += 1
-            rows.append(row)
-        return rows
+    def _rows(self, copies: int) -> list[str]:
+        """One row for each SEND, in order, as JSON. An id needs no escape."""
+        return [
+            f'{{"id":null,"copies":{copies if is_duplicate else 0},"duplicate":{"true" if is_duplicate else "false"}}}'
+            if message is None
+            else f'{{"id":"{message.message_id}","copies":{copies if message.sequence > 0 else 0},"duplicate":false}}'
+            for message, is_duplicate in self.sent or [(None, True)]
+        ]
 
     def response(self, receipt: str, lines: Lines, body: bytes) -> bytes:
         return self.respond(200, headers=[JSON], body=body)
@@ -156,7 +146,7 @@ class HttpEncoder(NoMessages):
             headers += error.headers
         else:
             status = status_of(error.code)
-        if status == 401:
+        if status == 401 and not self.is_for_page:
             headers.append(CHALLENGE)
         elif status in (429, 503):
             headers.append(RETRY_AFTER)

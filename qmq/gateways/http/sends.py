@@ -1,22 +1,35 @@
 """`POST …/messages`: the body of a request to the SENDs that it stands for.
 
-A request is one message, with its body as it is, or a batch in JSON: an object whose members are `messages`, and
-perhaps `receipt_level`, and no others. `Qmq-Batch: true` or `false` says which of both it is.
+A request is one message, with its body as it is, or a batch. A batch is an object in JSON whose members are `messages`,
+and perhaps `receipt_level`, and no others; or an Avro file. `Qmq-Batch: true` or `false` says which of both it is.
 """
 
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS
+from qmq.gateways.http.avro import AVRO, messages_in
+from qmq.gateways.http.avro_reader import MAGIC
 from qmq.wire.http import HttpRefusal, HttpRequest
-from qmq.wire.stomp import Frame, Head, Version
+from qmq.wire.stomp import Frame, Head, Limits, Version
 
 MESSAGES_MAX: Final = 10_000
 """Of one batch. It is decided and written as a whole."""
+
+CHECKED_BYTES: Final = 1 << 20
+"""In a larger batch the values are counted before it is parsed: 16 MiB of empty lists would take 400 MB."""
+
+NESTED_MAX: Final = 2 * MESSAGES_MAX + 2
+"""Objects and lists: of each message, and its headers."""
+
+VALUES_MAX: Final = 100 * MESSAGES_MAX
+
+TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 TRANSACTION: Final = "http"
 RECEIPT: Final = "http"
@@ -56,21 +69,44 @@ def is_batch(request: HttpRequest) -> bool:
         if said not in ("true", "false"):
             raise HttpRefusal(400, "bad-header", "The header Qmq-Batch is true or false.")
         return said == "true"
-    return _media_type(request) == "application/json" and b'"messages"' in request.body
+    kind = _media_type(request)
+    return (kind == "application/json" and b'"messages"' in request.body) or _is_avro(request)
 
 
-def sends_of(request: HttpRequest, destination: str) -> list[Frame]:
-    """The frames of the request: one SEND, or BEGIN, the SENDs of a batch, and COMMIT. Raises Refused, HttpRefusal."""
+def _is_avro(request: HttpRequest) -> bool:
+    """Whether the body is an Avro file, unless a header says that it is a message by itself."""
+    return _media_type(request) == AVRO and request.body.startswith(MAGIC)
+
+
+def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Frame]:
+    """The frames of the request: one SEND, or BEGIN, the SENDs of a batch, and COMMIT. `limits` are those of STOMP.
+
+    Raises Refused, HttpRefusal.
+    """
     if is_batch(request):
         batch = _batch_of(request)
         if batch is not None:
-            return _frames_of_batch(batch, destination)
+            return _frames_of_batch(batch, destination, limits)
+    return [single_of(request, destination, limits)]
+
+
+def single_of(request: HttpRequest, destination: str, limits: Limits, known: Head | None = None) -> Frame:
+    """The SEND of a request whose body is the message. `known` is that of an earlier request with an equal head, which
+    has the plan of the SEND with it. Raises Refused.
+    """
+    _check_body(request.body, limits)
+    if known is not None:
+        return Frame(known, request.body, RECEIPT)
     headers = _headers_of_request(request, destination)
-    return [Frame(Head("SEND", headers, Version.V12), request.body, RECEIPT)]
+    _check_headers(headers, limits)
+    return Frame(Head("SEND", headers, Version.V12), request.body, RECEIPT)
 
 
 def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     """The batch in the body; None when the body is a message by itself."""
+    if _is_avro(request):
+        return {"messages": messages_in(request.body, MESSAGES_MAX)}
+    _check_values(request.body)
     batch: object = None
     try:
         batch = json.loads(request.body)
@@ -84,7 +120,22 @@ def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     raise Refused("bad-body", 'A batch is {"messages": [{"body": …}, …]} in JSON, with receipt_level if that is asked.')
 
 
-def _frames_of_batch(batch: dict[str, Any], destination: str) -> list[Frame]:
+def _check_values(body: bytes) -> None:
+    """Refuse a large body with more values than a batch may have."""
+    if len(body) <= CHECKED_BYTES or _has_few_values(body) or _has_few_values(TEXT.sub(b"", body)):
+        return
+    raise Refused(
+        "bad-body",
+        f"A batch has at most {VALUES_MAX} values, {NESTED_MAX} of them objects and lists.",
+        "Qmq-Batch: false says that the body is one message.",
+    )
+
+
+def _has_few_values(text: bytes) -> bool:
+    return text.count(b"{") + text.count(b"[") <= NESTED_MAX and text.count(b",") <= VALUES_MAX
+
+
+def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) -> list[Frame]:
     messages = batch["messages"]
     if not 1 <= len(messages) <= MESSAGES_MAX:
         raise Refused("bad-body", f"A batch has 1 to {MESSAGES_MAX} messages.")
@@ -93,15 +144,23 @@ def _frames_of_batch(batch: dict[str, Any], destination: str) -> list[Frame]:
         commit["receipt-level"] = _text("receipt_level", batch["receipt_level"])
     frames = [Frame(Head("BEGIN", {"transaction": TRANSACTION}, Version.V12), b"", None)]
     heads: dict[tuple[tuple[str, str], ...], Head] = {}
+    plain = Head("SEND", {"destination": destination, "transaction": TRANSACTION}, Version.V12)
     for number, message in enumerate(messages):
         try:
+            if isinstance(message, dict) and len(message) == 1 and "body" in message:
+                body = _body("body", message["body"])
+                _check_body(body, limits)
+                frames.append(Frame(plain, body, None))
+                continue
             headers, body = _message_of(message, destination)
+            _check_body(body, limits)
+            key = tuple(headers.items())
+            head = heads.get(key)
+            if head is None:
+                _check_headers(headers, limits)
+                head = heads[key] = Head("SEND", headers, Version.V12)
         except Refused as refused:
             raise Refused(refused.code, f"messages[{number}]: {refused.message}") from None
-        key = tuple(headers.items())
-        head = heads.get(key)
-        if head is None:
-            head = heads[key] = Head("SEND", headers, Version.V12)
         frames.append(Frame(head, body, None))
     frames.append(Frame(Head("COMMIT", commit, Version.V12), b"", RECEIPT))
     return frames
@@ -129,6 +188,8 @@ def _message_of(message: object, destination: str) -> tuple[Headers, bytes]:
 
 
 def _body(name: str, value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
     if not isinstance(value, str):
         raise Refused("bad-body", f"The member {name} is text; other JSON is sent as text, or with its content_type.")
     try:
@@ -168,6 +229,22 @@ def _headers_of_request(request: HttpRequest, destination: str) -> Headers:
 def _check_name(name: str) -> None:
     if not name or name in NOT_HERE:
         raise Refused("bad-header", f"The header {name!r} is the node's own; options have names of their own.")
+
+
+def _check_headers(headers: Headers, limits: Limits) -> None:
+    """Refuse what a STOMP client could not send, and perhaps not read."""
+    sizes = [len(f"{name}:{value}".encode(errors="replace")) for name, value in headers.items()]
+    if len(sizes) > limits.header_count_max:
+        raise Refused("too-many-headers", f"A message has at most {limits.header_count_max} headers.")
+    if max(sizes) > limits.header_line_bytes_max:
+        raise Refused("header-line-too-long", f"A header has at most {limits.header_line_bytes_max} bytes.")
+    if sum(sizes) > limits.header_bytes_max:
+        raise Refused("headers-too-large", f"The headers of a message have at most {limits.header_bytes_max} bytes.")
+
+
+def _check_body(body: bytes, limits: Limits) -> None:
+    if len(body) > limits.body_bytes_max:
+        raise Refused("body-too-large", f"The body of a message has at most {limits.body_bytes_max} bytes.")
 
 
 def _text(name: str, value: object) -> str:

@@ -240,6 +240,7 @@ def _check_fact(kind: int, body: bytes) -> None:
                 check_vector({version.origin: version.sequence})
                 number(version.time_us)
                 number(version.counter)
+                number(version.clock_us)
     else:
         term = unpack_term(kind, body)
         node_name(term.owner)

@@ -77,6 +77,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "retired": Rule(Severity.ERROR, "Do not start this data directory again."),
     "retirement-unconfirmed": Rule(Severity.WARNING, "Check the links of the node that the message names."),
     "returned": Rule(Severity.INFO, ""),
+    "schema-missing": Rule(
+        Severity.ERROR, "Define the schema that the message names, or take it out of the policy (docs/definitions.md)."
+    ),
     "shortage": Rule(Severity.ERROR, "Raise the limit of open files, or close idle clients."),
     "takeover": Rule(Severity.WARNING, "Start the node whose messages are served here."),
     "takeover-failed": Rule(Severity.ERROR, "Free disk space; another node tries meanwhile."),

@@ -25,6 +25,7 @@ from qmq.server.admin.counts import (
     CountsContext,
     Page,
     add_ages,
+    all_subscriber_rows,
     condition_rows,
     destination_rows,
     queue_depth,
@@ -78,6 +79,7 @@ UNDERSTOOD = ", ".join(
         CONDITIONS,
         PAST,
         *(f"{CONTROL}{verb.form}" for verb in VERBS.values()),
+        LIST_SUBSCRIBERS,
         *UNDERSTOOD_DEFINITIONS,
         *(
             f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME"
@@ -112,9 +114,13 @@ class ControlRequest:
         return json.dumps({name: value for name, value in asdict(self).items() if name != "oldest" or value}).encode()
 
     @property
-    def kind(self) -> DestinationKind:
-        return KINDS[self.about[: self.about.index("/", 1) + 1]]
+    def kind(self) -> DestinationKind | None:
+        """None: it is about no kind of destination, or all."""
+        return KINDS.get(self.about[: self.about.find("/", 1) + 1])
 
+
+EVERY = "/"
+"""LIST_SUBSCRIBERS about all destinations."""
 
 KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
 
@@ -241,6 +247,8 @@ def parse_request(destination: str, headers: Mapping[str, str]) -> ControlReques
     """The request that a SEND contains. Raises Refused."""
     if destination in (CONDITIONS, PAST):
         return ControlRequest(CONDITIONS, destination, headers.get("after", ""), _limit(headers))
+    if destination == LIST_SUBSCRIBERS:
+        return ControlRequest(LIST_SUBSCRIBERS, EVERY, headers.get("after", ""), _limit(headers))
     for what, kinds in QUESTIONS.items():
         if not destination.startswith(f"{what}/"):
             continue
@@ -284,7 +292,8 @@ def _makes_sense(request: ControlRequest) -> bool:
         and (
             request.about in (CONDITIONS, PAST)
             if request.what == CONDITIONS
-            else any(request.about.startswith(prefix) for prefix in KINDS) and request.kind in QUESTIONS[request.what]
+            else request.kind in QUESTIONS[request.what]
+            or (request.what == LIST_SUBSCRIBERS and request.about == EVERY)
         )
     )
 
@@ -297,6 +306,7 @@ async def respond_here(context: ControlContext, request: ControlRequest) -> Fact
     if what == COUNT_SUBSCRIBERS:
         return {FACTS[what]: sum(1 for _ in subscribers_of(context, about))}
     if what == LIST:
+        assert request.kind is not None, about
         page = await destination_rows(context, request.kind, about, request.after, request.limit)
         if request.oldest and request.kind is DestinationKind.QUEUE:
             await add_ages(context, page.rows)
@@ -304,6 +314,8 @@ async def respond_here(context: ControlContext, request: ControlRequest) -> Fact
         reported = context.conditions
         found = reported.past() if about == PAST else reported.present()
         page = condition_rows(found, context.settings.name, request.after, request.limit)
+    elif about == EVERY:
+        page = all_subscriber_rows(context, request.after, request.limit)
     else:
         page = subscriber_rows(context, about, request.after, request.limit)
     return _page_facts(FACTS[what], page)
@@ -354,18 +366,18 @@ def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
         for row in facts[name]:
             key = row_key(row)
             if not end or key <= end:
-                merged[key] = _sum(request.kind, merged[key], row) if key in merged else row
+                merged[key] = sum_rows(request.kind, merged[key], row) if key in merged else row
     keys = sorted(merged)
     kept = keys[: request.limit]
     return _with_rows(name, [merged[key] for key in kept], kept[-1] if len(kept) < len(keys) else end)
 
 
-def _sum(kind: DestinationKind, one: Row, other: Row) -> Row:
+def sum_rows(kind: DestinationKind | None, one: Row, other: Row) -> Row:
     """Merge two rows of one destination. Every node has its own copy of a fanout's messages."""
     row = dict(one)
     for name, value in other.items():
         mine = row.setdefault(name, value)
-        if name in one and isinstance(value, int) and isinstance(mine, int):
+        if name in one and isinstance(value, int | float) and isinstance(mine, int | float):
             is_copy = kind is DestinationKind.FANOUT and name in ("messages", "bytes")
             row[name] = max(mine, value) if is_copy or name in (SINCE, OLDEST) else mine + value
     return row

@@ -6,7 +6,7 @@ rows of one page are then filled in on the loop. Each row is correct for the mom
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
@@ -168,6 +168,12 @@ def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[s
     return found[:limit], found[limit - 1] if len(found) > limit else ""
 
 
+async def queue_rows(context: CountsContext, names: list[str]) -> list[Row]:
+    """The rows of these queues, in this order; none for a queue of which nothing is known."""
+    heads = await context.environment.run_blocking(partial(context.served_rows().heads, names, 0))
+    return _queue_rows(context, names, {name: (one.messages, one.body_bytes) for name, one in heads.items()})
+
+
 def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tuple[int, int]]) -> list[Row]:
     queues = context.broker.queues
     lent = Counter(message.envelope.destination for by_dot in queues.owned.lent.values() for message in by_dot.values())
@@ -228,6 +234,30 @@ def subscriber_rows(context: CountsContext, destination: str, after: str, limit:
     return Page(found[:limit], row_key(found[limit - 1]) if len(found) > limit else "")
 
 
+def all_subscriber_rows(context: CountsContext, after: str, limit: int) -> Page:
+    """All subscriptions of this node, in the order of their keys; each with its `destination`."""
+    found: list[Row] = []
+    # Session by session, so that a page of a million subscriptions does not make a million rows.
+    for session in sorted(context.broker.sessions):
+        key = row_key({"node": context.settings.name, "session": session, "id": ""})
+        if len(found) > limit:
+            break
+        if after < key or after.startswith(key):
+            rows = (row for row in _rows_of(context, session) if row_key(row) > after)
+            found += nsmallest(limit + 1 - len(found), rows, key=row_key)
+    return Page(found[:limit], row_key(found[limit - 1]) if len(found) > limit else "")
+
+
+def _rows_of(context: CountsContext, session: int) -> Iterator[Row]:
+    state = context.broker.sessions[session]
+    for subscription in state.subscriptions.values():
+        row = _subscriber_row(context, subscription.destination, subscription)
+        yield {**row, "destination": subscription.destination}
+    if state.listener is not None:
+        for topic in state.listener.ids:
+            yield _subscriber_row(context, topic, state.listener)
+
+
 def _subscriber_row(context: CountsContext, destination: str, subscription: Subscriber) -> Row:
     session = context.sessions.get(subscription.session)
     row: Row = {
@@ -241,9 +271,11 @@ def _subscriber_row(context: CountsContext, destination: str, subscription: Subs
         return {**row, "destination": destination}
     if kind_of(subscription.destination) is DestinationKind.QUEUE:
         row |= {"credit": subscription.credit, "in_flight": len(subscription.in_flight)}
-        return {**row, "delivered": subscription.delivered}
+        return {**row, "delivered": subscription.delivered, "acknowledged": subscription.acknowledged}
     row["destination"] = subscription.destination
-    return row if subscription.durable is None else {**row, "delivered": subscription.delivered}
+    if subscription.durable is None:
+        return row
+    return {**row, "delivered": subscription.delivered, "acknowledged": subscription.acknowledged}
 
 
 def condition_rows(reported: list[dict[str, Any]], node: str, after: str, limit: int) -> Page:

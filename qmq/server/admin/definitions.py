@@ -67,7 +67,7 @@ async def definitions_response(
     if verb == "export" and not rest:
         return _response({"document": document(_lasting(live))})
     if verb == "import" and not rest:
-        values, left_out = read_document(body)
+        values, left_out = read_document(body, live.values("user"))
         changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
         return await change(changes, {"definitions": len(changes), "left_out": left_out})
     if verb == "list" and rest:

@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol
 
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.server.admin.connections import ConnectionsContext, connection_rows, kick
-from qmq.server.admin.messages import MessagesContext, whereabouts
 from qmq.server.definitions.queue_lifetimes import USE, QueueLifetimes
+from qmq.server.inspection.connections import ConnectionsContext, connection_rows, kick
+from qmq.server.inspection.messages import MEMORY_ONLY, MessagesContext, memory_rows_for_peer, whereabouts
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.link_rows import LinksContext, link_rows
 from qmq.server.peers.peer_json import decode_json, facts_of
@@ -47,11 +47,16 @@ async def _whereabouts(context: QueryContext, wanted: Mapping[str, Any]) -> Fact
     return whereabouts(context, wanted)
 
 
+async def _memory_only(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
+    return memory_rows_for_peer(context, wanted)
+
+
 QUERIES: Final[Mapping[str, Callable[[QueryContext, Mapping[str, Any]], Awaitable[Facts]]]] = {
     "connections": _connections,
     "kick": _kick,
     "links": _links,
     "whereabouts": _whereabouts,
+    MEMORY_ONLY: _memory_only,
     USE: _queue_use,
 }
 
@@ -60,6 +65,7 @@ FACTS: Final[Mapping[str, Mapping[str, type]]] = {
     "kick": {"connections": int, "rows": list},
     "links": {"links": int, "rows": list},
     USE: {"queues": dict},
+    MEMORY_ONLY: {"rows": list, "more": bool},
     "whereabouts": {"has_record": bool, "in_flight": list},
 }
 """What the response to each query has at least."""

@@ -1,5 +1,6 @@
 """Turn the operator's settings into rules of broker and gateways: seconds become µs, omitted values get defaults."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -58,7 +59,12 @@ def bound_clients(rules: Rules, limits: LimitSettings) -> None:
 
 
 def rules_under(
-    policy: DestinationPolicy, limits: LimitSettings, paused: Pause = NOT_PAUSED, *, has_lifetime: bool = False
+    policy: DestinationPolicy,
+    limits: LimitSettings,
+    paused: Pause = NOT_PAUSED,
+    *,
+    has_lifetime: bool = False,
+    check_owner: Callable[[int], None] | None = None,
 ) -> QueueRules:
     """The rules of a queue under `policy`."""
     return QueueRules(
@@ -69,12 +75,13 @@ def rules_under(
         delivery_limit=policy.delivery_limit,
         redelivery_us_min=round(policy.redelivery_seconds_min * 1_000_000),
         redelivery_us_max=round(policy.redelivery_seconds_max * 1_000_000),
-        dead_letter=policy.dead_letter,
+        dead_letter=policy.dead_letter_target,
         keeps_dropped=policy.keeps_dropped,
         exclusive=policy.exclusive,
         is_delivery_paused=paused.delivery,
         is_acceptance_paused=paused.acceptance,
         has_lifetime=has_lifetime,
+        check_owner=check_owner,
     )
 
 
@@ -96,6 +103,12 @@ def defaults_under(policy: DestinationPolicy) -> dict[str, str]:
     return defaults
 
 
+class Owners(Protocol):
+    """See `qmq.server.limits.holdings`."""
+
+    def check_of(self, queue: str) -> Callable[[int], None] | None: ...
+
+
 class PolicyContext(Protocol):
     """What policies need of the node."""
 
@@ -103,6 +116,9 @@ class PolicyContext(Protocol):
     limits: LimitSettings
     declared_queues: DeclaredQueues
     paused_queues: PausedQueues
+
+    @property
+    def holdings(self) -> Owners: ...
 
     @property
     def membership(self) -> Membership: ...
@@ -119,6 +135,10 @@ class Policies:
         # Pattern of a policy → the policy and the limits, and the rules made from them.
         self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
 
+    def forget_rules(self) -> None:
+        """What rules are made from has changed otherwise: make them again."""
+        self._rules.clear()
+
     def of(self, destination: str) -> DestinationPolicy:
         """The policy that applies to the destination, and what is declared of it: the one place that finds both."""
         policy = self._context.settings.destinations.policy_of(destination)
@@ -129,7 +149,7 @@ class Policies:
         policy, limits = self.of(destination), self._context.limits
         paused = self._context.paused_queues.of(destination)
         if paused is not None:
-            return rules_under(policy, limits, paused, has_lifetime=self._has_lifetime(destination))
+            return self._rules_under(policy, limits, paused, destination)
         known = self._rules.get(policy.pattern)
         if known is None or known[0] is not policy or known[1] is not limits:
             if len(self._rules) >= CACHED_MAX:
@@ -137,9 +157,16 @@ class Policies:
             known = self._rules[policy.pattern] = (
                 policy,
                 limits,
-                rules_under(policy, limits, has_lifetime=self._has_lifetime(destination)),
+                self._rules_under(policy, limits, NOT_PAUSED, destination),
             )
         return known[2]
+
+    def _rules_under(
+        self, policy: DestinationPolicy, limits: LimitSettings, paused: Pause, destination: str
+    ) -> QueueRules:
+        context = self._context
+        has_lifetime, check_owner = self._has_lifetime(destination), context.holdings.check_of(destination)
+        return rules_under(policy, limits, paused, has_lifetime=has_lifetime, check_owner=check_owner)
 
     def _has_lifetime(self, destination: str) -> bool:
         return self._context.declared_queues.lifetime(destination) is not None

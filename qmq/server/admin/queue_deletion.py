@@ -28,9 +28,12 @@ class QueueDeletionContext(Protocol):
 async def delete_queue(
     context: QueueDeletionContext, queue: str, headers: Mapping[str, str], user: str | None
 ) -> Facts:
-    """Delete `queue` as the request says. Raises Refused if it has consumers, unless the request is forced."""
+    """Delete `queue` as the request says. Raises Refused if it has consumers, unless the request is forced, and
+    if a file locks what is defined of it; then nothing has changed.
+    """
     jobs = context.mesh_jobs
     is_forced, is_dry_run = is_said(headers, "force"), is_said(headers, "dry-run")
+    context.declared_queues.check_deletion(queue)
     is_defined = bool(context.declared_queues.definitions_of(queue))
     job = BulkJob(verb="delete", queue=queue, id=jobs.new_id(), is_dry_run=True, is_forced=is_forced)
     facts = await jobs.everywhere(job)

@@ -24,6 +24,8 @@ EVENTS = "/system/events"
 PEERS = "/system/peers"
 AUDIT = "/system/audit"
 EVENTS_MAX = 1000
+AUDITED_MAX = 500
+"""Events of the audit that are kept for those who come later."""
 
 JSON_TYPE = b"content-type:application/json\n"
 
@@ -42,6 +44,8 @@ class SystemTopics:
         self._node_name = node_name
         self._picture = picture
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
+        self.audited: deque[dict[str, Any]] = deque(maxlen=AUDITED_MAX)
+        """The last events of AUDIT since the start of the node, the oldest first."""
         self._states: dict[str, tuple[str, str]] = {}
         self._unanswered: list[Subscription] = []
         self._noted = Waker()
@@ -56,7 +60,10 @@ class SystemTopics:
 
     def _note(self, destination: str, event: str, facts: Mapping[str, Any]) -> None:
         now_us = self._context.environment.now_us()
-        self._waiting.append((destination, {"event": event, "node": self._node_name, "at_us": now_us, **facts}))
+        row = {"event": event, "node": self._node_name, "at_us": now_us, **facts}
+        self._waiting.append((destination, row))
+        if destination == AUDIT:
+            self.audited.append(row)
         self._noted.wake()
 
     def answer(self, subscriptions: list[Subscription]) -> None:

@@ -15,16 +15,15 @@ from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX
-from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, UNKNOWN, BulkJob, Facts, all_until
-from qmq.server.admin.connections import REASON_CHARS_MAX
+from qmq.server.admin import mesh_messages
+from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, Facts, all_until
+from qmq.server.admin.connection_lists import kick, list_connections, list_links
 from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
-from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
-from qmq.server.admin.messages import get, peek, trace
+from qmq.server.admin.mesh_queries import QueryContext
 from qmq.server.admin.queue_deletion import QueueDeletionContext, delete_queue
 from qmq.server.admin.status import STATUS_BYTES_MAX
 from qmq.server.admin.system import SystemTopics
-from qmq.server.admin.totals import rated
 from qmq.server.definitions.declare import DeclareContext, declare_queue
 from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
@@ -55,8 +54,6 @@ SUBJECTS: Final[Mapping[str, str]] = {
     "bindings": "binding",
 }
 """Verbs that are not about a destination, and the field that says what they are about."""
-COUNT_MAX: Final = 10**12
-PEEK_DEFAULT: Final = 10
 PAUSE_DEFAULT: Final = "delivery"
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "delivery": ("delivery",),
@@ -64,7 +61,6 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "both": ("delivery", "acceptance"),
 }
 """Values of the header `part` of pause and resume."""
-PEEK_MAX: Final = 1000
 
 log = logging.getLogger("qmq.admin")
 
@@ -106,7 +102,7 @@ async def _in_bulk(context: VerbContext, asked: VerbRequest, target: str) -> Fac
         id=jobs.new_id(),
         target=target,
         selector=selector,
-        count=_count(asked.headers),
+        count=asked.messages_max,
         is_dry_run=asked.is_dry_run,
     )
 
@@ -127,15 +123,6 @@ def _check_queue(destination: str, what: str) -> None:
     is_queue = destination.startswith("/queue/") and kind_of(destination) is DestinationKind.QUEUE
     if not is_queue or is_pattern(destination):
         raise Refused("bad-destination", f"{what} names one queue, /queue/NAME.")
-
-
-def _count(headers: Mapping[str, str]) -> int:
-    text = headers.get("count")
-    if text is None:
-        return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= 13 and 1 <= int(text) <= COUNT_MAX):
-        raise Refused("bad-count", f"The header count is a number of messages from 1 to {COUNT_MAX}.")
-    return int(text)
 
 
 async def _pause(context: VerbContext, asked: VerbRequest) -> Facts:
@@ -195,73 +182,6 @@ async def _declare(context: VerbContext, asked: VerbRequest) -> Facts:
     return await declare_queue(context, asked.about, asked.headers, asked.body, asked.principal, asked.session)
 
 
-async def _connections(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await rated(asked.headers, lambda: _ask(context, asked, _named(asked)))
-
-
-async def _links(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await rated(asked.headers, lambda: _ask(context, asked, {}, "links"))
-
-
-async def _kick(context: VerbContext, asked: VerbRequest) -> Facts:
-    wanted = _named(asked)
-    if not wanted:
-        raise Refused("missing-header", "kick names connections: /control/kick/ID, or the header user or address.")
-    reason = asked.headers.get("reason", "no reason given")[:REASON_CHARS_MAX]
-    # Else the client that asks would get no response.
-    but = f"{context.origin.node}/{asked.session}"
-    return await _ask(context, asked, {**wanted, "reason": reason, "but": but, "is_dry_run": asked.is_dry_run})
-
-
-def _named(asked: VerbRequest) -> dict[str, Any]:
-    """The connections that a request names."""
-    wanted = {name: asked.headers[name] for name in ("user", "address") if name in asked.headers}
-    return {**wanted, **({"id": asked.about.removeprefix("/")} if asked.about else {})}
-
-
-async def _ask(
-    context: VerbContext, asked: VerbRequest, wanted: Mapping[str, Any], counted: str = "connections"
-) -> Facts:
-    """Ask one node or all, and put their rows together."""
-    found, missing = await ask_nodes(context, asked.verb, wanted, is_mesh=asked.is_mesh)
-    facts: Facts = {counted: sum([one[counted] for one in found.values()])}
-    facts["rows"] = [row for one in found.values() for row in one["rows"]]
-    if asked.is_mesh:
-        facts |= {"nodes_asked": len(found) + len(missing), "nodes_answered": len(found), "nodes_missing": missing}
-    return facts
-
-
-async def _peek(context: VerbContext, asked: VerbRequest) -> Facts:
-    if is_pattern(asked.about):
-        raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
-    context.queue_lifetimes.used(asked.about)
-    facts = await peek(context, asked.about, min(_count(asked.headers) or PEEK_DEFAULT, PEEK_MAX))
-    is_queue = kind_of(asked.about) is DestinationKind.QUEUE
-    if facts["messages"] or not is_queue or asked.about in context.broker.queues.by_name:
-        return facts
-    return facts if context.declared_queues.definitions_of(asked.about) else {**facts, **UNKNOWN}
-
-
-async def _get(context: VerbContext, asked: VerbRequest) -> Facts:
-    facts = await get(context, asked.about.removeprefix("/"))
-    context.queue_lifetimes.used(str(facts.get("destination")))
-    return facts
-
-
-async def _trace(context: VerbContext, asked: VerbRequest) -> Facts:
-    """What the journal of this node says, and what each node says of the present."""
-    message_id = asked.about.removeprefix("/")
-    facts = await trace(context, message_id)
-    found, missing = await ask_nodes(context, "whereabouts", {"id": message_id}, is_mesh=True)
-    in_flight = [consumer for one in found.values() for consumer in one["in_flight"]]
-    copies = [node for node, one in found.items() if one["has_record"]]
-    unknown = facts.pop("unknown")
-    if not (facts["events"] or facts["messages"] or copies):
-        unknown = ["everything: no node that answered knows this message-id"]
-    unknown += [*(f"copy and deliveries on {node}: no answer" for node in missing)]
-    return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
-
-
 async def _retire(context: VerbContext, asked: VerbRequest) -> Facts:
     name = asked.about.removeprefix("/")
     if is_said(asked.headers, "majority-lost"):
@@ -289,12 +209,12 @@ VERBS: Final[Mapping[str, Verb]] = {
     "unbind": Verb("unbind/queue/NAME", requests.unbind),
     "exchanges": Verb("exchanges", requests.list_exchanges, is_audited=False),
     "bindings": Verb("bindings", requests.list_bindings, is_audited=False),
-    "peek": Verb("peek/queue|topic|fanout/NAME", _peek, is_audited=False),
-    "get": Verb("get/MESSAGE-ID", _get, is_audited=False),
-    "trace": Verb("trace/MESSAGE-ID", _trace, is_audited=False),
-    "connections": Verb("connections", _connections, is_audited=False),
-    "kick": Verb("kick/CONNECTION", _kick),
-    "links": Verb("links", _links, is_audited=False),
+    "peek": Verb("peek/queue|topic|fanout/NAME", mesh_messages.peek, is_audited=False),
+    "get": Verb("get/MESSAGE-ID", mesh_messages.get, is_audited=False),
+    "trace": Verb("trace/MESSAGE-ID", mesh_messages.trace, is_audited=False),
+    "connections": Verb("connections", list_connections, is_audited=False),
+    "kick": Verb("kick/CONNECTION", kick),
+    "links": Verb("links", list_links, is_audited=False),
     "retire": Verb("retire/NODE", _retire),
 }
 

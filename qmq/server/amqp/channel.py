@@ -413,8 +413,8 @@ class AmqpChannel:
         consumer.is_cancelled = True
         out = Outcome(owner.session.id, owner.context.environment.now_us())
         if consumer.needs_ack:
-            for delivery in [one for one in subscription.in_flight.values() if not one.sent]:
-                broker.refuse(delivery, out, Back.RELEASED)
+            unsent = [one for one in subscription.in_flight.values() if not one.sent]
+            broker.queues.redelivery.give_back(unsent, Back.UNSEEN, out)
         if consumer.needs_ack and subscription.in_flight:
             broker.queues.cease(subscription, out)
             self._ceased[consumer.id] = consumer

@@ -162,6 +162,8 @@ class Handshake:
                     session.principal, session.authenticator = grant.principal, grant.authenticator
                     session.user = grant.principal.name
                     self._expires_us = grant.expires_us or 0
+                async with context.admission.turns:
+                    await trio.lowlevel.checkpoint()
         except Refused as refused:
             if not session.finishing:
                 self.refuse(refused, (10, 11), credentials.login)

@@ -53,6 +53,10 @@ class Access:
         """The rights of `principal`; None for a client without login."""
         return self._table.rights_of(ANONYMOUS if principal is None else principal)
 
+    def groups_of(self, principal: Principal) -> frozenset[str]:
+        """All groups of `principal`."""
+        return self._table.groups_of(principal)
+
     def change(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
         """Let these count from now on, also for clients that are connected and their subscriptions. Never waits."""
         had_users = bool(self._users)

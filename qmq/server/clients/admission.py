@@ -5,6 +5,10 @@ is one of the address with the most pending logins: the oldest that is still sil
 password check, it is the newest. So an address that takes all room displaces its own logins and never those of others.
 A login is refused only if no other address has more pending logins than its own.
 
+In a storm of logins, connections arrive faster than their CONNECT frames. So while all places are taken and the oldest
+silent login is young, the node accepts no further connection (`room`). They wait in the kernel, and none that is about
+to log in is dismissed.
+
 A host can use all addresses of an IPv6 /64, so a /64 counts as one address. An IPv4 address counts as itself in every
 notation.
 """
@@ -13,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from ipaddress import IPv6Address, ip_address
 from typing import Final
+
+import trio
 
 from qmq.broker.subscriptions import stopping
 from qmq.config import LimitSettings
@@ -24,17 +30,33 @@ LOCAL_CONNECTIONS_MAX: Final = 100
 """Connections to the Unix socket, above `connections_max`; a node keeps more descriptors than this for itself."""
 
 
+CONNECT_SECONDS: Final = 0.5
+"""Which a connection has for its CONNECT, before another one may take its place."""
+
+LOGINS_AT_ONCE: Final = 8
+"""Logins that begin their sessions before other tasks get a turn: some 3 ms."""
+
+TURNED_AWAY_MIN: Final = 64
+"""Refused connections that get the reason at the same time, also on a full node; see LOCAL_CONNECTIONS_MAX."""
+
+TURNED_AWAY_MAX: Final = 1_000
+"""The same while the node has room for them. Others get the reason if the kernel takes it at once."""
+
+
 class PendingLogin:
-    """One connection. `address` is as it is counted; `is_silent` until the client has sent CONNECT; `is_pending` until
-    CONNECTED or its end; `dismiss` ends it at once.
+    """One connection, since trio time `since`. `address` is as it is counted; `is_silent` until the client has sent
+    CONNECT; `is_pending` until CONNECTED or its end; `dismiss` ends it at once. `carriers` are connections that bring
+    what it sends, and are decided with it.
     """
 
-    __slots__ = ("address", "dismiss", "is_pending", "is_silent")
+    __slots__ = ("address", "carriers", "dismiss", "is_pending", "is_silent", "since")
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, since: float = 0.0) -> None:
         self.address = address
+        self.since = since
         self.is_silent = True
         self.is_pending = True
+        self.carriers: tuple[PendingLogin, ...] = ()
         self.dismiss: Callable[[Refused], None] = lambda why: None
 
 
@@ -51,6 +73,28 @@ class Admission:
         self._closed = False
         self.refusing = 0
         """Refused connections to which the reason is being sent."""
+        self._decided = trio.Event()
+        self.turns = trio.Semaphore(LOGINS_AT_ONCE)
+        """Held over a checkpoint before a login begins its session, so that a storm leaves time for other clients."""
+
+    async def room(self) -> None:
+        """Wait until another login may be pending, or a silent one has had its time. Bounded by CONNECT_SECONDS."""
+        while (at := self._room_at()) > trio.current_time():
+            with trio.move_on_at(at):
+                await self._decided.wait()
+
+    def _room_at(self) -> float:
+        if self._closed or len(self._pending) < self._limits.logins_pending_max:
+            return 0.0
+        oldest = next((login for login in self._pending if login.is_silent), None)
+        return 0.0 if oldest is None else oldest.since + CONNECT_SECONDS
+
+    @property
+    def may_turn_away(self) -> bool:
+        """Whether another refused connection may stay open until its client has read the reason."""
+        if self.refusing < TURNED_AWAY_MIN:
+            return True
+        return self.refusing < TURNED_AWAY_MAX and self._total + self.refusing < self._limits.connections_max
 
     @property
     def pending(self) -> int:
@@ -70,9 +114,9 @@ class Admission:
         if self._closed:
             raise stopping()
 
-    def admit(self, peer_address: str, *, is_local: bool = False) -> PendingLogin:
-        """Count a new connection. May dismiss another login. Raises Refused when there is no room; then nothing is
-        counted.
+    def admit(self, peer_address: str, *, is_local: bool = False, now: float = 0.0) -> PendingLogin:
+        """Count a new connection, at trio time `now`. May dismiss another login. Raises Refused when there is no room;
+        then nothing is counted.
 
         A connection to the Unix socket (`is_local`) has room of its own, because its client is the operator of a node
         that may be full.
@@ -85,7 +129,7 @@ class Admission:
                 raise Refused(
                     "too-many-connections", f"The Unix socket serves at most {LOCAL_CONNECTIONS_MAX} connections."
                 )
-            return self._counted(address)
+            return self._counted(address, now)
         if self._total >= limits.connections_max:
             raise Refused("too-many-connections", f"The node serves at most {limits.connections_max} connections.")
         if self._addresses[address] >= limits.connections_per_address_max:
@@ -103,10 +147,10 @@ class Admission:
             self._make_room(
                 address, iter(self._pending), f"At most {limits.logins_pending_max} clients may be logging in."
             )
-        return self._counted(address)
+        return self._counted(address, now)
 
-    def _counted(self, address: str) -> PendingLogin:
-        login = PendingLogin(address)
+    def _counted(self, address: str, now: float) -> PendingLogin:
+        login = PendingLogin(address, now)
         self._pending[login] = None
         self._pending_addresses[address] += 1
         self._addresses[address] += 1
@@ -132,7 +176,19 @@ class Admission:
         if login.is_pending:
             login.is_pending = False
             del self._pending[login]
+            self._decided.set()
+            self._decided = trio.Event()
             _less(self._pending_addresses, login.address)
+            for carrier in login.carriers:
+                self.decided(carrier)
+            login.carriers = ()
+
+    def decided_with(self, carrier: PendingLogin, login: PendingLogin) -> None:
+        """`carrier` is decided when `login` is."""
+        if login.is_pending:
+            login.carriers += (carrier,)
+        else:
+            self.decided(carrier)
 
     def leave(self, login: PendingLogin) -> None:
         """The connection has ended."""

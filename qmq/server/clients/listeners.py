@@ -1,4 +1,4 @@
-"""Accepting clients. If descriptors or memory are short, accepting slows down, and no connection ends."""
+"""Accepting clients. If descriptors, memory or places for logins are short, accepting slows down."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -16,9 +16,6 @@ ACCEPT_PAUSE_SECONDS = 0.1
 """After the system was short of descriptors or memory."""
 
 REFUSED_FAREWELL_SECONDS = 1.0
-
-TURNED_AWAY_MAX = 64
-"""Refused connections that are sent the reason at the same time; more are just closed."""
 
 
 async def serve_clients(
@@ -61,6 +58,12 @@ async def serve_listener(
                     continue
                 while short:
                     context.clear_condition("shortage", short.pop())
+                try:
+                    if settings is not None:
+                        await context.admission.room()
+                except trio.Cancelled:
+                    pipe.close()
+                    raise
                 _begin(context, nursery, pipe, settings, protocol)
 
 
@@ -72,12 +75,13 @@ def _begin(
     protocol: ClientProtocol,
 ) -> None:
     try:
-        login = context.admission.admit(pipe.peer_address, is_local=listener is None)
+        login = context.admission.admit(pipe.peer_address, is_local=listener is None, now=trio.current_time())
     except Refused as refused:
         context.refusals.note(pipe.peer_address, refused)
-        if context.admission.refusing < TURNED_AWAY_MAX:
+        if context.admission.may_turn_away:
             nursery.start_soon(_turn_away, context.admission, pipe, protocol.refusal(refused))
         else:
+            pipe.send_now(protocol.refusal(refused))
             pipe.close()
         return
     nursery.start_soon(ClientSession(context, pipe, listener, login, protocol).serve)

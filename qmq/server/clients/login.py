@@ -21,6 +21,7 @@ import argon2
 import trio
 
 from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Principal
+from qmq.access.user_limits import UNLIMITED, UserLimits
 from qmq.auth.credentials import CERTIFICATE, USERS, Credentials, Grant
 from qmq.config import LOCAL_ADMINISTRATOR, LimitSettings, ListenerSettings, User
 from qmq.environment import Environment
@@ -50,10 +51,12 @@ class Logins:
         limits: LimitSettings,
         environment: Environment,
         authenticators: Sequence[LoginCheck | None] = (None,),
+        limits_of: Callable[[Principal], UserLimits] = lambda principal: UNLIMITED,
     ) -> None:
         self._authenticators = authenticators
         self._take(users)
         self._limits = limits
+        self._limits_of = limits_of
         self._environment = environment
         self._checks = PasswordChecks()
         self._key = secrets.token_bytes(32)
@@ -89,6 +92,10 @@ class Logins:
     def is_user(self, name: str | None) -> bool:
         """Whether `name` is the name of a user."""
         return name in self._hashes
+
+    def proof_of(self, name: str) -> str | None:
+        """What changes when the passcode of this user changes; None for one without a passcode, or no user."""
+        return self._hashes.get(name)
 
     @property
     def _has_logins(self) -> bool:
@@ -181,13 +188,18 @@ class Logins:
             raise Refused("login-failed", f"The certificate of the client names {many}.")
         return users[0]
 
+    def admit_again(self, grant: Grant) -> Grant:
+        """Count another connection of a login that `check` has granted before. Raises Refused when it has too many."""
+        return self._admit(grant)
+
     def _admit(self, grant: Grant) -> Grant:
         """Count a connection of this principal. Raises Refused when it has too many."""
         login = grant.principal.name
-        if grant is not LOCAL and self._users[login] >= self._limits.connections_per_user_max:
-            raise Refused(
-                "too-many-connections", f"One user has at most {self._limits.connections_per_user_max} connections."
-            )
+        most = self._limits_of(grant.principal).connections_max
+        if most is None:
+            most = self._limits.connections_per_user_max
+        if grant is not LOCAL and most and self._users[login] >= most:
+            raise Refused("too-many-connections", f"The user {login} has at most {most} connections here.")
         self._users[login] += 1
         return grant
 

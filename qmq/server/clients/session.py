@@ -20,12 +20,13 @@ from qmq.config import LimitSettings, ListenerSettings
 from qmq.environment import Environment, Pipe
 from qmq.errors import Refused, StorageError
 from qmq.gateways.encoder import Encoder
-from qmq.server.clients.admission import Admission, PendingLogin
+from qmq.server.clients.admission import Admission, PendingLogin, counted_address
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.traffic import Traffic
+from qmq.server.limits.usage import UNLIMITED_SESSION, ClientUsages
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.contexts import Committing, Reporting
 from qmq.server.runtime.latch import Latch
@@ -46,6 +47,7 @@ class SessionContext(Committing, Reporting, Protocol):
     refusals: Refusals
     memory_budget: MemoryBudget
     traffic: Traffic
+    usages: ClientUsages
     certificates: Certificates
     sessions: "dict[int, ClientSession]"
 
@@ -101,6 +103,7 @@ class ClientSession:
         turn.
         """
         self.buffered_bytes = 0
+        self.allowance = UNLIMITED_SESSION
         self.held_bytes = 0
         """The memory that this session makes the node hold, as `MemoryBudget` counts it."""
         self._context = context
@@ -113,7 +116,7 @@ class ClientSession:
         # The part of `held_bytes` that the client's frames cause, and whether its last read made that grow.
         self._frames_bytes = 0
         self._grows = False
-        self.outbox = ClientOutbox(pipe, self._start, self._grew)
+        self.outbox = ClientOutbox(pipe, self.start, self._grew)
         self.encoder: Encoder
         """How the client is written to; set by the dialogue."""
         self.dialogue = protocol.begin(context, self, pipe, login)
@@ -132,7 +135,8 @@ class ClientSession:
         """Bytes of frames that are with the kernel."""
         return self.outbox.bytes_out
 
-    def _start(self, task: Callable[[], object]) -> None:
+    def start(self, task: Callable[[], object]) -> None:
+        """Run a task in the nursery of the connection."""
         assert self._nursery is not None
         self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
 
@@ -167,8 +171,10 @@ class ClientSession:
     def _grew(self, delta: int) -> None:
         self._context.memory_budget.change(self, delta)
 
-    def _count(self) -> None:
-        """Count the bytes of the client that the node still holds."""
+    def count(self) -> None:
+        """Count the bytes of the client that the node still holds. Called after each read, and when a dialogue keeps
+        many for longer.
+        """
         held = self.dialogue.unfinished_bytes
         if self._client is not None:
             held += self._client.held_bytes + self._client.asked_bytes
@@ -196,6 +202,7 @@ class ClientSession:
         if self._is_open:
             del context.sessions[self.id]
             self._release()
+            context.usages.leave(self.id)
             context.session_ended(self.id)
         # Its deliveries may occupy the node longer than its connection lasted: until then it must not connect again.
         context.after_delivery(self.id, self._give_up_place)
@@ -212,23 +219,43 @@ class ClientSession:
         context = self._context
         self._is_open = True
         context.sessions[self.id] = self
+        address = None if self.listener is None else counted_address(self.peer_address)
+        self.allowance = context.usages.join(self.id, self.principal, address)
         self._client = context.broker.open_session(self.id, context.environment.rng.getrandbits(REPLY_KEY_BITS))
 
     def close_client(self) -> None:
-        """The client begins anew, perhaps with another login: what it has ends, and is requeued."""
+        """The client logs in again, perhaps as another user: what it has ends, and is requeued."""
+        self._is_open = False
+        del self._context.sessions[self.id]
         self._release()
+        self._context.usages.leave(self.id)
+
+    def switch(self, pipe: Pipe, protocol: ClientProtocol, login: PendingLogin) -> None:
+        """From now on the client speaks another protocol, through `pipe`. It has not logged in there.
+
+        Call it within `respond`, when all bytes of the former protocol are with the kernel.
+        """
+        assert not self._is_open and not self.outbox.size
+        self.dialogue.stop()
+        self._pipe = pipe
+        self.outbox.pipe = pipe
+        self.protocol = protocol.name
+        self.dialogue = protocol.begin(self._context, self, pipe, login)
+        self.dialogue.start()
 
     async def _receive_until_end(self) -> None:
         """Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing
         with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
         """
-        pipe, dialogue, context = self._pipe, self.dialogue, self._context
+        context = self._context
         while True:
             if self._grows and context.memory_budget.is_near:
                 self.waits_for_slot = True
                 await context.memory_budget.room()
                 self.waits_for_slot = False
-            data = dialogue.ahead or await pipe.receive_some(READ_BYTES_MAX)
+            # Each time anew: the protocol and the pipe may change.
+            dialogue = self.dialogue
+            data = dialogue.ahead or await self._pipe.receive_some(READ_BYTES_MAX)
             dialogue.ahead = b""
             if not data:
                 return
@@ -238,7 +265,7 @@ class ClientSession:
             dialogue.receive(data)
             del data  # A silent client keeps nothing of its last read in memory.
             await dialogue.respond()
-            self._count()
+            self.count()
 
     async def until_left(self) -> None:
         """Return when the client has ended its half. What it sends meanwhile is kept, up to the size of one read, and

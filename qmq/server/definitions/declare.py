@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
-from qmq.config import QUEUE_KEYS
+from qmq.config import DECLARED_BY, QUEUE_KEYS, is_exchange
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.definitions.declared_queues import DeclaredQueues
@@ -53,18 +53,22 @@ async def declare_queue(
             raise Refused("unknown-destination", f"{queue} is not declared.")
         return {"changed": 0, "value": known}
     value = _value(queue, headers, body)
+    if DECLARED_BY in value:
+        raise Refused("bad-definition", f"queue {queue}: {DECLARED_BY}: must be left out: the node sets it")
     if EXCLUSIVE in value:
         value = _owned(context.exclusive_queues, queue, value, session)
-    dead_letter = value.get("dead_letter")
+    dead_letter, key = value.get("dead_letter"), value.get("dead_letter_routing_key", "*")
     if isinstance(dead_letter, str) and dead_letter:
-        # Else a client could send where it may not, by messages that expire.
-        context.rights_of(principal).check(Action.SEND, dead_letter)
+        # Else a client could send where it may not, by messages that expire: with any key, unless it is fixed.
+        target = f"{dead_letter}/{key}" if is_exchange(dead_letter) else dead_letter
+        context.rights_of(principal).check(Action.SEND, target)
     is_replacing = is_said(headers, "replace")
+    user = None if principal is None else principal.name
     if is_said(headers, "dry-run"):
         is_same = declared.check_same(queue, value, is_replacing=is_replacing)
+        declared.with_owner(queue, value, user)
         return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
     quorum = is_said(headers, "quorum")
-    user = None if principal is None else principal.name
     facts = await declared.declare(queue, value, user, is_replacing=is_replacing, quorum=quorum)
     return {**facts, "value": declared.value_of(queue) or {}}
 

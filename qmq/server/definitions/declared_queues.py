@@ -20,7 +20,17 @@ from pydantic import ValidationError
 from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.binding import Binding
-from qmq.config import DestinationPolicy, NodeSettings, QueueLifetime, join_declared, read_queue
+from qmq.config import (
+    DECLARED_BY,
+    RESERVED_NAMES,
+    DestinationPolicy,
+    NodeSettings,
+    QueueLifetime,
+    join_declared,
+    last_queue,
+    queue_values,
+    read_queue,
+)
 from qmq.definitions.definition import Key, text_of
 from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
@@ -41,7 +51,7 @@ DECLARED_OTHERWISE: Final = "declared-otherwise"
 CACHED_MAX: Final = 16_384
 """Parsed declarations, by their text; at the bound they are forgotten."""
 
-GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_level")
+GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_level", "schema")
 """Keys that change what a SEND or an ACK means: plans of gateways must be made again."""
 
 log = logging.getLogger("qmq.definitions")
@@ -73,8 +83,9 @@ class DeclaredQueues:
 
     names_destinations = True
 
-    def __init__(self, context: DeclaredContext) -> None:
+    def __init__(self, context: DeclaredContext, file: NodeSettings) -> None:
         self._context = context
+        self._read_file(file)
         self.texts: dict[str, str] = {}
         self.on_deleted: Callable[[Iterable[str]], None] = _ignore
         """Called with queues whose declaration was deleted."""
@@ -83,11 +94,13 @@ class DeclaredQueues:
         # Text → what it says as a policy; None for what this version does not understand.
         self._parsed: dict[str, DestinationPolicy | None] = {}
         self._lifetimes: dict[str, QueueLifetime | None] = {}
+        self._owners: dict[str, str] = {}
+        self.check_room: Callable[[str], None] = _allow
+        """Raises Refused when this user may declare no more queues."""
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
-        present = context.definitions.table.present()
-        self.texts.update({one.key.name: one.text for one in present if one.key.kind == KIND and one.text is not None})
         context.definitions.kinds[KIND] = self
+        self.texts.update(self._counting())
 
     def under(self, queue: str, policy: DestinationPolicy) -> DestinationPolicy:
         """What applies to `queue`, where `policy` matches it. Queues with the same of both share one object."""
@@ -125,11 +138,40 @@ class DeclaredQueues:
             self._lifetimes[text] = _lifetime(text)
         return self._lifetimes[text]
 
+    def owner_of(self, queue: str) -> str:
+        """The user that declared the queue first; "": it is not declared, or by none with a name."""
+        text = self.texts.get(queue)
+        if text is None or DECLARED_BY not in text:
+            return ""
+        if text not in self._owners:
+            if len(self._owners) >= CACHED_MAX:
+                self._owners.clear()
+            owner = json.loads(text).get(DECLARED_BY)
+            self._owners[text] = owner if isinstance(owner, str) else ""
+        return self._owners[text]
+
+    def with_owner(self, queue: str, value: Value, user: str | None) -> Value:
+        """The declaration that `user` makes. A queue that is declared keeps the user that it has.
+
+        Raises Refused if this user may declare no more queues.
+        """
+        others = {key: one for key, one in value.items() if key != DECLARED_BY}
+        owner = self.owner_of(queue)
+        if queue not in self.texts and user is not None and user not in RESERVED_NAMES:
+            self.check_room(user)
+            owner = user
+        return {**others, DECLARED_BY: owner} if owner else others
+
     def definitions_of(self, queue: str) -> list[Key]:
         """Everything that is defined of `queue`: its declaration, its pause, and bindings to it."""
-        table = self._context.definitions.table
-        keys = [key for key in (Key(KIND, queue), Key(PAUSE, queue)) if table.get(key) is not None]
+        keys = [Key(KIND, queue)] if queue in self.texts else []
+        pause = Key(PAUSE, queue)
+        keys += [pause] if self._context.definitions.table.get(pause) is not None else []
         return keys + [Key(BINDING, one.name) for one in self._context.routing.bindings() if one.queue == queue]
+
+    def check_deletion(self, queue: str) -> None:
+        """Raises Refused if a definition of `queue` is locked in the node file."""
+        self._context.definitions.check(dict.fromkeys(self.definitions_of(queue)))
 
     async def delete(
         self, queue: str, user: str | None, *, guard: Callable[[], None] | None = None, is_dry_run: bool = False
@@ -155,13 +197,15 @@ class DeclaredQueues:
 
         Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared with other values.
         """
-        key = Key(KIND, queue)
+        changes: dict[Key, Value | None] = {Key(KIND, queue): value}
 
         def guard() -> None:
+            # Here, because another client may declare it while this change waits.
             self.check_same(queue, value, is_replacing=is_replacing)
+            changes[Key(KIND, queue)] = self.with_owner(queue, value, user)
 
         report = await self._context.definitions.change(
-            {key: value}, user, quorum=quorum, guard=guard, is_rewritten=not self._reaches_all()
+            changes, user, quorum=quorum, guard=guard, is_rewritten=not self._reaches_all()
         )
         facts: dict[str, Any] = {"changed": report.changed}
         return facts if report.is_on_majority is None else {**facts, "quorum": report.is_on_majority}
@@ -172,6 +216,9 @@ class DeclaredQueues:
         Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared otherwise.
         """
         new, known = self._checked(queue, value), self.value_of(queue)
+        new.pop(DECLARED_BY, None)
+        if known is not None:
+            known.pop(DECLARED_BY, None)
         if known is None or is_replacing or new == known:
             return new == known
         differing = [
@@ -187,10 +234,24 @@ class DeclaredQueues:
         return {name: None if value is None else self._checked(name, value) for name, value in changes.items()}
 
     def seeds(self) -> Mapping[str, Value]:
-        return {}
+        return self._seeds
+
+    def locked(self) -> Mapping[str, Value]:
+        return self._locked
+
+    def take_up(self, file: NodeSettings) -> None:
+        """The node file says this now."""
+        if file.queues != self._file.queues:
+            self._read_file(file)
+            self.changed([])
 
     def changed(self, names: Collection[str]) -> None:
         context = self._context
+        # What only a file said, or says no more, was deleted by no operator: its messages stay.
+        deleted = names
+        if not names:
+            now = self._counting()
+            names = [name for name in {**self.texts, **now} if self.texts.get(name) != now.get(name)]
         before = [self.texts.get(name, "") for name in names]
         self._take(names)
         texts = [*before, *(self.texts.get(name, "") for name in names)]
@@ -201,15 +262,34 @@ class DeclaredQueues:
         queues = context.broker.queues
         queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
         self.on_changed(names)
-        self.on_deleted([name for name in names if name not in self.texts])
+        self.on_deleted([name for name in deleted if name not in self.texts])
 
     # Inside
 
+    def _read_file(self, file: NodeSettings) -> None:
+        self._file = file
+        self._seeds = {entry.name: queue_values(entry) for entry in file.queues}
+        self._locked = {entry.name: self._seeds[entry.name] for entry in file.queues if entry.locked}
+
+    def _counting(self) -> dict[str, str]:
+        """The declarations that count now."""
+        definitions = self._context.definitions
+        texts: dict[str, str] = {}
+        if definitions.is_seeded(KIND):
+            present = definitions.table.present()
+            texts = {one.key.name: one.text for one in present if one.key.kind == KIND and one.text is not None}
+        file = self._locked if definitions.is_seeded(KIND) else self._seeds
+        return {**texts, **{name: text_of(Key(KIND, name), value) for name, value in file.items()}}
+
     def _take(self, names: Collection[str]) -> None:
-        table = self._context.definitions.table
+        definitions = self._context.definitions
+        file = self._locked if definitions.is_seeded(KIND) else self._seeds
         for name in names:
-            found = table.get(Key(KIND, name))
-            if found is None or found.text is None:
+            key = Key(KIND, name)
+            found = definitions.table.get(key)
+            if name in file:
+                self.texts[name] = text_of(key, file[name])
+            elif found is None or found.text is None:
                 self.texts.pop(name, None)
             else:
                 self.texts[name] = found.text
@@ -251,7 +331,7 @@ class DeclaredQueues:
                 raise Refused(
                     "locked",
                     f"{KIND} {queue}: {name} is {json.dumps(getattr(entry, name))} by the policy {entry.pattern}, "
-                    f"which is locked in the node file of {settings.name}",
+                    f"which is locked in {settings.source}",
                 )
 
     def _check_receipt(self, queue: str, policy: DestinationPolicy) -> None:
@@ -269,7 +349,8 @@ class DeclaredQueues:
         context = self._context
         path = [queue]
         while dead_letter:
-            if not context.settings.destinations.exists(dead_letter) and dead_letter not in self.texts:
+            queue_of_it = last_queue(dead_letter)
+            if not context.settings.destinations.exists(queue_of_it) and queue_of_it not in self.texts:
                 raise Refused(
                     "bad-definition",
                     f"{KIND} {queue}: dead_letter = {dead_letter}: must be declared, because create_on_use is false",
@@ -279,7 +360,7 @@ class DeclaredQueues:
                 raise Refused(
                     "bad-definition", f"{KIND} {queue}: dead_letter: must not form a cycle: {' → '.join(path)}"
                 )
-            dead_letter = context.policy_of(dead_letter).dead_letter
+            dead_letter = context.policy_of(queue_of_it).dead_letter
 
     def _reaches_all(self) -> bool:
         context = self._context
@@ -294,6 +375,10 @@ def _lifetime(text: str) -> QueueLifetime | None:
         return QueueLifetime.model_validate({key: value[key] for key in QueueLifetime.model_fields if key in value})
     except ValidationError:
         return None
+
+
+def _allow(user: str) -> None:
+    """For a node that is not built yet."""
 
 
 def _ignore(queues: Iterable[str]) -> None:

@@ -2,7 +2,8 @@
 
 The tombstone of the declaration carries the deletion. A node that has it drops what it serves of the queue, also one
 that was away. It looks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
-them back. A message counts as older by the clocks of the nodes that accepted and deleted it.
+them back. A message counts as older by the clocks of the nodes that accepted and deleted it. So a node that has not
+heard the one that deleted, since its own start, drops nothing yet.
 
 A queue that is declared again keeps all messages that are not dropped by then: a node waits for a moment, because the
 later declaration may be on its way, and looks again before each page. What was sent after the deletion stays in any
@@ -21,7 +22,7 @@ from qmq.definitions.definition import Definition, Key
 from qmq.errors import Refused
 from qmq.server.definitions.declared_queues import KIND
 from qmq.server.definitions.live import LiveDefinitions
-from qmq.server.runtime.contexts import Engine, Tasks
+from qmq.server.runtime.contexts import Engine, MeshPeers, Tasks
 from qmq.storage.queues.served_rows import ServedRows
 
 PAUSE_SECONDS: Final = 1.0
@@ -52,7 +53,7 @@ class Clock(Protocol):
     in_doubt: bool
 
 
-class DeletedContext(Engine, Tasks, Protocol):
+class DeletedContext(Engine, MeshPeers, Tasks, Protocol):
     """What dropping needs of the node."""
 
     definitions: LiveDefinitions
@@ -105,9 +106,11 @@ class DeletedQueues:
         # A clock in doubt says nothing about which of two is older.
         if context.broker.queues.held or context.clock_check.in_doubt:
             return list(deleted)
+        left = [name for name, deletion in deleted.items() if not self._is_dated(deletion)]
+        for name in left:
+            del deleted[name]
         heads = partial(context.served_rows().heads, list(deleted), 0)
         stored = await context.environment.run_blocking(heads)
-        left: list[str] = []
         for name, deletion in deleted.items():
             head = stored.get(name)
             messages, size = (0, 0) if head is None else (head.messages, head.body_bytes)
@@ -136,12 +139,20 @@ class DeletedQueues:
         return not any(one.envelope.destination == name and covers(one) for one in consumed)
 
     def _deletion(self, name: str) -> Definition | None:
-        """The present tombstone; None if the queue is declared again, or its tombstone is forgotten."""
-        found = self._context.definitions.table.by_key.get(Key(KIND, name))
+        """The present tombstone; None if the queue is declared again, or locked here, or its tombstone is forgotten."""
+        definitions = self._context.definitions
+        if name in definitions.kinds[KIND].locked():
+            return None
+        found = definitions.table.by_key.get(Key(KIND, name))
         return found if found is not None and found.text is None else None
+
+    def _is_dated(self, deletion: Definition) -> bool:
+        """Whether this node knows when the deletion was, by its own clock. Of a node that has left it never will."""
+        context, node = self._context, deletion.version.origin.node
+        return node not in context.peer_names or context.broker.clocks.apart_us(node) is not None
 
     def _is_older(self, deletion: Definition, message: Message) -> bool:
         clocks, version = self._context.broker.clocks, deletion.version
         # When our clock showed the time of the deletion; and what that of the message's node showed then.
-        ours_us = version.time_us + (clocks.apart_us(version.origin.node) or 0)
+        ours_us = version.written_us + (clocks.apart_us(version.origin.node) or 0)
         return message.timestamp_us < clocks.time_at(message.origin.node, ours_us)

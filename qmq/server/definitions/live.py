@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.config import NodeSettings
 from qmq.definitions.definition import NAME_BYTES_MAX, Definition, Key, Version, text_of
 from qmq.definitions.table import DefinitionTable
 from qmq.dots import Vector
@@ -53,6 +54,9 @@ class DefinitionKind(Protocol):
     def seeds(self) -> Mapping[str, Value]:
         """What the files of this node say, for a mesh that has no definitions of this kind."""
 
+    def locked(self) -> Mapping[str, Value]:
+        """Those of the seeds that count on this node for ever, whatever the mesh defines."""
+
     def changed(self, names: Collection[str]) -> None:
         """These definitions have changed, here or on another node. The table has the present ones."""
 
@@ -67,11 +71,13 @@ class SimpleKind:
         *,
         names_destinations: bool = False,
         seeds: Callable[[], Mapping[str, Value]] = dict,
+        locked: Callable[[], Mapping[str, Value]] = dict,
     ) -> None:
         self.names_destinations = names_destinations
         self._check_one = check_one
         self.changed = changed
         self.seeds = seeds
+        self.locked = locked
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         return {name: None if value is None else self._check_one(name, value) for name, value in changes.items()}
@@ -90,6 +96,8 @@ class ChangeReport:
 class DefinitionsContext(Engine, Committing, MeshPeers, Protocol):
     """What definitions need of the node."""
 
+    settings: NodeSettings
+
     @property
     def system(self) -> Noting: ...
 
@@ -106,6 +114,8 @@ class LiveDefinitions:
         self.kinds: dict[str, DefinitionKind] = {}
         self.fits: list[Callable[[Mapping[Key, Value | None]], None]] = []
         """Checks of all changes of a request together, for kinds that depend on each other. Each raises Refused."""
+        self.needs: dict[str, str] = {}
+        """Kind → the kind that its definitions name: the seeds of both are written together."""
         self.news: dict[Key, None] = {}
         """Keys that have changed since the last `publish`."""
         self.unrecorded: dict[Key, Version] = {}
@@ -132,7 +142,9 @@ class LiveDefinitions:
             guard()
         checked = self.check(changes)
         out = Outcome(now_us=context.environment.now_us())
-        for kind in {key.kind for key in checked}:
+        for kind in {key.kind: None for key in checked}:
+            if kind in self.needs:
+                self._seed(self.needs[kind], out)
             self._seed(kind, out)
         changed = 0
         for key, value in checked.items():
@@ -163,7 +175,7 @@ class LiveDefinitions:
                 raise Refused("bad-definition", f"{key.kind}: a name has 1 to {NAME_BYTES_MAX} bytes")
             if value is not None:
                 text_of(key, value)  # Before the kind looks at it: no kind expects great depth.
-            if value is None and self.table.get(key) is None and key.name not in self._pending_seeds(key.kind):
+            if value is None and self.table.get(key) is None and self.value(key) is None:
                 raise Refused("unknown-definition", f"there is no {key}")
             by_kind.setdefault(key.kind, {})[key.name] = value
         checked = {
@@ -174,16 +186,27 @@ class LiveDefinitions:
         for key, value in checked.items():
             if value is not None:
                 text_of(key, value)
+        self._check_unlocked(checked)
         for check_fit in self.fits:
             check_fit(checked)
         self.table.check_room([*checked, *(Key(kind, name) for kind in by_kind for name in self._pending_seeds(kind))])
         return checked
 
     def values(self, kind: str) -> dict[str, Value]:
-        """The definitions of a kind by name, or its seeds while there are none."""
+        """The definitions of a kind that count on this node, by name."""
         if self.is_seeded(kind):
-            return {one.key.name: one.value or {} for one in self.table.of_kind(kind)}
+            of_mesh = {one.key.name: one.value or {} for one in self.table.of_kind(kind)}
+            return {**of_mesh, **self.kinds[kind].locked()}
         return dict(self.kinds[kind].seeds())
+
+    def value(self, key: Key) -> Value | None:
+        """The same of one; None: there is none."""
+        kind = self.kinds[key.kind]
+        if not self.is_seeded(key.kind):
+            return kind.seeds().get(key.name)
+        locked = kind.locked().get(key.name)
+        found = self.table.get(key) if locked is None else None
+        return locked if found is None else found.value
 
     def is_seeded(self, kind: str) -> bool:
         """Whether the mesh has definitions of this kind, so that files do not count."""
@@ -236,6 +259,14 @@ class LiveDefinitions:
         self._copies_changed.set()
 
     # Inside
+
+    def _check_unlocked(self, changes: Changes) -> None:
+        """Refuse to change what the node file locks. Other nodes may; here the file counts."""
+        for kind in {key.kind: None for key in changes}:
+            locked = self.kinds[kind].locked()
+            for key, value in changes.items() if locked else ():
+                if key.kind == kind and key.name in locked and value != locked[key.name]:
+                    raise Refused("locked", f"{key} is locked: locked = true in {self._context.settings.source}")
 
     def _pending_seeds(self, kind: str) -> Mapping[str, Value]:
         return {} if self.is_seeded(kind) else self.kinds[kind].seeds()

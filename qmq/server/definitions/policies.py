@@ -56,9 +56,11 @@ class PolicyKind:
         self._unfit = ConditionGroup(context, UNFIT)
         self._unreadable: list[str] = []
 
+    def locked(self) -> Mapping[str, Value]:
+        return {policy.pattern: policy_values(policy) for policy in self._locked}
+
     @property
-    def locked(self) -> list[DestinationPolicy]:
-        """The locked entries of the file."""
+    def _locked(self) -> list[DestinationPolicy]:
         return [policy for policy in self._file.destinations.policies if policy.locked]
 
     def fingerprints(self) -> dict[str, str]:
@@ -66,15 +68,9 @@ class PolicyKind:
         destinations = self._file.destinations
         if not self._is_seeded:
             return fingerprints_of(destinations)
-        return {**fingerprints_of(destinations, self.locked), REPLICATED: ""}
+        return {**fingerprints_of(destinations, self._locked), REPLICATED: ""}
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
-        locked = {policy.pattern for policy in self.locked}
-        for name in changes:
-            if name in locked:
-                raise Refused(
-                    "locked", f"policy {name} is locked in the node file of {self._file.name}: locked = true there"
-                )
         try:
             new = {name: read_policy(name, value) for name, value in changes.items() if value is not None}
             most = len(self._context.peer_names)
@@ -116,7 +112,7 @@ class PolicyKind:
 
     def log_without_effect(self, changed: Collection[str]) -> None:
         """Log which of these changed keys of the file have no effect, because the mesh has policies of its own."""
-        locked = {policy.pattern for policy in self.locked}
+        locked = {policy.pattern for policy in self._locked}
         prefix = "destinations.policies["
         for key in changed if self._is_seeded else ():
             pattern = key.removeprefix(prefix).partition("]")[0]
@@ -131,7 +127,7 @@ class PolicyKind:
         """The policies that count, locked ones first, then in the order of their changes."""
         if not self._is_seeded:
             return list(self._file.destinations.policies)
-        chosen = self.locked
+        chosen = self._locked
         names = {policy.pattern for policy in chosen}
         self._unreadable = []
         for one in sorted(self._context.definitions.table.of_kind(KIND), key=lambda one: one.version):

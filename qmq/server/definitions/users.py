@@ -9,7 +9,7 @@ does not exist: users and permissions arrive in any order.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from qmq.config import (
@@ -56,8 +56,10 @@ class UserDefinitions:
         self._context = context
         self._file = file
         kinds = context.definitions.kinds
-        kinds[USER] = SimpleKind(_checked_user, self._changed, seeds=self._user_seeds)
-        kinds[PERMISSION] = SimpleKind(_checked_permission, self._changed, seeds=self._permission_seeds)
+        kinds[USER] = SimpleKind(_checked_user, self._changed, seeds=self._user_seeds, locked=self._locked_users)
+        kinds[PERMISSION] = SimpleKind(
+            _checked_permission, self._changed, seeds=self._permission_seeds, locked=self._locked_permissions
+        )
 
     def join(self, file: NodeSettings) -> NodeSettings:
         """The settings that apply while the node file says `file`."""
@@ -73,15 +75,21 @@ class UserDefinitions:
         """Log which of these changed keys of the file have no effect, because the mesh has users of its own."""
         for kind in (USER, PERMISSION):
             for key in changed if self._context.definitions.is_seeded(kind) else ():
-                if key.startswith(f"{kind}s"):
+                # Of permissions, which the file does not name, the log cannot say which entry has changed.
+                if key.startswith(f"{kind}s") and not any(f"[{name}]" in key for name in self._locked_users()):
                     log.warning("! %s has no effect: the %ss of the mesh apply; see `qmq %ss`", key, kind, kind)
 
     def _user_seeds(self) -> Mapping[str, Value]:
         return {user.name: user_values(user) for user in self._file.users}
 
+    def _locked_users(self) -> Mapping[str, Value]:
+        return {user.name: user_values(user) for user in self._file.users if user.locked}
+
     def _permission_seeds(self) -> Mapping[str, Value]:
-        rows = [one for row in self._file.permissions for one in split_permission(row)]
-        return {permission_name(row): permission_values(row) for row in rows}
+        return _by_name(self._file.permissions)
+
+    def _locked_permissions(self) -> Mapping[str, Value]:
+        return _by_name(row for row in self._file.permissions if row.locked)
 
     def _changed(self, names: Collection[str]) -> None:
         context = self._context
@@ -94,13 +102,17 @@ class UserDefinitions:
 
     def _all(self, kind: str, read: Callable[[str, Value], S]) -> tuple[S, ...]:
         found: list[S] = []
-        for one in self._context.definitions.table.of_kind(kind):
+        for name, value in self._context.definitions.values(kind).items():
             try:
-                found.append(read(one.key.name, one.value or {}))
+                found.append(read(name, value))
             except ConfigError:
                 # Written by a later version of the software.
-                log.warning("! %s is left out: this version cannot read it", one.key)
+                log.warning("! %s %s is left out: this version cannot read it", kind, name)
         return tuple(found)
+
+
+def _by_name(rows: Iterable[PermissionSettings]) -> dict[str, Value]:
+    return {permission_name(one): permission_values(one) for row in rows for one in split_permission(row)}
 
 
 def _checked_user(name: str, value: Value) -> Value:

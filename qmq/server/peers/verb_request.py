@@ -1,11 +1,13 @@
 """The request of an administrative verb, as the functions of all verbs get it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qmq.access.rules import Principal
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
+
+COUNT_MAX: Final = 10**12
 
 
 class VerbRequest(NamedTuple):
@@ -38,3 +40,13 @@ class VerbRequest(NamedTuple):
     def is_dry_run(self) -> bool:
         """Whether the response says what would happen, and nothing changes."""
         return is_said(self.headers, "dry-run")
+
+    @property
+    def messages_max(self) -> int:
+        """At most so many messages; 0: no bound. Raises Refused."""
+        text = self.headers.get("count")
+        if text is None:
+            return 0
+        if not (text.isascii() and text.isdigit() and len(text) <= 13 and 1 <= int(text) <= COUNT_MAX):
+            raise Refused("bad-count", f"The header count is a number of messages from 1 to {COUNT_MAX}.")
+        return int(text)

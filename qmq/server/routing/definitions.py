@@ -5,11 +5,12 @@ exchange, a cycle of alternates, another type. Two sides of a cut can still make
 has no effect on any node, and the condition `bindings-unfit` names it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from qmq.broker.routing.binding import Binding, Exchange, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable, alternate_cycle
+from qmq.config import BindingEntry, ExchangeEntry, NodeSettings
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
@@ -40,19 +41,30 @@ class RoutingContext(Reporting, Protocol):
 class RoutingDefinitions:
     """Exchanges and bindings of the mesh; adds their kinds to the definitions. `table` is live."""
 
-    def __init__(self, context: RoutingContext) -> None:
+    def __init__(self, context: RoutingContext, file: NodeSettings) -> None:
         self._context = context
+        self._read_file(file)
         self.table = RoutingTable()
         self._bindings: dict[str, Binding] = {}
         self._unread: set[str] = set()
         self._unfit = ConditionGroup(context, UNFIT)
         definitions = context.definitions
-        definitions.kinds[EXCHANGE] = SimpleKind(_checked_exchange, self._exchanges_changed)
-        definitions.kinds[BINDING] = SimpleKind(self._checked_binding, self._bindings_changed, names_destinations=True)
+        definitions.kinds[EXCHANGE] = SimpleKind(
+            _checked_exchange,
+            self._exchanges_changed,
+            seeds=lambda: self._seeds[EXCHANGE],
+            locked=lambda: self._locked[EXCHANGE],
+        )
+        definitions.kinds[BINDING] = SimpleKind(
+            self._checked_binding,
+            self._bindings_changed,
+            names_destinations=True,
+            seeds=lambda: self._seeds[BINDING],
+            locked=lambda: self._locked[BINDING],
+        )
+        definitions.needs[BINDING] = EXCHANGE
         definitions.fits.append(self._check_fit)
-        for kind, follow in ((EXCHANGE, self._follow_exchange), (BINDING, self._follow_binding)):
-            for one in definitions.table.of_kind(kind):
-                follow(one.key.name)
+        self._follow_all()
 
     def bindings(self) -> list[Binding]:
         """All bindings, sorted by name."""
@@ -66,23 +78,50 @@ class RoutingDefinitions:
 
     # Changes
 
+    def take_up(self, file: NodeSettings) -> None:
+        """The node file says this now."""
+        if (file.exchanges, file.bindings) != (self._file.exchanges, self._file.bindings):
+            self._read_file(file)
+            self._follow_all()
+            self._changed()
+
+    def _read_file(self, file: NodeSettings) -> None:
+        self._file = file
+        self._seeds = {EXCHANGE: _by_name(file.exchanges), BINDING: _by_name(file.bindings)}
+        self._locked = {
+            EXCHANGE: _by_name(one for one in file.exchanges if one.locked),
+            BINDING: _by_name(one for one in file.bindings if one.locked),
+        }
+
     def _exchanges_changed(self, names: Collection[str]) -> None:
-        for name in names:
-            self._follow_exchange(name)
-        self._changed(names)
+        self._follow(EXCHANGE, names)
+        self._changed()
 
     def _bindings_changed(self, names: Collection[str]) -> None:
-        for name in names:
-            self._follow_binding(name)
-        self._changed(names)
+        self._follow(BINDING, names)
+        self._changed()
 
-    def _changed(self, names: Collection[str]) -> None:
-        if names:
-            self._context.rules.generation += 1
-            self.report()
+    def _changed(self) -> None:
+        self._context.rules.generation += 1
+        self.report()
 
-    def _follow_exchange(self, name: str) -> None:
-        value = self._value(EXCHANGE, name)
+    def _follow_all(self) -> None:
+        self._follow(EXCHANGE, ())
+        self._follow(BINDING, ())
+
+    def _follow(self, kind: str, names: Collection[str]) -> None:
+        """Follow the definitions with these names, or all of the kind without names: those of a file may have become
+        those of the mesh.
+        """
+        definitions = self._context.definitions
+        known = self._bindings if kind == BINDING else self.table.exchanges
+        follow = self._follow_binding if kind == BINDING else self._follow_exchange
+        values = {name: definitions.value(Key(kind, name)) for name in names} if names else definitions.values(kind)
+        for name in values if names else {**known, **values}:
+            if kind == BINDING or not name.startswith(RESERVED):
+                follow(name, values.get(name))
+
+    def _follow_exchange(self, name: str, value: Value | None) -> None:
         try:
             exchange = None if value is None else read_exchange(name, value)
         except Refused:
@@ -96,8 +135,7 @@ class RoutingDefinitions:
         else:
             self.table.put_exchange(exchange)
 
-    def _follow_binding(self, name: str) -> None:
-        value = self._value(BINDING, name)
+    def _follow_binding(self, name: str, value: Value | None) -> None:
         try:
             binding = None if value is None else read_binding(value)
         except Refused:
@@ -111,10 +149,6 @@ class RoutingDefinitions:
         if binding is not None:
             self._bindings[name] = binding
             self.table.add(binding)
-
-    def _value(self, kind: str, name: str) -> Value | None:
-        found = self._context.definitions.table.get(Key(kind, name))
-        return None if found is None else found.value
 
     # Checks
 
@@ -158,6 +192,10 @@ class RoutingDefinitions:
         for other in exchanges.values():
             if other.alternate == name:
                 raise Refused(IN_USE, f"{EXCHANGE} {name} is the alternate of the exchange {other.name}")
+
+
+def _by_name(entries: Iterable[ExchangeEntry] | Iterable[BindingEntry]) -> dict[str, Value]:
+    return {one.name: one.value for one in entries}
 
 
 def _checked_exchange(name: str, value: Value) -> Value:

@@ -22,6 +22,7 @@ from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.paused import Paused, PauseReason
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.refusals import Refusals
+from qmq.server.limits.usage import Allowance, ClientUsages
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.runtime.contexts import Committing
@@ -50,6 +51,7 @@ class FrameContext(Committing, Protocol):
     environment: Environment
     dedup_query: DedupQuery
     refusals: Refusals
+    usages: ClientUsages
 
     @property
     def bound_queues(self) -> BoundChanges: ...
@@ -82,6 +84,8 @@ class LoopSession(Protocol):
     waits_for_slot: bool
     waits_for_change: bool
     leaves_with: Refused | None
+    allowance: Allowance
+    bytes_in: int
 
     def end_in_order(self, why: Refused | None = None) -> None: ...
 
@@ -94,7 +98,7 @@ class LoopSession(Protocol):
 class FrameLoop:
     """`obey` is called with the frames of one read after the other."""
 
-    __slots__ = ("_connection", "_context", "_gateway", "_is_costly", "_session", "sent")
+    __slots__ = ("_connection", "_context", "_gateway", "_is_costly", "_is_portion", "_session", "sent")
 
     def __init__(
         self, context: FrameContext, session: LoopSession, gateway: StompGateway, connection: FrameSource
@@ -105,11 +109,19 @@ class FrameLoop:
         self._connection = connection
         # Whether the last decision lets other tasks select for many fanout subscribers.
         self._is_costly = False
-        self.sent: list[Message] | None = None
-        """Collects the messages of the client, if its answers name them."""
+        self.sent: list[tuple[Message | None, bool]] | None = None
+        """Collects what became of the client's SENDs, if its answers name that; see `Outcome`."""
+        # Whether more frames of the read follow when these are decided.
+        self._is_portion = False
 
-    async def obey(self, frames: list[Frame]) -> None:
-        """Decide the frames of one read. When the gateway pauses, wait for what it names."""
+    async def obey(self, frames: list[Frame], *, is_paid: bool = False) -> None:
+        """Decide the frames of one read. When the gateway pauses, wait for what it names.
+
+        Unless it `is_paid`, wait before for the rates of the client.
+        """
+        if self._session.allowance.is_limited and not is_paid:
+            await self._obey_in_portions(frames)
+            return
         paused = self._decide(frames)
         if paused is None:
             return
@@ -145,6 +157,23 @@ class FrameLoop:
                 if session.ending:
                     return
                 paused = self._decide(left)
+
+    async def _obey_in_portions(self, frames: list[Frame]) -> None:
+        context, session = self._context, self._session
+        is_last = False
+        while not is_last:
+            session.waits_for_slot = True
+            count = await context.usages.portion(session.allowance, frames, session.bytes_in)
+            await context.slot(session.id, asks=only_requests(frames[:count]))
+            session.waits_for_slot = False
+            if session.ending or session.finishing:
+                return
+            is_last = count == len(frames)
+            self._is_portion = not is_last
+            await self.obey(frames[:count], is_paid=True)
+            if self._gateway.ignores or (self._gateway.is_atomic and self._gateway.has_refused):
+                return
+            frames = frames[count:]
 
     async def control(self, headers: Mapping[str, str], body: bytes) -> ControlResponse | Refused:
         """The response to a control request of the client, a SEND with these headers and body; or why there is none."""
@@ -208,7 +237,7 @@ class FrameLoop:
         session = self._session
         out = Outcome(session.id)
         out.sent = self.sent
-        error = self._connection.error
+        error = None if self._is_portion else self._connection.error
         paused: Paused | None = None
         try:
             if frames:

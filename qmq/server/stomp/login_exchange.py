@@ -138,6 +138,8 @@ class LoginExchange:
                     session.principal, session.authenticator = grant.principal, grant.authenticator
                     session.user = grant.principal.name
                     self._expires_us = grant.expires_us or 0
+                async with context.admission.turns:
+                    await trio.lowlevel.checkpoint()
         except (Refused, RemoteProtocolError) as error:
             session.encoder = STOMP_ENCODERS[version]
             if not session.finishing:

@@ -18,10 +18,11 @@ from qmq.access.rules import Principal
 from qmq.broker.consumers.deliveries import find_delivery
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.messages.lifecycle import Back
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.http.pulls import (
-    DONE,
+    ACTIONS,
     EXPIRED,
     UNREACHABLE,
     AckRequest,
@@ -44,7 +45,7 @@ from qmq.server.peers.peer_json import decode_json
 from qmq.server.runtime.contexts import MeshPeers, Tasks
 from qmq.server.runtime.waker import Waker
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
-from qmq.wire.stomp import Version
+from qmq.wire.stomp import Frame, Version
 
 KEY_BITS: Final = 64
 
@@ -108,6 +109,8 @@ class PullDialogue:
         self.changed = Waker()
         self.encoder = session.encoder = PullEncoder(self.changed.wake)
         self.is_started = trio.Event()
+        self.is_stopping = False
+        """The node delivers nothing more: a receive that waits ends with what it has."""
 
     def start(self) -> None:
         self.is_started.set()
@@ -119,7 +122,8 @@ class PullDialogue:
         await trio.lowlevel.checkpoint()
 
     def note_stop(self) -> None:
-        pass
+        self.is_stopping = True
+        self.changed.wake()
 
     def release(self) -> None:
         self.changed.wake()
@@ -177,6 +181,18 @@ class PullSession:
         self.user = session.user
         self.is_left = False
         """Its connection has ended."""
+        self._receiving = trio.CancelScope()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the node has ended it, by a kick or a permission that was taken away."""
+        return self._session.finishing
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether messages wait to be settled."""
+        session = self._context.broker.sessions.get(self.id)
+        return session is not None and any(one.in_flight for one in session.subscriptions.values())
 
     async def start(self) -> None:
         self._context.spawn(self._serve)
@@ -193,22 +209,25 @@ class PullSession:
         """The next messages of a queue, at most as many as are wanted, after at most the time that is allowed.
 
         `until_left` returns when the client has left; then what was received is requeued, as if it had not been sent.
-        Raises Refused.
+        So is what the broker has decided to deliver and the response does not have. Raises Refused.
         """
         self._numbers += 1
         id = f"receive-{self._numbers}"
         self._encoder.received[id] = []
+        received: list[Delivery] = []
         try:
             await self._obey([wanted.subscribe(queue, id)])
             async with trio.open_nursery() as nursery:
+                self._receiving = nursery.cancel_scope
                 nursery.start_soon(self._cancel_when_left, until_left, nursery.cancel_scope)
                 await self._wait_for(id, wanted)
                 nursery.cancel_scope.cancel()
+            if not self.is_left:
+                received = self._encoder.received[id]
         finally:
-            received = self._encoder.received.pop(id, [])
-            self._cease(id)
-        session = self._context.broker.sessions.get(self.id)
-        if session is None:
+            del self._encoder.received[id]
+            self._cease(id, received)
+        if self.id not in self._context.broker.sessions:
             raise self._encoder.refused or Refused("kicked", "The node has ended the session of this connection.")
         # Some may have been taken back meanwhile.
         return [one for one in received if one.tag in self._context.broker.queues.deliveries]
@@ -227,6 +246,8 @@ class PullSession:
         if not received and not wanted.wait_seconds:
             deadline += EMPTY_SECONDS
         while len(received) < wanted.most and self.id in self._context.broker.sessions:
+            if self._dialogue.is_stopping:
+                return
             self._dialogue.changed.clear()
             left = deadline - trio.current_time()
             if received:
@@ -238,44 +259,64 @@ class PullSession:
             if received and len(received) == count:
                 return
 
-    def _cease(self, id: str) -> None:
-        """A receive gets nothing more. It ends when nothing of it is in flight."""
+    def _cease(self, id: str, received: Sequence[Delivery]) -> None:
+        """A receive gets nothing more than it has `received`. It ends when nothing of it is in flight."""
         broker = self._context.broker
         session = broker.sessions.get(self.id)
         subscription = None if session is None else session.subscriptions.get(id)
         if subscription is None:
             return
         out = Outcome(self.id, self._context.environment.now_us())
-        if self.is_left or not subscription.in_flight:
-            broker.subscriptions.unsubscribe(self.id, id, out)
-        else:
-            broker.queues.cease(subscription, out)
+        broker.queues.cease(subscription, out)
+        taken = {one.tag for one in received}
+        # What waits for its commit would come after the response, and be in flight for its whole ack timeout.
+        late = [one for tag, one in subscription.in_flight.items() if tag not in taken]
+        broker.queues.redelivery.give_back(late, Back.UNSEEN, out)
+        if subscription.in_flight:
             self._ceased.add(id)
+        else:
+            broker.subscriptions.unsubscribe(self.id, id, out)
         self._context.submit(out)
 
     async def settle(self, acks: Sequence[tuple[int, AckRequest]]) -> list[str]:
-        """The result of each request, given with the tag of its delivery. Durable, as the policy of the queue says."""
-        results: list[str] = []
-        frames = []
-        for number, (tag, ack) in enumerate(acks):
-            delivery = self._delivery(tag)
-            if delivery is None:
-                results.append(EXPIRED)
-                continue
-            results.append(DONE[ack.action])
-            if ack.action == "extend":
-                self._context.broker.queues.extend(delivery, self._context.environment.now_us())
-                self._context.deadline_timer.decided()
-            else:
-                frames.append(settling(tag, ack, f"ack-{self._numbers}-{number}"))
-                self._numbers += 1
-        if frames:
-            due = {frame.receipt for frame in frames if frame.receipt is not None}
-            self._encoder.receipts_due |= due
-            await self._obey(frames)
-            while self._encoder.receipts_due & due and self.id in self._context.broker.sessions:
-                self._dialogue.changed.clear()
-                await self._dialogue.changed.wait()
+        """The result of each request, given with the tag of its delivery. Durable, as the policy of the queue says.
+
+        A second request to settle the same delivery finds it settled.
+        """
+        results = [EXPIRED] * len(acks)
+        due: dict[str, int] = {}
+        settled: set[int] = set()
+        receipts_due = self._encoder.receipts_due
+        async with self._turn:
+            await self._context.slot(self.id)
+            if self._session.finishing or self._session.ending:
+                return results
+            frames = []
+            self._numbers += 1
+            for number, (tag, ack) in enumerate(acks):
+                delivery = self._delivery(tag)
+                if delivery is None or tag in settled:
+                    continue
+                results[number] = ack.result
+                if ack.action == "extend":
+                    self._context.broker.queues.extend(delivery, self._context.environment.now_us())
+                    self._context.deadline_timer.decided()
+                else:
+                    settled.add(tag)
+                    receipt = f"ack-{self._numbers}-{number}"
+                    frames.append(settling(tag, ack, receipt))
+                    due[receipt] = number
+            receipts_due.update(due)
+            self._encoder.refused = None
+            await self._loop.obey(frames)
+            # Requests of other connections set it, too.
+            refused = self._encoder.refused
+        while not refused and not receipts_due.isdisjoint(due) and not self._session.finishing:
+            self._dialogue.changed.clear()
+            await self._dialogue.changed.wait()
+        for receipt in receipts_due.intersection(due):
+            results[due[receipt]] = UNREACHABLE  # Whether it is recorded is not known.
+            receipts_due.discard(receipt)
         self.reap()
         return results
 
@@ -285,7 +326,7 @@ class PullSession:
         except Refused:
             return None
 
-    async def _obey(self, frames: list[Any]) -> None:
+    async def _obey(self, frames: list[Frame]) -> None:
         """Decide frames, one request at a time. Raises Refused."""
         async with self._turn:
             await self._context.slot(self.id)
@@ -317,6 +358,7 @@ class PullSession:
     def leave(self) -> None:
         """The connection has ended: the session ends when nothing is in flight."""
         self.is_left = True
+        self._receiving.cancel()
         self.reap()
 
     def token(self, delivery: Delivery) -> AckToken:
@@ -386,16 +428,17 @@ class Pulls:
         return results
 
     async def _settle_here(self, acks: Sequence[AckRequest], user: str | None) -> list[str]:
-        by_session: dict[int, list[int]] = defaultdict(list)
+        by_session: dict[PullSession, list[int]] = defaultdict(list)
         for number, ack in enumerate(acks):
             token = ack.token
             session = None if token is None else self._sessions.get(token.session)
             if session is not None and token is not None and session.key == token.key and session.user == user:
-                by_session[session.id].append(number)
+                by_session[session].append(number)
         results = [EXPIRED] * len(acks)
-        for id, numbers in by_session.items():
+        # One of them may end while another is waited for.
+        for session, numbers in by_session.items():
             part = [(token.tag, acks[number]) for number in numbers if (token := acks[number].token) is not None]
-            for number, result in zip(numbers, await self._sessions[id].settle(part), strict=True):
+            for number, result in zip(numbers, await session.settle(part), strict=True):
                 results[number] = result
         return results
 
@@ -424,5 +467,5 @@ class Pulls:
             ]
         except (ValueError, TypeError, KeyError):
             raise Refused("bad-body", "this is no request about deliveries") from None
-        known = [ack if ack.action in DONE else ack._replace(token=None) for ack in acks]
+        known = [ack if ack.action in ACTIONS else ack._replace(token=None) for ack in acks]
         return json.dumps(await self._settle_here(known, user)).encode()

@@ -1,8 +1,9 @@
 """DEFINITION records: one change of a definition, as bytes and back.
 
 The record's destination is empty. Its body is a msgpack map: `kind`, `name`, `value` (canonical JSON text, or nil for
-a tombstone), `version` and `replaced` (nil: nothing), each `[time, counter, node, incarnation, sequence]`. Keys that
-this version does not know are ignored. It counts on every node, whatever node wrote it.
+a tombstone), `version` and `replaced` (nil: nothing), each `[time, counter, node, incarnation, sequence]`, and
+behind it what the writer's clock showed, if that is earlier than the time. Keys that this version does not know are
+ignored. It counts on every node, whatever node wrote it.
 
 Surprising: the version names the change, not the record. A node that got a definition otherwise than by its record
 writes the same change again.
@@ -81,16 +82,22 @@ def version_fields(version: Version | None) -> list[Any] | None:
     """For msgpack and JSON."""
     if version is None:
         return None
-    time_us, counter, origin, sequence = version
-    return [time_us, counter, origin.node, origin.incarnation, sequence]
+    time_us, counter, origin, sequence, clock_us = version
+    return [time_us, counter, origin.node, origin.incarnation, sequence, *((clock_us,) if clock_us else ())]
 
 
 def version_of(fields: Any) -> Version | None:
     """The inverse of `version_fields`. Raises ValueError or TypeError for anything else."""
     if fields is None:
         return None
-    time_us, counter, node, incarnation, sequence = fields
-    numbers = (time_us, counter, sequence, incarnation >> 1)  # An incarnation has 64 bits.
-    if type(node) is not str or not all(type(one) is int and 0 <= one <= NUMBER_MAX for one in numbers):
+    time_us, counter, node, incarnation, sequence, *more = fields
+    (clock_us,) = more or (0,)
+    if (
+        type(node) is not str
+        or not (type(time_us) is type(counter) is type(sequence) is type(incarnation) is type(clock_us) is int)
+        # An incarnation has 64 bits.
+        or not (0 <= time_us <= NUMBER_MAX and 0 <= counter <= NUMBER_MAX and 0 <= clock_us <= NUMBER_MAX)
+        or not (0 <= sequence <= NUMBER_MAX and 0 <= incarnation >> 1 <= NUMBER_MAX)
+    ):
         raise ValueError("not a version")
-    return Version(time_us, counter, Origin(node, incarnation), sequence)
+    return Version(time_us, counter, Origin(node, incarnation), sequence, clock_us)

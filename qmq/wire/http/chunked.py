@@ -93,6 +93,12 @@ class ChunkedBody:
                 f"{CHUNK_BYTES_MEAN} bytes"
             )
 
+    def bound(self, bytes_max: int) -> None:
+        """Lower the bound of the body. Raises HttpRefusal if it has more already."""
+        self._body_bytes_max = min(self._body_bytes_max, bytes_max)
+        if self.held_bytes + self._left > self._body_bytes_max:
+            raise body_too_large(self._body_bytes_max)
+
     def join(self) -> bytes:
         """The whole body."""
         return b"".join(self._parts)

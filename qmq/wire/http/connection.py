@@ -3,8 +3,8 @@
 Requests are handed out one at a time. The bytes of the next request are parsed only after the response to this one was
 made, so responses are in order, and a client that pipelines makes the node hold no more than one read.
 
-Surprising: a head that is equal to the last one of its connection is not parsed again. A program that posts in a loop
-sends the same head each time.
+Surprising: a head that is equal to the last one of its connection is not parsed again, also if its content-length is
+another. A program that posts in a loop sends such heads.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from enum import Enum, auto
 
 from qmq.errors import LocalProtocolError
 from qmq.wire.http.chunked import ChunkedBody
-from qmq.wire.http.head import check_arriving, parse_head
+from qmq.wire.http.head import KnownHead, check_arriving, parse_head
 from qmq.wire.http.limits import HttpLimits
-from qmq.wire.http.refusals import HttpRefusal, bad_request
+from qmq.wire.http.refusals import HttpRefusal, bad_request, body_too_large
 from qmq.wire.http.request import HttpRequest
 from qmq.wire.http.responses import CLOSE, CONTINUE, encode_head
 
@@ -56,7 +56,6 @@ class HttpConnection:
         "_ended",
         "_interim",
         "_known",
-        "_known_head",
         "_limits",
         "_request",
         "_skipped",
@@ -77,9 +76,7 @@ class HttpConnection:
         self._chunked: ChunkedBody | None = None
         self._interim = b""
         self._ended = False
-        self._known_head = b""
-        self._known: HttpRequest | None = None
-        """The request of `_known_head`, without a body."""
+        self._known: KnownHead | None = None
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the client; b"" when it has ended its half. `next_request` parses them.
@@ -113,6 +110,23 @@ class HttpConnection:
             self._state = HttpState.REFUSED
             raise
         return None
+
+    def refuse(self) -> None:
+        """The caller refuses a request of which a part has arrived: one response can be made, and nothing is read."""
+        self._forget()
+        self._state = HttpState.REFUSED
+
+    def bound_body(self, bytes_max: int) -> None:
+        """The body of this request, which is arriving or was handed out, has at most so many bytes.
+
+        Raises HttpRefusal; then the request is due its response, as any other that is refused.
+        """
+        request = self._request
+        assert request is not None
+        if self._chunked is not None:
+            self._chunked.bound(bytes_max)
+        elif self._body_bytes > bytes_max:
+            raise body_too_large(bytes_max)
 
     def interim(self) -> bytes:
         """Bytes to send now, so that the client sends the body; b"" when none are due."""
@@ -162,7 +176,6 @@ class HttpConnection:
             raise LocalProtocolError("no-request", "only a complete request can switch the protocol")
         head = encode_head(101, headers)
         self._request = self._known = None
-        self._known_head = b""
         self._state = HttpState.SWITCHED
         return head
 
@@ -176,6 +189,13 @@ class HttpConnection:
     def head(self) -> HttpRequest | None:
         """The request whose body is arriving, without its body: it can be refused before the body is held."""
         return self._request if self._state is HttpState.BODY else None
+
+    @property
+    def known(self) -> HttpRequest | None:
+        """What stands for the head of the request that was handed out last: the same object for each request whose head
+        differs at most in the content-length, so what follows from the others may be remembered with it. None: nothing.
+        """
+        return None if self._known is None else self._known.request
 
     @property
     def may_receive(self) -> bool:
@@ -221,7 +241,7 @@ class HttpConnection:
     def _forget(self) -> None:
         self._buffer.clear()
         self._request = self._chunked = self._known = None
-        self._known_head = self._interim = b""
+        self._interim = b""
 
     def _take_head(self) -> None:
         buffer, limits = self._buffer, self._limits
@@ -238,22 +258,19 @@ class HttpConnection:
             return
         end += 4
         head = bytes(buffer[:end])
-        known = self._known
-        if known is None or head != self._known_head:
+        request = self._known.parse(head, limits) if self._known is not None else None
+        if request is None:
             check_arriving(buffer, self._checked, end, limits)
-            known = parse_head(head, limits)
-            if end <= REMEMBERED_HEAD_BYTES_MAX:
-                self._known_head, self._known = head, known
-            else:
-                self._known_head, self._known = b"", None
+            request = parse_head(head, limits)
+            self._known = KnownHead(head, request) if end <= REMEMBERED_HEAD_BYTES_MAX else None
         del buffer[:end]
         self._checked = 0
         self._skipped = False
-        self._request = known
-        self._body_bytes = int(known.headers.get("content-length", "0"))
-        if "transfer-encoding" in known.headers:
+        self._request = request
+        self._body_bytes = int(request.headers.get("content-length", "0"))
+        if "transfer-encoding" in request.headers:
             self._chunked = ChunkedBody(limits.body_bytes_max)
-        if known.expects_continue:
+        if request.expects_continue:
             self._interim = CONTINUE
         self._state = HttpState.BODY
 

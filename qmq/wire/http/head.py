@@ -6,6 +6,7 @@ repeated. Nothing that talks to this server needs that, so each of it is refused
 """
 
 import re
+from dataclasses import replace
 
 import h11
 
@@ -20,6 +21,8 @@ ALLOWED = bytes(octet for octet in range(256) if octet in b"\t\r\n" or (octet >=
 """No control characters; CR and LF only together, as `_is_clean` checks."""
 
 LENGTH_NAME = b"\ncontent-length:"
+
+LENGTH_DIGITS_MAX = 20
 
 HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]*)(?::[0-9]{0,5})?")
 
@@ -142,13 +145,49 @@ def _check_framing(head: bytes, headers: dict[str, str], version: str, limits: H
             raise bad_request("transfer-encoding in a request of HTTP/1.0")
     elif "content-length" in headers:
         # h11 has joined equal lengths into one.
-        lower = head.lower()
-        at = lower.find(LENGTH_NAME) + len(LENGTH_NAME)
-        length = lower[at : lower.find(b"\r", at)].strip(b" \t")
-        if not length.isdigit() or lower.find(LENGTH_NAME, at) >= 0:
+        begin, end = length_place(head)
+        if not head[begin:end].isdigit() or head.lower().find(LENGTH_NAME, end) >= 0:
             raise bad_request("content-length must be one number")
+        if int(head[begin:end]) > limits.body_bytes_max:
+            raise body_too_large(limits.body_bytes_max)
+
+
+def length_place(head: bytes) -> tuple[int, int]:
+    """Where the value of the first content-length begins and ends; twice the end of the head if there is none."""
+    at = head.lower().find(LENGTH_NAME)
+    if at < 0:
+        return len(head), len(head)
+    line = head[at + len(LENGTH_NAME) : head.find(b"\r", at)]
+    value = line.lstrip(b" \t")
+    begin = at + len(LENGTH_NAME) + len(line) - len(value)
+    return begin, begin + len(value.rstrip(b" \t"))
+
+
+class KnownHead:
+    """A head that was parsed, and its request. It also stands for every head that differs in the content-length."""
+
+    __slots__ = ("_after", "_before", "_length", "request")
+
+    def __init__(self, head: bytes, request: HttpRequest) -> None:
+        begin, end = length_place(head)
+        self._before = head[:begin]
+        self._length = head[begin:end]
+        self._after = head[end:]
+        self.request = request
+
+    def parse(self, head: bytes, limits: HttpLimits) -> HttpRequest | None:
+        """The request of `head`, or None if it has to be parsed. Raises HttpRefusal."""
+        if not head.startswith(self._before) or not head.endswith(self._after):
+            return None
+        length = head[len(self._before) : len(head) - len(self._after)]
+        if length == self._length:
+            return self.request
+        if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX:
+            return None
         if int(length) > limits.body_bytes_max:
             raise body_too_large(limits.body_bytes_max)
+        request = self.request
+        return replace(request, headers={**request.headers, "content-length": length.decode("ascii")})
 
 
 def tokens(value: str) -> list[str]:

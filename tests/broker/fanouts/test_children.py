@@ -4,9 +4,9 @@ import pytest
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import HeldFrame
+from qmq.broker.messages.limits import COPIES_BYTES_MAX
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import QueueRules
-from qmq.broker.send_limits import COPIES_BYTES_MAX
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from tests.broker.rig import NOW_US, Node, envelope, message_of

@@ -189,7 +189,7 @@ def moves_as_two_records() -> Iterator[None]:
         if copy is None:
             settle(self, queue, message, copy, out)
         else:
-            self.dead_letters._publish(message.envelope.to(OTHER), message.body, out, queue.name, None)
+            self.dead_letters._publish((message.envelope.to(OTHER),), message.body, out, queue.name, None)
 
     with patch.object(Redelivery, "_settle", _settle):
         yield

@@ -119,3 +119,56 @@ async def test_a_node_that_does_not_answer_is_missing(autojump_clock: MockClock)
         facts = await ask(client, "connections", scope="mesh")
 
         assert (facts["nodes_missing"], facts["nodes_answered"]) == (["c"], 2)
+
+
+async def test_connections_are_listed_in_pages(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        clients = [await mesh.connect(name) for name in "aaabb"]
+        after, seen = "", []
+        while True:
+            facts = await ask(clients[0], "connections", scope="mesh", limit="2", **({"after": after} if after else {}))
+            seen.append([row["id"] for row in facts["rows"]])
+            if "next" not in facts:
+                break
+            after = facts["next"]
+
+        assert seen == [["a/1", "a/2"], ["a/3", "b/1"], ["b/2"]]
+        assert facts["connections"] == 5
+        assert (await ask(clients[0], "connections", limit="2"))["next"] == "a/2"
+        assert await refusal(clients[0], "connections", after="a") == "bad-after"
+        assert await refusal(clients[1], "connections", limit="1001") == "bad-limit"
+
+
+async def test_all_subscriptions_are_listed_in_pages_with_what_they_got(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client, worker = await mesh.connect("a"), await mesh.connect("b")
+        await client.send(
+            subscribe("/topic/t", id="t"), subscribe("/topic/p.*", id="p"), subscribe("/fanout/f", id="f")
+        )
+        await worker.send(subscribe(Q, id="q", ack="client-individual", prefetch_count="2"))
+        await worker.receipt()
+        await fill(client, "1", "2", "3")
+        message = await worker.next("MESSAGE")
+        await worker.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:a\n\n")
+        while await worker.receipt() != "a":
+            pass
+        await worker.messages(2)
+
+        after, rows = "", []
+        while True:
+            facts = await ask(client, "list-subscribers", scope="mesh", limit="2", after=after)
+            rows += facts["subscribers"]
+            after = facts.get("next", "")
+            if not after:
+                break
+
+        places = [
+            (row["node"], row["id"], row["destination"]) for row in rows if "/temp-queue" not in row["destination"]
+        ]
+        assert places == [
+            ("a", "f", "/fanout/f"),
+            ("a", "p", "/topic/p.*"),
+            ("a", "t", "/topic/t"),
+            ("b", "q", Q),
+        ]
+        assert (rows[-1]["delivered"], rows[-1]["acknowledged"], rows[-1]["in_flight"]) == (3, 1, 2)

@@ -215,6 +215,7 @@ async def test_subscribers_are_listed_with_who_they_are(autojump_clock: MockCloc
             "credit": 7,
             "in_flight": 1,
             "delivered": 1,
+            "acknowledged": 0,
         }
         assert (two["node"], two["id"], two["in_flight"]) == ("b", "z", 0)
         assert [(row["node"], row["destination"]) for row in topic["subscribers"]] == [("a", "/topic/t.*")]

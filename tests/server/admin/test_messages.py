@@ -5,6 +5,11 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from qmq.config import DestinationPolicy, DestinationSettings
+from qmq.dots import Dot
+from qmq.server.inspection import messages
+from qmq.server.inspection.message_search import JournalTrace
+from qmq.storage.store import Store
 from tests.server.admin.test_bulk_jobs import DEAD, OTHER, Q, contents, fill, refusal, until_alike
 from tests.server.admin.test_connections import ask
 from tests.server.mesh_rig import MeshRig, isolate
@@ -143,6 +148,7 @@ async def test_a_trace_follows_a_message_from_its_acceptance_to_its_consumer(aut
         assert (there["unsettled"], there["copies"], there["unknown"]) == (True, ["a", "b", "c"], [])
         assert there["in_flight"] == [{"connection": "b/1", "user": "", "address": "10.0.0.1"}]
         assert kinds(done) == [("accepted", "a"), ("settled", "b")]
+        assert done["events"][1]["by"] == [{"connection": "b/1", "user": "", "address": "10.0.0.1"}]
         assert (done["unsettled"], done["in_flight"]) == (False, [])
 
 
@@ -170,6 +176,29 @@ async def test_a_trace_says_why_a_message_is_a_dead_letter_and_where_it_was_move
         assert moved["events"][0]["from"] == name
 
 
+async def test_a_trace_names_all_dead_letters_that_an_exchange_made_of_a_message(autojump_clock: MockClock) -> None:
+    to_all = DestinationPolicy(pattern=Q, dead_letter="/exchange/amq.fanout")
+    rig = Rig(destinations=DestinationSettings(policies=(to_all,)))
+    async with rig.run():
+        client = await rig.connect()
+        for queue in (OTHER, DEAD):
+            await ask(client, f"bind{queue}", source="/exchange/amq.fanout")
+        await fill(client, "1")
+        name = await id_of(client)
+        await client.send(subscribe(Q, ack="client-individual"))
+        message = await client.next("MESSAGE")
+        await client.send(f"NACK\nid:{message.head.headers['ack']}\nrequeue:false\nreceipt:n\n\n")
+        while await client.receipt() != "n":
+            pass
+
+        facts = await ask(client, f"trace/{name}")
+        letters = [await id_of(client, queue) for queue in (DEAD, OTHER)]
+
+        assert kinds(facts) == [("accepted", "a"), ("dead-lettered", "a"), ("dead-lettered", "a")]
+        said = [(one["destination"], one["as"], one["reason"]) for one in facts["events"][1:]]
+        assert said == [(DEAD, letters[0], "rejected"), (OTHER, letters[1], "rejected")]
+
+
 async def test_a_trace_names_the_nodes_that_do_not_answer(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         client = await mesh.connect("a")
@@ -192,3 +221,114 @@ async def test_a_trace_of_an_unknown_message_says_so(autojump_clock: MockClock) 
 
         assert (facts["events"], facts["messages"]) == ([], 0)
         assert facts["unknown"] == ["everything: no node that answered knows this message-id"]
+
+
+# What only other nodes have
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[Store]:
+    """Stores whose journals do not reach back to any message."""
+    found: list[Store] = []
+    real = messages.search_journal
+
+    def search(store: Store, dot: Dot) -> JournalTrace:
+        return JournalTrace() if store in found else real(store, dot)
+
+    monkeypatch.setattr(messages, "search_journal", search)
+    return found
+
+
+async def settled_message(mesh: MeshRig) -> str:
+    client = await mesh.connect("a")
+    await client.send(send(Q, "\u00fc", "r", colour="red"))
+    await client.receipt()
+    name = await id_of(client)
+    await client.send(subscribe(Q))
+    await client.messages(1)
+    await eventually(lambda: not mesh.nodes["a"].broker.queues.deliveries)
+    await until_alike(mesh)
+    return name
+
+
+async def test_get_and_trace_ask_the_other_nodes_for_what_this_one_has_forgotten(
+    autojump_clock: MockClock, forgetful: list[Store]
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        name = await settled_message(mesh)
+        forgetful += [mesh.nodes["b"].store, mesh.nodes["c"].store]
+        client = await mesh.connect("b")
+
+        got = await ask(client, f"get/{name}")
+        (row,) = got["rows"]
+        assert (row["body"], row["body_bytes"], row["state"], row["headers"]["colour"]) == ("ü", 2, "settled", "red")
+        traced = await ask(client, f"trace/{name}")
+        assert kinds(traced) == [("accepted", "a"), ("settled", "a")]
+        assert (traced["unknown"], traced["destination"], traced["messages"]) == ([], Q, 1)
+        assert traced["events"][1]["by"] == [{"connection": "a/1", "user": "", "address": "10.0.0.1"}]
+        assert all("record" not in event for event in traced["events"])
+
+        forgetful.append(mesh.nodes["a"].store)
+        assert await refusal(client, f"get/{name}") == "unknown-message"
+        nothing = await ask(await mesh.connect("b"), f"trace/{name}")
+        assert nothing["unknown"] == ["everything: it is forgotten"]
+
+
+async def test_an_event_that_two_journals_have_is_in_a_trace_once(
+    autojump_clock: MockClock, forgetful: list[Store]
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        name = await settled_message(mesh)
+        forgetful.append(mesh.nodes["b"].store)
+
+        assert kinds(await ask(await mesh.connect("b"), f"trace/{name}")) == [("accepted", "a"), ("settled", "a")]
+
+
+async def test_a_trace_says_who_gave_a_message_back_and_who_acknowledged_it(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, first, second = await rig.connect(), await rig.connect("10.0.0.2"), await rig.connect("10.0.0.3")
+        await fill(client, "1")
+        name = await id_of(client)
+        await first.send(subscribe(Q, ack="client-individual"))
+        message = await first.next("MESSAGE")
+        await first.send(f"NACK\nid:{message.head.headers['ack']}\n\n", "DISCONNECT\n\n")
+        await eventually(lambda: not rig.alive.broker.queues.deliveries)
+        await second.send(subscribe(Q, ack="client-individual"))
+        message = await second.next("MESSAGE")
+        await second.send(f"ACK\nid:{message.head.headers['ack']}\n\n", "DISCONNECT\n\n")
+        await second.until_closed()
+
+        events = (await ask(client, f"trace/{name}"))["events"]
+
+        assert [(event["event"], [by["address"] for by in event.get("by", [])]) for event in events] == [
+            ("accepted", []),
+            ("failed", ["10.0.0.2"]),
+            ("settled", ["10.0.0.3"]),
+        ]
+
+
+async def test_a_peek_shows_memory_only_messages_of_all_nodes_first(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await mesh.connect("a")
+        await fill(client, "durable")
+        for name in ("a", "b"):
+            sender, large = await mesh.connect(name), "x" * (messages.PEER_BODY_BYTES + 1)
+            await sender.send(send(Q, f"memory {name}", persistent="false"), send(Q, large, "r", persistent="false"))
+            await sender.receipt()
+        await until_alike(mesh)
+
+        facts = await ask(client, f"peek{Q}")
+
+        assert [(row["node"], row.get("body", "")[:8], row["body_bytes"] > 100) for row in facts["rows"]] == [
+            ("a", "memory a", False),
+            ("a", "xxxxxxxx", True),
+            ("b", "memory b", False),
+            ("b", "", True),
+            ("a", "durable", False),
+        ]
+        two = await ask(client, f"peek{Q}", count="2")
+        assert (two["messages"], two["more"]) == (2, True)
+        isolate(mesh, "b")
+        await eventually(lambda: mesh.link("a", "b") != "caught-up")
+        assert (await ask(client, f"peek{Q}"))["nodes_missing"] == ["b"]

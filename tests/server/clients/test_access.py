@@ -4,9 +4,11 @@ import argon2
 import pytest
 from trio.testing import MockClock
 
-from qmq.config import Address, ListenerSettings, NodeSettings, PermissionSettings, User
+from qmq.config import Address, HttpListenerSettings, ListenerSettings, NodeSettings, PermissionSettings, User
+from qmq.definitions.definition import Key
 from qmq.server.reload import Reloader
 from tests.server.rig import HOST, PORT, Client, Rig, eventually, send, subscribe
+from tests.support.conditions import present
 
 PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 
@@ -306,10 +308,42 @@ async def test_who_may_read_the_journal_no_more_is_sent_no_more_of_it(autojump_c
         assert await answer(other, READ[0]) == "done"
 
 
-async def test_the_last_user_who_goes_opens_the_node_and_that_is_said(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+async def test_the_last_user_of_the_file_is_not_removed_where_that_would_open_the_node(
+    autojump_clock: MockClock,
 ) -> None:
     async with Rig(users=users("none")).run() as rig:
+        assert not await reloader(rig, users=()).reload()
+
+        (condition,) = present(rig.alive)
+        assert "users: must name at least one user" in condition["message"]
+        assert "anonymous = true" in condition["message"]
+        client = await rig.dial("127.0.0.1")
+        await client.send("CONNECT\naccept-version:1.2\nhost:x\n\n")
+        assert [frame.head.headers["error-code"] for frame in await client.until_closed()] == ["login-required"]
+        assert await reloader(rig, users=users("client")).reload()
+
+
+@pytest.mark.parametrize("protocol", ["http", "amqp"])
+async def test_a_listener_of_any_protocol_would_open_the_node(autojump_clock: MockClock, protocol: str) -> None:
+    kind = HttpListenerSettings if protocol == "http" else ListenerSettings
+    listeners = {protocol: (kind(address=Address(HOST, PORT + 1)),)}
+    async with Rig(users=users("none"), anonymous=False, **listeners).run() as rig:
+        assert not await reloader(rig, users=()).reload()
+
+
+async def test_users_of_the_file_that_have_no_effect_any_more_may_be_removed(autojump_clock: MockClock) -> None:
+    async with Rig(users=users("none")).run() as rig:
+        await rig.alive.definitions.change({Key("user", "other"): {"groups": ["client"]}})
+
+        assert await reloader(rig, users=()).reload()
+
+        assert sorted(user.name for user in rig.alive.settings.users) == ["none", "other"]
+
+
+async def test_the_last_user_who_goes_opens_a_node_that_says_so_and_that_is_logged(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Rig(users=users("none"), anonymous=True).run() as rig:
         with caplog.at_level("INFO", "qmq.node"):
             assert await reloader(rig, users=()).reload()
 

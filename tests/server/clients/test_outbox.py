@@ -73,6 +73,24 @@ async def test_last_words_do_not_begin_in_the_midst_of_a_frame(room: int) -> Non
     assert outbox.size == 0
 
 
+async def test_heartbeat_that_the_kernel_did_not_take_leads_no_frame() -> None:
+    kernel, starts = Kernel(0), Starts()
+    outbox = ClientOutbox(kernel, starts)  # type: ignore[arg-type]
+    outbox.put_answer(b"\n")
+    outbox.flush()
+    outbox.put(FIRST)
+    outbox.flush()
+    await starts.run()
+
+    assert kernel.taken == FIRST
+    assert outbox.size == 0
+
+    outbox.put_answer(b"\n")
+    outbox.flush()
+    await starts.run()
+    assert kernel.taken == FIRST + b"\n"
+
+
 async def test_what_is_held_back_is_counted_until_it_has_gone_out() -> None:
     counted: list[int] = []
     kernel, starts = Kernel(1000), Starts()

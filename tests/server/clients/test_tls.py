@@ -19,6 +19,7 @@ from qmq.errors import ConfigError, MeshError
 from qmq.server.clients.listeners import serve_clients
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.sockets import TcpNetwork, TlsPipe
+from qmq.server.stomp.dialogue import STOMP
 from qmq.wire.stomp import Connection, Role
 from tests.server.rig import Rig
 
@@ -110,7 +111,7 @@ async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_de
         node.limits = limits
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                address, stop = await nursery.start(serve_clients, node, settings)
+                address, stop = await nursery.start(serve_clients, node, settings, STOMP)
                 client = await TcpNetwork().connect(*address, papers.trusting, "node")
                 connection = Connection(Role.CLIENT)
                 body = b"x" * 900_000
@@ -150,7 +151,7 @@ async def test_a_certificate_that_a_client_must_show_is_no_login(
         node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                address, stop = await nursery.start(serve_clients, node, listener)
+                address, stop = await nursery.start(serve_clients, node, listener, STOMP)
                 client = await TcpNetwork().connect(*address, shown, "node")
                 await client.send_all(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0".encode())
                 connection = Connection(Role.CLIENT)
@@ -195,7 +196,7 @@ async def test_a_certificate_names_the_user_where_the_listener_asks_for_one(
         node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                address, stop = await nursery.start(serve_clients, node, listener)
+                address, stop = await nursery.start(serve_clients, node, listener, STOMP)
                 client = await TcpNetwork().connect(*address, shown, "node")
                 await client.send_all(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0".encode())
                 connection = Connection(Role.CLIENT)
@@ -227,7 +228,7 @@ async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Pape
         node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                address, stop = await nursery.start(serve_clients, node, settings)
+                address, stop = await nursery.start(serve_clients, node, settings, STOMP)
                 plain = await TcpNetwork().connect(*address, None, "")
                 await plain.send_all(b"CONNECT\naccept-version:1.2\n\n\0")
                 with pytest.raises(trio.BrokenResourceError):

@@ -161,7 +161,7 @@ async def test_a_locked_entry_wins_over_a_declaration_on_its_node(autojump_clock
     mesh.destinations["a"] = policies({"pattern": "/queue/*", "delivery_limit": 3, "locked": True})
     async with mesh.run():
         answer = await declare(mesh, "a", value={"delivery_limit": 9})
-        assert (answer["error-code"], "locked in the node file of a" in answer["message"]) == ("locked", True)
+        assert (answer["error-code"], "locked in the settings of a" in answer["message"]) == ("locked", True)
         assert (await declare(mesh, "a", value={"delivery_limit": 3, "max_messages": 5}))["changed"] == "1"
         await declare(mesh, "b", "/queue/r", {"delivery_limit": 9, "max_messages": 5})
         await until_alike(mesh)
@@ -238,6 +238,9 @@ async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(aut
     rows = (
         PermissionSettings(user="ann", allow=("declare", "send"), destinations=("/queue/ann.*",)),
         PermissionSettings(user="ann", allow=("declare",), destinations=("/queue/q",)),
+        PermissionSettings(
+            user="ann", allow=("send",), destinations=("/exchange/x", "/exchange/x/ann", "/exchange/y*")
+        ),
     )
     rig = Rig()
     async with rig.run():
@@ -249,9 +252,15 @@ async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(aut
             ("/queue/other", "", "not-allowed"),
             ("/queue/q", "/queue/other", "not-allowed"),
             ("/queue/q", "/queue/ann.dead", None),
+            ("/queue/q", "/exchange/x", "not-allowed"),
+            ("/queue/q", "/exchange/x other", "not-allowed"),
+            ("/queue/q", "/exchange/x ann", "declared-otherwise"),
+            ("/queue/q", "/exchange/y", "declared-otherwise"),
         ]:
             headers = {"destination": f"/control/declare{queue}"}
-            body = json.dumps({"dead_letter": dead_letter}).encode()
+            target, _, key = dead_letter.partition(" ")
+            value = {"dead_letter": target, **({"dead_letter_routing_key": key} if key else {})}
+            body = json.dumps(value).encode()
             try:
                 await node.answer(1, Principal("ann"), "here", headers, body)
                 refused = None
@@ -288,3 +297,53 @@ async def test_two_clients_of_a_node_cannot_both_declare_it_differently(autojump
         answers = [(await client.any()).head for client in clients]
 
         assert sorted(head.command for head in answers) == ["ERROR", "RECEIPT"]
+
+
+async def test_a_declared_dead_letter_target_replaces_the_key_of_the_policy(autojump_clock: MockClock) -> None:
+    exchange = {"dead_letter": "/exchange/x", "dead_letter_routing_key": "of.policy"}
+    policies = (DestinationPolicy(pattern="/queue/*", **exchange),)
+    rig = Rig(destinations=DestinationSettings(policies=policies))
+    async with rig.run():
+        client = await rig.connect()
+        targets = []
+        for queue, value in (
+            ("/queue/same", {}),
+            ("/queue/other", {"dead_letter": "/exchange/y"}),
+            ("/queue/plain", {"dead_letter": "/queue/bad"}),
+            ("/queue/keyed", {"dead_letter": "/exchange/y", "dead_letter_routing_key": ""}),
+        ):
+            await request(client, f"declare{queue}", value)
+            targets.append(rig.alive.policies.queue_rules(queue).dead_letter)
+
+    assert targets == ["/exchange/x/of.policy", "/exchange/y", "/queue/bad", "/exchange/y/"]
+
+
+async def test_dead_letters_of_an_exchange_are_there_once_after_a_crash_and_can_be_redriven(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await mesh.connect("a")
+        await request(client, "declare/exchange/x", type="topic")
+        for name, key in (("/queue/bad", "jobs.#"), ("/queue/audit", "#"), (Q, "#")):
+            await request(client, f"bind{name}", source="/exchange/x", key=key)
+        value = {"dead_letter": "/exchange/x", "dead_letter_routing_key": "jobs.dead"}
+        assert (await request(client, f"declare{Q}", value))["changed"] == "1"
+        await client.send(send(Q, "one", "r"), subscribe(Q, "s", ack="client-individual"))
+        ack = (await client.next("MESSAGE")).head.headers["ack"]
+        await client.send(f"NACK\nid:{ack}\nrequeue:false\nreceipt:n\n\n")
+        while await client.receipt() != "n":
+            pass
+
+        await mesh.kill("a")
+        await mesh.start("a")
+        await mesh.until_linked()
+
+        client = await mesh.connect("a")
+        assert (await request(client, "redrive/queue/audit"))["messages"] == "1"
+        for name in ("/queue/bad", Q):
+            await client.send(subscribe(name, name))
+            message = await client.next("MESSAGE")
+            assert (message.head.headers["destination"], message.body) == (name, b"one")
+        client = await mesh.connect("b")
+        rows = json.loads((await request(client, "list/queue/*", scope="mesh"))["destinations"])
+        assert {row["destination"]: row["messages"] for row in rows if row["messages"]} == {}

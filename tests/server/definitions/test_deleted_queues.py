@@ -105,12 +105,14 @@ async def test_a_node_that_was_away_drops_its_messages(autojump_clock: MockClock
         await until_depth(mesh, "c", 0)
 
 
-async def test_what_is_sent_after_the_deletion_stays(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(("skewed", "skew_us"), [("c", -1_800_000_000), ("b", 1_800_000_000)])
+async def test_what_is_sent_after_the_deletion_stays(autojump_clock: MockClock, skewed: str, skew_us: int) -> None:
     mesh = MeshRig("a", "b", "c")
-    # Its clock shows an earlier time than that of the deletion when it accepts what is sent later.
-    mesh.skews_us["c"] = -1_800_000_000
+    # c is behind: its clock shows an earlier time than that of the deletion when it accepts what is sent later. b is
+    # ahead: the deletion has a later time than the clock of its node shows.
+    mesh.skews_us[skewed] = skew_us
     async with mesh.run():
-        await declare(mesh, "a")
+        await declare(mesh, "b")
         await until_alike(mesh)
         await fill(mesh, "c", "before")
         await apart(mesh, "c")
@@ -196,6 +198,30 @@ async def test_a_node_that_is_killed_before_it_drops_them_completes_that_at_its_
         await mesh.until_linked()
 
         await until_depth(mesh, "b", 0)
+
+
+async def test_a_node_drops_nothing_before_it_has_heard_the_node_that_deleted(autojump_clock: MockClock) -> None:
+    mesh = MeshRig("a", "b", "c")
+    # What is sent to c after the deletion is older by its clock.
+    mesh.skews_us["c"] = -1_800_000_000
+    async with mesh.run():
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "before")
+        await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+        await until_alike(mesh)
+        await fill(mesh, "c", "after")
+        await mesh.kill("a")
+        await mesh.kill("c")
+
+        await mesh.start("c")
+        await passed()
+        assert await depth(mesh, "c") == 2
+
+        await mesh.start("a")
+        await until_depth(mesh, "c", 1)
+        await passed()
+        assert await depth(mesh, "c") == 1
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.2])

@@ -30,7 +30,7 @@ async def test_a_long_memory_queue_is_drained_in_steps_that_let_others_in(autoju
         node = rig.alive
         await rig.connect()
         (session,) = node.sessions.values()
-        session.outbox = EndlessOutbox(session.outbox._pipe, session.outbox._start)
+        session.outbox = EndlessOutbox(session.outbox.pipe, session.outbox._start)
         envelope = Envelope("/queue/q", DestinationKind.QUEUE, b"", durable=False)
         out = Outcome()
         for _ in range(20_000):
@@ -143,7 +143,7 @@ async def test_a_busy_client_is_read_twice_at_most_while_another_waits_for_its_a
     autojump_clock: MockClock, frame: bytes, busy: int, rate: int
 ) -> None:
     turns = Turns()
-    turns_max = 40 * busy
+    turns_max = 60 * busy
     quiet = QuietPipe(b"SEND\ndestination:/topic/other\nreceipt:q\n\nx\0", turns, turns_max, apart=4 * busy // rate)
     async with Rig().run() as rig:
         async with trio.open_nursery() as nursery:

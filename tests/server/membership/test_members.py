@@ -210,7 +210,7 @@ def clone_of(mesh: MeshRig, name: str, host: str) -> Node:
         }
     )
     listener = ListenerSettings(address=Address(host, CLIENT_PORT))
-    settings = mesh.settings(name).model_copy(update={"stomp": (listener,)})
+    settings = mesh.settings(name).model_copy(update={"stomp": (listener,), "http": ()})
     environment = SimulatedWorld(mesh.fabric.network(host), disk, random.Random("a clone"), 0, 0.002)
     store = open_memory_store(disk, node=name, settings=StoreSettings(times_of=times_of))
     return Node(settings, peers, store, environment.environment)

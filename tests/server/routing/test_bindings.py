@@ -237,64 +237,6 @@ async def test_an_import_may_have_an_exchange_and_its_bindings_in_any_order(auto
         assert await consumed(client, 1) == [b"one"]
 
 
-# Each message, and the queues that RabbitMQ would copy it to with the same file.
-ROUTED: list[tuple[str, dict[str, str], list[str]]] = [
-    ("/exchange/d/k", {}, ["direct"]),
-    ("/exchange/d/other", {}, ["rest"]),
-    ("/exchange/t/a.b", {}, ["hash", "star"]),
-    ("/exchange/t/a", {}, ["hash"]),
-    ("/exchange/t/a.b.c", {}, ["hash"]),
-    ("/exchange/t/a.", {}, ["hash", "star"]),
-    ("/exchange/t/b", {}, ["rest"]),
-    ("/exchange/t", {}, ["rest"]),
-    ("/exchange/h/ignored", {"colour": "red"}, ["any"]),
-    ("/exchange/h", {"colour": "red", "size": "5"}, ["all", "any"]),
-    ("/exchange/h", {"size": "5"}, ["any"]),
-    ("/exchange/h", {"colour": "blue"}, ["rest"]),
-    ("/exchange/f/any", {}, ["rest"]),
-    ("/exchange/amq.topic/x.y", {}, ["hash"]),
-    ("/exchange/amq.direct/none", {}, []),
-]
-
-
-async def test_a_file_of_rabbitmq_routes_as_it_did_there(autojump_clock: MockClock) -> None:
-    plain = {"vhost": "/", "durable": True, "auto_delete": False, "internal": False}
-    to_rest = {"alternate-exchange": "f"}
-    both = {"colour": "red", "size": "5"}
-    file = {
-        "rabbit_version": "3.10.8",
-        "exchanges": [
-            {"name": "d", "type": "direct", "arguments": to_rest, **plain},
-            {"name": "t", "type": "topic", "arguments": to_rest, **plain},
-            {"name": "h", "type": "headers", "arguments": to_rest, **plain},
-            {"name": "f", "type": "fanout", "arguments": {}, **plain},
-        ],
-        "bindings": [
-            {"source": source, "vhost": "/", "destination": queue, "destination_type": "queue", **how}
-            for source, queue, how in (
-                ("d", "direct", {"routing_key": "k", "arguments": {}}),
-                ("t", "star", {"routing_key": "a.*", "arguments": {}}),
-                ("t", "hash", {"routing_key": "a.#", "arguments": {}}),
-                ("h", "all", {"routing_key": "", "arguments": {**both, "x-match": "all"}}),
-                ("h", "any", {"routing_key": "", "arguments": {**both, "x-match": "any"}}),
-                ("f", "rest", {"routing_key": "", "arguments": {}}),
-                ("amq.topic", "hash", {"routing_key": "#", "arguments": {}}),
-            )
-        ],
-    }
-    rig = Rig()
-    async with rig.run():
-        client = await rig.connect()
-        assert (await request(client, "definitions/import", file))["left_out"] == []
-        queues = rig.alive.broker.queues.by_name
-
-        for destination, headers, expected in ROUTED:
-            before = {name: queue.held for name, queue in queues.items()}
-            assert await publish(client, destination, "x", **headers) == "RECEIPT"
-            copied = [name for name, queue in queues.items() if queue.held > before.get(name, 0)]
-            assert sorted(copied) == [f"/queue/{name}" for name in expected], (destination, headers)
-
-
 # Rights
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")

@@ -29,5 +29,6 @@ def adopted(logged: Mapping[Dot, Published], ledger: Ledger, left: str) -> dict[
 
 def adopted_twice(adopted: Mapping[Dot, Published]) -> list[str]:
     """Messages that were accepted anew more than once."""
-    counts = Counter(one.id for one in adopted.values())
-    return [f"I24 adopted {count} times: {message_id}" for message_id, count in counts.items() if count > 1]
+    # A message that was copied has a record for each queue.
+    counts = Counter((one.id, one.destination) for one in adopted.values())
+    return [f"I24 adopted {count} times: {message_id}" for (message_id, _), count in counts.items() if count > 1]

@@ -6,10 +6,11 @@ O3   a message is in one queue: of those that are left none is given as two reco
      over, where a move may not have been known
 O4   what a node has settled by a purge, move or deletion it does not give again
 D1   in the end all nodes have the same definitions: of each key the latest version that any journal has
-D2   a confirmed change is among the records, unless only a lost disk had it
-D3   each node applies the policies that it has
+D2   a confirmed change is among the records, unless only a lost disk had it, and a majority is not said to have it
+D3   each node applies the policies that it has, and routes by the exchanges and bindings that it has
 B1   a queue has one copy at most of a message that was sent to its source
-B2   it has a copy if the node that took the message had the binding for a while, and none if it had none
+B2   it has a copy if the node that took the message had such bindings and exchanges for a while, and none if it had not
+B3   all copies of a message that its node made are in one batch
 P1   a user who may not consume is given nothing, a moment after the node has the permission; the client says so itself
 P2   nor is a message of that user accepted
 """
@@ -17,22 +18,29 @@ P2   nor is a message of that user accepted
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from qmq.broker.routing.binding import split_exchange
+from qmq.broker.routing.table import RoutingTable
 from qmq.definitions.definition import Definition, Key
 from qmq.definitions.table import DefinitionTable
-from qmq.dots import Dot
-from qmq.storage.format.batch import batch_records
+from qmq.dots import Dot, Origin
+from qmq.routing_names import PREFIX
+from qmq.storage.format.batch import REST, batch_records
 from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import RecordKind, unpack_dots
+from tests.simulation.checks import lifetimes
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import Excuses, batches_of
-from tests.simulation.ledger import Ledger, id_of
-from tests.simulation.operations import BOUND, BURIED, DEFINED, OPERATED, Job, Operations
+from tests.simulation.ledger import Ledger, Sent, id_of
+from tests.simulation.operations import BURIED, DECLARED, DEFINED, OPERATED, Job, Operations
 from tests.simulation.plan import Family
+from tests.simulation.routing import COPIED, SENDS, queues_of
 from tests.simulation.stage import Stage
-from tests.simulation.workloads.serve_operated import kind_of
+from tests.simulation.workloads.serve_operated import headers_of, kind_of
 
 PURGES = ("purge", "delete")
+
+PLACES = frozenset((*OPERATED, BURIED, *DECLARED, *COPIED))
 
 
 @dataclass(slots=True)
@@ -44,6 +52,8 @@ class History:
     settled: set[Dot] = field(default_factory=set)
     """What was settled where it was, moves aside."""
     definitions: list[Definition] = field(default_factory=list)
+    batches: dict[str, set[tuple[Origin, int]]] = field(default_factory=dict)
+    """Message that was copied → the batches with its copies, each by its first record."""
 
 
 def history_of(members: Iterable[Member]) -> History:
@@ -61,9 +71,11 @@ def history_of(members: Iterable[Member]) -> History:
                     found.settled.update(unpack_dots(record.body))
                 elif record.kind == RecordKind.DEFINITION:
                     found.definitions.append(unpack_definition(record.body))
-                elif record.kind in (RecordKind.PUBLISH, RecordKind.DEAD) and record.destination in (*OPERATED, BURIED):
+                elif record.kind in (RecordKind.PUBLISH, RecordKind.DEAD) and record.destination in PLACES:
                     body = record.body if record.kind == RecordKind.PUBLISH else unpack_dead(record.body)[2]
                     found.places.setdefault(id_of(body), {})[dot] = record.destination
+                    if record.destination in COPIED and not head.attributes & REST:
+                        found.batches.setdefault(id_of(body), set()).add((head.origin, head.first))
     return found
 
 
@@ -74,7 +86,9 @@ def unrestored(stage: Stage) -> list[str]:
     if not stage.ledger.operations.is_restored:
         return ["operators have not restored what they had changed"]
     tables = [sorted(member.node.definitions.table.present()) for member in stage.members if member.node is not None]
-    return [] if all(table == tables[0] for table in tables) else ["D1 nodes have different definitions"]
+    if not all(table == tables[0] for table in tables):
+        return ["D1 nodes have different definitions"]
+    return lifetimes.left_behind(stage.members)
 
 
 def broken(stage: Stage) -> list[str]:
@@ -83,35 +97,59 @@ def broken(stage: Stage) -> list[str]:
         return []
     ledger, members, excuses = stage.ledger, stage.members, stage.excuses
     history = history_of(members)
-    wrongs = lost(ledger, history, excuses)
+    are_clocks_right = not stage.plan.count("clock")
+    wrongs = lost(ledger, history, excuses, are_clocks_right=are_clocks_right)
     wrongs += given_twice(ledger.operations, stage.lookout.taken_over)
     wrongs += given_again(ledger.operations, excuses.nodes)
     wrongs += copied_twice(ledger.operations)
-    wrongs += copied_wrongly(ledger, excuses)
+    wrongs += copied_wrongly(ledger, history, excuses)
+    wrongs += split(ledger, history)
     model = DefinitionTable(history.definitions)
     for member in members:
         wrongs += unlike(member, model, excuses.dots)
         wrongs += not_applied(member)
+    wrongs += lifetimes.left_over(ledger, model) if are_clocks_right else []
+    wrongs += lifetimes.resurrected(ledger.operations, model)
+    wrongs += lifetimes.left_behind(members)
     return wrongs + unrecorded(ledger.operations, model, excuses.dots)
 
 
-def lost(ledger: Ledger, history: History, excuses: Excuses) -> list[str]:
-    """O1 and O2."""
+def lost(ledger: Ledger, history: History, excuses: Excuses, *, are_clocks_right: bool = True) -> list[str]:
+    """O1, O2 and L1."""
     operations = ledger.operations
     given = {one.id for one in operations.given if one.is_final}
     wrongs: list[str] = []
     for message in ledger.receipted:
-        if message.destination not in OPERATED or message.id in excuses.ids:
+        if message.destination not in (*OPERATED, *DECLARED) or message.id in excuses.ids:
             continue
         if message.id in given or message.id in ledger.consumed:
             continue
-        places = {dot: queue for dot, queue in history.places.get(message.id, {}).items() if dot in history.settled}
-        purges = [(dot, one) for dot, queue in places.items() for one in purges_of(operations.jobs, message.id, queue)]
-        if any(one.had.get(dot.origin, 0) >= dot.sequence for dot, one in purges):
+        taken, purges = takers(operations, history, message, are_clocks_right=are_clocks_right)
+        if taken:
             continue
-        text = f"{message.id} was sent to {message.destination} and is nowhere; settled: {places}"
-        wrongs.append(f"O2 later: {text}; purges: {purges}" if purges else f"O1 lost: {text}")
+        text = f"{message.id} was sent to {message.destination} and is nowhere; it was {history.places.get(message.id)}"
+        if message.destination in DECLARED:
+            marks = [(one.node, one.began, one.mark) for _, one in purges]
+            wrongs.append(f"L1 lost: {text}, under {operations.under.get(message.id)}; deletions: {marks}")
+        else:
+            wrongs.append(f"O2 later: {text}; purges: {purges}" if purges else f"O1 lost: {text}")
     return wrongs
+
+
+def takers(
+    operations: Operations, history: History, message: Sent, queue: str = "", *, are_clocks_right: bool = True
+) -> tuple[bool, list[tuple[Dot, Job]]]:
+    """Whether a purge or deletion may have settled a record of the message (in `queue`), and all that came near it."""
+    settled = {
+        dot: place
+        for dot, place in history.places.get(message.id, {}).items()
+        if dot in history.settled and queue in ("", place)
+    }
+    purges = [(dot, one) for dot, place in settled.items() for one in purges_of(operations.jobs, message.id, place)]
+    return any(
+        lifetimes.may_have_taken(operations, one, message, dot, are_clocks_right=are_clocks_right)
+        for dot, one in purges
+    ), purges
 
 
 def purges_of(jobs: Iterable[Job], message_id: str, queue: str) -> list[Job]:
@@ -130,7 +168,7 @@ def given_twice(operations: Operations, taken_over: Collection[str]) -> list[str
     """O3."""
     records: dict[str, set[Dot]] = {}
     for one in operations.given:
-        if one.is_final and one.queue not in BOUND:
+        if one.is_final and one.queue not in COPIED:
             records.setdefault(one.id, set()).add(one.dot)
     return [
         f"O3 twice: {message_id} was given as {sorted(dots)}"
@@ -154,7 +192,7 @@ def copied_twice(operations: Operations) -> list[str]:
     """B1."""
     copies: dict[tuple[str, str], set[Dot]] = {}
     for one in operations.given:
-        if one.queue in BOUND:
+        if one.queue in COPIED:
             copies.setdefault((one.id, one.queue), set()).add(one.dot)
     return [
         f"B1 twice: {message_id} was copied to {queue} as {sorted(dots)}"
@@ -163,14 +201,26 @@ def copied_twice(operations: Operations) -> list[str]:
     ]
 
 
-def copied_wrongly(ledger: Ledger, excuses: Excuses) -> list[str]:
-    """B2."""
-    copied = {(one.id, one.queue) for one in ledger.operations.given}
+def copied_wrongly(ledger: Ledger, history: History, excuses: Excuses) -> list[str]:
+    """B2. A copy may be gone by a deletion of its queue."""
+    operations = ledger.operations
+    copied = {(one.id, one.queue) for one in operations.given}
     return [
         f"B2 {'missing' if is_bound else 'copied'}: {message_id} and {queue}, at {ledger.sent[message_id].node}"
-        for message_id, queues in ledger.operations.expected.items()
+        for message_id, queues in operations.expected.items()
         for queue, is_bound in queues.items()
-        if message_id not in excuses.ids and ((message_id, queue) in copied) is not is_bound
+        if message_id not in excuses.ids
+        and ((message_id, queue) in copied) is not is_bound
+        and not takers(operations, history, ledger.sent[message_id], queue, are_clocks_right=False)[0]
+    ]
+
+
+def split(ledger: Ledger, history: History) -> list[str]:
+    """B3; a node that adopts copies makes none."""
+    return [
+        f"B3 split: the copies of {message_id} are in the batches {sorted(mine)}"
+        for message_id, batches in history.batches.items()
+        if len(mine := {one for one in batches if one[0].node == ledger.sent[message_id].node}) > 1
     ]
 
 
@@ -201,7 +251,19 @@ def not_applied(member: Member) -> list[str]:
         applied = {key: getattr(policy, key) for key in wanted} if policy.pattern == name else {}
         if applied != wanted:
             wrongs.append(f"D3 {member.name} applies {applied} to {name}, and should apply {wanted}")
+    headers = headers_of("p.1")
+    for destination in SENDS:
+        wanted_queues = queues_of(member.node.definitions.table, destination, headers)
+        queues = _routed(member.node.routing.table, destination, headers)
+        if queues != wanted_queues:
+            wrongs.append(f"D3 {member.name} copies {destination} to {queues}, and should to {wanted_queues}")
     return wrongs
+
+
+def _routed(table: RoutingTable, destination: str, headers: Mapping[str, str]) -> set[str]:
+    if destination.startswith(PREFIX):
+        return set(table.queues_of_exchange(*split_exchange(destination), headers))
+    return set(table.queues_of_topic(destination))
 
 
 def unrecorded(operations: Operations, model: DefinitionTable, gone: Collection[Dot]) -> list[str]:
@@ -209,5 +271,6 @@ def unrecorded(operations: Operations, model: DefinitionTable, gone: Collection[
     return [
         f"D2 {one.by} has confirmed {one.key} as {one.version}, and no journal has it or a later change"
         for one in operations.changes
-        if one.version.dot not in gone and (one.key not in model.by_key or model.by_key[one.key].version < one.version)
+        if (one.is_on_majority or one.version.dot not in gone)
+        and (one.key not in model.by_key or model.by_key[one.key].version < one.version)
     ]

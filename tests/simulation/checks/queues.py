@@ -12,19 +12,19 @@ from collections.abc import Collection
 
 from tests.simulation.evidence import Excuses
 from tests.simulation.ledger import Ledger
-from tests.simulation.operations import OPERATED
+from tests.simulation.operations import DECLARED, OPERATED
 
 
 def lost(ledger: Ledger, excuses: Excuses) -> list[str]:
     """I1: what was receipted was worked on at least once. To be asked when the queues have run dry.
 
-    Operators purge some queues; of these see `operations`.
+    Operators purge and delete some queues; of these see `operations`.
     """
     return [
         f"I1 queue: {message.id}, receipted by {message.receipted_by}, reached no consumer of {message.destination}"
         for message in ledger.receipted
         if message.destination.startswith("/queue/")
-        and message.destination not in OPERATED
+        and message.destination not in (*OPERATED, *DECLARED)
         and message.id not in ledger.consumed
         and message.id not in excuses.ids
     ]

@@ -1,7 +1,7 @@
 """Topics: whoever has listened all the time, without a fault anywhere, has heard everything."""
 
 from tests.simulation.ledger import Ledger
-from tests.simulation.operations import SOURCE
+from tests.simulation.routing import SENDS
 
 TOPICS_SECONDS = 2.0
 """From here on every listener's interest has reached every node of a healthy mesh."""
@@ -14,7 +14,7 @@ def unseen(ledger: Ledger) -> list[str]:
         for name, seen in ledger.listeners.items()
         for message in ledger.receipted
         if message.destination.startswith("/topic/")
-        and message.destination != SOURCE
+        and message.destination not in SENDS
         and message.at >= TOPICS_SECONDS
         and message.id not in seen
     ]

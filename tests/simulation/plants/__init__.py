@@ -1,6 +1,17 @@
 """Bugs to put into the product; importing this registers them all in `registry.PLANTS`."""
 
-from tests.simulation.plants import clients, clocks, commits, links, operations, queues, recovery, takeover, toil
+from tests.simulation.plants import (
+    clients,
+    clocks,
+    commits,
+    declarations,
+    links,
+    operations,
+    queues,
+    recovery,
+    takeover,
+    toil,
+)
 from tests.simulation.plants.registry import PLANTS, SEEDS_MAX, Planted
 
 __all__ = [
@@ -10,6 +21,7 @@ __all__ = [
     "clients",
     "clocks",
     "commits",
+    "declarations",
     "links",
     "operations",
     "queues",

@@ -18,12 +18,12 @@ from qmq.definitions.tombstones import TombstoneRounds
 from qmq.dots import Dot
 from qmq.errors import Refused
 from qmq.server.admin.bulk_jobs import _Run
-from tests.simulation.operations import BOUND
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
+from tests.simulation.routing import BOUND
 
 
-@plant(Family.OPERATORS, "D1", seed=17)
+@plant(Family.OPERATORS, "D1", seed=0)
 def tombstone_dropped_early() -> Iterator[None]:
     """A node forgets a deletion with its next checkpoint, whatever the others know."""
 
@@ -49,7 +49,7 @@ def permission_cached() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "O2", seed=4)
+@plant(Family.OPERATORS, "O2", "L1", seed=6)
 def purge_settles_what_arrived_later() -> Iterator[None]:
     """A purge ends with all that its queue holds by then, and not with what was there when it began."""
     real = _Run.all
@@ -96,8 +96,11 @@ def _copied_first(is_meant: Callable[[str], bool]) -> Iterator[None]:
         yield
 
 
-def _accept_copy(broker: Broker, envelope: Envelope, body: bytes, out: Outcome, queue: str, dot: Dot | None) -> int:
-    broker.send(envelope, body, out.now_us, out)
+def _accept_copy(
+    broker: Broker, letters: list[Envelope], body: bytes, out: Outcome, queue: str, dot: Dot | None
+) -> int:
+    for letter in letters:
+        broker.send(letter, body, out.now_us, out)
     return 0
 
 

@@ -6,8 +6,9 @@ Each draws from a generator of its own name, so another client more does not cha
 import trio
 
 from tests.simulation.ledger import Place
-from tests.simulation.operations import GUARDED, OPERATED, SOURCE
+from tests.simulation.operations import DECLARED, GUARDED, OPERATED
 from tests.simulation.plan import Family
+from tests.simulation.routing import SENDS
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.collect import collect
 from tests.simulation.workloads.consume import consume
@@ -23,6 +24,7 @@ from tests.simulation.workloads.roll_call import attend, call_the_roll
 from tests.simulation.workloads.serve_operated import consume_operated, supply_operated, use_guarded, watch_definitions
 from tests.simulation.workloads.take_turns import pile_up, take_turns
 from tests.simulation.workloads.toil import make_trouble, selector_cost
+from tests.simulation.workloads.visit import follow_durably, log_in_as_guest, visit
 
 __all__ = ["call_the_roll", "start_audience", "start_insistent", "start_publishers"]
 
@@ -37,8 +39,8 @@ def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
     if stage.plan.family is Family.OPERATORS:
         for number in range(2):
             nursery.start_soon(operate, stage, f"m{number}")
-            nursery.start_soon(supply_operated, stage, f"o{number}", (*OPERATED, *OPERATED, GUARDED))
-        nursery.start_soon(supply_operated, stage, "v0", (SOURCE,))
+            nursery.start_soon(supply_operated, stage, f"o{number}", (*OPERATED, *OPERATED, GUARDED, *DECLARED))
+        nursery.start_soon(supply_operated, stage, "v0", SENDS)
     if stage.plan.quiet:
         nursery.start_soon(pile_up, stage, "b0")
 
@@ -75,6 +77,9 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
         nursery.start_soon(restore, stage, "m9")
         nursery.start_soon(watch_definitions, stage)
         nursery.start_soon(use_guarded, stage, "g0")
+        nursery.start_soon(visit, stage, "x0")
+        nursery.start_soon(follow_durably, stage, "y0")
+        nursery.start_soon(log_in_as_guest, stage, "z0")
         for number in range(2):
             nursery.start_soon(consume_operated, stage, f"d{number}")
     if plan.quiet:

@@ -72,6 +72,13 @@ class Client:
                 self._ledger.wrongs.append(f"{self._name} got ERROR: {dict(frame.head.headers)}")
         return frames
 
+    async def receipt(self) -> Frame:
+        """The next RECEIPT; what comes before it is not looked at."""
+        while True:
+            for frame in await self.read():
+                if frame.head.command == "RECEIPT":
+                    return frame
+
     def close(self) -> None:
         self._pipe.close()
 

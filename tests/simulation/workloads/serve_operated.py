@@ -14,7 +14,8 @@ from qmq.definitions.definition import Key, Version
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Sent, dot_of
-from tests.simulation.operations import BOUND, BURIED, GUARDED, OPERATED, READER, SOURCE, Given
+from tests.simulation.operations import BURIED, DECLARED, GUARDED, GUEST, OPERATED, READER, Given
+from tests.simulation.routing import COPIED, DECIDING, SENDS, part_of, queues_of, versions_for
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.client import Client, GoneError, connected
 from tests.simulation.workloads.operate import DENIALS
@@ -26,8 +27,14 @@ LOOK_SECONDS = 0.05
 RIGHT_SECONDS = 1.0
 """In which a node obeys a permission that it has."""
 
+ROUTED_SECONDS = 0.5
+"""In which a node copies by a binding that it has."""
+
 KINDS = 3
 """Of messages: every third one is of one kind, for selectors."""
+
+URGENT = 5
+"""Every fifth message is urgent."""
 
 
 async def supply_operated(stage: Stage, name: str, destinations: Sequence[str]) -> None:
@@ -38,13 +45,14 @@ async def supply_operated(stage: Stage, name: str, destinations: Sequence[str]) 
     while trio.current_time() < until:
         member = rng.choice(stage.in_reach)
         try:
-            async with connected(stage, name, member, refusals=("queue-paused",)) as client:
+            async with connected(stage, name, member, refusals=("queue-paused", "unknown-destination")) as client:
                 connected_at = trio.current_time()
                 while trio.current_time() < until and rng.random() > 0.1:
                     burst: list[Sent] = []
-                    for _ in range(rng.randint(2, 8)):
+                    chosen = [rng.choice(destinations) for _ in range(rng.randint(2, 8))]
+                    # A refusal of one message takes the rest of its burst with it.
+                    for destination in chosen[:1] * len(chosen) if chosen[0] in SENDS else chosen:
                         number += 1
-                        destination = rng.choice(destinations)
                         message = stage.ledger.send(name, number, member.name, destination, rng)
                         message.connected_at = connected_at
                         burst.append(message)
@@ -61,18 +69,21 @@ async def _send(stage: Stage, member: Member, client: Client, burst: list[Sent])
     stage.trace.note(f"{burst[0].id}..{burst[-1].number} are sent to {member.name}")
     frames = [
         encode_frame(
-            "SEND",
-            [("destination", one.destination), ("receipt", one.id), ("x-kind", kind_of(one.id))],
-            one.body,
+            "SEND", [("destination", one.destination), ("receipt", one.id), *headers_of(one.id).items()], one.body
         )
         for one in burst
     ]
+    declared = {queue: version_of(member, Key("queue", queue)) for queue in DECLARED}
     with trio.move_on_after(RECEIPT_SECONDS):
         await client.send(*frames)
         while waiting:
             for frame in await client.read():
                 if frame.head.command == "RECEIPT":
-                    _confirmed(stage, member, waiting.pop(frame.head.headers["receipt-id"]), frame.head.headers)
+                    message = waiting.pop(frame.head.headers["receipt-id"])
+                    _confirmed(stage, member, message, frame.head.headers)
+                    version = declared.get(message.destination)
+                    if version is not None and version == version_of(member, Key("queue", message.destination)):
+                        stage.ledger.operations.under[message.id] = version
     if waiting:
         raise GoneError(f"{len(waiting)} outcomes unknown")
 
@@ -80,18 +91,27 @@ async def _send(stage: Stage, member: Member, client: Client, burst: list[Sent])
 def _confirmed(stage: Stage, member: Member, message: Sent, headers: Mapping[str, str]) -> None:
     assert member.node is not None
     stage.ledger.receipt(message, member.node.origin, int(headers.get("copies", default_copies(stage))))
-    if message.destination == SOURCE:
-        # Of what has changed lately, or since the last look, it is not certain whether the node copied by it.
-        for queue in BOUND:
-            stage.ledger.operations.bind(member.name, queue, _binding(member, queue))
-        bound = [(queue, *stage.ledger.operations.bound[member.name, queue]) for queue in BOUND]
-        stage.ledger.operations.expected[message.id] = {
-            queue: version is not None for queue, version, since in bound if since + RIGHT_SECONDS < message.at
-        }
+    message.receipted_at = trio.current_time()
+    if message.destination in SENDS:
+        operations, table = stage.ledger.operations, member.node.definitions.table
+        found = queues_of(table, message.destination, headers_of(message.id))
+        expected = operations.expected[message.id] = {}
+        for queue in COPIED:
+            # Of what has changed lately, or since the last look, it is not certain whether the node copied by it.
+            decided = part_of(message.destination), queue
+            operations.bind(member.name, decided, versions_for(table, decided))
+            if operations.bound[member.name, decided][1] + ROUTED_SECONDS < message.at:
+                expected[queue] = queue in found
+
+
+def headers_of(message_id: str) -> dict[str, str]:
+    """What the message says of itself."""
+    kind, number = kind_of(message_id), int(message_id.rpartition(".")[2])
+    return {"x-kind": kind, "kind": kind, **({"urgent": "yes"} if number % URGENT == 0 else {})}
 
 
 def kind_of(message_id: str) -> str:
-    """What the message says of itself."""
+    """One of KINDS."""
     return f"k{int(message_id.rpartition('.')[2]) % KINDS}"
 
 
@@ -117,7 +137,7 @@ async def _consume(
 ) -> None:
     ledger = stage.ledger
     since = trio.current_time()
-    for queue in (*OPERATED, *BOUND, BURIED, GUARDED) if is_final else OPERATED:
+    for queue in (*OPERATED, *COPIED, *DECLARED, BURIED, GUARDED) if is_final else OPERATED:
         headers = [("destination", queue), ("id", queue), ("ack", "client-individual"), ("prefetch-count", "3")]
         await client.send(encode_frame("SUBSCRIBE", [*headers, ("dead-letter", BURIED)]))
     stage.trace.note(f"{name} consumes at {member.name}")
@@ -126,7 +146,7 @@ async def _consume(
             head = frame.head.headers
             if frame.head.command != "MESSAGE":
                 continue
-            message_id = ledger.match_moved(name, (*OPERATED, GUARDED, SOURCE), frame.body)
+            message_id = ledger.match_moved(name, (*OPERATED, *DECLARED, GUARDED, *SENDS), frame.body)
             if message_id is None:
                 continue
             stage.trace.note(f"{name} is given {message_id} as {head['message-id']}")
@@ -169,7 +189,11 @@ async def _read_guarded(stage: Stage, name: str, member: Member, client: Client)
     ledger = stage.ledger
     operations = ledger.operations
     while True:
-        for frame in await client.read():
+        frames = await client.read()
+        for action in ("send", "subscribe"):
+            # The permission may be gone since the last look.
+            operations.deny(member.name, action, _denials(member, action))
+        for frame in frames:
             head = frame.head.headers
             if frame.head.command == "RECEIPT":
                 message = ledger.sent[head["receipt-id"]]
@@ -195,27 +219,29 @@ async def _read_guarded(stage: Stage, name: str, member: Member, client: Client)
 
 
 async def watch_definitions(stage: Stage) -> None:
-    """Write down which nodes have definitions that take rights of the user away, and bindings; for ever."""
+    """Write down which nodes have definitions that take rights of the user away, the guest, and bindings; for ever."""
     operations = stage.ledger.operations
     while True:
         for member in stage.members:
             for action in ("send", "subscribe"):
                 operations.deny(member.name, action, _denials(member, action))
-            for queue in BOUND:
-                operations.bind(member.name, queue, _binding(member, queue))
+            operations.invite(member.name, version_of(member, Key("user", GUEST)))
+            for decided in DECIDING:
+                if member.is_alive and member.node is not None:
+                    operations.bind(member.name, decided, versions_for(member.node.definitions.table, decided))
+                else:
+                    operations.bind(member.name, decided, frozenset())
         await trio.sleep(LOOK_SECONDS)
 
 
-def _binding(member: Member, queue: str) -> Version | None:
+def version_of(member: Member, key: Key) -> Version | None:
+    """Of what the node has of this now; None also while it is down."""
     if not member.is_alive or member.node is None:
         return None
-    found = member.node.definitions.table.get(Key("binding", f"{SOURCE} {queue}"))
+    found = member.node.definitions.table.get(key)
     return None if found is None else found.version
 
 
 def _denials(member: Member, action: str) -> frozenset[Version]:
-    if not member.is_alive or member.node is None:
-        return frozenset()
-    table = member.node.definitions.table
-    found = [table.get(Key("permission", name)) for name, value in DENIALS if action in value["deny"]]
-    return frozenset(one.version for one in found if one is not None)
+    found = [version_of(member, Key("permission", name)) for name, value in DENIALS if action in value["deny"]]
+    return frozenset(version for version in found if version is not None)

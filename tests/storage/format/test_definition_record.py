@@ -24,6 +24,14 @@ def test_a_definition_is_read_as_it_was_written(text: str | None) -> None:
     assert unpack_definition(pack_definition(changed(text))) == changed(text)
 
 
+def test_the_clock_of_the_writer_is_read_as_it_was_written_and_is_left_out_if_it_is_the_time() -> None:
+    later = changed("{}")._replace(version=Version(5, 1, A, 1, 3))
+
+    assert unpack_definition(pack_definition(later)) == later
+    assert (later.version.written_us, changed("{}").version.written_us) == (3, 5)
+    assert len(msgpack.unpackb(pack_definition(changed("{}")))["version"]) == 5
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -48,10 +56,11 @@ def test_a_text_that_is_no_value_is_refused_and_a_start_leaves_it_out(
 
 
 @pytest.mark.parametrize("number", [-1, 2**64 - 1, 1.5, "1", None])
-@pytest.mark.parametrize("place", [0, 1, 4])
+@pytest.mark.parametrize("place", [0, 1, 4, 5])
 @pytest.mark.parametrize("field", ["version", "replaced"])
 def test_a_number_of_a_version_has_bounds(field: str, place: int, number: object) -> None:
-    fields = msgpack.unpackb(pack_definition(changed("{}")))
+    skewed = changed("{}")._replace(version=Version(5, 0, A, 1, 4), replaced=Version(4, 0, A, 1, 3))
+    fields = msgpack.unpackb(pack_definition(skewed))
     fields[field][place] = number
 
     with pytest.raises(CorruptLog, match="not a definition"):

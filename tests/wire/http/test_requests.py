@@ -3,8 +3,8 @@
 import pytest
 
 from qmq.errors import LocalProtocolError
-from qmq.wire.http import HttpRefusal
-from tests.wire.http.support import SMALL, chunked, connection, only, post, request
+from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal
+from tests.wire.http.support import SMALL, chunked, connection, only, post, refused, request
 
 
 def test_request_has_its_parts() -> None:
@@ -97,12 +97,42 @@ def test_blank_line_after_a_body_is_skipped_once() -> None:
         reader.next_request()
 
 
-def test_equal_heads_have_bodies_of_their_own() -> None:
+def test_heads_that_differ_in_their_length_have_bodies_of_their_own() -> None:
     reader = connection()
-    for body in (b"one", b"two", b"six"):
-        reader.receive(post(body))
+    for body in (b"one", b"two", b"", b"x" * 1000, b"12", b"two"):
+        reader.receive(post(body, "x: 1"))
         got = reader.next_request()
-        assert got is not None and got.body == body
+        assert got is not None and got == only(post(body, "x: 1"))
+        reader.respond(200)
+
+
+@pytest.mark.parametrize(
+    "second", ["", "+3", "3 3", "3, 3", "-3", "9" * 21, "3\r\nContent-Length: 3", "\xb2", "16777217"]
+)
+def test_length_after_an_equal_head_is_checked_as_every_other(second: str) -> None:
+    first = request("POST / HTTP/1.1", "Content-Length: 3", "x: 1", body=b"abc")
+    data = request("POST / HTTP/1.1", f"Content-Length: {second}", "x: 1", body=b"abc")
+    reader = connection(first)
+    reader.next_request()
+    reader.respond(200)
+    reader.receive(data)
+    with pytest.raises(HttpRefusal) as refusal:
+        reader.next_request()
+
+    assert refusal.value.status == refused(data).status
+
+
+def test_length_may_come_last_or_go() -> None:
+    reader = connection()
+    for data in (
+        request("GET / HTTP/1.1"),
+        request("GET / HTTP/1.1", "Content-Length:3 ", body=b"abc"),
+        request("GET / HTTP/1.1", "Content-Length: 4 ", body=b"abcd"),
+        request("GET / HTTP/1.1", "Content-Length:4 ", body=b"abcd"),
+        request("GET / HTTP/1.1"),
+    ):
+        reader.receive(data)
+        assert reader.next_request() == only(data)
         reader.respond(200)
 
 
@@ -182,3 +212,16 @@ def test_head_shows_a_request_before_its_body() -> None:
     reader.receive(b"e" + request())
     assert reader.next_request() is None
     assert reader.unfinished_bytes == 0
+
+
+def test_what_stands_for_a_head_is_the_same_while_only_the_length_differs() -> None:
+    http = HttpConnection(HttpLimits())
+    seen = []
+    for body, path in ((b"a", "/x"), (b"bcd", "/x"), (b"e", "/y")):
+        http.receive(b"POST %b HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%b" % (path.encode(), len(body), body))
+        assert http.next_request() is not None
+        seen.append(http.known)
+        http.respond(200)
+
+    assert seen[0] is not None and seen[1] is seen[0]
+    assert seen[2] is not None and seen[2] is not seen[0]

@@ -9,7 +9,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Engine
 
 ROWS_MAX: Final = 1000
-"""Connections of one node in one list."""
+"""Connections in one page."""
 
 REASON_CHARS_MAX: Final = 200
 
@@ -21,10 +21,25 @@ class ConnectionsContext(Engine, Protocol):
 
 
 def connection_rows(context: ConnectionsContext, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The first `ROWS_MAX` connections that `wanted` names (`id`, `user`, `address`; all if it is empty)."""
+    """How many connections `wanted` names (`id`, `user`, `address`; all without these), and the first rows of them.
+
+    A page begins behind the connection `after` and has `limit` rows. `next`: after which one more follow.
+    """
     found = list(_matching(context, wanted))
-    first = nsmallest(ROWS_MAX, found, key=lambda session: session.id)
-    return {"connections": len(found), "rows": [_row(context, session) for session in first]}
+    limit = wanted.get("limit", ROWS_MAX)
+    after = place_of(wanted["after"]) if wanted.get("after") else ("", 0)
+    behind = [session for session in found if (context.origin.node, session.id) > after]
+    page = nsmallest(limit + 1, behind, key=lambda session: session.id)
+    rows = [_row(context, session) for session in page[:limit]]
+    return {"connections": len(found), "rows": rows, **({"next": rows[-1]["id"]} if len(page) > limit else {})}
+
+
+def place_of(id: Any) -> tuple[str, int]:
+    """By what lists of connections are ordered: node, and number there. Raises Refused for what is no id."""
+    node, _, number = id.rpartition("/") if isinstance(id, str) else ("", "", "")
+    if not node or not (number.isascii() and number.isdigit() and len(number) <= 19):
+        raise Refused("bad-after", f"{id!r} is not the id of a connection, NODE/NUMBER.")
+    return node, int(number)
 
 
 def kick(context: ConnectionsContext, wanted: Mapping[str, Any]) -> dict[str, Any]:

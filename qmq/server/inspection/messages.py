@@ -1,10 +1,11 @@
 """Messages that an operator looks at: a page of a destination, one message by its id, and what has become of one.
 
-Nothing is consumed. Durable messages of all nodes are in the stores of each node, so one node answers for all of them;
-only what is in flight must be asked of every node. Memory-only messages are seen on their own node.
+Nothing is consumed. All of it is what this node has: the durable messages of all nodes, and its own memory-only ones
+(`qmq.server.admin.mesh_messages` asks the other nodes).
 """
 
-from base64 import b64encode
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -15,19 +16,31 @@ from qmq.broker.selectors import properties_of
 from qmq.dots import Dot
 from qmq.errors import Refused
 from qmq.record_codec import Replay
-from qmq.server.admin.message_search import (
+from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.checkpoint.queue_pager import FAR_US
+from qmq.server.clients.session import ClientSession
+from qmq.server.delivery.browsing import queue_levels
+from qmq.server.inspection.message_search import (
     JournalTrace,
     parse_message_id,
     record_in_fanouts,
     search_journal,
 )
-from qmq.server.checkpoint.checkpoints import Checkpoints
-from qmq.server.checkpoint.queue_pager import FAR_US
-from qmq.server.clients.session import ClientSession
-from qmq.server.delivery.browsing import queue_levels
+from qmq.server.inspection.recent_settles import RecentSettles
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import Record, RecordKind
+
+MEMORY_ONLY: Final = "memory-messages"
+"""Query of `qmq.server.admin.mesh_queries` for the memory-only messages of a queue."""
+UNKNOWN_MESSAGE: Final = "unknown-message"
+
+PEER_ROWS_BYTES: Final = 256 << 10
+"""Of memory-only messages in one response to a peer, as JSON, approximately."""
+PEER_BODY_BYTES: Final = 64 << 10
+"""A longer body is left out of it; `body_bytes` says how long it is."""
+RECORDS_MAX: Final = 1000
+"""Records that one trace asks about."""
 
 PEEK_BYTES_MAX: Final = 1 << 20
 """Of bodies and headers in one page, approximately; a page has at least one message."""
@@ -42,6 +55,7 @@ class MessagesContext(Engine, Committing, Protocol):
     """What looking at messages needs of the node."""
 
     checkpoints: Checkpoints
+    recent_settles: RecentSettles
     replay: Replay
     sessions: dict[int, ClientSession]
 
@@ -65,10 +79,35 @@ async def peek(context: MessagesContext, destination: str, count: int) -> Facts:
         page.messages = [] if value is None else [value]
     else:
         raise Refused("not-supported", f"Only queues, topics and fanouts keep messages, not {destination}.")
-    consumed = _in_flight(context)
-    now_us = context.environment.now_us()
-    rows = [_row(context, message, _state(context, message, consumed, now_us)) for message in page.messages]
+    rows = _rows(context, page)
     return {"messages": len(rows), "more": page.is_full, "rows": rows}
+
+
+def memory_rows(context: MessagesContext, queue: str, count: int) -> Facts:
+    """The first `count` memory-only messages of a queue that this node has, in the order of delivery."""
+    page = _Page(count)
+    for one in context.broker.bulk_settlement.in_memory(queue):
+        if one.sequence < 0:
+            page.add(one)
+    return {"rows": _rows(context, page), "more": page.is_full}
+
+
+def memory_rows_for_peer(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
+    """The same, as much of it as a response may have. Raises Refused for a request that makes no sense."""
+    queue, count = wanted.get("queue"), wanted.get("count")
+    if not isinstance(queue, str) or type(count) is not int:
+        raise Refused("bad-destination", "a request for memory-only messages names queue and count")
+    facts = memory_rows(context, queue, count)
+    kept: list[Facts] = []
+    size = 0
+    for row in facts["rows"]:
+        if row["body_bytes"] > PEER_BODY_BYTES:
+            take_body(row)
+        kept.append(row)
+        size += len(json.dumps(row))
+        if size >= PEER_ROWS_BYTES:
+            break
+    return {"rows": kept, "more": facts["more"] or len(kept) < len(facts["rows"])}
 
 
 class _Page:
@@ -89,13 +128,10 @@ class _Page:
 
 
 async def _queue_messages(context: MessagesContext, queue: str, found: _Page) -> None:
-    """In the order of delivery, node after node within a priority; memory-only messages of this node come first."""
+    """Durable ones, in the order of delivery, node after node within a priority."""
     await context.flushed()
     await context.checkpoints.bring_up()
     broker, store = context.broker, context.store
-    for one in broker.bulk_settlement.in_memory(queue):
-        if one.sequence < 0:
-            found.add(one)
     nodes = [context.origin.node, *sorted(context.peer_names)]
     levels = await context.environment.run_blocking(partial(queue_levels, store, nodes, queue, FAR_US))
     for priority, node, limit in levels:
@@ -135,7 +171,7 @@ async def get(context: MessagesContext, message_id: str) -> Facts:
     dot = _dot_of(message_id)
     message, is_unsettled, _ = await _find(context, dot)
     if message is None:
-        raise Refused("unknown-message", f"This node has no message {message_id} any more, or never had it.")
+        raise Refused(UNKNOWN_MESSAGE, f"This node has no message {message_id} any more, or never had it.")
     if message.envelope.kind is DestinationKind.FANOUT:
         state = "kept"
     elif is_unsettled:
@@ -146,28 +182,26 @@ async def get(context: MessagesContext, message_id: str) -> Facts:
 
 
 async def trace(context: MessagesContext, message_id: str) -> Facts:
-    """What this node's journal says of one message, and what it does not say any more. Raises Refused."""
+    """What this node's journal says of one message. Raises Refused for what is no message-id.
+
+    `is_whole`: the search has read to the end of the journal. Each event names its `record`.
+    """
     dot = _dot_of(message_id)
     message, is_unsettled, found = await _find(context, dot)
-    unknown: list[str] = []
-    if found.record is None:
-        unknown.append("acceptance and what followed at once: the journal of this node does not reach back so far")
-    if not found.is_whole:
-        unknown.append("the end: the search has stopped at its bound")
-    if message is None and not found.events:
-        has_passed = context.durable_vector().get(dot.origin, 0) >= dot.sequence
-        unknown.append("everything: it is forgotten here" if has_passed else "everything: it never came here")
     return {
         "messages": int(message is not None),
         "destination": "" if message is None else message.envelope.destination,
         "unsettled": is_unsettled,
         "events": found.events,
-        "unknown": unknown,
+        "is_whole": found.is_whole,
     }
 
 
 def whereabouts(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
-    """Of one message: whether this node has its record on disk, and who has it in flight here."""
+    """Of one message: whether this node has its record on disk, and who has it in flight here.
+
+    `settled_by`: for those of the `records` in question that this node wrote, the connections behind each.
+    """
     dot = _dot_of(str(wanted.get("id")))
     consumers: list[Facts] = []
     for delivery in context.broker.queues.deliveries.values():
@@ -177,7 +211,18 @@ def whereabouts(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
             user = "" if session is None else session.user or ""
             name = f"{context.origin.node}/{delivery.subscription.session}"
             consumers.append({"connection": name, "user": user, "address": address})
-    return {"has_record": context.durable_vector().get(dot.origin, 0) >= dot.sequence, "in_flight": consumers}
+    records = wanted.get("records", [])
+    settled_by: dict[str, list[Facts]] = {}
+    for record in records[:RECORDS_MAX] if isinstance(records, list) else ():
+        its = _dot_of(str(record))
+        found = context.recent_settles.by(its.sequence) if its.origin == context.origin else []
+        if found:
+            settled_by[str(record)] = found
+    return {
+        "has_record": context.durable_vector().get(dot.origin, 0) >= dot.sequence,
+        "in_flight": consumers,
+        "settled_by": settled_by,
+    }
 
 
 async def _find(context: MessagesContext, dot: Dot) -> tuple[Message | None, bool, JournalTrace]:
@@ -244,6 +289,12 @@ def _state(context: MessagesContext, message: Message, consumed: set[Dot], now_u
     return "waiting"
 
 
+def _rows(context: MessagesContext, page: _Page) -> list[Facts]:
+    consumed = _in_flight(context)
+    now_us = context.environment.now_us()
+    return [_row(context, message, _state(context, message, consumed, now_us)) for message in page.messages]
+
+
 def _row(context: MessagesContext, message: Message, state: str) -> Facts:
     envelope = message.envelope
     headers = {name: value for name, value in properties_of(envelope).items() if name not in NOT_HEADERS}
@@ -256,11 +307,18 @@ def _row(context: MessagesContext, message: Message, state: str) -> Facts:
         "failed_deliveries": max(message.attempts, 0),
         "headers": headers,
         "body_bytes": len(message.body),
-        **_body(message.body),
+        **fields_of_body(message.body),
     }
 
 
-def _body(body: bytes) -> Facts:
+def take_body(row: Facts) -> bytes:
+    """Take the body out of a row."""
+    text = row.pop("body", None)
+    return b64decode(row.pop("body_base64", "")) if text is None else str(text).encode()
+
+
+def fields_of_body(body: bytes) -> Facts:
+    """The inverse: the field of a row that has the body."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

@@ -104,7 +104,7 @@ def _keys_at(model: type[BaseModel], location: Location) -> list[str]:
     for part in location:
         if isinstance(part, str):
             model = _section_in(model.model_fields[part].annotation)
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _section_in(annotation: Any) -> type[BaseModel]:

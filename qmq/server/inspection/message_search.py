@@ -61,7 +61,7 @@ def search_journal(store: Store, dot: Dot) -> JournalTrace:
 
 def _note(found: JournalTrace, dot: Dot, origin: Origin, record: Record) -> None:
     kind = record.kind
-    event: Event = {"node": origin.node, "at_us": record.timestamp_us}
+    event: Event = {"node": origin.node, "at_us": record.timestamp_us, "record": str(Dot(origin, record.sequence))}
     if record.sequence == dot.sequence and origin == dot.origin:
         found.record = record
         event |= {"event": "accepted", "destination": record.destination}
@@ -71,10 +71,12 @@ def _note(found: JournalTrace, dot: Dot, origin: Origin, record: Record) -> None
     elif kind == RecordKind.SETTLE:
         if dot in unpack_dots(record.body):
             found.events.append({**event, "event": "settled"})
-    elif kind == RecordKind.DEAD:
-        if unpack_dead(record.body)[1] == dot:
-            # A dead letter that was moved still has the headers of the first time.
-            is_letter = b"dead-letter-id:%b\n" % str(dot).encode() in record.headers
+    elif kind == RecordKind.DEAD or kind == RecordKind.PUBLISH:
+        # A dead letter that was moved still has the headers of the first time.
+        headers = record.headers
+        is_letter = b"dead-letter-id:" in headers and b"dead-letter-id:%b\n" % str(dot).encode() in headers
+        # Of several letters, all but the last are records that settle nothing.
+        if unpack_dead(record.body)[1] == dot if kind == RecordKind.DEAD else is_letter:
             what = "dead-lettered" if is_letter else "moved"
             copy = {"destination": record.destination, "as": str(Dot(origin, record.sequence))}
             reason = _REASON.search(record.headers) if is_letter else None

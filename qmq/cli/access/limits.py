@@ -1,0 +1,70 @@
+"""`qmq limits`: what users may use, on all nodes. The rules are in docs/limits.md."""
+
+import json
+
+import click
+
+from ..admin.definitions import change_headers, change_options, read_values, show_change, show_rows
+from ..admin.request import ask
+from ..client import Endpoint
+from ..options import client_options, json_option
+from ..output import print_json
+
+
+@click.group
+def limits() -> None:
+    """List, set and delete the limits of users and groups.
+
+    SUBJECT is `user:NAME`, `group:NAME`, or NAME alone for a user. `*` is each user that logs in, and `anonymous` all
+    clients without login together. A change applies on all nodes, without a restart.
+    """
+
+
+@limits.command("list")
+@client_options
+@json_option
+def list_limits(node: Endpoint, as_json: bool) -> None:
+    """List the limits of users and groups."""
+    facts = ask(node, "definitions/list/limit")
+    if as_json:
+        print_json(facts)
+        return
+    rows = [
+        [one["name"], " ".join(f"{key}={value}" for key, value in one["value"].items())] for one in facts["definitions"]
+    ]
+    show_rows(facts, "limit", ["SUBJECT", "LIMITS"], rows)
+
+
+@limits.command("set")
+@click.argument("subject")
+@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
+@change_options
+def set_limit(
+    subject: str, values: tuple[str, ...], node: Endpoint, quorum: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Set the limits of a user, of each user of a group, or of each user (`*`).
+
+    KEY is connections_max, subscriptions_max, messages_per_second_max, bytes_per_second_max, queues_max or
+    held_bytes_max. 0 is no limit. What is not given is not limited here. Exit code 1 if a limit is not allowed; then
+    nothing has changed.
+    """
+    body = json.dumps(read_values(values)).encode()
+    facts = ask(node, f"definitions/put/limit/{_name(subject)}", change_headers(quorum, dry_run), body)
+    show_change(facts, "set", dry_run, as_json)
+
+
+@limits.command("delete")
+@click.argument("subject")
+@change_options
+def delete_limit(subject: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete the limits of exactly this SUBJECT.
+
+    Exit code 1 if there are none.
+    """
+    facts = ask(node, f"definitions/delete/limit/{_name(subject)}", change_headers(quorum, dry_run))
+    show_change(facts, "deleted", dry_run, as_json)
+
+
+def _name(subject: str) -> str:
+    """The name of the definition."""
+    return subject if subject.startswith(("user:", "group:")) else f"user:{subject}"

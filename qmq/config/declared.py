@@ -1,0 +1,237 @@
+"""`[[queues]]`, `[[exchanges]]` and `[[bindings]]`: what a mesh without such definitions begins with.
+
+The keys are those of the declarations at run time. An entry with `locked = true` counts on this node for ever, whatever
+the mesh declares under its name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from qmq.auth.credentials import is_name
+from qmq.routing_names import (
+    MATCH,
+    MATCHES,
+    PREFIX,
+    RESERVED,
+    TYPES,
+    argument_text,
+    binding_name,
+    is_exchange_name,
+    misplaces_wildcard,
+)
+
+from .destinations import KEYS, DestinationPolicy, DestinationSettings, QueueName
+from .model import SecondsOrNone, Section
+
+OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
+
+EntryError = tuple[tuple[int, str], str, str]
+"""Where an entry is wrong, (its number, the key), the value there, and what must be."""
+
+
+def _read_owner(value: object) -> object:
+    if value != "" and not is_name(value):
+        raise ValueError("must be the name of a user")
+    return value
+
+
+class QueueLifetime(Section):
+    """Until when a declared queue exists. By default until it is deleted."""
+
+    auto_delete: bool = False
+    """When the last of its consumers in the mesh has left."""
+    expires_seconds: SecondsOrNone = 0.0
+    """When it was not used for so long; 0: never."""
+    exclusive_to_connection: Annotated[str, Field(pattern=OWNER)] = ""
+    """When that connection ends: its node's incarnation, and its number there. Only it may consume from the queue."""
+
+
+class QueueOwner(Section):
+    """Whose limits a declared queue counts for."""
+
+    declared_by: Annotated[str, BeforeValidator(_read_owner)] = ""
+    """The user that declared it first; "": none that has a name."""
+
+
+DECLARED_BY: Final = "declared_by"
+
+QUEUE_KEYS: Final = (*KEYS["/queue/"], *QueueLifetime.model_fields)
+"""What the declaration of a queue may say."""
+
+
+class QueueEntry(DestinationPolicy):
+    """One `[[queues]]`. What it does not set is as the policy of the queue says."""
+
+    name_key: ClassVar[str] = "name"
+    own_keys: ClassVar[tuple[str, ...]] = ("name", "pattern", "locked", "auto_delete", "expires_seconds")
+
+    pattern: Annotated[QueueName, Field(alias="name")]
+    auto_delete: bool = False
+    expires_seconds: SecondsOrNone = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.pattern
+
+    def is_explicit(self, key: str) -> bool:
+        return True
+
+    def effective_keys(self) -> Sequence[str]:
+        set_keys = (key for key in type(self).model_fields if key in self.model_fields_set)
+        return ("name", *(key for key in set_keys if key != "pattern"))
+
+    @field_validator("auto_delete", "expires_seconds")
+    @classmethod
+    def _lasts(cls, value: float, info: ValidationInfo) -> float:
+        if value and info.data.get("locked"):
+            raise ValueError("must be left out of a locked entry: the queue could not be deleted")
+        return value
+
+
+def _read_exchange_name(value: object) -> object:
+    if not isinstance(value, str) or not is_exchange_name(value):
+        raise ValueError("must have 1 to 127 characters, without slashes, wildcards and blanks")
+    return value
+
+
+def _read_own_name(value: object) -> object:
+    if isinstance(value, str) and value.startswith(RESERVED):
+        raise ValueError(f"must not begin with {RESERVED}: those are predefined")
+    return _read_exchange_name(value)
+
+
+class ExchangeEntry(Section):
+    """One `[[exchanges]]`."""
+
+    name: Annotated[str, BeforeValidator(_read_own_name)]
+    type: Literal["direct", "topic", "fanout", "headers"]
+    alternate: Annotated[str, BeforeValidator(lambda value: value if value == "" else _read_exchange_name(value))] = ""
+    """The exchange that gets what no binding matches; empty: it is dropped."""
+    locked: bool = False
+
+    @property
+    def value(self) -> dict[str, str]:
+        """As the definition has it."""
+        return {"type": self.type, **({"alternate": self.alternate} if self.alternate else {})}
+
+
+def _read_source(value: object) -> object:
+    if isinstance(value, str):
+        kind, name = value[: value.find("/", 1) + 1], value[value.find("/", 1) + 1 :]
+        if (
+            (kind == PREFIX and is_exchange_name(name))
+            or (kind == "/topic/" and name and not misplaces_wildcard(name))
+            or (kind == "/fanout/" and name and not {"*", "#"} & set(name))
+        ):
+            return value
+    raise ValueError("must be /topic/NAME or a pattern of topics, /fanout/NAME, or /exchange/NAME")
+
+
+class BindingEntry(Section):
+    """One `[[bindings]]`."""
+
+    source: Annotated[str, BeforeValidator(_read_source)]
+    queue: QueueName
+    key: str = ""
+    arguments: dict[str, str | int | float | bool] = {}
+    """For exchanges of type headers. An argument that only has to be there, with any value, is declared at run time."""
+    locked: bool = False
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that is the source; "": it is none."""
+        return self.source.removeprefix(PREFIX) if self.source.startswith(PREFIX) else ""
+
+    @property
+    def name(self) -> str:
+        """Of the definition."""
+        return binding_name(self.source, self.queue, self.key, self._texts)
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """As the definition has it."""
+        return {"source": self.source, "queue": self.queue, "key": self.key, "arguments": self._texts}
+
+    @property
+    def _texts(self) -> dict[str, str | None]:
+        return {name: argument_text(self.arguments[name]) for name in sorted(self.arguments)}
+
+    @field_validator("key", "arguments")
+    @classmethod
+    def _is_for_exchanges(cls, value: Any, info: ValidationInfo) -> Any:
+        source = info.data.get("source", PREFIX)
+        if value and not source.startswith(PREFIX):
+            raise ValueError(f"must be left out: it is for exchanges, and {source} is none")
+        if info.field_name == "arguments" and value.get(MATCH, MATCHES[0]) not in MATCHES:
+            raise ValueError(f"must have {MATCH} as one of {', '.join(MATCHES)}")
+        return value
+
+
+Entry = TypeVar("Entry", QueueEntry, ExchangeEntry, BindingEntry)
+
+
+def queue_errors(queues: Sequence[QueueEntry], destinations: DestinationSettings, bytes_max: int) -> list[EntryError]:
+    """Names differ and are not too long; dead letter queues exist, and form no cycle."""
+    found = _twice(queues, "name")
+    declared = {one.name: one for one in queues}
+
+    def dead_letter_of(queue: str) -> str:
+        entry = declared.get(queue)
+        if entry is not None and "dead_letter" in entry.model_fields_set:
+            return entry.dead_letter
+        return destinations.policy_of(queue).dead_letter
+
+    for number, one in enumerate(queues):
+        if len(one.name.encode()) > bytes_max:
+            found.append(((number, "name"), one.name, f"must have at most {bytes_max} bytes"))
+        if "dead_letter" not in one.model_fields_set or not one.dead_letter:
+            continue
+        at = (number, "dead_letter")
+        if one.dead_letter not in declared and not destinations.exists(one.dead_letter):
+            found.append((at, one.dead_letter, "must be one of [[queues]], because create_on_use is false"))
+        path = [one.name]
+        while path[-1] and path[-1] not in path[:-1]:
+            path.append(dead_letter_of(path[-1]))
+        if path[-1]:
+            found.append((at, one.dead_letter, f"must not form a cycle: {' → '.join(path)}"))
+    return found
+
+
+def exchange_errors(exchanges: Sequence[ExchangeEntry]) -> list[EntryError]:
+    """Names differ; alternates exist, and form no cycle."""
+    found = _twice(exchanges, "name")
+    alternates = {one.name: one.alternate for one in exchanges}
+    for number, one in enumerate(exchanges):
+        path = [one.name]
+        while path[-1] and path[-1] not in path[:-1]:
+            path.append(alternates.get(path[-1], ""))
+        if path[-1]:
+            found.append(((number, "alternate"), one.alternate, f"must not form a cycle: {' → '.join(path)}"))
+        if not _is_known(one.alternate, alternates):
+            found.append(((number, "alternate"), one.alternate, "must be one of [[exchanges]], or predefined"))
+    return found
+
+
+def binding_errors(bindings: Sequence[BindingEntry], exchanges: Sequence[ExchangeEntry]) -> list[EntryError]:
+    """No two say the same; their exchanges exist."""
+    names = {one.name: "" for one in exchanges}
+    return _twice(bindings, "source") + [
+        ((number, "source"), one.source, "must be one of [[exchanges]], or predefined")
+        for number, one in enumerate(bindings)
+        if not _is_known(one.exchange, names)
+    ]
+
+
+def _is_known(exchange: str, names: Mapping[str, str]) -> bool:
+    return not exchange or exchange in names or exchange in [f"{RESERVED}{type}" for type in TYPES]
+
+
+def _twice(entries: Sequence[Entry], key: str) -> list[EntryError]:
+    first: dict[str, int] = {}
+    return [
+        ((number, key), one.name, f"must not have two entries for {one.name}")
+        for number, one in enumerate(entries)
+        if first.setdefault(one.name, number) != number
+    ]

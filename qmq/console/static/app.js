@@ -1,0 +1,143 @@
+// The frame: login, navigation, and which page is shown. Each page is a module with `show(main, argument)`, which returns
+// what to call when the page is left.
+
+import { feed, follow, listen, logIn, logOut, me, recall, unfollow, whenLoggedOut } from "./api.js";
+import { append, field, h, pill, replace } from "./dom.js";
+
+const PAGES = {
+  mesh: { title: "Mesh", module: "./mesh.js", group: "State" },
+  charts: { title: "Charts", module: "./charts.js" },
+  queues: { title: "Queues", module: "./queues.js", group: "Destinations" },
+  fanouts: { title: "Fanouts", module: "./fanouts.js" },
+  topics: { title: "Topics", module: "./topics.js" },
+  exchanges: { title: "Exchanges", module: "./exchanges.js" },
+  connections: { title: "Connections", module: "./connections.js", group: "Clients" },
+  trace: { title: "Trace", module: "./trace.js" },
+  users: { title: "Users", module: "./users.js", group: "Administration", needs: "definitions" },
+  definitions: { title: "Definitions", module: "./definitions.js", needs: "definitions" },
+  audit: { title: "Audit", module: "./audit.js", needs: "audit" },
+  queue: { title: "Queue", module: "./queue.js", within: "queues" },
+  fanout: { title: "Fanout", module: "./fanout.js", within: "fanouts" },
+};
+
+const bar = document.getElementById("bar");
+const nav = document.getElementById("nav");
+const main = document.getElementById("main");
+let leave = () => {};
+let turn = 0;
+
+// Colours
+
+const SCHEME = "qmq-scheme";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const scheme = () => localStorage.getItem(SCHEME) ?? (dark.matches ? "dark" : "light");
+const paint = () => { document.documentElement.dataset.theme = scheme(); };
+dark.addEventListener("change", paint);
+paint();
+
+// Frame
+
+function drawBar() {
+  const mesh = feed.overview;
+  const state = [];
+  if (mesh) {
+    const names = Object.keys(mesh.nodes);
+    const missing = mesh.nodes_missing;
+    const conditions = names.reduce((sum, name) => sum + mesh.nodes[name].conditions.length + mesh.nodes[name].conditions_more, 0);
+    state.push(missing.length ? pill(`${names.length} of ${names.length + missing.length} nodes respond`, "bad") : pill(`${names.length} ${names.length === 1 ? "node" : "nodes"}`, "good"));
+    if (conditions) state.push(pill(`${conditions} ${conditions === 1 ? "condition" : "conditions"}`, "warn"));
+  }
+  if (!feed.isLive && me.node) state.push(pill(mesh ? "connection to the node lost" : "connecting", mesh ? "bad" : ""));
+  replace(bar,
+    h("a", { class: "name", href: "#/mesh", "data-key": "home" }, h("img", { src: "/console/icon.svg", alt: "" }), "QMQ"),
+    h("span", { class: "dim" }, me.node && `node ${me.node}`), h("span", { class: "row" }, state),
+    h("span", { class: "space" }),
+    h("button", { type: "button", class: "small", "data-key": "scheme", onclick: () => {
+      localStorage.setItem(SCHEME, scheme() === "dark" ? "light" : "dark");
+      paint();
+      drawBar();
+    } }, scheme() === "dark" ? "Light" : "Dark"),
+    me.user && h("span", { class: "dim" }, me.user),
+    me.csrf && h("button", { type: "button", class: "small", "data-key": "out", onclick: async () => { await logOut().catch(() => {}); showLogin(); } }, "Log out"));
+}
+
+function drawNav(current) {
+  const links = [];
+  for (const [name, page] of Object.entries(PAGES)) {
+    if (page.within || (page.needs && !me.may[page.needs])) continue;
+    if (page.group) links.push(h("div", { class: "group" }, page.group));
+    links.push(h("a", { href: `#/${name}`, "aria-current": name === current ? "page" : undefined, "data-key": name }, page.title));
+  }
+  replace(nav, links);
+}
+
+async function route() {
+  const [, name, ...rest] = location.hash.split("/");
+  const page = PAGES[name] ?? PAGES.mesh;
+  const current = PAGES[name] ? name : "mesh";
+  const mine = ++turn;
+  leave();
+  leave = () => {};
+  drawNav(page.within ?? current);
+  const argument = rest.length ? decodeURIComponent(rest.join("/")) : "";
+  document.title = `${argument || page.title} · QMQ`;
+  main.replaceChildren();
+  try {
+    const module = await import(page.module);
+    if (mine !== turn) return;
+    leave = module.show(main, argument) ?? (() => {});
+  } catch (error) {
+    append(main, [h("div", { class: "notice bad", role: "alert" }, `This page cannot be shown: ${error.message}`)]);
+  }
+}
+
+// Login
+
+function showLogin(why = "") {
+  turn += 1;
+  leave();
+  leave = () => {};
+  unfollow();
+  Object.assign(me, { user: null, csrf: null, may: {} });
+  drawBar();
+  nav.replaceChildren();
+  document.title = "Log in · QMQ";
+  const user = h("input", { name: "user", autocomplete: "username", required: true, autocapitalize: "none", spellcheck: "false" });
+  const passcode = h("input", { name: "passcode", type: "password", autocomplete: "current-password", required: true });
+  const problem = h("div", { role: "alert" });
+  const button = h("button", { class: "main" }, "Log in");
+  const form = h("form", { class: "panel login", onsubmit: async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      await logIn(user.value, passcode.value);
+      begin();
+    } catch (error) {
+      replace(problem, h("p", { class: "notice bad" }, error.message));
+      passcode.value = "";
+      passcode.focus();
+    } finally {
+      button.disabled = false;
+    }
+  } }, h("h1", null, "Log in"), why && h("p", { class: "dim" }, why), field("User", user), field("Passcode", passcode), problem, button);
+  replace(main, form);
+  user.focus();
+}
+
+function begin() {
+  drawBar();
+  if (me.may.observe) follow();
+  route();
+}
+
+whenLoggedOut(() => { if (me.user || !main.querySelector(".login")) showLogin("The login has ended."); });
+addEventListener("hashchange", () => { if (!main.querySelector(".login")) { route(); main.focus(); } });
+listen(drawBar);
+
+try {
+  await recall();
+  begin();
+} catch (error) {
+  if (error.status === 401) showLogin();
+  else append(main, [h("div", { class: "notice bad", role: "alert" }, error.message)]);
+}

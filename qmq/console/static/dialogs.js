@@ -1,0 +1,87 @@
+// Actions. Each asks in a dialog, shows how many messages or clients it concerns before anything changes, and the command
+// that does the same. Above LARGE the name must be typed.
+
+import { change } from "./api.js";
+import { commandLine, field, h, number, replace, say } from "./dom.js";
+
+const LARGE = 100;
+
+// Show a dialog; `make(close)` returns its content. Resolves when it is closed.
+export function ask(title, make, isWide = false) {
+  return new Promise((done) => {
+    const id = `title-${Math.random().toString(36).slice(2)}`;
+    const dialog = h("dialog", { class: isWide ? "wide" : "", "aria-labelledby": id, onclose: () => { dialog.remove(); done(); } });
+    dialog.append(h("h2", { id }, title), make(() => dialog.close()));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+const problem = (error) => h("p", { class: "notice bad", role: "alert" }, error.message, error.detail && ` ${error.detail}`);
+
+// `form` is { title, fields: [element], name, verb() → [path, query, body], count(facts) → number, unit, shell() → text,
+// label(count) → text, danger?, plain?, prepare?, isReady? }. Nothing is asked before `isReady`. `plain` actions may have nothing to count; `prepare` comes before each
+// `verb`.
+export function act(form, onDone = () => {}) {
+  return ask(form.title, (close) => {
+    const result = h("div", { "aria-live": "polite" });
+    const line = commandLine(form.shell);
+    const typed = h("input", { autocomplete: "off", spellcheck: "false", oninput: () => allow() });
+    const typing = field(`Type ${form.name} to go on`, typed);
+    const button = h("button", { type: "submit", class: form.danger ? "bad" : "main", disabled: true });
+    let count = null;
+    let timer;
+    let round = 0;
+    const allow = () => {
+      const isLarge = count > LARGE && form.danger;
+      typing.hidden = !isLarge;
+      button.disabled = count === null || (!count && !form.plain) || (isLarge && typed.value !== form.name);
+    };
+    async function dryRun() {
+      const mine = ++round;
+      count = null;
+      button.textContent = form.label(null);
+      line.update();
+      allow();
+      if (form.isReady && !form.isReady()) {
+        replace(result);
+        return;
+      }
+      try {
+        await form.prepare?.();
+        const [path, query, body] = form.verb();
+        const facts = await change(path, { ...query, "dry-run": "true" }, body);
+        if (mine !== round) return;
+        count = form.count ? form.count(facts) : 1;
+        replace(result, form.unit && h("p", null, h("b", null, number(count)), ` ${form.unit(count)}`),
+          facts.reason && h("p", { class: "notice warn" }, `Some stay: ${facts.reason}`),
+          facts.nodes_missing?.length > 0 && h("p", { class: "notice warn" }, `Not counted: ${facts.nodes_missing.join(", ")} does not respond.`));
+        button.textContent = form.label(count);
+      } catch (error) {
+        if (mine === round) replace(result, problem(error));
+      }
+      allow();
+    }
+    const later = () => { clearTimeout(timer); timer = setTimeout(dryRun, 300); };
+    const element = h("form", { oninput: (event) => { if (event.target !== typed) later(); }, onsubmit: async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      try {
+        await form.prepare?.();
+        const [path, query, body] = form.verb();
+        const facts = await change(path, query, body);
+        say(form.done(facts));
+        close();
+        onDone(facts);
+      } catch (error) {
+        replace(result, problem(error));
+        allow();
+      }
+    } }, form.fields, result, typing, line.element,
+    h("div", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), button));
+    dryRun();
+    return element;
+  });
+}
+
+export const messagesOf = (count) => (count === 1 ? "message" : "messages");

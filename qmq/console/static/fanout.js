@@ -1,0 +1,80 @@
+// One fanout: what it keeps and for how long, who follows it, and how far each is behind.
+
+import { mayDo, me, pathOf, repeat, show as ask } from "./api.js";
+import { act, messagesOf } from "./dialogs.js";
+import { bytes, h, number, pill, quoted, rate, replace, table, tabs } from "./dom.js";
+import { messageTable } from "./messages.js";
+import { kick, openPublish } from "./queue.js";
+
+export function show(main, name) {
+  const destination = `/fanout/${name}`;
+  let may = {};
+  const facts = h("dl", { class: "facts" });
+  const buttons = h("div", { class: "row top" });
+  const notice = h("div", { role: "status" });
+  const messages = messageTable("Messages");
+  const peek = async () => {
+    if (!may.subscribe) return;
+    try {
+      const found = await ask(`peek${pathOf(destination)}`, { count: 100 });
+      messages.rows(found.rows, "No messages.");
+    } catch (error) {
+      messages.rows([], error.message);
+    }
+  };
+  const followers = table("Subscribers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Behind" }, { title: "", label: "Actions" }]);
+  const durables = table("Durable subscriptions", [{ title: "Name" }, { title: "In use" }, { title: "In flight", number: true }]);
+  const drawFollowers = async () => {
+    const found = await ask(`list-subscribers${pathOf(destination)}`, { scope: "mesh", limit: 200 });
+    // Only the node of a subscriber knows how far it is, and says so of those that do not read now.
+    const status = (await ask("status")).status ?? (await ask("status"));
+    const behind = (one) => {
+      if (one.node !== me.node) return h("span", { class: "dim" }, `node ${one.node} knows`);
+      const slow = (status.slow ?? []).find((row) => row.session === one.session && row.destination === destination);
+      return slow ? pill(`${number(slow.messages)} ${messagesOf(slow.messages)}, ${bytes(slow.bytes)}, ${number(slow.dropped)} dropped`, "warn") : "reads along";
+    };
+    followers.rows(found.subscribers.map((one) => h("tr", null, h("td", { class: "mono" }, `${one.node}/${one.session}`), h("td", null, one.user || h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address), h("td", { class: "mono" }, one.id), h("td", null, behind(one)),
+      h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.node}-${one.session}`, onclick: () => kick(one, drawFollowers) }, "Kick")))), "No subscribers now.");
+    durables.rows((status.durables ?? []).filter((one) => one.destination === destination).map((one) => h("tr", null, h("td", { class: "name" }, one.name), h("td", null, one.in_use ? pill("here", "good") : "not on this node"), h("td", { class: "n" }, number(one.in_flight)))), "None that this node names.");
+  };
+  const retention = h("div", { class: "panel" });
+  const drawRetention = async () => {
+    const all = me.may.definitions ? (await ask("definitions/list/policy")).definitions.filter((one) => one.name === destination || (one.name.endsWith("*") && destination.startsWith(one.name.slice(0, -1)))) : null;
+    replace(retention, all === null ? h("p", { class: "dim" }, "Policies are shown to administrators.") : all.length ? all.map((one) => [h("p", { class: "mono" }, one.name), h("pre", { class: "body" }, JSON.stringify(one.value, null, 2))])
+      : h("p", { class: "dim" }, "No policy of the mesh matches: the settings of the nodes count."));
+  };
+  const parts = tabs("Parts of the fanout", [
+    { title: "Messages", make: () => (may.subscribe ? h("div", { class: "panel flush" }, messages.element) : h("p", { class: "dim" }, "You may not read messages of this fanout.")) },
+    { title: "Subscribers", make: () => { drawFollowers().catch((error) => followers.rows([], error.message)); return [h("div", { class: "panel flush" }, followers.element), h("div", { class: "panel flush" }, h("h2", null, "Durable subscriptions"), durables.element)]; } },
+    { title: "Retention", make: () => { drawRetention().catch((error) => replace(retention, error.message)); return retention; } },
+  ]);
+  main.append(h("p", { class: "small" }, h("a", { href: "#/fanouts" }, "← Fanouts")), h("h1", null, h("bdi", null, destination)), notice, buttons, h("div", { class: "panel" }, facts), parts.element);
+  let known = null;
+  let at = 0;
+  async function refresh() {
+    try {
+      const found = await ask(`list${pathOf(destination)}`, { scope: "mesh", limit: 1 });
+      const row = found.destinations.find((one) => one.destination === destination) ?? { messages: 0, bytes: 0, consumers: 0 };
+      const now = Date.now();
+      const perSecond = (total) => (known ? rate(Math.max(0, (row[total] ?? 0) - (known[total] ?? 0)) / ((now - at) / 1000)) : "–");
+      const fact = (title, value) => h("div", null, h("dt", null, title), h("dd", null, value));
+      replace(facts, fact("Messages kept", number(row.messages)), fact("Size of a copy", bytes(row.bytes)), fact("In/s", perSecond("accepted")), fact("Delivered/s", perSecond("delivered")), fact("Subscribers", number(row.consumers)));
+      known = row;
+      at = now;
+      replace(notice, found.nodes_missing?.length > 0 && h("div", { class: "notice warn" }, `Without the numbers of ${found.nodes_missing.join(", ")}.`));
+    } catch (error) {
+      replace(notice, h("div", { class: "notice bad" }, error.message));
+    }
+    await peek();
+  }
+  const round = repeat(5, refresh);
+  mayDo(destination).then((found) => {
+    may = found;
+    replace(buttons, may.send && h("button", { type: "button", class: "main", onclick: () => openPublish("fanouts", name, refresh) }, "Publish"),
+      may.administer && h("button", { type: "button", class: "bad", onclick: () => act({ title: `Delete ${destination}`, name: destination, danger: true, plain: true, fields: [], verb: () => [`delete${pathOf(destination)}`, {}], count: (one) => one.messages,
+        unit: (count) => `${messagesOf(count)} would be deleted; its subscribers are disconnected`, shell: () => `qmq delete ${quoted(destination)}`, label: () => "Delete the fanout", done: () => `${destination} is deleted.` }, () => { location.hash = "#/fanouts"; }) }, "Delete"));
+    parts.select(0);
+    peek();
+  }).catch(() => {});
+  return round.stop;
+}

@@ -1,0 +1,81 @@
+// Messages as an operator reads them: a list, and one message with its headers and its body as text, JSON or bytes.
+
+import { ago, bytes, h, number, pill, replace, table, tabs, visible } from "./dom.js";
+import { ask } from "./dialogs.js";
+
+const SHOWN = 64 * 1024; // Characters or bytes of a body that are shown at once.
+const STATES = { waiting: "", delayed: "warn", "in-flight": "accent", expired: "bad", settled: "good", kept: "" };
+
+export function bytesOf(row) {
+  if (row.body_base64 === undefined) return new TextEncoder().encode(row.body ?? "");
+  return Uint8Array.from(atob(row.body_base64), (one) => one.charCodeAt(0));
+}
+
+function textOf(row) {
+  return row.body_base64 === undefined ? row.body ?? "" : new TextDecoder("utf-8").decode(bytesOf(row));
+}
+
+function hex(data) {
+  const lines = [];
+  for (let at = 0; at < data.length; at += 16) {
+    const part = data.subarray(at, at + 16);
+    const codes = [...part].map((one) => one.toString(16).padStart(2, "0")).join(" ");
+    const text = [...part].map((one) => (one > 31 && one < 127 ? String.fromCharCode(one) : "·")).join("");
+    lines.push(`${at.toString(16).padStart(8, "0")}  ${codes.padEnd(47)}  ${text}`);
+  }
+  return lines.join("\n");
+}
+
+// Long bodies are shown in parts: a browser is slow with a megabyte of text.
+function part(size, draw, unit) {
+  const pre = h("pre", { class: "body", tabindex: "0", "aria-label": "Body" });
+  const more = h("p", { class: "row small" });
+  let shown = SHOWN;
+  const again = () => {
+    pre.textContent = draw(shown);
+    replace(more, size > shown && [`${number(shown)} of ${number(size)} ${unit} are shown.`,
+      h("button", { type: "button", class: "small", onclick: () => { shown *= 4; again(); } }, "Show more")]);
+  };
+  again();
+  return h("div", null, pre, more);
+}
+
+function body(row) {
+  const text = textOf(row);
+  const data = bytesOf(row);
+  let json;
+  try { json = JSON.stringify(JSON.parse(text), null, 2); } catch { json = null; }
+  const views = [
+    { title: "Text", make: () => [row.body_base64 !== undefined && h("p", { class: "notice warn" }, "The body is not UTF-8: bytes that are none are shown as \ufffd."), part(text.length, (size) => visible(text.slice(0, size)), "characters")] },
+    { title: "JSON", make: () => (json === null ? h("p", { class: "dim" }, "The body is not JSON.") : part(json.length, (size) => visible(json.slice(0, size)), "characters")) },
+    { title: "Hex", make: () => part(data.length, (size) => hex(data.subarray(0, size / 4)), "bytes") },
+  ];
+  return tabs("Body", views, json !== null && /^\s*[[{]/.test(text) ? 1 : row.body_base64 !== undefined ? 2 : 0).element;
+}
+
+export function openMessage(row, more = []) {
+  return ask("Message", (close) => {
+    const headers = table("Headers", [{ title: "Header" }, { title: "Value" }]);
+    headers.rows(Object.entries(row.headers ?? {}).map(([name, value]) => h("tr", null, h("td", { class: "mono" }, visible(name)), h("td", { class: "wrap mono" }, h("bdi", null, visible(value))))), "No headers.");
+    return h("div", null,
+      h("p", { class: "row" }, h("span", { class: "mono" }, row.message_id), pill(row.state, STATES[row.state]), row.failed_deliveries > 0 && pill(`${row.failed_deliveries} failed deliveries`, "bad")),
+      h("p", { class: "dim small" }, `Accepted by ${row.node}, ${ago(row.at_us)}. ${bytes(row.body_bytes)}.`),
+      h("details", { open: Object.keys(row.headers ?? {}).length < 9 }, h("summary", null, "Headers"), headers.element),
+      h("div", { class: "panel" }, body(row)),
+      h("div", { class: "row end" }, more, h("a", { class: "button", href: `#/trace/${encodeURIComponent(row.message_id)}`, onclick: close }, "Trace"), h("button", { type: "button", class: "main", onclick: close }, "Close")));
+  }, true);
+}
+
+export function messageTable(caption) {
+  const list = table(caption, [{ title: "Message" }, { title: "State" }, { title: "Failed", number: true }, { title: "Accepted" }, { title: "By" }, { title: "Size", number: true }, { title: "Beginning of the body" }]);
+  return {
+    element: list.element,
+    rows(rows, empty) {
+      list.rows(rows.map((row) => h("tr", null,
+        h("td", { class: "mono" }, h("button", { type: "button", class: "id", "data-key": row.message_id, onclick: () => openMessage(row) }, row.message_id)),
+        h("td", null, pill(row.state, STATES[row.state])), h("td", { class: "n" }, row.failed_deliveries ? h("b", null, number(row.failed_deliveries)) : ""),
+        h("td", null, ago(row.at_us)), h("td", null, row.node), h("td", { class: "n" }, bytes(row.body_bytes)),
+        h("td", { class: "mono wrap" }, h("bdi", null, visible(textOf(row).slice(0, 120)))))), empty);
+    },
+  };
+}

@@ -1,0 +1,247 @@
+// One queue: its messages, consumers, policy and bindings, and everything that can be done with it.
+
+import { mayDo, me, pathOf, publish, repeat, show as ask } from "./api.js";
+import { act, ask as dialog, messagesOf } from "./dialogs.js";
+import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "./dom.js";
+import { messageTable } from "./messages.js";
+import { flags } from "./queues.js";
+
+const countInput = () => h("input", { type: "number", min: "1", placeholder: "all" });
+const selectorInput = () => h("input", { placeholder: "all messages, or for example  version = '7'", spellcheck: "false" });
+
+function bulk(verb, destination, what, onDone) {
+  const count = countInput();
+  const selector = selectorInput();
+  const target = h("input", { value: "/queue/", spellcheck: "false", required: true });
+  const isMove = verb === "move";
+  const options = () => ({ scope: "mesh", count: count.value, selector: selector.value, to: isMove ? target.value : undefined });
+  act({
+    ...what, name: destination, danger: verb === "purge",
+    fields: [isMove && field("To", target), field("How many, the first ones", count), field("Only messages that match (selector)", selector)],
+    isReady: () => !isMove || target.value.length > "/queue/".length,
+    verb: () => [`${verb}${pathOf(destination)}`, options()],
+    count: (facts) => facts.messages,
+    shell: () => `qmq ${verb} ${quoted(destination)}${isMove ? ` ${quoted(target.value)}` : ""}${count.value ? ` --count ${count.value}` : ""}${selector.value ? ` --selector ${quoted(selector.value)}` : ""}`,
+  }, onDone);
+}
+
+const actions = {
+  purge: (destination, onDone) => bulk("purge", destination, {
+    title: `Purge ${destination}`, unit: (count) => `waiting ${messagesOf(count)} would be deleted`,
+    label: (count) => (count === null ? "Purge" : `Purge ${number(count)} ${messagesOf(count)}`), done: (facts) => `${number(facts.messages)} ${messagesOf(facts.messages)} deleted.`,
+  }, onDone),
+  move: (destination, onDone) => bulk("move", destination, {
+    title: `Move messages of ${destination}`, unit: (count) => `waiting ${messagesOf(count)} would be moved`,
+    label: (count) => (count === null ? "Move" : `Move ${number(count)} ${messagesOf(count)}`), done: (facts) => `${number(facts.messages)} ${messagesOf(facts.messages)} moved to ${facts.to}.`,
+  }, onDone),
+  redrive: (destination, onDone) => bulk("redrive", destination, {
+    title: `Redrive dead letters of ${destination}`, unit: (count) => `dead ${count === 1 ? "letter" : "letters"} would go back to where they came from`,
+    label: (count) => (count === null ? "Redrive" : `Redrive ${number(count)} ${messagesOf(count)}`), done: (facts) => `${number(facts.messages)} ${messagesOf(facts.messages)} redriven.`,
+  }, onDone),
+  pause(destination, onDone) {
+    const part = h("select", null, h("option", { value: "delivery" }, "Delivery: consumers get nothing"), h("option", { value: "acceptance" }, "Acceptance: SENDs are refused"), h("option", { value: "both" }, "Both"));
+    const flag = { delivery: "", acceptance: " --acceptance", both: " --delivery --acceptance" };
+    act({ title: `Pause ${destination}`, name: destination, plain: true, fields: [field("What", part)],
+      verb: () => [`pause${pathOf(destination)}`, { part: part.value }], shell: () => `qmq pause ${quoted(destination)}${flag[part.value]}`,
+      label: () => "Pause", done: () => `${destination} is paused.` }, onDone);
+  },
+  resume(destination, onDone) {
+    act({ title: `Resume ${destination}`, name: destination, plain: true, fields: [], verb: () => [`resume${pathOf(destination)}`, {}],
+      shell: () => `qmq resume ${quoted(destination)}`, label: () => "Resume", done: () => `${destination} is resumed.` }, onDone);
+  },
+  delete(destination) {
+    const force = h("input", { type: "checkbox" });
+    act({ title: `Delete ${destination}`, name: destination, danger: true, plain: true, fields: [h("label", { class: "row" }, force, "Although it has consumers")],
+      verb: () => [`delete${pathOf(destination)}`, { scope: "mesh", force: force.checked ? "true" : undefined }], count: (facts) => facts.messages,
+      unit: (count) => `${messagesOf(count)} would be deleted, with the declaration, the bindings and the pause of the queue`,
+      shell: () => `qmq delete ${quoted(destination)}${force.checked ? " --force" : ""}`, label: () => "Delete the queue", done: () => `${destination} is deleted.` },
+    () => { location.hash = "#/queues"; });
+  },
+};
+
+export function openPublish(kind, name, onDone, keyed = false) {
+  return dialog(`Send a message to ${name}`, (close) => {
+    const body = h("textarea", { rows: "6", spellcheck: "false" });
+    const type = h("select", null, ["text/plain", "application/json"].map((one) => h("option", null, one)));
+    const headers = h("textarea", { rows: "3", placeholder: "name: value, one on each line", spellcheck: "false" });
+    const priority = h("input", { type: "number", min: "0", max: "9", placeholder: "4" });
+    const delay = h("input", { type: "number", min: "0", placeholder: "none" });
+    const key = h("input", { spellcheck: "false" });
+    const problem = h("div", { role: "alert" });
+    const message = () => {
+      const pairs = headers.value.split("\n").map((line) => line.split(/:(.*)/s)).filter(([one]) => one.trim());
+      const options = { body: body.value, content_type: type.value, headers: Object.fromEntries(pairs.map(([one, value]) => [one.trim(), (value ?? "").trim()])) };
+      if (priority.value) options.priority = Number(priority.value);
+      if (delay.value) options.delay = Number(delay.value);
+      return options;
+    };
+    const line = commandLine(() => {
+      const one = message();
+      const more = [["content-type", one.content_type], ...Object.entries(one.headers), one.priority !== undefined && ["priority", one.priority], one.delay && ["delay", one.delay], keyed && key.value && ["routing-key", key.value]].filter(Boolean);
+      return `qmq send ${quoted(`/${kind.slice(0, -1)}/${name}`)} ${quoted(one.body)}${more.map(([header, value]) => ` --header ${quoted(`${header}:${value}`)}`).join("")}`;
+    });
+    const form = h("form", { oninput: line.update, onsubmit: async (event) => {
+      event.preventDefault();
+      try {
+        const facts = await publish(kind, name, message(), keyed ? key.value : undefined);
+        say(`Accepted as ${facts.messages[0].id ?? "a copy for each queue"}, on ${facts.messages[0].copies} disks.`);
+        close();
+        onDone?.();
+      } catch (error) {
+        replace(problem, h("p", { class: "notice bad" }, error.message, " ", error.detail));
+      }
+    } }, keyed && field("Routing key", key), field("Body", body), field("Content type", type), field("Headers", headers), h("div", { class: "row" }, field("Priority, 0 to 9", priority), field("Delay in milliseconds", delay)),
+    problem, line.element, h("div", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), h("button", { class: "main" }, "Send")));
+    line.update();
+    return form;
+  });
+}
+
+export function kick(row, onDone) {
+  const id = `${row.node}/${row.session}`;
+  const reason = h("input", { maxlength: "200", placeholder: "the client sees it" });
+  act({ title: `End the connection ${id}`, name: id, fields: [h("p", null, `${row.user || "no login"} at ${row.address}. What it has in flight is delivered again.`), field("Reason", reason)],
+    verb: () => [`kick/${encodeURIComponent(row.node)}/${row.session}`, { scope: "mesh", reason: reason.value }], count: (facts) => facts.connections, unit: (count) => (count === 1 ? "connection would end" : "connections would end"),
+    shell: () => `qmq kick ${id}${reason.value ? ` --reason ${quoted(reason.value)}` : ""}`, label: () => "End the connection", danger: true, done: (facts) => `${facts.connections} ended.` }, onDone);
+}
+
+function bindingsPicture(name, rows) {
+  const height = Math.max(60, rows.length * 44 + 10);
+  const middle = height / 2;
+  return s("svg", { class: "picture", viewBox: `0 0 640 ${height}`, role: "img", "aria-label": rows.map((one) => `${one.source} with key ${one.key || "none"} to ${name}`).join("; ") },
+    rows.map((one, at) => {
+      const y = 27 + at * 44;
+      return [s("path", { class: one.effective ? "link" : "link bad", d: `M220 ${y}C330 ${y} 320 ${middle} 430 ${middle}` }), s("rect", { class: "box", x: 10, y: y - 16, width: 210, height: 32, rx: 6 }),
+        s("text", { x: 20, y: y + 4 }, one.source.slice(0, 28)), s("text", { class: "dim", x: 236, y: y - 5 }, one.key ? `key ${one.key.slice(0, 24)}` : "")];
+    }),
+    s("rect", { class: "box good", x: 430, y: middle - 16, width: 200, height: 32, rx: 6 }), s("text", { x: 440, y: middle + 4 }, name.slice(0, 26)));
+}
+
+export function show(main, name) {
+  const destination = `/queue/${name}`;
+  let may = {};
+  let row = null;
+  let asked = 0;
+  const facts = h("dl", { class: "facts" });
+  const state = h("span", { class: "row" });
+  const buttons = h("div", { class: "row top" });
+  const notice = h("div", { role: "status" });
+  const drawButtons = () => {
+    const button = (title, call, kind = "") => h("button", { type: "button", class: kind, "data-key": title, onclick: call }, title);
+    replace(buttons,
+      may.send && button("Publish", () => openPublish("queues", name, refresh), "main"),
+      may.administer && [
+        row?.paused ? button("Resume", () => actions.resume(destination, refresh)) : null, button("Pause", () => actions.pause(destination, refresh)),
+        button("Move", () => actions.move(destination, refresh)), me.may.redrive && button("Redrive", () => actions.redrive(destination, refresh)),
+        button("Purge", () => actions.purge(destination, refresh), "bad"), button("Delete", () => actions.delete(destination), "bad")]);
+  };
+
+  // Messages
+  const messages = messageTable("Messages");
+  const count = h("select", { "aria-label": "How many messages", onchange: () => peek() }, [20, 100, 1000].map((one) => h("option", { value: one }, `first ${one}`)));
+  const about = h("span", { class: "dim" });
+  const peek = async () => {
+    if (!may.subscribe) return;
+    try {
+      const found = await ask(`peek${pathOf(destination)}`, { count: count.value });
+      messages.rows(found.rows, "No messages.");
+      replace(about, `${number(found.rows.length)} shown${found.more ? ", more follow" : ""}. Reading takes nothing.`);
+    } catch (error) {
+      messages.rows([], error.message);
+    }
+  };
+  const messagePart = () => (may.subscribe ? h("div", null, h("div", { class: "row top" }, count, h("button", { type: "button", onclick: () => peek() }, "Read again"), about), h("div", { class: "panel flush" }, messages.element))
+    : h("p", { class: "dim" }, "You may not read messages of this queue."));
+
+  // Consumers
+  const consumers = table("Consumers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Credit", number: true }, { title: "In flight", number: true }, { title: "Delivered", number: true }, { title: "", label: "Actions" }]);
+  const drawConsumers = async () => {
+    const found = await ask(`list-subscribers${pathOf(destination)}`, { scope: "mesh", limit: 200 });
+    consumers.rows(found.subscribers.map((one) => h("tr", null, h("td", { class: "mono" }, `${one.node}/${one.session}`), h("td", null, one.user || h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address), h("td", { class: "mono" }, one.id),
+      h("td", { class: "n" }, number(one.credit)), h("td", { class: "n" }, number(one.in_flight)), h("td", { class: "n" }, number(one.delivered)),
+      h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.node}-${one.session}`, onclick: () => kick(one, drawConsumers) }, "Kick")))), "No consumers.");
+  };
+
+  // Policy
+  const policyPart = () => {
+    const box = h("div");
+    (async () => {
+      const declared = row?.declared ? JSON.parse(row.declared) : null;
+      let policies = null;
+      if (me.may.definitions) policies = (await ask("definitions/list/policy")).definitions.filter((one) => one.name === destination || (one.name.endsWith("*") && destination.startsWith(one.name.slice(0, -1))));
+      const edit = () => editPolicy(destination, policies?.find((one) => one.name === destination)?.value ?? {}, () => replace(box, policyPart()));
+      const json = (value) => h("pre", { class: "body" }, JSON.stringify(value, null, 2));
+      replace(box,
+        declared ? [h("h2", null, "Declared"), json(declared)] : h("p", { class: "dim" }, "The queue is not declared: it began at its first use."),
+        policies === null ? h("p", { class: "dim" }, "Policies are shown to administrators.") : [h("h2", null, "Policies that match, the longest name counts"), policies.length ? policies.map((one) => [h("p", { class: "mono" }, one.name), json(one.value)]) : h("p", { class: "dim" }, "None: the defaults count."),
+          h("p", null, h("button", { type: "button", onclick: edit }, `Change the policy of ${destination}`))]);
+    })().catch((error) => replace(box, h("p", { class: "notice bad" }, error.message)));
+    return h("div", { class: "panel" }, box);
+  };
+
+  // Bindings
+  const bindingPart = () => {
+    const box = h("div");
+    const load = async () => {
+      const rows = (await ask("bindings")).bindings.filter((one) => one.queue === destination);
+      replace(box, rows.length ? [bindingsPicture(destination, rows), h("ul", null, rows.map((one) => h("li", { class: "row" }, h("span", { class: "mono" }, `${one.source} ${one.key}`), !one.effective && h("span", { class: "pill warn" }, "the exchange is missing"),
+        may.declare && h("button", { type: "button", class: "small bad", onclick: () => unbind(destination, one, load) }, "Unbind"))))] : h("p", { class: "dim" }, "No exchange and no fanout copies into this queue."),
+      may.declare && h("button", { type: "button", onclick: () => bind(destination, load) }, "Bind"));
+    };
+    load().catch((error) => replace(box, h("p", { class: "notice bad" }, error.message)));
+    return h("div", { class: "panel" }, box);
+  };
+
+  const parts = tabs("Parts of the queue", [
+    { title: "Messages", make: messagePart },
+    { title: "Consumers", make: () => { drawConsumers().catch((error) => consumers.rows([], error.message)); return h("div", { class: "panel flush" }, consumers.element); } },
+    { title: "Policy", make: policyPart }, { title: "Bindings", make: bindingPart },
+  ]);
+  main.append(h("p", { class: "small" }, h("a", { href: "#/queues" }, "← Queues")), h("div", { class: "row" }, h("h1", null, h("bdi", null, destination)), state), notice, buttons, h("div", { class: "panel" }, facts), parts.element);
+
+  async function refresh() {
+    try {
+      const found = await ask(`list${pathOf(destination)}`, { limit: 1, scope: "mesh", oldest: "true" });
+      const before = row;
+      row = found.destinations.find((one) => one.destination === destination) ?? null;
+      const now = Date.now();
+      const perSecond = (total) => (before && row && asked ? rate(Math.max(0, (row[total] ?? 0) - (before[total] ?? 0)) / ((now - asked) / 1000)) : "–");
+      const fact = (title, value) => h("div", null, h("dt", null, title), h("dd", null, value));
+      replace(state, row ? flags(row) : h("span", { class: "pill" }, "unknown to all nodes that respond"));
+      const shown = row ?? { messages: 0, in_flight: 0, consumers: 0 };
+      replace(facts, fact("Messages", number(shown.messages)), fact("In flight", number(shown.in_flight)), fact("Consumers", number(shown.consumers)), fact("Oldest", shown.oldest_age_us === undefined ? "–" : span(shown.oldest_age_us / 1e6)),
+        fact("In/s", perSecond("accepted")), fact("Acknowledged/s", perSecond("acknowledged")), fact("Redelivered", number(shown.redelivered)), fact("Dead letters", number(shown.dead_lettered)), fact("Expired", number(shown.expired)));
+      asked = now;
+      replace(notice, found.nodes_missing?.length > 0 && h("div", { class: "notice warn" }, `Without the numbers of ${found.nodes_missing.join(", ")}.`));
+      drawButtons();
+    } catch (error) {
+      replace(notice, h("div", { class: "notice bad" }, error.message));
+    }
+    await peek();
+  }
+  const round = repeat(5, refresh);
+  mayDo(destination).then((found) => { may = found; drawButtons(); parts.select(0); peek(); }).catch(() => {});
+  return round.stop;
+}
+
+function editPolicy(destination, value, onDone) {
+  const text = h("textarea", { rows: "10", spellcheck: "false", value: JSON.stringify(value, null, 2) });
+  const read = () => JSON.parse(text.value);
+  act({ title: `Policy of ${destination}`, name: destination, plain: true, fields: [field("Keys and values (JSON)", text)],
+    verb: () => [`definitions/put/policy${pathOf(destination)}`, {}, read()], shell: () => {
+      try { return `qmq policies set ${quoted(destination)} ${Object.entries(read()).map(([key, one]) => quoted(`${key}=${typeof one === "string" ? one : JSON.stringify(one)}`)).join(" ")}`; } catch { return "This is not JSON."; }
+    }, label: () => "Change", done: (facts) => (facts.changed ? "Changed on all nodes." : "It was so before.") }, onDone);
+}
+
+function bind(destination, onDone) {
+  const source = h("input", { value: "/exchange/", spellcheck: "false" });
+  const key = h("input", { spellcheck: "false" });
+  act({ title: `Bind ${destination}`, name: destination, plain: true, fields: [field("Source: an exchange or a fanout", source), field("Key", key)], isReady: () => source.value.split("/").length > 2 && !source.value.endsWith("/"), verb: () => [`bind${pathOf(destination)}`, { source: source.value, key: key.value }],
+    shell: () => `qmq bindings add ${quoted(source.value)} ${quoted(destination)}${key.value ? ` --key ${quoted(key.value)}` : ""}`, label: () => "Bind", done: () => "Bound." }, onDone);
+}
+
+function unbind(destination, one, onDone) {
+  act({ title: `Unbind ${destination}`, name: destination, plain: true, danger: true, fields: [h("p", { class: "mono" }, `${one.source} ${one.key}`)], verb: () => [`unbind${pathOf(destination)}`, { source: one.source, key: one.key }, one.arguments],
+    shell: () => `qmq bindings delete ${quoted(one.source)} ${quoted(destination)}${one.key ? ` --key ${quoted(one.key)}` : ""}`, label: () => "Unbind", done: () => "Unbound." }, onDone);
+}
+

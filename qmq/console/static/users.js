@@ -1,0 +1,84 @@
+// Users and permissions, and what each may do.
+
+import { change, show as ask } from "./api.js";
+import { act } from "./dialogs.js";
+import { field, h, pill, quoted, replace, table } from "./dom.js";
+
+const ACTIONS = ["send", "subscribe", "declare", "administer", "observe"];
+const ROLES = ["administrator", "operator", "observer", "client"];
+
+export function show(main) {
+  const notice = h("div", { role: "status" });
+  const users = table("Users", [{ title: "User" }, { title: "Groups" }, { title: "Logs in with" }, { title: "", label: "Actions" }]);
+  const permissions = table("Permissions", [{ title: "Principal" }, { title: "" , label: "Allows or denies" }, { title: "Actions" }, { title: "Destination" }, { title: "", label: "Actions" }]);
+  const answer = h("div", { "aria-live": "polite" });
+  const who = h("input", { list: "known-users", spellcheck: "false", required: true });
+  const known = h("datalist", { id: "known-users" });
+  const about = h("input", { value: "/queue/", spellcheck: "false", required: true });
+  let rules = [];
+  let groupsOf = {};
+  const question = h("form", { class: "panel", onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      const found = await ask("rights", { user: who.value, about: about.value });
+      const mine = rules.filter((one) => (one.value.user === who.value || (groupsOf[who.value] ?? []).includes(one.value.group)) && (one.value.destinations ?? []).some((pattern) => pattern === about.value || (pattern.endsWith("*") && about.value.startsWith(pattern.slice(0, -1)))));
+      replace(answer, h("p", null, `${who.value} on ${about.value}: `, ACTIONS.map((one) => [pill(`${found.about[one] ? "may" : "may not"} ${one}`, found.about[one] ? "good" : "bad"), " "])),
+        h("p", { class: "dim small" }, (groupsOf[who.value] ?? []).length ? `Groups: ${groupsOf[who.value].join(", ")}.` : "In no group that is known here.", mine.length ? " Permissions that match:" : " No permission of its own matches."),
+        h("ul", null, mine.map((one) => h("li", { class: "mono" }, one.name))));
+    } catch (error) {
+      replace(answer, h("p", { class: "notice bad" }, error.message));
+    }
+  } }, h("h2", null, "What may a user do?"), h("div", { class: "row" }, field("User", who), known, field("Destination", about), h("button", { class: "main" }, "Show")), answer);
+  main.append(h("h1", null, "Users and permissions"), notice, question,
+    h("section", { class: "panel flush" }, h("h2", { class: "row" }, "Users", h("button", { type: "button", class: "small", onclick: () => editUser() }, "Add a user")), users.element),
+    h("section", { class: "panel flush" }, h("h2", { class: "row" }, "Permissions", h("button", { type: "button", class: "small", onclick: () => addPermission() }, "Add a permission")), permissions.element));
+
+  function editUser(one) {
+    const name = h("input", { value: one?.name ?? "", readonly: Boolean(one), autocomplete: "off", spellcheck: "false" });
+    const groups = h("input", { value: (one?.value.groups ?? []).join(", "), list: "known-groups", spellcheck: "false" });
+    const passcode = h("input", { type: "password", autocomplete: "new-password", placeholder: one ? "as before" : "" });
+    const names = () => groups.value.split(",").map((text) => text.trim()).filter(Boolean);
+    let hashed = { passcode: "", hash: one?.value.password_hash };
+    act({ title: one ? `Change ${one.name}` : "Add a user", name: "", plain: true,
+      fields: [field("Name", name), field(`Groups, with commas: ${ROLES.join(", ")}, or your own`, groups), field("Passcode", passcode)],
+      verb: () => [`definitions/put/user/${encodeURIComponent(name.value)}`, {}, { ...one?.value, groups: names(), password_hash: hashed.hash }],
+      isReady: () => name.value && (one || passcode.value),
+      // The hash is made by the node, before the user is written.
+      async prepare() {
+        if (passcode.value && passcode.value !== hashed.passcode) hashed = { passcode: passcode.value, hash: (await change("password-hash", {}, { passcode: passcode.value })).password_hash };
+      },
+      shell: () => `qmq users add ${quoted(name.value || "NAME")}${names().map((group) => ` --group ${quoted(group)}`).join("")} --passcode-stdin`, label: () => (one ? "Change" : "Add"), done: () => `${name.value} is defined on all nodes.` }, load);
+  }
+  function addPermission() {
+    const principal = h("input", { placeholder: "ann, or group:billing", spellcheck: "false" });
+    const kind = h("select", null, h("option", { value: "allow" }, "allow"), h("option", { value: "deny" }, "deny"));
+    const boxes = ACTIONS.map((one) => h("input", { type: "checkbox", value: one }));
+    const destination = h("input", { value: "/queue/", spellcheck: "false" });
+    const chosen = () => boxes.filter((box) => box.checked).map((box) => box.value);
+    const name = () => `${principal.value} ${kind.value} ${chosen().join(",")} ${destination.value}`;
+    const value = () => ({ [principal.value.startsWith("group:") ? "group" : "user"]: principal.value.replace(/^group:/, ""), [kind.value]: chosen(), destinations: [destination.value] });
+    act({ title: "Add a permission", name: "", plain: true, fields: [field("User or group", principal), field("Allow or deny", kind), h("div", { class: "row", role: "group", "aria-label": "Actions" }, boxes.map((box) => h("label", { class: "row" }, box, box.value))), field("Destination, or the beginning of names with *", destination)], isReady: () => principal.value && chosen().length && destination.value.length > 1,
+      verb: () => [`definitions/put/permission/${encodeURIComponent(name())}`, {}, value()], shell: () => `qmq permissions ${kind.value} ${quoted(principal.value || "USER")} ${chosen().join(",") || "ACTIONS"} ${quoted(destination.value)}`, label: () => "Add", done: () => "Defined on all nodes." }, load);
+  }
+  async function load() {
+    try {
+      const people = (await ask("definitions/list/user")).definitions;
+      rules = (await ask("definitions/list/permission")).definitions;
+      groupsOf = Object.fromEntries(people.map((one) => [one.name, one.value.groups ?? []]));
+      replace(known, people.map((one) => h("option", { value: one.name })));
+      users.rows(people.map((one) => h("tr", null, h("td", { class: "name" }, one.name), h("td", null, (one.value.groups ?? []).map((group) => [pill(group, ROLES.includes(group) ? "accent" : ""), " "])), h("td", null, one.value.password_hash ? "passcode" : "certificate"),
+        h("td", { class: "row" }, h("button", { type: "button", class: "small", "data-key": `edit-${one.name}`, onclick: () => editUser(one) }, "Change"),
+          h("button", { type: "button", class: "small", "data-key": `ask-${one.name}`, onclick: () => { who.value = one.name; about.focus(); } }, "What may it do?"),
+          h("button", { type: "button", class: "small bad", "data-key": `delete-${one.name}`, onclick: () => act({ title: `Delete the user ${one.name}`, name: one.name, plain: true, danger: true, fields: [h("p", null, "Its connections end.")], verb: () => [`definitions/delete/user/${encodeURIComponent(one.name)}`, {}],
+            shell: () => `qmq users delete ${quoted(one.name)}`, label: () => "Delete the user", done: () => `${one.name} is deleted.` }, load) }, "Delete")))), "No users: clients on the machine of a node may do everything.");
+      permissions.rows(rules.map((one) => h("tr", null, h("td", { class: "name" }, one.value.user ?? `group:${one.value.group}`), h("td", null, pill(one.value.deny?.length ? "deny" : "allow", one.value.deny?.length ? "bad" : "good")), h("td", null, (one.value.deny?.length ? one.value.deny : one.value.allow ?? []).join(", ")), h("td", { class: "mono wrap" }, (one.value.destinations ?? []).join(", ")),
+        h("td", null, h("button", { type: "button", class: "small bad", "data-key": `remove-${one.name}`, onclick: () => act({ title: "Delete a permission", name: one.name, plain: true, danger: true, fields: [h("p", { class: "mono" }, one.name)], verb: () => [`definitions/delete/permission/${encodeURIComponent(one.name)}`, {}],
+          shell: () => `qmq permissions delete ${quoted(one.name)}`, label: () => "Delete", done: () => "Deleted." }, load) }, "Delete")))), "None besides those of the predefined groups.");
+      replace(notice);
+    } catch (error) {
+      replace(notice, h("div", { class: "notice bad" }, error.message));
+    }
+  }
+  load();
+  return () => {};
+}

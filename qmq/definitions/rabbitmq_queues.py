@@ -1,0 +1,131 @@
+"""Queues that RabbitMQ exported, and the keys of its policies, in the words of QMQ.
+
+Each part without a counterpart gets a line. A number that is 0 has none: to QMQ it means "no bound", and to RabbitMQ
+"none at all".
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from qmq.config import read_queue as read_declaration
+from qmq.errors import ConfigError
+from qmq.routing_names import PREFIX, is_exchange_name
+
+Named = dict[str, dict[str, Any]]
+
+OVERFLOW: Final = {"drop-head": "drop-oldest", "reject-publish": "refuse", "reject-publish-dlx": "drop-newest"}
+
+
+def _positive(value: Any) -> int:
+    number = int(value)
+    if number <= 0 or isinstance(value, bool):
+        raise ValueError("must be greater than 0")
+    return number
+
+
+def _true(value: Any) -> bool:
+    if value is not True:
+        raise ValueError("must be true")
+    return value
+
+
+# A key of a policy, or an argument of a queue behind `x-` → our key, and our value of theirs.
+KEYS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "max-length": ("max_messages", _positive),
+    "max-length-bytes": ("max_bytes", _positive),
+    "overflow": ("overflow", OVERFLOW.__getitem__),
+    "message-ttl": ("ttl_seconds", lambda ms: _positive(ms) / 1000),
+    "delivery-limit": ("delivery_limit", _positive),
+}
+# Of a queue only.
+ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    **KEYS,
+    "expires": ("expires_seconds", lambda ms: _positive(ms) / 1000),
+    "single-active-consumer": ("exclusive", _true),
+}
+
+# Keys that ask for what every queue of QMQ does, or for what it needs no setting for.
+IMPLIED: Final = (
+    "queue-mode",
+    "queue-type",
+    "queue-version",
+    "queue-master-locator",
+    "queue-leader-locator",
+    "ha-mode",
+    "ha-params",
+    "ha-sync-mode",
+    "max-priority",
+)
+
+EXCHANGE_KEY: Final = "dead-letter-exchange"
+ROUTING_KEY: Final = "dead-letter-routing-key"
+
+
+def read_queue(entry: Mapping[str, Any], label: str, queues: Named, left_out: list[str]) -> None:
+    """Add the declaration of this queue."""
+    name, arguments = entry.get("name"), entry.get("arguments") or {}
+    if not isinstance(name, str) or not name:
+        left_out.append(f"{label}: has no name")
+    elif "*" in name or "#" in name or not name.isprintable():
+        left_out.append(f"{label}: {name!r} cannot be the name of a queue")
+    elif not isinstance(arguments, dict):
+        left_out.append(f"{label}: arguments = {arguments!r} is not an object")
+    elif "stream" in (entry.get("type"), arguments.get("x-queue-type")):
+        left_out.append(f"{label}: a stream has no counterpart; a /fanout/ keeps messages for all its subscribers")
+    else:
+        queue = f"/queue/{name}"
+        values = values_of({key.removeprefix("x-"): one for key, one in arguments.items()}, label, left_out)
+        if entry.get("durable") is False:
+            values["durable"] = False
+        if entry.get("auto_delete") is True:
+            values["auto_delete"] = True
+        if values.get("dead_letter") == queue:
+            del values["dead_letter"]
+            left_out.append(f"{label}: its dead letters would come back to it")
+        try:
+            queues[queue] = read_declaration(queue, values)[1]
+        except ConfigError as error:
+            left_out.append(f"{label}: {'; '.join(error.diagnostics)}")
+
+
+def values_of(found: Mapping[str, Any], label: str, left_out: list[str], *, is_policy: bool = False) -> dict[str, Any]:
+    """The keys of a policy or declaration with the meaning of these of RabbitMQ."""
+    known = KEYS if is_policy else ARGUMENTS
+    values: dict[str, Any] = {}
+    for key, value in found.items():
+        if key in IMPLIED or key in (EXCHANGE_KEY, ROUTING_KEY):
+            continue
+        try:
+            name, read = known[key]
+            values[name] = read(value)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            left_out.append(f"{label}: {key} = {value!r} has no counterpart")
+    if "overflow" not in values and ("max_messages" in values or "max_bytes" in values):
+        values["overflow"] = OVERFLOW["drop-head"]
+    return {**values, **_dead_letter(found, label, left_out)}
+
+
+def _dead_letter(found: Mapping[str, Any], label: str, left_out: list[str]) -> dict[str, Any]:
+    """Dead letters that go to the default exchange go to the queue that their routing key names."""
+    if EXCHANGE_KEY not in found and ROUTING_KEY not in found:
+        return {}
+    exchange, key = found.get(EXCHANGE_KEY), found.get(ROUTING_KEY)
+    if exchange == "" and isinstance(key, str) and key and "*" not in key and "#" not in key:
+        return {"dead_letter": f"/queue/{key}"}
+    if isinstance(exchange, str) and is_exchange_name(exchange) and (key is None or isinstance(key, str)):
+        return {"dead_letter": f"{PREFIX}{exchange}", **({} if key is None else {"dead_letter_routing_key": key})}
+    left_out.append(f"{label}: {EXCHANGE_KEY} {exchange!r} with {ROUTING_KEY} {key!r} has no counterpart")
+    return {}
+
+
+def drop_cycles(queues: Named, left_out: list[str]) -> None:
+    """Leave out dead letter queues that would form a cycle; through an exchange there may be one."""
+    for queue, value in queues.items():
+        passed = {queue}
+        at = value.get("dead_letter", "")
+        while at and at not in passed:
+            passed.add(at)
+            at = queues.get(at, {}).get("dead_letter", "")
+        if at == queue:
+            left_out.append(f"queues: {queue.removeprefix('/queue/')}: its dead letters would go round: {at}")
+            value.pop("dead_letter", None)

@@ -1,0 +1,118 @@
+"""Users and permissions that RabbitMQ exported, in the words of QMQ. Each part without a counterpart gets a line.
+
+A user comes without its password: RabbitMQ's hash is SHA-256 with four bytes of salt, which anyone who has the file can
+try billions of passwords against in a second, and QMQ has none that is so weak. So an imported user cannot log in
+until an operator gives it a password.
+
+RabbitMQ's rights are about queues and exchanges by name, QMQ's about destinations. To send to a queue there is to
+write to the exchange `amq.default`, and to send to a topic by STOMP to write to `amq.topic`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from qmq.config import name_permission, read_permission, read_user
+from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
+from qmq.errors import ConfigError
+from qmq.routing_names import PREFIX
+
+Named = dict[str, dict[str, Any]]
+
+GROUPS: Final[Mapping[str, str]] = {
+    "administrator": "administrator",
+    "monitoring": "observer",
+    "management": "observer",
+    "policymaker": "observer",
+}
+"""Tag → group. QMQ has no group that may change policies only."""
+
+RIGHTS: Final[Mapping[str, str]] = {"configure": "declare", "write": "send", "read": "subscribe"}
+"""What a permission of RabbitMQ is about → action."""
+
+ANY: Final = (".*", "^.*", "^.*$", "")
+
+
+def user_of(entry: Mapping[str, Any], label: str, users: Named, present: Collection[str], left_out: list[str]) -> None:
+    """Add the user of this entry, unless it is among those that are `present`."""
+    name, tags = entry.get("name"), entry.get("tags", [])
+    # Before 3.9 they were text.
+    found = tags.split(",") if isinstance(tags, str) else tags
+    if not isinstance(name, str) or not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):
+        left_out.append(f"{label}: its name or tags cannot be read")
+        return
+    if name in present:
+        left_out.append(f"{label}: is a user already, and stays as it is")
+        return
+    tags = [tag.strip() for tag in found if tag.strip()]
+    groups = list(dict.fromkeys(GROUPS[tag] for tag in tags if tag in GROUPS))
+    value: dict[str, Any] = {"groups": groups} if groups else {}
+    try:
+        read_user(name, value)
+    except ConfigError as error:
+        left_out.append(f"{label}: {'; '.join(error.diagnostics)}")
+        return
+    users[name] = value
+    if entry.get("password_hash"):
+        options = "".join(f" --group {group}" for group in groups)
+        left_out.append(f"{label}: its password; set one: qmq users add {name} --passcode-stdin{options}")
+    left_out += [f"{label}: the tag {tag!r} has no counterpart" for tag in tags if tag not in GROUPS]
+    if "policymaker" in tags:
+        left_out.append(f"{label}: the tag 'policymaker' is group observer, which may not change policies")
+    if entry.get("limits"):
+        left_out.append(f"{label}: limits = {entry['limits']!r} has no counterpart")
+
+
+def narrowed_users(entries: Any) -> set[str]:
+    """Users whose rights on an exchange depend on the routing key: what they may do has no counterpart."""
+    return {
+        str(entry.get("user"))
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict)
+        and entry.get("vhost", "/") == "/"
+        and (entry.get("write") not in ANY or entry.get("read") not in ANY)
+    }
+
+
+def permissions_of(
+    entry: Mapping[str, Any], label: str, users: Collection[str], narrowed: Collection[str], permissions: Named
+) -> str:
+    """Add what this entry allows: all of it or nothing. Returns why it is left out; "" if it is not."""
+    user = entry.get("user")
+    if user not in users:
+        return f"{label}: its user is not in the file, or is left out"
+    if user in narrowed:
+        return f"{label}: topic_permissions of this user narrow it, and these have no counterpart"
+    allowed: dict[str, set[str]] = {}
+    for right, action in RIGHTS.items():
+        expression = entry.get(right, "")
+        # To RabbitMQ, an empty one matches nothing here.
+        parts = (parts_of(expression) if expression else []) if isinstance(expression, str) else None
+        if parts is None:
+            return f"{label}: {right} = {expression!r} means no list of names and prefixes"
+        for destination in _destinations(action, parts):
+            allowed.setdefault(destination, set()).add(action)
+    found: Named = {}
+    for destination, actions in allowed.items():
+        in_order = [action for action in ("send", "subscribe", "declare") if action in actions]
+        name = name_permission(f"user:{user}", "allow", in_order, destination)
+        found[name] = {"user": user, "allow": in_order, "destinations": [destination]}
+        try:
+            read_permission(name, found[name])
+        except ConfigError as error:
+            return f"{label}: {'; '.join(error.diagnostics)}"
+    permissions.update(found)
+    return ""
+
+
+def _destinations(action: str, parts: Iterable[NamePattern]) -> Iterable[str]:
+    for part in parts:
+        if action != "send":
+            yield f"/queue/{part.pattern}"
+        yield f"{PREFIX}{part.pattern}"
+        if action != "declare" and not part.is_prefix:
+            # With any routing key.
+            yield f"{PREFIX}{part.text}/*"
+        if action == "send" and part.matches("amq.default"):
+            yield "/queue/*"
+        if action != "declare" and part.matches("amq.topic"):
+            yield "/topic/*"

@@ -1,0 +1,182 @@
+"""`/control/peek`, `/control/get` and `/control/trace` across nodes.
+
+Every node has the durable messages of all, so this node answers alone where it can. Peers are asked for what only they
+have: memory-only messages, a message that is not here or not any more, and a journal that reaches further back. Each
+peer may take as long as `FIND_SECONDS`, because it may have to search its journal.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.errors import Refused
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.server.admin.bulk_jobs import UNKNOWN
+from qmq.server.admin.mesh_queries import Facts, QueryContext, ask_nodes
+from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.inspection import messages
+from qmq.server.inspection.message_search import Event
+from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json, facts_of
+from qmq.server.peers.verb_request import VerbRequest
+
+FIND_SECONDS: Final = 10.0
+"""For a search of the stores of all peers together."""
+
+PEEK_DEFAULT: Final = 10
+PEEK_MAX: Final = 1000
+
+
+class MeshMessagesContext(QueryContext, Protocol):
+    """What these requests need of the node."""
+
+    declared_queues: DeclaredQueues
+
+
+async def peek(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
+    """The first messages of a destination. Memory-only ones of all nodes come first."""
+    about = asked.about
+    if is_pattern(about):
+        raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
+    context.queue_lifetimes.used(about)
+    count = min(asked.messages_max or PEEK_DEFAULT, PEEK_MAX)
+    facts = await messages.peek(context, about, count)
+    if kind_of(about) is not DestinationKind.QUEUE:
+        return facts
+    wanted = {"queue": about, "count": count}
+    found, missing = await ask_nodes(context, messages.MEMORY_ONLY, wanted, is_mesh=True)
+    found[context.origin.node] = messages.memory_rows(context, about, count)  # With bodies of any length.
+    rows = [row for one in found.values() for row in one["rows"] if isinstance(row, dict)] + facts["rows"]
+    is_cut = len(rows) > count or any(one.get("more") is True for one in found.values())
+    facts |= {"messages": len(rows[:count]), "more": facts["more"] or is_cut, "rows": rows[:count]}
+    facts |= {"nodes_missing": missing} if missing else {}
+    if rows or about in context.broker.queues.by_name or context.declared_queues.definitions_of(about):
+        return facts
+    return {**facts, **UNKNOWN}
+
+
+async def get(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
+    """One message by its id, of the first node that has it. Raises Refused if no node that answers does."""
+    message_id = asked.about.removeprefix("/")
+    try:
+        facts = await messages.get(context, message_id)
+    except Refused as refused:
+        if refused.code != messages.UNKNOWN_MESSAGE:
+            raise
+        found, missing = await _ask_each(context, "get", message_id)
+        if not found:
+            names = f" These did not answer: {', '.join(missing)}." if missing else ""
+            raise Refused(refused.code, f"No node has the message {message_id} any more.{names}") from refused
+        facts = next(iter(found.values()))
+    context.queue_lifetimes.used(str(facts.get("destination")))
+    return facts
+
+
+async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
+    """What journals say of a message, and what each node says of the present."""
+    message_id = asked.about.removeprefix("/")
+    facts = await messages.trace(context, message_id)
+    silent: list[str] = []
+    if not facts["is_whole"] or not _has_acceptance(facts):
+        others, silent = await _ask_each(context, "trace", message_id)
+        facts = _merged([facts, *others.values()])
+    wanted = {"id": message_id, "records": [event["record"] for event in facts["events"]]}
+    found, missing = await ask_nodes(context, "whereabouts", wanted, is_mesh=True)
+    for event in facts["events"]:
+        record = event.pop("record")
+        by = found.get(event.get("node"), {}).get("settled_by")
+        if isinstance(by, dict) and record in by:
+            event["by"] = by[record]
+    copies = [node for node, one in found.items() if one["has_record"]]
+    unknown = [f"copy and deliveries on {node}: no answer" for node in missing]
+    unknown += [f"the journal of {node}: no answer" for node in silent if node not in missing]
+    if not facts.pop("is_whole"):
+        unknown.insert(0, "the end: the search has stopped at its bound")
+    if not (facts["events"] or facts["messages"]):
+        why = "it is forgotten" if copies else "no node that answered knows this message-id"
+        unknown.insert(0, f"everything: {why}")
+    elif not _has_acceptance(facts):
+        unknown.insert(0, "acceptance and what followed at once: no journal that was asked reaches back so far")
+    in_flight = [consumer for one in found.values() for consumer in one["in_flight"]]
+    return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
+
+
+def _has_acceptance(facts: Facts) -> bool:
+    return any(event["event"] == "accepted" for event in facts["events"])
+
+
+def _merged(all_facts: Sequence[Facts]) -> Facts:
+    """What several nodes say of one message: each event once, in the order of time."""
+    events: dict[tuple[str, str], Event] = {}
+    for facts in all_facts:
+        for event in facts["events"]:
+            events.setdefault((event["record"], event["event"]), event)
+    having = [facts for facts in all_facts if facts["messages"]]
+    return {
+        **(having or all_facts)[0],
+        "events": sorted(events.values(), key=lambda event: event["at_us"]),
+        "is_whole": any(facts["is_whole"] for facts in all_facts),
+    }
+
+
+async def respond_about_message(context: MeshMessagesContext, request: bytes) -> bytes:
+    """The response to a peer: facts as JSON in one line, and behind it the body of the message. Raises Refused.
+
+    The facts are null if this node does not have the message.
+    """
+    try:
+        asked = decode_json(request)
+        what, message_id = asked["what"], str(asked["id"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused("bad-destination", "a request about a message names what and id") from error
+    try:
+        facts = await (messages.trace if what == "trace" else messages.get)(context, message_id)
+    except Refused as refused:
+        if refused.code != messages.UNKNOWN_MESSAGE:
+            raise
+        return b"null\n"
+    body = b"".join([messages.take_body(row) for row in facts.get("rows", ())])
+    return json.dumps(facts).encode() + b"\n" + body
+
+
+async def _ask_each(context: MeshMessagesContext, what: str, message_id: str) -> tuple[dict[str, Facts], list[str]]:
+    """The facts of each peer that has any, by node, and the names of those that gave no answer in time."""
+    found: dict[str, Facts] = {}
+    silent: list[str] = []
+    request = PeerRequest(RequestKind.MESSAGE, json.dumps({"what": what, "id": message_id}).encode())
+
+    async def ask(peer: str) -> None:
+        answer = await context.peer_rpc.ask_one(peer, request, FIND_SECONDS)
+        facts = None if answer is None else _facts_of(what, answer)
+        if answer is None:
+            silent.append(peer)
+        elif facts is not None:
+            found[peer] = facts
+
+    async with trio.open_nursery() as nursery:
+        for peer in context.peer_names:
+            nursery.start_soon(ask, peer)
+    return {peer: found[peer] for peer in sorted(found)}, sorted(silent)
+
+
+def _facts_of(what: str, answer: bytes) -> Facts | None:
+    """The facts in a response; None when there are none, or they are not valid."""
+    line, _, body = answer.partition(b"\n")
+    if what == "trace":
+        facts = facts_of(line, {"messages": int, "destination": str, "events": list, "is_whole": bool})
+        types = {"node": str, "record": str, "event": str, "at_us": int}
+        if facts is None or not all(_has(event, types) for event in facts["events"]):
+            return None
+        return {"unsettled": False, **facts}
+    facts = facts_of(line, {"messages": int, "destination": str, "rows": list})
+    if facts is None or len(facts["rows"]) != 1 or not isinstance(facts["rows"][0], dict):
+        return None
+    facts["rows"][0] |= messages.fields_of_body(body)
+    return facts
+
+
+def _has(event: Any, types: Mapping[str, type]) -> bool:
+    return isinstance(event, dict) and all(type(event.get(name)) is wanted for name, wanted in types.items())

@@ -1,0 +1,186 @@
+"""`/control/list/queue` with `sort`: one page of queues in any order, of this node or of the mesh.
+
+Each node names its first queues in that order with their values (`firsts`), and then each shows the rows of all of them
+(`rows`). Rows of one queue are summed, as in the list by name. So with `scope:mesh` a queue that is among the first of
+no node is not among the first of the mesh, although its sum might be.
+"""
+
+from collections.abc import Mapping
+from heapq import nlargest, nsmallest
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.broker.messages.destination import DestinationKind
+from qmq.errors import Refused
+from qmq.server.admin.control import sum_rows
+from qmq.server.admin.counts import CountsContext, add_ages, queue_rows
+from qmq.server.console.queue_index import SORTS, QueueIndex, QueueIndexContext, pick
+
+PREFIX: Final = "/queue/"
+SORTED_BY: Final = (*SORTS, "rate")
+ORDERS: Final = ("asc", "desc")
+LIMIT_DEFAULT: Final = 50
+LIMIT_MAX: Final = 200
+OFFSET_MAX: Final = 2_000
+"""A page further down is of no use to anybody: `filter` finds what is there."""
+
+FILTER_CHARS_MAX: Final = 256
+RATE_SECONDS: Final = 4.0
+"""Rates are measured over at least so long."""
+
+RATED: Final = ("accepted", "acknowledged")
+"""A queue is sorted by the sum of both rates."""
+
+Facts = dict[str, Any]
+
+
+class QueuePagesContext(CountsContext, QueueIndexContext, Protocol):
+    """What pages need of the node."""
+
+
+class Rates:
+    """Messages in and out per second, of each queue that is counted, between the two last requests for them."""
+
+    def __init__(self, context: QueuePagesContext) -> None:
+        self._context = context
+        self._before: dict[str, tuple[int, ...]] = {}
+        self._taken_at = float("-inf")
+        self.by_name: dict[str, tuple[float, ...]] = {}
+
+    def refresh(self) -> None:
+        """Measure again, unless the last sample is recent. The first sample has no rates."""
+        now = trio.current_time()
+        seconds = now - self._taken_at
+        if seconds < RATE_SECONDS:
+            return
+        totals = self._context.broker.totals.by_name
+        counts = {
+            name: tuple([getattr(one, field) for field in RATED])
+            for name, one in totals.items()
+            if name.startswith(PREFIX)
+        }
+        before = self._before
+        self.by_name = {
+            name: rates
+            for name, after in counts.items()
+            if name in before
+            and any(rates := tuple([(b - a) / seconds for a, b in zip(before[name], after, strict=True)]))
+        }
+        self._before, self._taken_at = counts, now
+
+
+class PageRequest:
+    """The headers of a request for a page, checked. Raises Refused."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.sort = headers.get("sort", "name")
+        if self.sort not in SORTED_BY:
+            raise Refused("bad-sort", f"The header sort is one of {', '.join(SORTED_BY)}.")
+        order = headers.get("order", "asc" if self.sort == "name" else "desc")
+        if order not in ORDERS:
+            raise Refused("bad-order", f"The header order is one of {', '.join(ORDERS)}.")
+        self.is_reversed = order == "desc"
+        self.text = headers.get("filter", "")
+        if len(self.text) > FILTER_CHARS_MAX:
+            raise Refused("bad-filter", f"The header filter has at most {FILTER_CHARS_MAX} characters.")
+        self.limit = _number(headers, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX)
+        self.offset = _number(headers, "offset", 0, 0, OFFSET_MAX)
+
+    @property
+    def wanted(self) -> Facts:
+        """For `firsts`: one more than the page needs, to see whether more follow."""
+        count = self.offset + self.limit + 1
+        return {"sort": self.sort, "is_reversed": self.is_reversed, "text": self.text, "count": count}
+
+
+def _number(headers: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = headers.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and least <= int(text) <= most):
+        raise Refused(f"bad-{name}", f"The header {name} is a number from {least} to {most}.")
+    return int(text)
+
+
+class QueuePages:
+    """The part of this node in pages."""
+
+    def __init__(self, context: QueuePagesContext) -> None:
+        self._context = context
+        self._index = QueueIndex(context)
+        self._rates = Rates(context)
+
+    def keep(self) -> None:
+        """A console is open: the first page should not wait for its order."""
+        self._index.keep()
+
+    async def firsts(self, wanted: Mapping[str, Any]) -> Facts:
+        """`names`: the first queues in the order, and `values` by which they are sorted; `queues`: how many there are;
+        `age_seconds`: since the order was found."""
+        sort, is_reversed = str(wanted["sort"]), bool(wanted["is_reversed"])
+        text, count = str(wanted["text"]), min(int(wanted["count"]), OFFSET_MAX + LIMIT_MAX + 1)
+        self._rates.refresh()
+        picture = await self._index.picture()
+        names, columns = picture.names, picture.columns
+        age_seconds = round(trio.current_time() - picture.taken_at, 1)
+        found: list[tuple[str, float]] = []
+        if sort == "rate":
+            rated = {name: sum(rates) for name, rates in self._rates.by_name.items() if text in name}
+            first = (nlargest if is_reversed else nsmallest)(count, rated, key=rated.__getitem__)
+            found = [(name, rated[name]) for name in first]
+        if len(found) < count:
+            # Queues without a rate follow, by name.
+            by = "name" if sort == "rate" else sort
+            down = is_reversed and sort != "rate"
+            known = {name for name, _ in found}
+            column = columns.get(by)
+            for place in await pick(picture, by, is_reversed=down, text=text, count=count):
+                if names[place] not in known:
+                    found.append((names[place], 0 if column is None else column[place]))
+        found = found[:count]
+        return {
+            "names": [name for name, _ in found],
+            "values": [value for _, value in found],
+            "queues": len(names),
+            "age_seconds": age_seconds,
+        }
+
+    async def rows(self, wanted: Mapping[str, Any]) -> Facts:
+        """The rows of the queues in `names`, as in the list by name, with ages and rates."""
+        names = [str(name) for name in wanted["names"]][: LIMIT_MAX * 10]
+        rows = await queue_rows(self._context, names)
+        await add_ages(self._context, rows)
+        for row in rows:
+            for field, rate in zip(RATED, self._rates.by_name.get(str(row["destination"]), ()), strict=False):
+                row[f"{field}_per_second"] = round(rate, 1)
+        return {"rows": rows}
+
+
+def names_of_page(asked: PageRequest, firsts: list[Facts]) -> tuple[list[str], bool]:
+    """The queues of the page, and whether more follow; `firsts` are those of each node."""
+    values: dict[str, float] = {}
+    for one in firsts:
+        for name, value in zip(one["names"], one["values"], strict=False):
+            if asked.sort == "oldest":
+                values[name] = max(value, values.get(name, 0))
+            else:
+                values[name] = value + values.get(name, 0)
+    if asked.sort == "name":
+        names = sorted(values, reverse=asked.is_reversed)
+    else:
+        sign = -1 if asked.is_reversed else 1
+        names = sorted(values, key=lambda name: (sign * values[name], name))
+    end = asked.offset + asked.limit
+    return names[asked.offset : end], len(names) > end
+
+
+def merged_rows(names: list[str], nodes: list[Facts]) -> list[Facts]:
+    """One row for each of `names`, in this order. A queue that is gone meanwhile has a row without messages."""
+    rows: dict[str, Facts] = {}
+    for one in nodes:
+        for row in one["rows"]:
+            name = str(row["destination"])
+            rows[name] = sum_rows(DestinationKind.QUEUE, rows[name], row) if name in rows else row
+    empty = {"messages": 0, "bytes": 0, "in_flight": 0, "consumers": 0}
+    return [rows.get(name, {"destination": name, **empty}) for name in names]

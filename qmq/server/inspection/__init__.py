@@ -1,0 +1,1 @@
+"""What a node can say of its messages, connections and subscriptions, by itself."""

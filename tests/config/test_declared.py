@@ -1,0 +1,127 @@
+"""`[[queues]]`, `[[exchanges]]` and `[[bindings]]` of a node file: what they say, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from qmq.config import effective, load, load_node, queue_values
+from qmq.errors import ConfigError
+
+ORDERS = """
+[[exchanges]]
+name = "orders"
+type = "topic"
+"""
+
+
+def read(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "node.toml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_entries_have_the_keys_of_the_declarations(tmp_path: Path) -> None:
+    text = """
+data = "/d"
+[[queues]]
+name = "/queue/a"
+max_bytes = "1KiB"
+expires_seconds = 5.0
+[[exchanges]]
+name = "orders"
+type = "headers"
+alternate = "amq.fanout"
+locked = true
+[[bindings]]
+source = "/exchange/orders"
+queue = "/queue/a"
+key = "k"
+arguments = { x-match = "any", n = 4, yes = true }
+[[bindings]]
+source = "/topic/a.*.#"
+queue = "/queue/a"
+"""
+    settings = load_node(read(tmp_path, text))
+
+    assert queue_values(settings.queues[0]) == {"max_bytes": 1024, "expires_seconds": 5.0}
+    assert settings.exchanges[0].value == {"type": "headers", "alternate": "amq.fanout"}
+    assert settings.bindings[0].name == '/exchange/orders /queue/a k {"n":"4","x-match":"any","yes":"true"}'
+    assert settings.bindings[1].value == {"source": "/topic/a.*.#", "queue": "/queue/a", "key": "", "arguments": {}}
+    assert settings.source == str(tmp_path / "node.toml")
+    again = load_node(read(tmp_path, effective(settings)))
+    assert again == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[queues]]\nname = "/topic/a"', "2: queues[0].name = '/topic/a': must be a queue, /queue/NAME"),
+        ('[[queues]]\nname = "/queue/*"', "2: queues[0].name = '/queue/*': must be one queue, without * and #"),
+        ('[[queues]]\nnam = "/queue/a"', "2: queues[0].nam: unknown key; did you mean name?"),
+        (
+            '[[queues]]\nname = "/queue/a"\nmax_message = 5',
+            "3: queues[0].max_message: unknown key; did you mean max_mes",
+        ),
+        ('[[queues]]\nname = "/queue/a"\nretain = true', "3: queues[0].retain = true: must be left out under /queue/"),
+        (
+            '[[queues]]\nname = "/queue/a"\nlocked = true\nauto_delete = true',
+            "4: queues[0].auto_delete = true: must be left out of a locked entry",
+        ),
+        (
+            '[[queues]]\nname = "/queue/a"\n[[queues]]\nname = "/queue/a"',
+            "4: queues[1].name = '/queue/a': must not have two entries for /queue/a",
+        ),
+        (
+            '[[queues]]\nname = "/queue/a"\ndead_letter = "/queue/b"\n'
+            '[[queues]]\nname = "/queue/b"\ndead_letter = "/queue/a"',
+            "3: queues[0].dead_letter = '/queue/b': must not form a cycle: /queue/a → /queue/b → /queue/a",
+        ),
+        (
+            '[destinations]\ncreate_on_use = false\n[[queues]]\nname = "/queue/a"\ndead_letter = "/queue/b"',
+            "5: queues[0].dead_letter = '/queue/b': must be one of [[queues]], because create_on_use is false",
+        ),
+        (
+            f'[[queues]]\nname = "/queue/{"a" * 300}"',
+            "2: queues[0].name = '/queue/aaaaa",
+        ),
+        ('[[queues]]\nname = "/queue/a"\nreceipt = "replicas=2"', 'receipt = "replicas=2" asks for more nodes'),
+        (
+            '[[exchanges]]\nname = "amq.mine"\ntype = "topic"',
+            "2: exchanges[0].name = 'amq.mine': must not begin with amq.",
+        ),
+        ('[[exchanges]]\nname = "a/b"\ntype = "topic"', "2: exchanges[0].name = 'a/b': must have 1 to 127 characters"),
+        ('[[exchanges]]\nname = "a"\ntype = "x"', "3: exchanges[0].type = 'x': must be 'direct', 'topic', 'fanout'"),
+        (
+            f'{ORDERS}alternate = "none"',
+            "5: exchanges[0].alternate = 'none': must be one of [[exchanges]], or predefined",
+        ),
+        (
+            f'{ORDERS}alternate = "orders"',
+            "5: exchanges[0].alternate = 'orders': must not form a cycle: orders → orders",
+        ),
+        (
+            '[[bindings]]\nsource = "/exchange/none"\nqueue = "/queue/a"',
+            "2: bindings[0].source = '/exchange/none': must be one of [[exchanges]], or predefined",
+        ),
+        ('[[bindings]]\nsource = "/queue/b"\nqueue = "/queue/a"', "must be /topic/NAME or a pattern of topics"),
+        ('[[bindings]]\nsource = "/topic/a*b"\nqueue = "/queue/a"', "must be /topic/NAME or a pattern of topics"),
+        ('[[bindings]]\nsource = "/fanout/*"\nqueue = "/queue/a"', "must be /topic/NAME or a pattern of topics"),
+        (
+            '[[bindings]]\nsource = "/topic/a"\nqueue = "/queue/a"\nkey = "k"',
+            "4: bindings[0].key = 'k': must be left out: it is for exchanges, and /topic/a is none",
+        ),
+        (
+            '[[bindings]]\nsource = "/exchange/amq.headers"\nqueue = "/queue/a"\narguments = { x-match = "some" }',
+            "4: bindings[0].arguments: must have x-match as one of all, any",
+        ),
+        (
+            '[[bindings]]\nsource = "/topic/a"\nqueue = "/queue/a"\n' * 2,
+            "5: bindings[1].source = '/topic/a /queue/a': must not have two entries",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(read(tmp_path, text), None)
+
+    assert said in "; ".join(refused.value.diagnostics)

@@ -1,0 +1,266 @@
+"""Each action from the page, on three nodes: first what it would do, then it is done."""
+
+import json
+import re
+from typing import Any
+
+from tests.support.cluster_mesh import Cluster
+from tests.support.cluster_wait import eventually
+
+from .conftest import Console, picture, sync_api
+
+expect = sync_api.expect
+
+
+def open_queue(page: Any, node: Console, queue: str) -> None:
+    page.goto(f"{node.address}/#/queue/{queue}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"/queue/{queue}")
+    expect(page.get_by_role("button", name="Publish")).to_be_visible()
+
+
+def test_purge_of_many_messages_asks_for_the_name(page: Any, mesh: Cluster, node: Console) -> None:
+    node.send("purged", *[{"body": "x"}] * 80)
+    Console(mesh, "b").send("purged", *[{"body": "x"}] * 70)
+    open_queue(page, node, "purged")
+
+    page.get_by_role("button", name="Purge").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("150 waiting messages would be deleted")
+    expect(dialog.locator("code")).to_have_text("qmq purge /queue/purged")
+    button = dialog.get_by_role("button", name="Purge 150 messages")
+    expect(button).to_be_disabled()
+    assert node.depth("purged") == 150
+    picture(page, "console-purge")
+    dialog.get_by_label("Type /queue/purged to go on").fill("/queue/purged")
+    button.click()
+
+    expect(page.locator("#said")).to_contain_text("150 messages deleted.")
+    eventually(lambda: node.depth("purged") == 0, "messages are left")
+
+
+def test_purge_of_some_messages(page: Any, node: Console) -> None:
+    node.send("some", *[{"body": "x"}] * 9)
+    open_queue(page, node, "some")
+
+    page.get_by_role("button", name="Purge").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("How many, the first ones").fill("4")
+    expect(dialog.locator("code")).to_have_text("qmq purge /queue/some --count 4")
+    dialog.get_by_role("button", name="Purge 4 messages").click()
+
+    expect(page.locator("#said")).to_contain_text("4 messages deleted.")
+    eventually(lambda: node.depth("some") == 5, "not four messages are gone")
+
+
+def test_messages_that_match_are_moved(page: Any, node: Console) -> None:
+    node.send("mixed", *[{"body": "x", "headers": {"version": str(number % 3)}} for number in range(9)])
+    open_queue(page, node, "mixed")
+
+    page.get_by_role("button", name="Move").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Move")).to_be_disabled()
+    dialog.get_by_label("To", exact=True).fill("/queue/aside")
+    dialog.get_by_label("Only messages that match").fill("version = '2'")
+    expect(dialog.locator("code")).to_have_text(
+        """qmq move /queue/mixed /queue/aside --selector 'version = '\\''2'\\'''"""
+    )
+    dialog.get_by_role("button", name="Move 3 messages").click()
+
+    expect(page.locator("#said")).to_contain_text("3 messages moved to /queue/aside.")
+    eventually(lambda: (node.depth("mixed"), node.depth("aside")) == (6, 3), "not three messages were moved")
+
+
+def test_dead_letters_are_redriven(page: Any, mesh: Cluster, node: Console) -> None:
+    node.post("/v1/control/definitions/put/policy/queue/failing", {"delivery_limit": 1, "dead_letter": "/queue/dead"})
+    node.send("failing", {"body": "bad"})
+    got = node.post("/v1/queues/failing/receive", {"max": 1, "wait_seconds": 20})["messages"]
+    node.post("/v1/acks", {"acks": [{"ack_token": got[0]["ack_token"], "action": "nack", "requeue": False}]})
+    eventually(lambda: node.depth("dead") == 1, "there is no dead letter")
+    open_queue(page, node, "dead")
+
+    page.get_by_role("button", name="Redrive").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive 1 message").click()
+
+    expect(page.locator("#said")).to_contain_text("1 message redriven.")
+    eventually(lambda: (node.depth("dead"), node.depth("failing")) == (0, 1), "the dead letter was not redriven")
+
+
+def test_queue_is_paused_and_resumed(page: Any, node: Console) -> None:
+    node.send("paused", {"body": "x"})
+    open_queue(page, node, "paused")
+
+    page.get_by_role("button", name="Pause").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator("code")).to_have_text("qmq pause /queue/paused")
+    dialog.get_by_role("button", name="Pause").click()
+    expect(page.locator("main")).to_contain_text("paused: delivery")
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+
+    expect(page.locator("#said")).to_contain_text("/queue/paused is resumed.")
+    expect(page.get_by_role("button", name="Resume")).to_have_count(0)
+
+
+def test_message_is_published(page: Any, node: Console) -> None:
+    open_queue(page, node, "published")
+
+    page.get_by_role("button", name="Publish").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Body").fill('{"hello": "world"}')
+    dialog.get_by_label("Content type").select_option("application/json")
+    dialog.get_by_label("Headers").fill("tenant: acme")
+    expect(dialog.locator("code")).to_contain_text("--header tenant:acme")
+    dialog.get_by_role("button", name="Send").click()
+
+    expect(page.locator("#said")).to_contain_text("Accepted as a-")
+    got = node.post("/v1/queues/published/receive", {"max": 1, "wait_seconds": 5})["messages"][0]
+    assert (json.loads(got["body"]), got["headers"], got["content_type"]) == (
+        {"hello": "world"},
+        {"tenant": "acme"},
+        "application/json",
+    )
+
+
+def test_queue_is_deleted(page: Any, node: Console) -> None:
+    node.send("deleted", {"body": "x"})
+    open_queue(page, node, "deleted")
+
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete the queue").click()
+
+    expect(page).to_have_url(re.compile("#/queues$"))
+    eventually(lambda: node.depth("deleted") == 0, "messages are left")
+
+
+def test_consumer_is_seen_and_kicked(page: Any, mesh: Cluster, node: Console) -> None:
+    node.send("consumed", {"body": "x"})
+    client = mesh.client("b")
+    client.subscribe("/queue/consumed", "s")
+    open_queue(page, node, "consumed")
+
+    page.get_by_role("tab", name="Consumers").click()
+    row = page.locator("tbody tr").first
+    expect(row).to_contain_text("b/")
+    row.get_by_role("button", name="Kick").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("it fails")
+    expect(dialog).to_contain_text("1 connection would end")
+    dialog.get_by_role("button", name="End the connection").click()
+
+    expect(page.locator("#said")).to_contain_text("1 ended.")
+    eventually(client.ended.is_set, "the client is still connected")
+
+
+def test_connections_of_all_nodes_are_listed(page: Any, mesh: Cluster, node: Console) -> None:
+    mesh.client("c").subscribe("/queue/of-c", "s")
+    page.goto(f"{node.address}/#/connections")
+
+    page.get_by_role("searchbox").fill("c/")
+
+    expect(page.locator("tbody")).to_contain_text("STOMP 1.2")
+    expect(page.locator("tbody tr").first).to_contain_text("c/")
+
+
+def test_binding_is_drawn(page: Any, node: Console) -> None:
+    open_queue(page, node, "bound")
+    page.get_by_role("tab", name="Bindings").click()
+
+    page.get_by_role("button", name="Bind").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Source").fill("/exchange/amq.topic")
+    dialog.get_by_label("Key").fill("eu.#")
+    dialog.get_by_role("button", name="Bind").click()
+
+    expect(page.get_by_role("img", name="/exchange/amq.topic with key eu.# to /queue/bound")).to_be_visible()
+
+
+def test_policy_of_a_queue_is_changed(page: Any, node: Console, problems: list[str]) -> None:
+    open_queue(page, node, "ruled")
+    page.get_by_role("tab", name="Policy").click()
+
+    page.get_by_role("button", name="Change the policy of /queue/ruled").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Keys and values").fill('{"ttl_seconds": "never"}')
+    expect(dialog.get_by_role("alert")).to_contain_text("ttl_seconds")
+    problems.clear()  # the refusal
+    dialog.get_by_label("Keys and values").fill('{"ttl_seconds": 3600}')
+    expect(dialog.get_by_role("button", name="Change")).to_be_enabled()
+    dialog.get_by_role("button", name="Change").click()
+
+    expect(page.locator("main")).to_contain_text('"ttl_seconds": 3600')
+
+
+def test_definitions_are_imported_after_a_look(page: Any, node: Console) -> None:
+    node.post("/v1/control/definitions/put/policy/queue/imported", {"ttl_seconds": 1})
+    document = {
+        "qmq_definitions": 1,
+        "definitions": {"policy": {"/queue/imported": {"ttl_seconds": 2}, "/queue/fresh": {"ttl_seconds": 3}}},
+    }
+    page.goto(f"{node.address}/#/definitions")
+
+    page.get_by_label("File to import").set_input_files(
+        {"name": "new.json", "mimeType": "application/json", "buffer": json.dumps(document).encode()}
+    )
+    expect(page.locator("main")).to_contain_text("2 definitions in the file, 2 differ.")
+    expect(page.get_by_role("row", name=re.compile("changes policy .queue.imported"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("new policy .queue.fresh"))).to_be_visible()
+    expect(page.locator("code")).to_have_text("qmq definitions import new.json")
+    page.get_by_role("button", name="Import", exact=True).click()
+
+    expect(page.locator("#said")).to_contain_text("2 definitions have changed.")
+
+
+def test_definitions_are_exported(page: Any, node: Console) -> None:
+    node.post("/v1/control/definitions/put/policy/queue/exported", {"ttl_seconds": 1})
+    page.goto(f"{node.address}/#/definitions")
+
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+
+    document = json.loads(download.value.path().read_text())
+    assert document["definitions"]["policy"]["/queue/exported"] == {"ttl_seconds": 1}
+
+
+def test_audit_shows_what_was_done_and_what_is_done(page: Any, mesh: Cluster, node: Console) -> None:
+    Console(mesh, "b").post("/v1/control/pause/queue/audited")
+    page.goto(f"{node.address}/#/audit")
+    expect(page.get_by_role("row", name=re.compile("b .*pause.*.queue.audited"))).to_be_visible()
+
+    node.post("/v1/control/resume/queue/audited")
+
+    expect(page.get_by_role("row", name=re.compile("a .*resume.*.queue.audited"))).to_be_visible(timeout=5000)
+    picture(page, "console-audit")
+
+
+def test_fanout_shows_who_follows(page: Any, mesh: Cluster, node: Console) -> None:
+    node.send("followed", {"body": "one"}, kind="fanouts")
+    mesh.client("a").subscribe("/fanout/followed", "s")
+    page.goto(f"{node.address}/#/fanout/followed")
+    expect(page.locator("tbody")).to_contain_text("one")
+
+    page.get_by_role("tab", name="Subscribers").click()
+
+    expect(page.locator("tbody").first).to_contain_text("reads along")
+
+
+def test_topic_shows_its_subscribers(page: Any, mesh: Cluster, node: Console) -> None:
+    mesh.client("b").subscribe("/topic/prices.*", "s")
+    page.goto(f"{node.address}/#/topics")
+
+    page.get_by_role("row", name=re.compile(r"prices\.\*")).get_by_role("button", name="Subscribers").click()
+
+    expect(page.get_by_role("dialog").locator("tbody")).to_contain_text("b/")
+
+
+def test_exchange_is_declared_and_deleted(page: Any, node: Console) -> None:
+    page.goto(f"{node.address}/#/exchanges")
+    page.get_by_role("button", name="Declare an exchange").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("drawn")
+    page.get_by_role("dialog").get_by_role("button", name="Declare").click()
+    row = page.get_by_role("row", name=re.compile("^drawn"))
+    expect(row).to_contain_text("direct")
+
+    row.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete the exchange").click()
+
+    expect(row).to_have_count(0)

@@ -1,0 +1,227 @@
+"""What each page shows of three nodes, also with one of them dead."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster_mesh import Cluster
+
+from .conftest import AXE, Console, Problems, picture, sync_api
+
+expect = sync_api.expect
+
+PAGES = {
+    "mesh": "Mesh",
+    "charts": "The last hour",
+    "queues": "Queues",
+    "fanouts": "Fanouts",
+    "topics": "Topics",
+    "exchanges": "Exchanges",
+    "connections": "Connections",
+    "trace": "Trace of a message",
+    "users": "Users and permissions",
+    "definitions": "Definitions",
+    "audit": "Audit",
+    "queue/orders": "/queue/orders",
+    "fanout/log": "/fanout/log",
+}
+
+FIRST_BYTES_MAX = 200_000
+
+
+@pytest.fixture
+def filled(node: Console) -> Console:
+    """Some messages of each kind."""
+    orders = [{"body": f'{{"order": {number}}}', "headers": {"tenant": "acme"}} for number in range(12)]
+    node.send("orders", *orders)
+    node.send("billing.eu", *[{"body": "x"}] * 40)
+    node.send("log", {"body": "one"}, kind="fanouts")
+    return node
+
+
+def test_mesh_is_drawn_with_its_links_and_says_what_it_serves(page: Any, node: Console) -> None:
+    page.goto(node.address)
+
+    drawing = page.get_by_role("img", name=re.compile("The mesh: a up; b up; c up|The mesh:.*a up.*b up.*c up"))
+    expect(drawing).to_be_visible()
+    expect(drawing.locator("line.link")).to_have_count(3)
+    expect(page.locator("#bar")).to_contain_text("3 nodes")
+    for name in "abc":
+        expect(page.get_by_role("row", name=re.compile(rf"^{name} "))).to_contain_text("up")
+    # Some traffic, so that the picture shows numbers.
+    for number in range(40):
+        node.send("traffic", *[{"body": "x"}] * (30 + number % 7))
+        page.wait_for_timeout(100)
+    expect(page.locator("svg.picture")).to_contain_text(re.compile(r"[1-9]\d* in/s"))
+    picture(page, "console-mesh")
+
+
+def test_dead_node_is_missing_and_comes_back(page: Any, node: Console, mesh: Cluster) -> None:
+    page.goto(node.address)
+    expect(page.locator("#bar")).to_contain_text("3 nodes")
+
+    mesh.kill("c")
+
+    expect(page.locator("#bar")).to_contain_text("2 of 3 nodes respond")
+    expect(page.locator("main")).to_contain_text("c does not respond. Sums are without it.")
+    expect(page.get_by_role("row", name=re.compile("^c "))).to_contain_text("Its numbers are missing here")
+    expect(page.locator("svg.picture line.bad").first).to_be_visible()
+    expect(page.locator("svg.picture")).to_contain_text(re.compile("serves (a|b), c"), timeout=60_000)
+    picture(page, "console-node-down")
+
+    mesh.start("c")
+    expect(page.locator("#bar")).to_contain_text("3 nodes", timeout=60_000)
+    expect(page.locator("svg.picture line.bad")).to_have_count(0, timeout=60_000)
+
+
+def test_every_page_works_while_a_node_is_dead(page: Any, filled: Console, mesh: Cluster) -> None:
+    mesh.kill("b")
+    page.goto(filled.address)
+
+    for path, title in PAGES.items():
+        page.goto(f"{filled.address}/#/{path}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        page.wait_for_load_state("networkidle") if path not in ("audit",) else None
+        expect(page.locator(".notice.bad")).to_have_count(1 if path == "mesh" else 0)
+    page.goto(f"{filled.address}/#/queues")
+    expect(page.locator("main")).to_contain_text("Without the numbers of b", timeout=30_000)
+
+
+def test_queues_are_searched_and_sorted(page: Any, filled: Console) -> None:
+    filled.send("sorted.a", {"body": "x"})
+    filled.send("sorted.b", *[{"body": "x"}] * 3)
+    page.goto(f"{filled.address}/#/queues")
+    rows = page.locator("tbody tr")
+
+    page.get_by_role("searchbox").fill("ted.")
+    expect(rows).to_have_count(2, timeout=30_000)
+    expect(rows.first).to_contain_text("sorted.b")
+    page.get_by_role("button", name="Queue", exact=True).click()
+    expect(page.locator("th[aria-sort=ascending]")).to_have_text("Queue")
+    expect(rows.first).to_contain_text("sorted.a")
+
+    page.get_by_role("searchbox").fill("no such queue")
+    expect(page.locator("tbody")).to_contain_text("No queue has this in its name.")
+
+
+def test_message_is_read_with_headers_and_body_and_traced(page: Any, filled: Console) -> None:
+    page.goto(f"{filled.address}/#/queue/orders")
+    page.locator("tbody button.id").first.click()
+
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("tenant")
+    expect(dialog).to_contain_text("acme")
+    expect(dialog.get_by_role("tab", name="JSON")).to_have_attribute("aria-selected", "true")
+    expect(dialog.locator("pre")).to_contain_text('"order"')
+    dialog.get_by_role("tab", name="Hex").click()
+    expect(dialog.locator("pre")).to_contain_text("7b 22 6f 72 64 65 72 22")
+    picture(page, "console-message")
+    dialog.get_by_role("link", name="Trace").click()
+
+    expect(page.locator(".timeline li").first).to_contain_text("accepted")
+    expect(page.locator("main")).to_contain_text("On disk:")
+
+
+def test_whole_console_works_with_the_keyboard(page: Any, filled: Console) -> None:
+    page.goto(f"{filled.address}/#/queue/orders")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Pause")).to_be_focused()
+    page.get_by_role("tab", name="Messages").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Consumers")).to_have_attribute("aria-selected", "true")
+
+
+def test_charts_show_the_nodes(page: Any, filled: Console) -> None:
+    page.goto(f"{filled.address}/#/charts")
+
+    expect(page.locator("svg.chart")).to_have_count(7)
+    expect(page.locator("svg.chart").first).to_have_attribute(
+        "aria-label", re.compile(r"Accepted per second .* now a \d"), timeout=30_000
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_keeps_people_out(page: Any, filled: Console, path: str, scheme: str) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed; make console-test does that")
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{filled.address}/#/{path}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(PAGES[path])
+    page.wait_for_timeout(700)
+
+    # Not as a script of the page: its policy allows none but its own.
+    session = page.context.new_cdp_session(page)
+    text = AXE.read_text("utf-8")
+    session.send("Runtime.evaluate", {"expression": f"{text};undefined"})
+    found = session.send(
+        "Runtime.evaluate",
+        {
+            "expression": "axe.run(document, {resultTypes: ['violations']}).then((found) => JSON.stringify("
+            "found.violations.map((one) => [one.impact, one.id, one.nodes.map((node) => node.html).slice(0, 3)])))",
+            "awaitPromise": True,
+        },
+    )
+
+    assert found["result"]["value"] == "[]"
+
+
+def test_page_fits_a_phone(page: Any, filled: Console) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+
+    for path, title in PAGES.items():
+        page.goto(f"{filled.address}/#/{path}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        page.wait_for_timeout(400)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, f"{path} is {wide} pixels wide"
+
+
+def test_first_page_needs_few_bytes_and_nothing_from_elsewhere(page: Any, node: Console) -> None:
+    sizes: dict[str, int] = {}
+
+    def note(response: Any) -> None:
+        sizes[response.url] = 0 if "events" in response.url else len(response.body())
+
+    page.on("requestfinished", lambda request: note(request.response()))
+    page.goto(node.address)
+    expect(page.locator("svg.picture")).to_be_visible()
+
+    assert 10_000 < sum(sizes.values()) <= FIRST_BYTES_MAX, sizes
+    assert all(url.startswith(node.address) for url in sizes), sizes
+
+
+def test_ten_tabs_have_one_stream(chromium: Any, node: Console, problems: Problems) -> None:
+    context = chromium.new_context()
+    streams: list[str] = []
+    context.on("request", lambda request: streams.append(request.url) if request.url.endswith("/events") else None)
+    tabs = [context.new_page() for _ in range(10)]
+    for tab in tabs:
+        problems.watch(tab)
+        tab.goto(node.address)
+    for tab in tabs:
+        expect(tab.locator("svg.picture")).to_be_visible(timeout=20_000)
+    assert len(streams) == 1
+
+    tabs.pop(0).close()
+
+    expect(tabs[0].locator("#bar")).to_contain_text("3 nodes")
+    tabs[0].wait_for_timeout(1000)
+    assert len(streams) == 2
+    context.close()
+    assert problems == []
+
+
+def test_docs_have_the_pictures_of_these_tests() -> None:
+    images = Path(__file__).parents[2] / "docs" / "images"
+
+    for file in images.glob("console-*.png"):
+        assert file.stat().st_size <= 150_000, file.name

@@ -1,0 +1,252 @@
+"""Pages of queues in any order: found in turns, by any of the nodes, and correct for what they show."""
+
+import random
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
+from qmq.server.console.queue_pages import LIMIT_MAX, OFFSET_MAX, RATE_SECONDS
+from tests.server.mesh_rig import MeshRig
+from tests.server.rig import Rig, send, subscribe
+from tests.server.web.rig import WebClient, dial, dial_node, web_rig
+
+
+def fill(rig: Rig, depths: dict[str, int]) -> None:
+    """Queues with so many messages, as far as counters can say so."""
+    for name, messages in depths.items():
+        rig.alive.broker.queues.get(f"/queue/{name}").held = messages
+
+
+async def page(client: WebClient, **query: Any) -> dict[str, Any]:
+    text = "&".join(f"{name}={value}" for name, value in query.items())
+    response = await client.get(f"/v1/control/list/queue?{text}")
+    assert response.status == 200, response.body
+    facts: dict[str, Any] = response.facts
+    return facts
+
+
+def names(facts: dict[str, Any]) -> list[str]:
+    return [row["destination"].removeprefix("/queue/") for row in facts["destinations"]]
+
+
+async def test_queues_are_listed_in_each_order(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"b": 1, "c": 3, "a": 2})
+        client = await dial(rig)
+
+        assert names(await page(client, sort="name")) == ["a", "b", "c"]
+        assert names(await page(client, sort="name", order="desc")) == ["c", "b", "a"]
+        assert names(await page(client, sort="depth")) == ["c", "a", "b"]
+        assert names(await page(client, sort="depth", order="asc")) == ["b", "a", "c"]
+
+
+async def test_equal_queues_are_in_the_order_of_their_names(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"c": 1, "a": 1, "b": 1})
+
+        assert names(await page(await dial(rig), sort="depth")) == ["a", "b", "c"]
+
+
+async def test_oldest_message_comes_first(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        stomp = await rig.connect()
+        for name in ("old", "middle", "new"):
+            await stomp.send(send(f"/queue/{name}", "x", "r"))
+            await stomp.receipt()
+            await trio.sleep(100)
+        client = await dial(rig)
+
+        facts = await page(client, sort="oldest")
+
+        assert names(facts) == ["old", "middle", "new"]
+        assert [round(row["oldest_age_us"] / 1e8) for row in facts["destinations"]] == [3, 2, 1]
+
+
+async def test_queue_that_is_only_in_the_store_has_its_place(autojump_clock: MockClock) -> None:
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in ("deep", "deep", "deep", "flat"):
+            await stomp.send(send(f"/queue/{name}", "x", "r", persistent="true"))
+            await stomp.receipt()
+        await trio.sleep(100)
+    async with rig.run():
+        stomp = await rig.connect()
+        await stomp.send(*[send("/queue/middle", "x", f"r{number}", persistent="true") for number in range(2)])
+        await stomp.receipt()
+        await stomp.receipt()
+        client = await dial(rig)
+
+        by_depth = await page(client, sort="depth")
+
+        assert "/queue/deep" not in rig.alive.broker.queues.by_name
+        assert [(row["destination"], row["messages"]) for row in by_depth["destinations"]] == [
+            ("/queue/deep", 3),
+            ("/queue/middle", 2),
+            ("/queue/flat", 1),
+        ]
+        assert names(await page(client, sort="oldest"))[-1] == "middle"
+
+
+async def test_queue_in_memory_and_in_the_store_counts_as_a_whole(autojump_clock: MockClock) -> None:
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in ("both", "both", "both", "deep", "deep", "deep"):
+            await stomp.send(send(f"/queue/{name}", "x", "r", persistent="true"))
+            await stomp.receipt()
+    async with rig.run():
+        queues = rig.alive.broker.queues
+        queues.get("/queue/both").held = 1
+        assert not queues.by_name["/queue/both"].is_counted
+
+        found = await page(await dial(rig), sort="depth")
+
+        assert [(row["destination"], row["messages"]) for row in found["destinations"]] == [
+            ("/queue/both", 4),
+            ("/queue/deep", 3),
+        ]
+
+
+async def test_busiest_queue_comes_first_once_rates_are_known(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        stomp = await rig.connect()
+        await stomp.send(subscribe("/queue/busy"), send("/queue/calm", "x"), send("/queue/busy", "x"))
+        await stomp.messages(1)
+        client = await dial(rig)
+        await page(client, sort="rate")
+        await trio.sleep(RATE_SECONDS)
+        await stomp.send(*[send("/queue/busy", "x") for _ in range(40)], send("/queue/calm", "x"))
+        await stomp.messages(40)
+
+        facts = await page(client, sort="rate")
+
+        assert names(facts) == ["busy", "calm"]
+        busy = facts["destinations"][0]
+        assert busy["accepted_per_second"] == pytest.approx(40 / RATE_SECONDS, rel=0.1)
+        assert busy["acknowledged_per_second"] == pytest.approx(40 / RATE_SECONDS, rel=0.1)
+
+
+async def test_filter_finds_a_part_of_the_name_in_the_same_order(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {f"{'odd' if number % 2 else 'even'}.{number}": number for number in range(100)})
+        client = await dial(rig)
+
+        facts = await page(client, sort="depth", filter="odd", limit=3)
+
+        assert names(facts) == ["odd.99", "odd.97", "odd.95"]
+        assert facts["more"]
+        assert facts["queues"] == 100
+        assert names(await page(client, sort="depth", filter="none")) == []
+
+
+async def test_pages_follow_each_other_without_gap_or_repeat(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {str(number): number % 7 for number in range(230)})
+        client = await dial(rig)
+        seen: list[str] = []
+
+        while True:
+            facts = await page(client, sort="depth", limit=50, offset=len(seen))
+            seen += names(facts)
+            if not facts["more"]:
+                break
+
+        assert len(seen) == len(set(seen)) == 230
+
+
+async def test_queues_of_all_nodes_are_summed_before_they_are_ordered(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as rig:
+        for node, depths in (("a", {"one": 3, "both": 2}), ("b", {"both": 2, "other": 1})):
+            for name, messages in depths.items():
+                rig.nodes[node].broker.queues.get(f"/queue/{name}").held = messages
+
+        facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
+
+        found = [(row["destination"], row["messages"]) for row in facts["destinations"]]
+        assert found == [("/queue/both", 4), ("/queue/one", 3), ("/queue/other", 1)]
+        assert facts["nodes_missing"] == []
+
+
+async def test_missing_node_is_named(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as rig:
+        rig.nodes["b"].stop()
+        await trio.sleep(30)
+
+        facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
+
+        assert facts["nodes_missing"] == ["b"]
+
+
+async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {str(number): number for number in range(3 * TURN_QUEUES)})
+        client = await dial(rig)
+        began = trio.current_time()
+
+        await page(client, sort="depth")
+        first = trio.current_time() - began
+        await trio.sleep(FRESH_SECONDS * 10)
+        fill(rig, {"new": 10 * TURN_QUEUES})
+        began = trio.current_time()
+        stale = await page(client, sort="depth", limit=1)
+        second = trio.current_time() - began
+        await trio.sleep(1)
+        fresh = await page(client, sort="depth", limit=1)
+
+        assert first > 0.005
+        assert second < 0.005
+        assert names(stale) == [str(3 * TURN_QUEUES - 1)]
+        assert stale["age_seconds"] >= FRESH_SECONDS
+        assert names(fresh) == ["new"]
+
+
+async def test_index_is_dropped_when_no_client_asks(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"a": 1})
+        await page(await dial(rig), sort="depth")
+        index = rig.alive.console._pages._index
+        assert index._picture is not None
+
+        await trio.sleep(2 * IDLE_SECONDS)
+
+        assert index._picture is None
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("sort=size", "bad-sort"),
+        ("sort=name&order=up", "bad-order"),
+        (f"sort=name&limit={LIMIT_MAX + 1}", "bad-limit"),
+        (f"sort=name&offset={OFFSET_MAX + 1}", "bad-offset"),
+        (f"sort=name&filter={'x' * 300}", "bad-filter"),
+        ("sort=name&scope=world", "bad-scope"),
+    ],
+)
+async def test_bad_request_for_a_page_is_refused(autojump_clock: MockClock, query: str, code: str) -> None:
+    async with web_rig().run() as rig:
+        response = await (await dial(rig)).get(f"/v1/control/list/queue?{query}")
+
+        assert (response.status, response.code) == (400, code)
+
+
+async def test_sorting_in_turns_sorts_and_is_never_long_at_once() -> None:
+    chance = random.Random(1)
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    for count in (0, 1, SORT_AT_ONCE, 5 * SORT_AT_ONCE + 7):
+        values = [chance.randrange(count + 1) for _ in range(count)]
+        turns = 0
+
+        found = await sorted_in_turns(range(count), turn, lambda place, values=values: (values[place], place))
+
+        assert list(found) == sorted(range(count), key=values.__getitem__)
+        assert turns >= count / SORT_AT_ONCE
