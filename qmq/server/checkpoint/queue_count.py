@@ -5,6 +5,7 @@ the store.
 """
 
 import logging
+from collections.abc import Container
 from functools import partial
 from typing import Final
 
@@ -35,20 +36,28 @@ class QueueCount:
                 await self._count()
 
     async def _count(self) -> None:
-        context = self._context
+        context, queues = self._context, self._context.broker.queues
         found = StoredNames(context.broker.limits.destinations_max)
-        await context.environment.run_blocking(partial(_add_all, found, context.store.queues, context.origin.node))
-        queues = context.broker.queues
-        for name in queues.by_name:
-            found.discard(name)
+        count = partial(_add_all, found, context.store.queues, context.origin.node, queues.by_name)
+        await context.environment.run_blocking(count)
         queues.stored_names = found
         if found.count:
             log.info("= %d queues are only in the store", found.count)
 
 
-def _add_all(found: StoredNames, queues: QueueStore, node: str) -> None:
+def _add_all(found: StoredNames, queues: QueueStore, node: str, in_memory: Container[str]) -> None:
+    """Add the queues of the store that are not `in_memory`, which changes meanwhile. Runs in a worker thread: a million
+    queues take seconds.
+    """
     after: str | None = None
+    skipped: list[str] = []
     while page := queues.listing(node, after, NAMES_AT_ONCE):
         for name, _, _ in page:
-            found.add(name)
+            if name in in_memory:
+                skipped.append(name)
+            else:
+                found.add(name)
         after = page[-1][0]
+    for name in skipped:
+        if name not in in_memory:
+            found.add(name)

@@ -98,3 +98,21 @@ async def test_what_ends_in_the_store_makes_room_when_it_is_counted_again(autoju
 
         client = await rig.connect()
         assert await answer(client, send(new_name(rig), "x", "r")) == "r"
+
+
+async def test_queues_in_memory_count_once_when_all_are_counted_again(autojump_clock: MockClock) -> None:
+    rig = Rig(limits=FIVE)
+    async with rig.run():
+        await fill(rig, 5)
+    async with rig.run():
+        client = await after_a_restart(rig)
+        await client.send(subscribe("/queue/3", "s", "client"))
+        await client.next("MESSAGE")
+        queues = rig.alive.broker.queues
+        assert list(queues.by_name) == ["/queue/3"]
+        before = queues.stored_names
+
+        await trio.sleep(2 * POLL_SECONDS)
+
+        assert queues.stored_names is not before
+        assert queues.stored_names.count == 4

@@ -11,7 +11,7 @@ from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
 from qmq.gateways.http.avro import container
 from qmq.gateways.http.sends import MESSAGES_MAX
 from qmq.server.stomp.frame_loop import FrameLoop
-from qmq.server.web.dialogue import FRAMES_AT_ONCE
+from qmq.server.web.calls import FRAMES_AT_ONCE
 from qmq.wire.stomp import Frame
 from tests.server.rig import Rig, eventually, subscribe
 from tests.server.stuck_rig import SECOND, StuckRig

@@ -1,0 +1,276 @@
+"""What is done for each call of an HTTP client, and how it is answered.
+
+A call that the broker decides becomes the frames of a STOMP client; its response comes when the broker's answer to them
+is durable. The others ask a part of the node.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from qmq.dots import Vector
+from qmq.environment import Pipe
+from qmq.errors import Refused
+from qmq.gateways.http.avro import AVRO, container
+from qmq.gateways.http.control import control_of
+from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscribe_of
+from qmq.gateways.http.pulls import acks_of, receive_of
+from qmq.gateways.http.responses import JSON, HttpEncoder
+from qmq.gateways.http.routes import Call, Route
+from qmq.gateways.http.sends import is_batch, sends_of, single_of
+from qmq.server.admin.control import STATUS
+from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.session import ClientSession
+from qmq.server.stomp.dialogue import STOMP
+from qmq.server.web.client import WebClient, WebClientContext
+from qmq.server.web.long_poll import LongPollSessions
+from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
+from qmq.server.web.pages import PAGES, PageContext, PageResponse
+from qmq.server.web.polled_sessions import Asking
+from qmq.server.web.sockjs import RAW, SockJsSessions
+from qmq.server.web.websocket_pipe import WebSocketPipe
+from qmq.wire.http import HttpConnection, HttpRequest
+from qmq.wire.stomp import Frame, Head, Limits, Version
+from qmq.wire.websocket import WebSocketFrames, WebSocketLimits, accept
+
+THREAD_BYTES: Final = 128 << 10
+"""A larger batch is parsed in a worker thread. So is an Avro file of any size, because it may be packed. A larger body
+counts as memory until its request is answered.
+"""
+
+FRAMES_AT_ONCE: Final = 256
+"""SENDs that are decided in one turn of the event loop."""
+
+EVENT_STREAM: Final = (
+    ("content-type", "text/event-stream"),
+    ("cache-control", "no-store"),
+    ("x-accel-buffering", "no"),
+)
+
+SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
+"""Of WebSockets, as clients of STOMP offer them. The version is that of CONNECT, whatever was offered."""
+
+CONTROL_SEND: Final = Frame(Head("SEND", {}, Version.V12), b"", None)
+"""For the rate of a user a control request is a SEND."""
+
+WEB_STOMP: Final = STOMP._replace(name="web-stomp")
+
+
+class CallContext(WebClientContext, PageContext, MetricsContext, Protocol):
+    """What calls need of their node."""
+
+    event_data: EventData
+    long_poll: LongPollSessions
+    sockjs: SockJsSessions
+    wire_limits: Limits
+
+    def received_vector(self) -> Vector: ...
+
+
+class WebCalls:
+    """The calls of one connection, one at a time."""
+
+    def __init__(
+        self,
+        context: CallContext,
+        session: ClientSession,
+        pipe: Pipe,
+        login: PendingLogin,
+        http: HttpConnection,
+        encoder: HttpEncoder,
+        client: WebClient,
+        on_events: Callable[[], object],
+    ) -> None:
+        """`on_events` is called when the response has become a stream of events."""
+        self._context = context
+        self._session = session
+        self._pipe = pipe
+        self._login = login
+        self._http = http
+        self._encoder = encoder
+        self._client = client
+        self._on_events = on_events
+        self.is_stream = False
+        """The response goes on until the connection ends: there is no further request."""
+        self._responded = trio.Event()
+        self._head: tuple[HttpRequest, Head] | None = None
+        """What stands for the last head of a single SEND (`HttpConnection.known`), and the head of its frame."""
+
+    async def run(self, route: Route, request: HttpRequest) -> None:
+        """Respond to one request, or begin its stream. Raises Refused and ProtocolError for the caller to answer."""
+        session = self._session
+        if session.allowance.is_limited and route.call not in (Call.SEND, Call.EVENTS):
+            # The others have frames that wait for the rates themselves.
+            sends = [CONTROL_SEND] if route.call is Call.CONTROL else []
+            await self._context.usages.portion(session.allowance, sends, session.bytes_in)
+            if session.ending or session.finishing:
+                return
+        if (page := PAGES.get(route.call)) is not None:
+            self._respond(page(self._context, route.about))
+        else:
+            await self.CALLS[route.call](self, request, route.about)
+
+    def put(self, data: bytes) -> None:
+        """Send this to the client."""
+        if data:
+            self._session.outbox.put_answer(data)
+            self._session.outbox.flush()
+
+    def finish(self) -> None:
+        """The client gets no response any more."""
+        self._responded.set()
+
+    def _respond(self, page: PageResponse) -> None:
+        self.put(self._encoder.respond(page.status, page.facts, headers=page.headers, body=page.body))
+
+    async def _send(self, request: HttpRequest, destination: str) -> None:
+        context = self._context
+        if not is_batch(request):
+            known = self._http.known
+            head = self._head[1] if self._head is not None and self._head[0] is known else None
+            frames = [single_of(request, destination, context.wire_limits, head)]
+            self._head = None if known is None else (known, frames[0].head)
+        elif len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
+            frames = await context.environment.run_blocking(
+                partial(sends_of, request, destination, context.wire_limits)
+            )
+        else:
+            frames = sends_of(request, destination, context.wire_limits)
+        await self._decide(frames)
+
+    async def _stream(self, request: HttpRequest, destination: str) -> None:
+        frame, vector = subscribe_of(request, destination, self._context.received_vector())
+        encoder = EventEncoder(self._http, self._encoder, self._context.event_data, vector)
+        gateway = self._client.gateway
+        assert gateway is not None
+        self._session.encoder = gateway.encoder = encoder
+        await self._decide([frame])
+        if self._session.finishing:
+            return
+        if gateway.has_refused:
+            self._session.encoder = gateway.encoder = self._encoder
+        else:
+            self.is_stream = True
+            self._on_events()
+
+    async def _control(self, request: HttpRequest, destination: str) -> None:
+        session, frames = self._session, self._client.frames
+        assert frames is not None
+        response = await frames.control(control_of(request, destination), request.body)
+        if isinstance(response, Refused):
+            raise response
+        if not session.finishing:
+            body = response.body or b"{}"
+            self.put(self._encoder.respond(200, headers=[JSON], body=body))
+        if session.leaves_with is not None:
+            session.end_in_order(session.leaves_with)
+
+    async def _console(self, request: HttpRequest, call: str) -> None:
+        """Log a browser in or out, or begin its stream of events."""
+        console, session = self._context.web_console, self._session
+        if call == "events":
+            first = console.follow(session, self._client.cookie)
+            self._encoder.is_due = False
+            self.put(self._http.begin_stream(200, EVENT_STREAM) + HEARTBEAT + first)
+            self.is_stream = True
+            self._on_events()
+            return
+        if call == "logout":
+            facts, headers = console.log_out(self._client.cookie)
+        else:
+            facts, headers = console.log_in(request, session, self._client.expires_us)
+        self.put(self._encoder.respond(200, facts, headers=headers))
+
+    async def _receive(self, request: HttpRequest, queue: str) -> None:
+        wanted = receive_of(request)
+        pull = await self._client.pull()
+        received = await pull.receive(queue, wanted, self._session.until_left)
+        if self._session.finishing:
+            return
+        if AVRO in request.headers.get("accept", ""):
+            messages = [{**pull.facts(one), "body": one.message.body} for one in received]
+            self.put(self._encoder.respond(200, headers=[("content-type", AVRO)], body=container(messages)))
+        else:
+            self.put(self._encoder.respond(200, {"messages": [pull.facts(one) for one in received]}))
+
+    async def _settle(self, request: HttpRequest, _: str) -> None:
+        acks = acks_of(request)
+        results = await self._context.pulls.settle(acks, self._session.user)
+        rows = [{"ack_token": ack.text, "result": result} for ack, result in zip(acks, results, strict=True)]
+        self.put(self._encoder.respond(200, {"acks": rows}))
+
+    async def _stomp(self, request: HttpRequest, below: str) -> None:
+        """STOMP for browsers: over a WebSocket, or over SockJS."""
+        session = self._session
+        is_websocket = below in ("", RAW)
+        if is_websocket or below.endswith(f"/{RAW}"):
+            websocket = await self._upgrade(request)
+            if session.finishing:
+                return
+            self.is_stream = True
+            if is_websocket:
+                session.switch(websocket, WEB_STOMP, self._login)
+            else:
+                await self._context.sockjs.serve_websocket(websocket, session, self._login)
+                session.finish()
+            return
+        await self._context.sockjs.serve(request, self._http, self._asking())
+        if self._http.must_close:
+            self.is_stream = True
+            session.finish()
+
+    async def _long_poll(self, request: HttpRequest, path: str) -> None:
+        await self._context.long_poll.serve(request, path, self._asking())
+
+    async def _metrics(self, request: HttpRequest, _: str) -> None:
+        self._context.rights_of(self._session.principal).check_control(STATUS)
+        self._respond(PageResponse(headers=[("content-type", CONTENT_TYPE)], body=await metrics_page(self._context)))
+
+    def _asking(self) -> Asking:
+        return Asking(self._session, self._pipe, self._login, self._encoder, self.put)
+
+    async def _upgrade(self, request: HttpRequest) -> WebSocketPipe:
+        """The connection becomes a WebSocket."""
+        session = self._session
+        headers, _ = accept(request, SUBPROTOCOLS)
+        self._client.log_out()
+        self._encoder.is_due = False
+        self.put(self._http.switch(headers))
+        await session.outbox.drained()
+        frames = WebSocketFrames(WebSocketLimits(), is_text=True)
+        return WebSocketPipe(self._pipe, frames, session.start, self._http.take_leftover())
+
+    async def _decide(self, frames: list[Frame]) -> None:
+        """Decide the frames of a request, and wait until it is answered."""
+        context, session, gateway, loop = self._context, self._session, self._client.gateway, self._client.frames
+        assert gateway is not None and loop is not None
+        gateway.has_refused = False
+        loop.sent = self._encoder.sent
+        self._responded = trio.Event()
+        self._encoder.on_response = self._responded.set
+        for at in range(0, len(frames), FRAMES_AT_ONCE):
+            session.waits_for_slot = True
+            await context.slot(session.id)
+            session.waits_for_slot = False
+            if session.ending or session.finishing:
+                return
+            await loop.obey(frames[at : at + FRAMES_AT_ONCE])
+            if gateway.has_refused:
+                break
+        if not self._session.finishing:
+            await self._responded.wait()
+
+    CALLS: Final[Mapping[Call, Callable[["WebCalls", HttpRequest, str], Awaitable[None]]]] = {
+        Call.SEND: _send,
+        Call.EVENTS: _stream,
+        Call.CONTROL: _control,
+        Call.RECEIVE: _receive,
+        Call.ACKS: _settle,
+        Call.CONSOLE: _console,
+        Call.STOMP: _stomp,
+        Call.LONG_POLL: _long_poll,
+        Call.METRICS: _metrics,
+    }
+    """Call → what is done for it. All others are in PAGES."""

@@ -1,0 +1,40 @@
+"""Responses that need no client: files of the node, schemas, and health."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from qmq.gateways.encoder import Lines
+from qmq.gateways.http.avro import schema_page
+from qmq.gateways.http.responses import JSON
+from qmq.gateways.http.routes import Call
+from qmq.server.definitions.schemas import SchemaDefinitions
+from qmq.server.web.console import file_response
+from qmq.server.web.files import JAVASCRIPT, file_of
+from qmq.server.web.health import HealthContext, livez, readyz
+
+
+class PageContext(HealthContext, Protocol):
+    """What pages say of their node."""
+
+    schemas: SchemaDefinitions
+
+
+class PageResponse(NamedTuple):
+    """A response: `facts` in JSON, or `body` with its headers."""
+
+    status: int = 200
+    facts: Any = None
+    headers: Lines = ()
+    body: bytes | None = None
+
+
+PAGES: Final[Mapping[Call, Callable[[PageContext, str], PageResponse]]] = {
+    Call.PAGE: lambda context, name: PageResponse(200, None, *file_response(name)),
+    Call.OPENAPI: lambda context, name: PageResponse(headers=(JSON,), body=file_of("openapi.json")),
+    Call.SCRIPT: lambda context, name: PageResponse(headers=(JAVASCRIPT,), body=file_of("qmq.js")),
+    Call.MESSAGE_SCHEMA: lambda context, name: PageResponse(headers=(JSON,), body=schema_page()),
+    Call.SCHEMA: lambda context, name: PageResponse(200, context.schemas.value_of(name)),
+    Call.LIVEZ: lambda context, name: PageResponse(*livez(context)),
+    Call.READYZ: lambda context, name: PageResponse(*readyz(context)),
+}
+"""Call → its response for what the path names. One raises Refused or HttpRefusal for a name that is not there."""
