@@ -7,7 +7,7 @@ do is refused with NOT_IMPLEMENTED, which names it.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from qmq.gateways.amqp.names import queue_destination
+from qmq.gateways.amqp.names import queue_destination, source_of
 from qmq.routing_names import TYPES
 from qmq.wire.amqp import AmqpRefusal, ReplyCode
 
@@ -39,26 +39,26 @@ def queue_value(*, durable: bool, exclusive: bool, auto_delete: bool, arguments:
         value["overflow"] = OVERFLOWS["drop-head"]
     if _text("x-queue-type", said.get("x-queue-type", "classic")) not in QUEUE_TYPES:
         raise _not_here("x-queue-type", said["x-queue-type"], f"it is one of {', '.join(QUEUE_TYPES)}")
-    dead_letter = _dead_letter(said)
-    if dead_letter is not None:
-        value["dead_letter"] = dead_letter
-    return value
+    return {**value, **_dead_letter(said)}
 
 
-def _dead_letter(said: Arguments) -> str | None:
+def _dead_letter(said: Arguments) -> dict[str, str]:
     exchange = said.get("x-dead-letter-exchange")
     key = said.get("x-dead-letter-routing-key")
     if exchange is None:
         if key is not None:
             raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, "x-dead-letter-routing-key needs x-dead-letter-exchange")
-        return None
-    if exchange or not key:
-        raise _not_here(
-            "x-dead-letter-exchange",
-            exchange,
-            "dead letters go to one queue: use the default exchange, with the queue in x-dead-letter-routing-key",
-        )
-    return queue_destination(_text("x-dead-letter-routing-key", key))
+        return {}
+    if not exchange:
+        if not key:
+            raise _not_here(
+                "x-dead-letter-exchange", exchange, "the default exchange needs a queue in x-dead-letter-routing-key"
+            )
+        return {"dead_letter": queue_destination(_text("x-dead-letter-routing-key", key))}
+    value = {"dead_letter": source_of(_text("x-dead-letter-exchange", exchange))}
+    if key is not None:
+        value["dead_letter_routing_key"] = _text("x-dead-letter-routing-key", key)
+    return value
 
 
 def _text(name: str, value: object) -> str:

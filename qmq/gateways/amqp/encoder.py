@@ -14,6 +14,7 @@ from qmq.broker.consumers.subscription import Delivery, FanoutDelivery, Subscrip
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.totals import Totals
+from qmq.broker.queues.deaths import came_through
 from qmq.broker.selectors import properties_of
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.amqp.channel import Channel, Consumer
@@ -65,7 +66,9 @@ def _content_of(envelope: Envelope) -> tuple[bytes, bytes]:
         envelope.properties = None
     queue = queue_name(envelope.destination)
     exchange, key = headers.get("exchange"), headers.get("routing-key")
-    if exchange is None or key is None or "dead-letter-from" in headers:
+    if "dead-letter-from" in headers:
+        exchange, key = came_through(headers, queue)
+    elif exchange is None or key is None:
         exchange, key = "", DIRECT_REPLY if envelope.kind is DestinationKind.TEMP else queue
     return short_string(exchange) + short_string(key), delivered_properties(headers, queue)
 

@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from qmq.broker.queues.deaths import deaths_of
 from qmq.gateways.amqp.names import DIRECT_REPLY, QUEUE, REPLIES
 from qmq.gateways.headers import OWN_HEADERS
 from qmq.wire.amqp import AmqpRefusal, ReplyCode, read_properties, write_properties
@@ -218,23 +219,23 @@ def _made_of(headers: Mapping[str, str]) -> Properties:
 
 
 def _death(headers: Mapping[str, str]) -> dict[str, Any]:
-    """What RabbitMQ says of a dead letter, as far as the node knows it."""
-    queue = headers.get(f"{DEATH}from", "").removeprefix(QUEUE)
-    reason = headers.get(f"{DEATH}reason", "")
-    word = REASONS.get(reason, reason)
-    exchange = headers.get("exchange", "")
-    entry = {
-        "count": 1,
-        "reason": word,
-        "queue": queue,
-        "exchange": exchange,
-        "routing-keys": [headers.get("routing-key", queue)],
-    }
+    """What RabbitMQ says of a dead letter, as far as the node knows it: not when."""
+    deaths = deaths_of(headers)
+    assert deaths is not None
     return {
-        "x-death": [entry],
-        "x-first-death-reason": word,
-        "x-first-death-queue": queue,
-        "x-first-death-exchange": exchange,
+        "x-death": [
+            {
+                "count": one.times,
+                "reason": REASONS.get(one.reason, one.reason),
+                "queue": one.queue.removeprefix(QUEUE),
+                "exchange": one.exchange,
+                "routing-keys": [one.key],
+            }
+            for one in deaths.rows
+        ],
+        "x-first-death-reason": REASONS.get(deaths.first.reason, deaths.first.reason),
+        "x-first-death-queue": deaths.first.queue.removeprefix(QUEUE),
+        "x-first-death-exchange": deaths.first.exchange,
     }
 
 

@@ -41,6 +41,11 @@ def test_flags_are_keys() -> None:
         ({"x-queue-type": "quorum"}, {}),
         ({"x-queue-mode": "lazy", "my-own": 1}, {}),
         ({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}, {"dead_letter": "/queue/dead"}),
+        ({"x-dead-letter-exchange": "dlx"}, {"dead_letter": "/exchange/dlx"}),
+        (
+            {"x-dead-letter-exchange": "amq.match", "x-dead-letter-routing-key": "a.b"},
+            {"dead_letter": "/exchange/amq.headers", "dead_letter_routing_key": "a.b"},
+        ),
     ],
 )
 def test_arguments_are_keys(arguments: dict[str, Any], value: dict[str, Any]) -> None:
@@ -58,7 +63,7 @@ def test_arguments_are_keys(arguments: dict[str, Any], value: dict[str, Any]) ->
         ({"x-dead-letter-routing-key": "dead"}, ReplyCode.PRECONDITION_FAILED),
         ({"x-queue-type": "stream"}, ReplyCode.NOT_IMPLEMENTED),
         ({"x-max-length": 0}, ReplyCode.NOT_IMPLEMENTED),
-        ({"x-dead-letter-exchange": "dlx"}, ReplyCode.NOT_IMPLEMENTED),
+        ({"x-dead-letter-exchange": 5}, ReplyCode.PRECONDITION_FAILED),
         ({"x-dead-letter-exchange": ""}, ReplyCode.NOT_IMPLEMENTED),
     ],
 )
