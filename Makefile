@@ -68,7 +68,7 @@ $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments here. Install its venv package (Debian, Ubuntu: apt install python3-venv) and try again." >&2; exit 1; }
 	@echo "making $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro]'
 	@touch $@
 
 .PHONY: mesh
@@ -106,7 +106,7 @@ cluster-test: venv ## Real processes on loopback with stock clients, kills and n
 
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,spark]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,spark]'
 	@touch $@
 
 .PHONY: spark-test
@@ -167,7 +167,7 @@ profile: venv ## Where a node's time goes under one workload of qmq bench (WORKL
 
 $(VENV)/.docs: $(VENV)/.installed
 	@echo "adding Sphinx to $(VENV) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,docs]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,docs]'
 	@touch $@
 
 .PHONY: docs

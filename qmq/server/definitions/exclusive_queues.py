@@ -73,6 +73,14 @@ class ExclusiveQueues:
         if owner is not None and owner != self.owner(session):
             raise Refused(LOCKED, f"{queue} is exclusive to another connection.")
 
+    def is_orphan(self, queue: str) -> bool:
+        """Whether the node of its owner cannot be reached: then a client that has moved to this node may declare it."""
+        owner = self._owners.get(queue)
+        if owner is None:
+            return False
+        node = _node_of(owner)
+        return node != self._context.broker.origin.node and node not in self._context.linked_peers()
+
     def claim(self, queue: str, session: int) -> str:
         """The owner that a declaration of this session names. Raises Refused if others consume from the queue."""
         known = self._context.broker.queues.by_name.get(queue)
@@ -114,7 +122,7 @@ class ExclusiveQueues:
         origin, _, session = owner.rpartition("/")
         if origin == str(context.broker.origin):
             return int(session) not in context.sessions
-        node = origin.rpartition("-")[0]
+        node = _node_of(owner)
         here = context.broker.origin.node
         return node == here or node in context.membership.adopted_by(here)
 
@@ -153,3 +161,8 @@ class ExclusiveQueues:
             extra = about("queue-deleted", destination=name, reason="exclusive")
             log.info("= %s is deleted: its connection has ended", name, extra=extra)
             context.system.note("queue-deleted", destination=name, reason="exclusive")
+
+
+def _node_of(owner: str) -> str:
+    """The node to which an owner is, or was, connected."""
+    return owner.rpartition("/")[0].rpartition("-")[0]

@@ -171,7 +171,7 @@ class FrameLoop:
             is_last = count == len(frames)
             self._is_portion = not is_last
             await self.obey(frames[:count], is_paid=True)
-            if self._gateway.is_atomic and self._gateway.has_refused:
+            if self._gateway.ignores or (self._gateway.is_atomic and self._gateway.has_refused):
                 return
             frames = frames[count:]
 
