@@ -204,8 +204,13 @@ class Store:
         return self._reader.at(destination, mark)
 
     def fanout_begin(self, destination: str, word: str, number: int) -> FanoutBegin:
-        """Where a reader begins that asks for the `last` record, an `offset`, or a `timestamp` (µs)."""
+        """Where a reader begins that asks for the `last` record, an `offset`, or a `timestamp` (µs).
+
+        Or `behind` so many kept records.
+        """
         with self._lock:
+            if word == "behind":
+                return self._reader.behind(destination, number)
             if word == "timestamp":
                 return self._reader.since(destination, number)
             return self._reader.at_offset(destination, -1 if word == "last" else number)

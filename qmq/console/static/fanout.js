@@ -3,7 +3,7 @@
 import { mayDo, me, pathOf, repeat, show as ask } from "./api.js";
 import { act, messagesOf } from "./dialogs.js";
 import { bytes, h, number, pill, quoted, rate, replace, table, tabs } from "./dom.js";
-import { messageTable } from "./messages.js";
+import { messagePages } from "./messages.js";
 import { kick, openPublish } from "./queue.js";
 
 export function show(main, name) {
@@ -12,16 +12,8 @@ export function show(main, name) {
   const facts = h("dl", { class: "facts" });
   const buttons = h("div", { class: "row top" });
   const notice = h("div", { role: "status" });
-  const messages = messageTable("Messages");
-  const peek = async () => {
-    if (!may.subscribe) return;
-    try {
-      const found = await ask(`peek${pathOf(destination)}`, { count: 100 });
-      messages.rows(found.rows, "No messages.");
-    } catch (error) {
-      messages.rows([], error.message);
-    }
-  };
+  const messages = messagePages(destination);
+  const peek = () => may.subscribe && messages.read();
   const followers = table("Subscribers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Behind" }, { title: "", label: "Actions" }]);
   const durables = table("Durable subscriptions", [{ title: "Name" }, { title: "In use" }, { title: "In flight", number: true }]);
   const drawFollowers = async () => {
@@ -44,7 +36,7 @@ export function show(main, name) {
       : h("p", { class: "dim" }, "No policy of the mesh matches: the settings of the nodes count."));
   };
   const parts = tabs("Parts of the fanout", [
-    { title: "Messages", make: () => (may.subscribe ? h("div", { class: "panel flush" }, messages.element) : h("p", { class: "dim" }, "You may not read messages of this fanout.")) },
+    { title: "Messages", make: () => (may.subscribe ? messages.element : h("p", { class: "dim" }, "You may not read messages of this fanout.")) },
     { title: "Subscribers", make: () => { drawFollowers().catch((error) => followers.rows([], error.message)); return [h("div", { class: "panel flush" }, followers.element), h("div", { class: "panel flush" }, h("h2", null, "Durable subscriptions"), durables.element)]; } },
     { title: "Retention", make: () => { drawRetention().catch((error) => replace(retention, error.message)); return retention; } },
   ]);

@@ -114,6 +114,11 @@ class FanoutReader:
             left = max(0, sum(entry.records for entry in entries) + offset)
         return self._begin(destination, extent, entries, lambda entry, seen: entry.records <= left - seen, left)
 
+    def behind(self, destination: str, count: int) -> FanoutBegin:
+        """Behind the first `count` kept records; the end when there are not so many."""
+        entries, extent = self._entries(destination)
+        return self._begin(destination, extent, entries, lambda entry, seen: entry.records <= count - seen, count)
+
     def since(self, destination: str, timestamp_us: int) -> FanoutBegin:
         """Before the first kept record that was accepted at `timestamp_us` or later; the end when there is none."""
         entries, extent = self._entries(destination)
