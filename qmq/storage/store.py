@@ -9,7 +9,7 @@ Surprising: the node's own incarnation begins with `begin_incarnation`, not when
 read and serve its log before it writes a record of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -233,6 +233,11 @@ class Store:
         """
         with self._lock:
             return self._reader.read(destination, position, bytes_max)
+
+    def fanout_behind(self, destination: str, positions: Sequence[FanoutPosition | None]) -> list[int]:
+        """How many kept records come behind each position; 0 for None. Raises CorruptLog and LogBroken."""
+        with self._lock:
+            return self._reader.counts_behind(destination, positions)
 
     def fanout_info(self, destination: str) -> FanoutInfo:
         """What `destination` holds now."""

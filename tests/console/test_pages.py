@@ -147,6 +147,20 @@ def test_page_reads_far_into_a_queue_and_takes_nothing(page: Any, node: Console)
     assert node.depth("deep") == 50_000
 
 
+def test_fanout_says_how_far_each_subscriber_of_any_node_is_behind(page: Any, node: Console, mesh: Cluster) -> None:
+    live, durable = mesh.client("b"), mesh.client("c")
+    live.subscribe("/fanout/followed", "live")
+    durable.subscribe("/fanout/followed", "mail", ack="client-individual", headers={"durable": "true"})
+    node.send("followed", *[{"body": "x"}] * 7, kind="fanouts")
+    page.goto(f"{node.address}/#/fanout/followed")
+    page.get_by_role("tab", name="Subscribers").click()
+
+    expect(page.get_by_role("row", name=re.compile("^b."))).to_contain_text(re.compile(r"live\s*0"), timeout=20_000)
+    expect(page.get_by_role("row", name=re.compile("^c."))).to_contain_text("7 messages", timeout=20_000)
+    cursor = page.get_by_role("region", name="Durable subscriptions").locator("tbody tr")
+    expect(cursor).to_contain_text(re.compile("mail.*7 messages.*not on this node"))
+
+
 def test_whole_console_works_with_the_keyboard(page: Any, filled: Console) -> None:
     page.goto(f"{filled.address}/#/queue/orders")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
