@@ -124,6 +124,43 @@ def test_message_is_read_with_headers_and_body_and_traced(page: Any, filled: Con
     expect(page.locator("main")).to_contain_text("On disk:")
 
 
+def test_page_reads_far_into_a_queue_and_takes_nothing(page: Any, node: Console) -> None:
+    for part in range(5):
+        node.send("deep", *[{"body": f"number {part * 10_000 + number}"} for number in range(1, 10_001)])
+    page.goto(f"{node.address}/#/queue/deep")
+    bodies = page.locator("tbody tr td:last-child")
+    expect(bodies.first).to_have_text("number 1")
+    expect(page.get_by_role("button", name="Previous")).to_be_disabled()
+
+    page.get_by_role("button", name="Next").click()
+    expect(bodies.first).to_have_text("number 21")
+    page.get_by_label("From message").fill("49971")
+    page.get_by_label("From message").press("Enter")
+    expect(bodies.first).to_have_text("number 49971")
+    expect(page.locator("main")).to_contain_text("49,971 to 49,990, more follow")
+    page.get_by_role("button", name="Next").click()
+    expect(bodies.last).to_have_text("number 50000")
+    expect(page.get_by_role("button", name="Next")).to_be_disabled()
+    page.get_by_role("button", name="Previous").click()
+
+    expect(bodies.first).to_have_text("number 49971")
+    assert node.depth("deep") == 50_000
+
+
+def test_fanout_says_how_far_each_subscriber_of_any_node_is_behind(page: Any, node: Console, mesh: Cluster) -> None:
+    live, durable = mesh.client("b"), mesh.client("c")
+    live.subscribe("/fanout/followed", "live")
+    durable.subscribe("/fanout/followed", "mail", ack="client-individual", headers={"durable": "true"})
+    node.send("followed", *[{"body": "x"}] * 7, kind="fanouts")
+    page.goto(f"{node.address}/#/fanout/followed")
+    page.get_by_role("tab", name="Subscribers").click()
+
+    expect(page.get_by_role("row", name=re.compile("^b."))).to_contain_text(re.compile(r"live\s*0"), timeout=20_000)
+    expect(page.get_by_role("row", name=re.compile("^c."))).to_contain_text("7 messages", timeout=20_000)
+    cursor = page.get_by_role("region", name="Durable subscriptions").locator("tbody tr")
+    expect(cursor).to_contain_text(re.compile("mail.*7 messages.*not on this node"))
+
+
 def test_whole_console_works_with_the_keyboard(page: Any, filled: Console) -> None:
     page.goto(f"{filled.address}/#/queue/orders")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()

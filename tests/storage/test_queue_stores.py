@@ -168,6 +168,21 @@ def test_a_page_begins_after_any_dot_of_a_known_origin(open_queues: OpenQueues) 
     assert after(Dot(HUGE, 3)) == [Dot(HUGE, 5), Dot(OLD, 1)]
 
 
+@pytest.mark.parametrize("count", range(8))
+def test_a_page_may_leave_out_the_first_rows_without_reading_them(open_queues: OpenQueues, count: int) -> None:
+    store = open_queues()
+    late = [row(HUGE, 4, due_us=NOW + 5), row(HUGE, 6, due_us=1)]
+    put(store, row(HUGE, 3), row(HUGE, 5), *late, row(OTHER, 1), row(HUGE, 7, "/queue/a"))
+    put(store, row(OLD, 2), row(OLD, 1, priority=9), row(OLD, 9))
+
+    after, left_out = store.skip("a", Q, 4, count)
+
+    wanted = [Dot(HUGE, 3), Dot(HUGE, 4), Dot(HUGE, 5), Dot(HUGE, 6), Dot(OLD, 2), Dot(OLD, 9)]
+    assert [found.dot for found in store.page("a", Q, 4, after, NOW + 9, 10)] == wanted[count:]
+    assert left_out == min(count, 6)
+    assert store.skip("a", "/queue/none", 4, count) == (None, 0)
+
+
 def test_messages_of_other_nodes_and_queues_stay_out(open_queues: OpenQueues) -> None:
     store = open_queues()
     put(store, row(OTHER, 1, due_us=5, expires_us=5))

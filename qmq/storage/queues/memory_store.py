@@ -243,6 +243,12 @@ class MemoryQueueStore:
             found.sort(key=self._acceptance)
         return found[:limit]
 
+    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int]:
+        with self._state.reading:
+            partitions = [partition for key, partition in self._partitions(node, queue) if key.rank == -priority]
+            found = sorted((row for one in partitions for row in one.rows.values()), key=self._acceptance)[:count]
+        return (found[-1].dot if found else None), len(found)
+
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         with self._state.reading:
             late = [

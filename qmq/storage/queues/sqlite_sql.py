@@ -108,6 +108,9 @@ NEXT_DUE: Final = (
     "SELECT min(due_us) FROM messages INDEXED BY messages_due WHERE lane = ? AND due_us > 0 AND due_us > ?"
 )
 EXPIRED_SIZES: Final = f"SELECT json_group_array(length(headers) + length(body)) FROM ({EXPIRED})"
+# Two partitions of one origin: those that were delayed, and the others. Their bodies are not read.
+NTH: Final = """SELECT sequence FROM messages WHERE lane = ? UNION ALL SELECT sequence FROM messages WHERE lane = ?
+    ORDER BY sequence LIMIT 1 OFFSET ?"""
 SIZE: Final = "SELECT sum(length(headers) + length(body)) FROM ({})"
 # Two aggregates over the same rows see them in the same order, so lengths and bytes agree; a blob comes through
 # group_concat byte for byte.
@@ -169,6 +172,7 @@ PLAIN: Final = (
     END_MISSING,
     READY,
     OVERDUE,
+    NTH,
     DUE,
     EXPIRED,
     NEXT_DUE,
