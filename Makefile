@@ -117,7 +117,7 @@ spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Ja
 # Chromium is a package of the system; what its pages load is in build/browser.
 $(VENV)/.browser: $(VENV)/.installed tests/browser/package-lock.json
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,browser]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,browser]'
 	@mkdir -p build/browser && cp tests/browser/package*.json build/browser
 	@npm ci --prefix build/browser --silent --ignore-scripts --omit=optional || echo "npm has not brought the STOMP clients of browsers: their tests are skipped."
 	@touch $@

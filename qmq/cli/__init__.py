@@ -39,7 +39,7 @@ COMMANDS: Table = {
     "delete": ("qmq.cli.admin.delete:delete", "Delete a queue, a fanout, or the last value of a topic, on all nodes."),
     "pause": ("qmq.cli.admin.pause:pause", "Pause the delivery or the acceptance of a queue, on all nodes."),
     "resume": ("qmq.cli.admin.pause:resume", "Resume a paused queue, on all nodes."),
-    "peek": ("qmq.cli.admin.messages:peek", "Show the first messages of a destination, with headers and bodies."),
+    "peek": ("qmq.cli.admin.messages:peek", "Show messages of a destination, with headers and bodies."),
     "get": ("qmq.cli.admin.messages:get", "Show one message, by its message-id."),
     "trace": (
         "qmq.cli.admin.messages:trace",

@@ -97,7 +97,11 @@ def subscribers(destination: str | None, **options: Any) -> None:
         _show("/control/list-subscribers", [*heads, "DESTINATION"], _subscriptions, **options)
         return
     check_kind(destination, ("queue", "topic", "fanout"))
-    _show(f"/control/list-subscribers{destination}", heads, _places, **options)
+    if destination.startswith("/fanout/"):
+        heads, cells = [*heads[:5], *heads[7:], "BEHIND"], _followers
+    else:
+        cells = _places
+    _show(f"/control/list-subscribers{destination}", heads, cells, **options)
 
 
 def _list(kind: str, prefix: str) -> str:
@@ -118,7 +122,7 @@ def _show(
     rates: int | None = None,
     more: Headers = (),
 ) -> None:
-    if cells not in (_places, _subscriptions) and (with_totals or rates):
+    if cells not in (_places, _subscriptions, _followers) and (with_totals or rates):
         heads, cells = _head_and_cells(heads[0], "_per_second" if rates else "")
     rows: list[Row] = []
     missing: set[str] = set()
@@ -208,6 +212,11 @@ def _copies(row: Row) -> Sequence[object]:
 def _places(row: Row) -> Sequence[object]:
     names = ("node", "session", "id", "user", "address", "credit", "in_flight", "delivered", "acknowledged")
     return [row.get(name, "") for name in (*names, "delivered_per_second", "acknowledged_per_second")]
+
+
+def _followers(row: Row) -> Sequence[object]:
+    cells = _places(row)
+    return [*cells[:5], *cells[7:], row.get("behind", "")]
 
 
 def _subscriptions(row: Row) -> Sequence[object]:

@@ -79,9 +79,9 @@ class Reloader:
             return self._refuse(error.diagnostics)
         name = self._settings.name
         if self._peers is not None and peers is not None:
-            mistakes = check_change(self._peers, peers, name, node.membership.retired)
-            if mistakes:
-                return self._refuse(mistakes)
+            problems = check_change(self._peers, peers, name, node.membership.retired)
+            if problems:
+                return self._refuse(problems)
         changes = difference(self._settings, settings) + peers_difference(self._peers, peers, name)
         stuck = [f"{change}, which needs a restart" for change in changes if change.needs_restart]
         if stuck:

@@ -9,7 +9,7 @@ Surprising: the node's own incarnation begins with `begin_incarnation`, not when
 read and serve its log before it writes a record of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -204,8 +204,13 @@ class Store:
         return self._reader.at(destination, mark)
 
     def fanout_begin(self, destination: str, word: str, number: int) -> FanoutBegin:
-        """Where a reader begins that asks for the `last` record, an `offset`, or a `timestamp` (µs)."""
+        """Where a reader begins that asks for the `last` record, an `offset`, or a `timestamp` (µs).
+
+        Or `behind` so many kept records.
+        """
         with self._lock:
+            if word == "behind":
+                return self._reader.behind(destination, number)
             if word == "timestamp":
                 return self._reader.since(destination, number)
             return self._reader.at_offset(destination, -1 if word == "last" else number)
@@ -228,6 +233,11 @@ class Store:
         """
         with self._lock:
             return self._reader.read(destination, position, bytes_max)
+
+    def fanout_behind(self, destination: str, positions: Sequence[FanoutPosition | None]) -> list[int]:
+        """How many kept records come behind each position; 0 for None. Raises CorruptLog and LogBroken."""
+        with self._lock:
+            return self._reader.counts_behind(destination, positions)
 
     def fanout_info(self, destination: str) -> FanoutInfo:
         """What `destination` holds now."""

@@ -100,6 +100,18 @@ def test_subscribers_are_shown_with_their_place(run: Run) -> None:
     assert asked(node)[0]["rate-seconds"] == "2"
 
 
+def test_subscribers_of_a_fanout_are_shown_with_how_far_they_are_behind(run: Run) -> None:
+    row = {"node": "a", "session": 7, "id": "0", "user": "ann", "address": "10.0.0.1", "behind": 12}
+    with answers({"subscribers": [row], "durables": []}) as node:
+        result = run("subscribers", "/fanout/f", "--mesh", "--at", node.at)
+
+    head = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "DELIVERED", "ACKNOWLEDGED", "DELIVERED/S", "ACKNOWLEDGED/S"]
+    assert [line.split() for line in result.output.splitlines()] == [
+        [*head, "BEHIND"],
+        ["a", "7", "0", "ann", "10.0.0.1", "12"],
+    ]
+
+
 @pytest.mark.parametrize(
     "page", [{}, [], 3, {"destinations": 3}, {"destinations": [1]}, {"destinations": [], "next": 1}]
 )

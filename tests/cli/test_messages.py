@@ -66,9 +66,10 @@ def test_a_trace_of_which_nothing_is_known_ends_with_exit_code_1(run: Run) -> No
 
 def test_a_peek_says_on_stderr_that_there_are_more(run: Run) -> None:
     with answers(rows=[ROW], more=True) as node:
-        result = run("peek", "/queue/q", "--count", "1", "--at", node.at)
+        result = run("peek", "/queue/q", "--count", "1", "--offset", "40", "--at", node.at)
 
-    assert (result.exit_code, result.stderr) == (0, "qmq: /queue/q has more messages; see --count\n")
+    assert (result.exit_code, result.stderr) == (0, "qmq: /queue/q has more messages; see --offset 41\n")
+    assert sent(node) == {"destination": "/control/peek/queue/q", "count": "1", "offset": "40"}
 
 
 def test_a_trace_of_an_unknown_message_names_no_disks(run: Run) -> None:

@@ -168,6 +168,21 @@ def test_a_page_begins_after_any_dot_of_a_known_origin(open_queues: OpenQueues) 
     assert after(Dot(HUGE, 3)) == [Dot(HUGE, 5), Dot(OLD, 1)]
 
 
+@pytest.mark.parametrize("count", range(8))
+def test_a_page_may_leave_out_the_first_rows_without_reading_them(open_queues: OpenQueues, count: int) -> None:
+    store = open_queues()
+    late = [row(HUGE, 4, due_us=NOW + 5), row(HUGE, 6, due_us=1)]
+    put(store, row(HUGE, 3), row(HUGE, 5), *late, row(OTHER, 1), row(HUGE, 7, "/queue/a"))
+    put(store, row(OLD, 2), row(OLD, 1, priority=9), row(OLD, 9))
+
+    after, left_out = store.skip("a", Q, 4, count)
+
+    wanted = [Dot(HUGE, 3), Dot(HUGE, 4), Dot(HUGE, 5), Dot(HUGE, 6), Dot(OLD, 2), Dot(OLD, 9)]
+    assert [found.dot for found in store.page("a", Q, 4, after, NOW + 9, 10)] == wanted[count:]
+    assert left_out == min(count, 6)
+    assert store.skip("a", "/queue/none", 4, count) == (None, 0)
+
+
 def test_messages_of_other_nodes_and_queues_stay_out(open_queues: OpenQueues) -> None:
     store = open_queues()
     put(store, row(OTHER, 1, due_us=5, expires_us=5))
@@ -375,7 +390,7 @@ def test_the_listing_comes_by_name_in_pages(open_queues: OpenQueues) -> None:
     assert store.listing("a", "/queue/😀", 10) == []
 
 
-def test_the_deepest_queues_come_first_and_all_their_lanes_count(open_queues: OpenQueues) -> None:
+def test_the_deepest_queues_come_first_and_all_their_partitions_count(open_queues: OpenQueues) -> None:
     store = open_queues()
     one, two, three = "/queue/one", "/queue/two", "/queue/three"
     put(store, *[row(HUGE, n, one) for n in (1, 2)], row(HUGE, 3, two, priority=9), row(HUGE, 4, three))
@@ -560,7 +575,7 @@ def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
         for name, value in vars(module).items()
         if isinstance(value, str) and ("SELECT" in value or "DELETE" in value or "UPDATE messages" in value)
     }
-    widths = {"FAIL": 3, "LANES": 5, "PARTITIONS_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
+    widths = {"FAIL": 3, "PARTITION_IDS": 5, "PARTITIONS_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
     # What they sort has no index. DEEPEST is for metrics: it goes through the counters of all queues.
     sorts = ("COUNT", "OVERDUE", "UNSETTLED", "DEEPEST")
     assert len(texts) > 15

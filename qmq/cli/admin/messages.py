@@ -21,19 +21,21 @@ SHOWN = ("at_us", "event", "node")
 @click.option(
     "--count", type=click.IntRange(1, PEEK_MAX), default=10, show_default=True, metavar="N", help="At most so many."
 )
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N messages.")
 @json_option
-def peek(destination: str, node: Endpoint, count: int, as_json: bool) -> None:
-    """Show the first messages of a destination, with headers and bodies.
+def peek(destination: str, node: Endpoint, count: int, offset: int, as_json: bool) -> None:
+    """Show messages of a destination, with headers and bodies.
 
-    Of a queue: in the order of delivery, of all nodes, those in flight included. Of a fanout: the oldest that are
-    kept. Of a topic: the retained message.
+    Of a queue: the first ones in the order of delivery, of all nodes, those in flight included. Of a fanout: the
+    oldest that are kept. Of a topic: the retained message.
     """
     check_kind(destination, ("queue", "topic", "fanout"))
-    facts = ask(node, f"peek{destination}", [("count", str(count))])
+    facts = ask(node, f"peek{destination}", [("count", str(count)), *([("offset", str(offset))] if offset else [])])
     _show(facts, as_json)
     show_unknown(destination, is_known=facts.get("known") is not False)
     if facts.get("more") and not as_json:
-        click.echo(f"qmq: {destination} has more messages; see --count", err=True)
+        following = offset + len(facts.get("rows", []))
+        click.echo(f"qmq: {destination} has more messages; see --offset {following}", err=True)
 
 
 @click.command

@@ -3,7 +3,7 @@
 import { mayDo, me, pathOf, repeat, show as ask } from "./api.js";
 import { act, messagesOf } from "./dialogs.js";
 import { bytes, h, number, pill, quoted, rate, replace, table, tabs } from "./dom.js";
-import { messageTable } from "./messages.js";
+import { messagePages } from "./messages.js";
 import { kick, openPublish } from "./queue.js";
 
 export function show(main, name) {
@@ -12,30 +12,17 @@ export function show(main, name) {
   const facts = h("dl", { class: "facts" });
   const buttons = h("div", { class: "row top" });
   const notice = h("div", { role: "status" });
-  const messages = messageTable("Messages");
-  const peek = async () => {
-    if (!may.subscribe) return;
-    try {
-      const found = await ask(`peek${pathOf(destination)}`, { count: 100 });
-      messages.rows(found.rows, "No messages.");
-    } catch (error) {
-      messages.rows([], error.message);
-    }
-  };
-  const followers = table("Subscribers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Behind" }, { title: "", label: "Actions" }]);
-  const durables = table("Durable subscriptions", [{ title: "Name" }, { title: "In use" }, { title: "In flight", number: true }]);
+  const messages = messagePages(destination);
+  const peek = () => may.subscribe && messages.read();
+  const followers = table("Subscribers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Behind", number: true }, { title: "", label: "Actions" }]);
+  const durables = table("Durable subscriptions", [{ title: "Name" }, { title: "Behind", number: true }, { title: "In use" }, { title: "In flight", number: true }]);
   const drawFollowers = async () => {
     const found = await ask(`list-subscribers${pathOf(destination)}`, { scope: "mesh", limit: 200 });
-    // Only the node of a subscriber knows how far it is, and says so of those that do not read now.
-    const status = (await ask("status")).status ?? (await ask("status"));
-    const behind = (one) => {
-      if (one.node !== me.node) return h("span", { class: "dim" }, `node ${one.node} knows`);
-      const slow = (status.slow ?? []).find((row) => row.session === one.session && row.destination === destination);
-      return slow ? pill(`${number(slow.messages)} ${messagesOf(slow.messages)}, ${bytes(slow.bytes)}, ${number(slow.dropped)} dropped`, "warn") : "reads along";
-    };
-    followers.rows(found.subscribers.map((one) => h("tr", null, h("td", { class: "mono" }, `${one.node}/${one.session}`), h("td", null, one.user || h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address), h("td", { class: "mono" }, one.id), h("td", null, behind(one)),
+    // Without a number the log cannot be read there.
+    const behind = (one) => (one.behind === undefined ? "not known" : one.behind ? pill(`${number(one.behind)} ${messagesOf(one.behind)}${one.dropped ? `, ${number(one.dropped)} dropped` : ""}`, "warn") : one.dropped ? `0, ${number(one.dropped)} dropped` : "0");
+    followers.rows(found.subscribers.map((one) => h("tr", null, h("td", { class: "mono" }, `${one.node}/${one.session}`), h("td", null, one.user || h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address), h("td", { class: "mono" }, one.id), h("td", { class: "n" }, behind(one)),
       h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.node}-${one.session}`, onclick: () => kick(one, drawFollowers) }, "Kick")))), "No subscribers now.");
-    durables.rows((status.durables ?? []).filter((one) => one.destination === destination).map((one) => h("tr", null, h("td", { class: "name" }, one.name), h("td", null, one.in_use ? pill("here", "good") : "not on this node"), h("td", { class: "n" }, number(one.in_flight)))), "None that this node names.");
+    durables.rows((found.durables ?? []).map((one) => h("tr", null, h("td", { class: "name" }, h("bdi", null, one.name)), h("td", { class: "n" }, behind(one)), h("td", null, one.in_use ? pill("here", "good") : "not on this node"), h("td", { class: "n" }, number(one.in_flight)))), "None.");
   };
   const retention = h("div", { class: "panel" });
   const drawRetention = async () => {
@@ -44,7 +31,7 @@ export function show(main, name) {
       : h("p", { class: "dim" }, "No policy of the mesh matches: the settings of the nodes count."));
   };
   const parts = tabs("Parts of the fanout", [
-    { title: "Messages", make: () => (may.subscribe ? h("div", { class: "panel flush" }, messages.element) : h("p", { class: "dim" }, "You may not read messages of this fanout.")) },
+    { title: "Messages", make: () => (may.subscribe ? messages.element : h("p", { class: "dim" }, "You may not read messages of this fanout.")) },
     { title: "Subscribers", make: () => { drawFollowers().catch((error) => followers.rows([], error.message)); return [h("div", { class: "panel flush" }, followers.element), h("div", { class: "panel flush" }, h("h2", null, "Durable subscriptions"), durables.element)]; } },
     { title: "Retention", make: () => { drawRetention().catch((error) => replace(retention, error.message)); return retention; } },
   ]);
@@ -66,6 +53,7 @@ export function show(main, name) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
     }
     await peek();
+    if (followers.element.isConnected) await drawFollowers().catch((error) => followers.rows([], error.message));
   }
   const round = repeat(5, refresh);
   mayDo(destination).then((found) => {

@@ -57,7 +57,7 @@ function picture(mesh) {
     const angle = shift + (2 * Math.PI * at) / names.length;
     const out = names.length === 1 ? 0 : 1;
     const down = names.length === 3 ? 42 : 0;
-    place[name] = [WIDTH / 2 + out * 235 * Math.cos(angle), height / 2 + down + out * (isRow ? 0 : height / 2 - 50 + down / 3) * Math.sin(angle)];
+    place[name] = [WIDTH / 2 + out * 252 * Math.cos(angle), height / 2 + down + out * (isRow ? 0 : height / 2 - 50 + down / 3) * Math.sin(angle)];
   });
   const lines = [];
   const boxes = [];

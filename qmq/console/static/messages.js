@@ -1,5 +1,6 @@
 // Messages as an operator reads them: a list, and one message with its headers and its body as text, JSON or bytes.
 
+import { pathOf, show } from "./api.js";
 import { ago, bytes, h, number, pill, replace, table, tabs, visible } from "./dom.js";
 import { ask } from "./dialogs.js";
 
@@ -66,7 +67,7 @@ export function openMessage(row, more = []) {
   }, true);
 }
 
-export function messageTable(caption) {
+function messageTable(caption) {
   const list = table(caption, [{ title: "Message" }, { title: "State" }, { title: "Failed", number: true }, { title: "Accepted" }, { title: "By" }, { title: "Size", number: true }, { title: "Beginning of the body" }]);
   return {
     element: list.element,
@@ -77,5 +78,38 @@ export function messageTable(caption) {
         h("td", null, ago(row.at_us)), h("td", null, row.node), h("td", { class: "n" }, bytes(row.body_bytes)),
         h("td", { class: "mono wrap" }, h("bdi", null, visible(textOf(row).slice(0, 120)))))), empty);
     },
+  };
+}
+
+// The messages of a destination, page by page: the node leaves out those before, and nothing is taken.
+export function messagePages(destination) {
+  const list = messageTable("Messages");
+  const count = h("select", { "aria-label": "Messages on a page", onchange: () => read() }, [20, 100, 1000].map((one) => h("option", { value: one }, `${one} on a page`)));
+  const from = h("input", { type: "number", min: "1", value: "1", class: "short", onchange: () => read() });
+  const go = (title, by) => h("button", { type: "button", "data-key": title, onclick: () => { from.value = Math.max(1, first() + by()); read(); } }, title);
+  let shown = 0;
+  const first = () => Math.max(1, Math.floor(Number(from.value)) || 1);
+  const earlier = go("Previous", () => -Number(count.value));
+  const later = go("Next", () => shown);
+  const about = h("span", { class: "dim" });
+  let asked = 0;
+  async function read() {
+    const mine = (asked += 1);
+    const at = first();
+    try {
+      const found = await show(`peek${pathOf(destination)}`, { count: count.value, offset: at - 1 });
+      if (mine !== asked) return; // A later page was asked for meanwhile.
+      shown = found.rows.length;
+      list.rows(found.rows, at > 1 ? "No messages so far behind." : "No messages.");
+      replace(about, shown ? `${number(at)} to ${number(at + shown - 1)}${found.more ? ", more follow" : ""}. ` : "", "Reading takes nothing.");
+      earlier.disabled = at === 1;
+      later.disabled = !found.more;
+    } catch (error) {
+      if (mine === asked) list.rows([], error.message);
+    }
+  }
+  return {
+    element: h("div", null, h("div", { class: "row top" }, earlier, later, h("label", { class: "row" }, "From message", from), count, h("button", { type: "button", onclick: () => read() }, "Read again"), about), h("div", { class: "panel flush" }, list.element)),
+    read,
   };
 }

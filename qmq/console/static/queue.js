@@ -3,7 +3,7 @@
 import { mayDo, me, pathOf, publish, repeat, show as ask } from "./api.js";
 import { act, ask as dialog, messagesOf } from "./dialogs.js";
 import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "./dom.js";
-import { messageTable } from "./messages.js";
+import { messagePages } from "./messages.js";
 import { flags } from "./queues.js";
 
 const countInput = () => h("input", { type: "number", min: "1", placeholder: "all" });
@@ -137,21 +137,9 @@ export function show(main, name) {
   };
 
   // Messages
-  const messages = messageTable("Messages");
-  const count = h("select", { "aria-label": "How many messages", onchange: () => peek() }, [20, 100, 1000].map((one) => h("option", { value: one }, `first ${one}`)));
-  const about = h("span", { class: "dim" });
-  const peek = async () => {
-    if (!may.subscribe) return;
-    try {
-      const found = await ask(`peek${pathOf(destination)}`, { count: count.value });
-      messages.rows(found.rows, "No messages.");
-      replace(about, `${number(found.rows.length)} shown${found.more ? ", more follow" : ""}. Reading takes nothing.`);
-    } catch (error) {
-      messages.rows([], error.message);
-    }
-  };
-  const messagePart = () => (may.subscribe ? h("div", null, h("div", { class: "row top" }, count, h("button", { type: "button", onclick: () => peek() }, "Read again"), about), h("div", { class: "panel flush" }, messages.element))
-    : h("p", { class: "dim" }, "You may not read messages of this queue."));
+  const messages = messagePages(destination);
+  const peek = () => may.subscribe && messages.read();
+  const messagePart = () => (may.subscribe ? messages.element : h("p", { class: "dim" }, "You may not read messages of this queue."));
 
   // Consumers
   const consumers = table("Consumers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Credit", number: true }, { title: "In flight", number: true }, { title: "Delivered", number: true }, { title: "", label: "Actions" }]);

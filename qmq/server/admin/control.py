@@ -22,7 +22,6 @@ from qmq.gateways.headers import is_said
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.counts import (
     OLDEST,
-    CountsContext,
     Page,
     add_ages,
     all_subscriber_rows,
@@ -30,10 +29,10 @@ from qmq.server.admin.counts import (
     destination_rows,
     queue_depth,
     row_key,
-    subscriber_rows,
     subscribers_of,
 )
 from qmq.server.admin.definitions import DEFINITIONS, UNDERSTOOD_DEFINITIONS, definitions_response
+from qmq.server.admin.fanout_lag import DURABLES, FanoutLagContext, durable_facts, subscribers_page
 from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_answer, status_answer
 from qmq.server.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, rates_between
 from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
@@ -125,7 +124,7 @@ EVERY = "/"
 KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
 
 
-class ControlContext(CountsContext, StatusContext, VerbContext, Protocol):
+class ControlContext(FanoutLagContext, StatusContext, VerbContext, Protocol):
     """What control requests need of the node."""
 
     definitions: LiveDefinitions
@@ -187,6 +186,8 @@ async def control_response(
     facts = _together(request, list(found.values()))
     for row in facts[FACTS[request.what]] if rates else ():
         row |= rates.get(row_key(row), {})
+    if request.what == LIST_SUBSCRIBERS:
+        facts |= await durable_facts(context, request.about)
     if is_mesh:
         missing = sorted({context.settings.name, *context.peer_names} - set(found))
         facts["nodes_asked"] = len(context.peer_names) + 1
@@ -317,7 +318,7 @@ async def respond_here(context: ControlContext, request: ControlRequest) -> Fact
     elif about == EVERY:
         page = all_subscriber_rows(context, request.after, request.limit)
     else:
-        page = subscriber_rows(context, about, request.after, request.limit)
+        page = await subscribers_page(context, about, request.after, request.limit)
     return _page_facts(FACTS[what], page)
 
 
@@ -392,7 +393,7 @@ def _answer(facts: Facts, *, in_body: bool) -> ControlResponse:
             headers[name.replace("_", "-")] = str(value)
         elif name == "nodes_missing":
             headers["nodes-missing"] = ",".join(value)
-        elif not in_body:
+        elif not in_body and name != DURABLES:
             texts = _fitting(value)
             headers[name] = f"[{','.join(texts)}]"
             if len(texts) < len(value):

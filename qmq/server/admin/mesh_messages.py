@@ -37,25 +37,56 @@ class MeshMessagesContext(QueryContext, Protocol):
 
 
 async def peek(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
-    """The first messages of a destination. Memory-only ones of all nodes come first."""
+    """A page of the messages of a destination. Memory-only ones of all nodes come first."""
     about = asked.about
     if is_pattern(about):
         raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
     context.queue_lifetimes.used(about)
     count = min(asked.messages_max or PEEK_DEFAULT, PEEK_MAX)
-    facts = await messages.peek(context, about, count)
+    offset = asked.offset
     if kind_of(about) is not DestinationKind.QUEUE:
-        return facts
-    wanted = {"queue": about, "count": count}
-    found, missing = await ask_nodes(context, messages.MEMORY_ONLY, wanted, is_mesh=True)
-    found[context.origin.node] = messages.memory_rows(context, about, count)  # With bodies of any length.
-    rows = [row for one in found.values() for row in one["rows"] if isinstance(row, dict)] + facts["rows"]
-    is_cut = len(rows) > count or any(one.get("more") is True for one in found.values())
-    facts |= {"messages": len(rows[:count]), "more": facts["more"] or is_cut, "rows": rows[:count]}
+        return {"offset": offset, **await messages.peek(context, about, count, offset)}
+    rows, more, left, missing = await _memory_only(context, about, count, offset)
+    if not more:
+        # At least one, also if the page is full: only then it is known whether more follow.
+        facts = await messages.peek(context, about, max(1, count - len(rows)), left)
+        more = facts["more"] or len(rows) + facts["messages"] > count
+        rows = (rows + facts["rows"])[:count]
+    facts = {"offset": offset, "messages": len(rows), "more": more, "rows": rows}
     facts |= {"nodes_missing": missing} if missing else {}
-    if rows or about in context.broker.queues.by_name or context.declared_queues.definitions_of(about):
+    if rows or offset or about in context.broker.queues.by_name or context.declared_queues.definitions_of(about):
         return facts
     return {**facts, **UNKNOWN}
+
+
+async def _memory_only(
+    context: MeshMessagesContext, queue: str, count: int, offset: int
+) -> tuple[list[Facts], bool, int, list[str]]:
+    """Memory-only messages behind the first `offset`, node after node: at most `count`; whether more of them follow;
+    what is left of `offset` behind all of them; and the names of the nodes that do not answer.
+    """
+    wanted: dict[str, Any] = {"queue": queue, "count": 1 if offset else count}
+    found, missing = await ask_nodes(context, messages.MEMORY_ONLY, wanted, is_mesh=True)
+    if offset:
+        # How many each node has is known now, and so how many of each are left out.
+        offsets: dict[str, int] = {}
+        for node, one in found.items():
+            offsets[node] = max(0, min(offset, one["held"]))
+            offset -= offsets[node]
+        if all(offsets[node] >= one["held"] for node, one in found.items()):
+            return [], False, offset, missing
+        wanted |= {"count": count, "offsets": offsets}
+        found, missing = await ask_nodes(context, messages.MEMORY_ONLY, wanted, is_mesh=True)
+    here = context.origin.node
+    # With bodies of any length.
+    found[here] = messages.memory_rows(context, queue, count, wanted.get("offsets", {}).get(here, 0))
+    rows: list[Facts] = []
+    for one in found.values():
+        rows += [row for row in one["rows"] if isinstance(row, dict)]
+        if one["more"] or len(rows) > count:
+            # A page has no gap: what a node could not send at once is on the next one.
+            return rows[:count], True, 0, missing
+    return rows, False, offset, missing
 
 
 async def get(context: MeshMessagesContext, asked: VerbRequest) -> Facts:

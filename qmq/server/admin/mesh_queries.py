@@ -65,7 +65,7 @@ FACTS: Final[Mapping[str, Mapping[str, type]]] = {
     "kick": {"connections": int, "rows": list},
     "links": {"links": int, "rows": list},
     USE: {"queues": dict},
-    MEMORY_ONLY: {"rows": list, "more": bool},
+    MEMORY_ONLY: {"rows": list, "more": bool, "held": int},
     "whereabouts": {"has_record": bool, "in_flight": list},
 }
 """What the response to each query has at least."""

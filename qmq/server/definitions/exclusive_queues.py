@@ -102,7 +102,7 @@ class ExclusiveQueues:
             if owner:
                 self._owners[name] = owner
                 self._queues.setdefault(owner, {})[name] = None
-                if self._is_gone(owner):
+                if self._has_ended(owner):
                     self._delete_soon([name])
 
     def session_ended(self, session: int) -> None:
@@ -111,12 +111,12 @@ class ExclusiveQueues:
 
     def members_changed(self) -> None:
         """A node may have been retired whose messages this node adopts."""
-        for owner in [owner for owner in self._queues if self._is_gone(owner)]:
+        for owner in [owner for owner in self._queues if self._has_ended(owner)]:
             self._delete_soon(self._queues[owner])
 
     # Inside
 
-    def _is_gone(self, owner: str) -> bool:
+    def _has_ended(self, owner: str) -> bool:
         """Whether this node has to delete the queues of an owner that is not connected any more."""
         context = self._context
         origin, _, session = owner.rpartition("/")
@@ -145,7 +145,7 @@ class ExclusiveQueues:
         self.is_running = False
 
     def _is_due(self, name: str) -> bool:
-        return name in self._owners and self._is_gone(self._owners[name])
+        return name in self._owners and self._has_ended(self._owners[name])
 
     async def _delete(self, names: list[str]) -> None:
         context = self._context

@@ -55,6 +55,8 @@ class FanoutSubscribers:
         self._last_group: dict[Subscription, int] = {}
         # Messages that a resuming client got elsewhere and this node may yet receive: they must not be delivered again.
         self._ahead: dict[Subscription, Vector] = {}
+        # Those that read, but for durable ones: up to where they have been sent all.
+        self._positions: dict[Subscription, FanoutPosition] = {}
         self._reads = trio.CapacityLimiter(READS_AT_ONCE)
         self.touched: dict[ClientSession, None] = {}
         self.feeds = DurableFeeds(context, buffer_bytes, self._reads, self.touched)
@@ -64,6 +66,10 @@ class FanoutSubscribers:
     def live(self) -> int:
         """How many subscriptions follow live."""
         return sum(map(len, self._live.values()))
+
+    def position_of(self, subscription: Subscription) -> FanoutPosition | None:
+        """Up to where it has been sent all that the log has; None: it is live, or does not know yet where it begins."""
+        return self._positions.get(subscription)
 
     def join(self, subscription: Subscription) -> None:
         """Begin at `subscription.start`."""
@@ -274,6 +280,7 @@ class FanoutSubscribers:
                 session.evict(Refused("log-unreadable", "The log of the fanout cannot be read now; try again later."))
         finally:
             self.reading -= 1
+            self._positions.pop(subscription, None)
 
     async def _read_on(self, subscription: Subscription, begin: Mark | None) -> None:
         context = self._context
@@ -287,6 +294,7 @@ class FanoutSubscribers:
         resumed: ResumeVector | None = None
         if isinstance(subscription.start, dict) and (begin is None or position.seen):
             resumed = ResumeVector(dict(position.seen))
+        self._positions[subscription] = position
         while True:
             async with self._reads:
                 have = store.journal.vector()
@@ -295,7 +303,7 @@ class FanoutSubscribers:
             if session is None:
                 self._ahead.pop(subscription, None)
                 return
-            position = page.position
+            self._positions[subscription] = position = page.position
             await self._send_page(subscription, session, page, skip, resumed, have)
             skip = 0
             if page.at_end and position.journal_position == context.committed_end():
@@ -322,7 +330,7 @@ class FanoutSubscribers:
         """
         tails: list[bytes] = []
         selector = subscription.selector
-        lost = self._context.broker.durable_subscriptions.gone
+        lost = self._context.broker.durable_subscriptions.lost_ranges
 
         def miss(missing: list[Claim]) -> None:
             tails.extend(self._notices(subscription.destination, missing, session))

@@ -65,39 +65,48 @@ class MessagesContext(Engine, Committing, Protocol):
     def check_damage(self) -> None: ...
 
 
-async def peek(context: MessagesContext, destination: str, count: int) -> Facts:
-    """The first `count` messages of a queue or fanout, or the retained message of a topic. Raises Refused."""
+async def peek(context: MessagesContext, destination: str, count: int, offset: int = 0) -> Facts:
+    """The first `count` messages of a queue or fanout behind the first `offset`, or the retained message of a topic.
+
+    Raises Refused.
+    """
     kind = kind_of(destination)
     page = _Page(count)
     if kind is DestinationKind.QUEUE:
-        await _queue_messages(context, destination, page)
+        await _queue_messages(context, destination, page, offset)
     elif kind is DestinationKind.FANOUT:
-        await _fanout_messages(context, destination, page)
+        await _fanout_messages(context, destination, page, offset)
     elif kind is DestinationKind.TOPIC:
         retained = context.broker.retained
         value = retained.older(destination, retained.change)
-        page.messages = [] if value is None else [value]
+        page.messages = [] if value is None or offset else [value]
     else:
         raise Refused("not-supported", f"Only queues, topics and fanouts keep messages, not {destination}.")
     rows = _rows(context, page)
     return {"messages": len(rows), "more": page.is_full, "rows": rows}
 
 
-def memory_rows(context: MessagesContext, queue: str, count: int) -> Facts:
-    """The first `count` memory-only messages of a queue that this node has, in the order of delivery."""
+def memory_rows(context: MessagesContext, queue: str, count: int, offset: int = 0) -> Facts:
+    """The first `count` memory-only messages behind the first `offset` of a queue that this node has, in the order of
+    delivery. `held`: how many there are.
+    """
     page = _Page(count)
+    held = 0
     for one in context.broker.bulk_settlement.in_memory(queue):
         if one.sequence < 0:
-            page.add(one)
-    return {"rows": _rows(context, page), "more": page.is_full}
+            held += 1
+            if held > offset:
+                page.add(one)
+    return {"rows": _rows(context, page), "more": page.is_full, "held": held}
 
 
 def memory_rows_for_peer(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
     """The same, as much of it as a response may have. Raises Refused for a request that makes no sense."""
-    queue, count = wanted.get("queue"), wanted.get("count")
-    if not isinstance(queue, str) or type(count) is not int:
+    queue, count, offsets = wanted.get("queue"), wanted.get("count"), wanted.get("offsets", {})
+    if not isinstance(queue, str) or type(count) is not int or not isinstance(offsets, dict):
         raise Refused("bad-destination", "a request for memory-only messages names queue and count")
-    facts = memory_rows(context, queue, count)
+    offset = offsets.get(context.origin.node, 0)
+    facts = memory_rows(context, queue, count, offset if type(offset) is int else 0)
     kept: list[Facts] = []
     size = 0
     for row in facts["rows"]:
@@ -107,7 +116,7 @@ def memory_rows_for_peer(context: MessagesContext, wanted: Mapping[str, Any]) ->
         size += len(json.dumps(row))
         if size >= PEER_ROWS_BYTES:
             break
-    return {"rows": kept, "more": facts["more"] or len(kept) < len(facts["rows"])}
+    return {**facts, "rows": kept, "more": facts["more"] or len(kept) < len(facts["rows"])}
 
 
 class _Page:
@@ -127,7 +136,7 @@ class _Page:
             self._bytes += len(message.body) + len(message.envelope.headers)
 
 
-async def _queue_messages(context: MessagesContext, queue: str, found: _Page) -> None:
+async def _queue_messages(context: MessagesContext, queue: str, found: _Page, offset: int) -> None:
     """Durable ones, in the order of delivery, node after node within a priority."""
     await context.flushed()
     await context.checkpoints.bring_up()
@@ -136,6 +145,10 @@ async def _queue_messages(context: MessagesContext, queue: str, found: _Page) ->
     levels = await context.environment.run_blocking(partial(queue_levels, store, nodes, queue, FAR_US))
     for priority, node, limit in levels:
         after: Dot | None = None
+        if offset:
+            skip = partial(store.queues.skip, node, queue, priority, offset)
+            after, skipped = await context.environment.run_blocking(skip)
+            offset -= skipped
         while not found.is_full:
             page = partial(store.queues.page, node, queue, priority, after, FAR_US, limit)
             rows = await context.environment.run_blocking(page)
@@ -149,18 +162,20 @@ async def _queue_messages(context: MessagesContext, queue: str, found: _Page) ->
             after = rows[-1].dot
 
 
-async def _fanout_messages(context: MessagesContext, destination: str, found: _Page) -> None:
+async def _fanout_messages(context: MessagesContext, destination: str, found: _Page, offset: int) -> None:
     await context.flushed()
-    store = context.store
-    position = store.fanout_start(destination)
+    store, run_blocking = context.store, context.environment.run_blocking
+    position, skip = store.fanout_start(destination), 0
+    if offset:
+        begin = await run_blocking(partial(store.fanout_begin, destination, "behind", offset))
+        position, skip = begin.position, begin.skip
     while not found.is_full:
-        page = await context.environment.run_blocking(
-            partial(store.fanout_page, destination, position, PEEK_BYTES_MAX // 4)
-        )
-        for origin, record in page.rows:
+        page = await run_blocking(partial(store.fanout_page, destination, position, PEEK_BYTES_MAX // 4))
+        for origin, record in page.rows[skip:]:
             message = context.replay.message_of(origin, record)
             if message is not None:
                 found.add(message)
+        skip = 0
         if page.at_end:
             break
         position = page.position

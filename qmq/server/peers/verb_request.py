@@ -44,9 +44,17 @@ class VerbRequest(NamedTuple):
     @property
     def messages_max(self) -> int:
         """At most so many messages; 0: no bound. Raises Refused."""
-        text = self.headers.get("count")
+        return self._number("count", 1)
+
+    @property
+    def offset(self) -> int:
+        """Behind so many messages. Raises Refused."""
+        return self._number("offset", 0)
+
+    def _number(self, name: str, least: int) -> int:
+        text = self.headers.get(name)
         if text is None:
             return 0
-        if not (text.isascii() and text.isdigit() and len(text) <= 13 and 1 <= int(text) <= COUNT_MAX):
-            raise Refused("bad-count", f"The header count is a number of messages from 1 to {COUNT_MAX}.")
+        if not (text.isascii() and text.isdigit() and len(text) <= 13 and least <= int(text) <= COUNT_MAX):
+            raise Refused(f"bad-{name}", f"The header {name} is a number of messages from {least} to {COUNT_MAX}.")
         return int(text)

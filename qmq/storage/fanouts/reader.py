@@ -9,7 +9,7 @@ the next checkpoint. So a node without late readers has no cost.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from qmq.deletions import Deletions
@@ -113,6 +113,11 @@ class FanoutReader:
         if offset < 0:
             left = max(0, sum(entry.records for entry in entries) + offset)
         return self._begin(destination, extent, entries, lambda entry, seen: entry.records <= left - seen, left)
+
+    def behind(self, destination: str, count: int) -> FanoutBegin:
+        """Behind the first `count` kept records; the end when there are not so many."""
+        entries, extent = self._entries(destination)
+        return self._begin(destination, extent, entries, lambda entry, seen: entry.records <= count - seen, count)
 
     def since(self, destination: str, timestamp_us: int) -> FanoutBegin:
         """Before the first kept record that was accepted at `timestamp_us` or later; the end when there is none."""
@@ -317,6 +322,24 @@ class FanoutReader:
             records += entry.records
             merge(before, {entry.origin: entry.last})
         return FanoutBegin(self._at(destination, self._indexed_to), 0, before)
+
+    def counts_behind(self, destination: str, positions: Sequence[FanoutPosition | None]) -> list[int]:
+        """How many kept records come behind each position; 0 for None."""
+        entries, _ = self._entries(destination)
+        found: list[int] = []
+        for position in positions:
+            left: list[_Entry] = []
+            if position is not None:
+                left = [
+                    entry
+                    for entry in entries
+                    if entry.position >= (position.journal_position if entry.size else position.log_position)
+                ]
+                seen = dict(position.seen)
+                merge(seen, self._deletions.before(destination))
+                left = self._undeleted(destination, left, seen)
+            found.append(sum(entry.records for entry in left))
+        return found
 
     def info(self, destination: str) -> FanoutInfo:
         """Counts and times, µs, 0 when there is nothing; of the fanout log the times that count for retention."""

@@ -275,6 +275,13 @@ class QueueStore(Protocol):
         `limit` means that there are no more.
         """
 
+    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int]:
+        """Where a `page` of that priority begins which leaves out the first `count` rows, also those that are not due.
+
+        That is: the `after` of that page, and how many rows are left out; fewer than `count` if there are fewer. No
+        body is read.
+        """
+
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         """Up to `limit` rows with `after_us` < due time <= `until_us`, by due time."""
 

@@ -59,6 +59,8 @@ C = TypeVar("C", bound=DatabaseConnection)
 Place = tuple[int, int]
 """Partition and sequence of a row, as the database has them."""
 
+NO_PARTITION: Final = -1
+
 UnsettledRow = tuple[int, int, str, int, bool, int]
 """Sequence, partition, queue, rank, delayed or not, number of the origin."""
 
@@ -134,6 +136,26 @@ class DatabaseReads(ABC, Generic[C]):
                 if len(rows) >= limit:
                     break
         return rows
+
+    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int]:
+        last: Dot | None = None
+        skipped = 0
+        with self._snapshot() as reader:
+            held = {partition: messages for _, partition, _, _, messages, _ in self._head_rows(reader, node, [queue])}
+            wanted = (queue, node, -priority, 0)
+            partitions = self._partitions(reader, self.statements.BY_PRIORITY, node, queue, wanted)
+            for _, of_origin in groupby(partitions, lambda partition: partition.number):
+                both = list(of_origin)
+                messages = sum(held.get(partition.id, 0) for partition in both)
+                left = count - skipped
+                if left <= 0:
+                    break
+                last, skipped = Dot(both[0].origin, SIGN - 1), skipped + min(left, messages)
+                if left < messages:
+                    bounds = (both[0].id, both[-1].id if len(both) > 1 else NO_PARTITION, left - 1)
+                    found = reader.execute(self.statements.NTH, bounds).fetchone()
+                    last = last if found is None else Dot(both[0].origin, found[0])
+        return last, skipped
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         rows: list[QueueRow] = []

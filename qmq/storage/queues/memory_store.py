@@ -183,7 +183,7 @@ class MemoryQueueStore:
         """Bits of these rows have flipped: a read finds that the checksum does not fit."""
         self._state.rotten.update(dots)
 
-    def begin_anew(self, position: int = -1) -> None:
+    def reset(self, position: int = -1) -> None:
         """As `rescue` does with a file that is wholly damaged; 0: a young one that lost its WAL."""
         self._disk.tables["queues"] = self._state = _QueueState()
         self._state.position = position
@@ -242,6 +242,12 @@ class MemoryQueueStore:
                     found += self._sound(partition.beyond(beyond, now_us, limit + len(state.rotten)))
             found.sort(key=self._acceptance)
         return found[:limit]
+
+    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int]:
+        with self._state.reading:
+            partitions = [partition for key, partition in self._partitions(node, queue) if key.rank == -priority]
+            found = sorted((row for one in partitions for row in one.rows.values()), key=self._acceptance)[:count]
+        return (found[-1].dot if found else None), len(found)
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         with self._state.reading:

@@ -110,6 +110,8 @@ DUE: Final = ROWS + "lane = %s AND due_us > 0 AND due_us > %s AND due_us <= %s O
 EXPIRED: Final = ROWS + "origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"
 EXPIRED_SIZES: Final = """SELECT octet_length(headers) + octet_length(body) FROM qmq_messages
     WHERE origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"""
+NTH: Final = """SELECT sequence FROM qmq_messages WHERE lane = %s
+    UNION ALL SELECT sequence FROM qmq_messages WHERE lane = %s ORDER BY sequence LIMIT 1 OFFSET %s"""
 NEXT_DUE: Final = "SELECT min(due_us) FROM qmq_messages WHERE lane = %s AND due_us > 0 AND due_us > %s"
 UNSETTLED: Final = """SELECT sequence, qmq_lanes.id, queue, rank, delayed, qmq_lanes.origin
     FROM qmq_lanes JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id

@@ -64,7 +64,7 @@ INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO 
 OPEN_PARTITIONS: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
     ON CONFLICT (queue, rank, delayed, origin)
     DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes"""
-LANES: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
+PARTITION_IDS: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, rank, delayed, origin)"""
 PARTITIONS_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, origin)"""
@@ -108,6 +108,9 @@ NEXT_DUE: Final = (
     "SELECT min(due_us) FROM messages INDEXED BY messages_due WHERE lane = ? AND due_us > 0 AND due_us > ?"
 )
 EXPIRED_SIZES: Final = f"SELECT json_group_array(length(headers) + length(body)) FROM ({EXPIRED})"
+# Two partitions of one origin: those that were delayed, and the others. Their bodies are not read.
+NTH: Final = """SELECT sequence FROM messages WHERE lane = ? UNION ALL SELECT sequence FROM messages WHERE lane = ?
+    ORDER BY sequence LIMIT 1 OFFSET ?"""
 SIZE: Final = "SELECT sum(length(headers) + length(body)) FROM ({})"
 # Two aggregates over the same rows see them in the same order, so lengths and bytes agree; a blob comes through
 # group_concat byte for byte.
@@ -147,7 +150,7 @@ DEEPEST: Final = """SELECT queue FROM lanes JOIN origins ON origins.id = lanes.o
 WIDTHS: Final = {
     INSERT: 11,
     OPEN_PARTITIONS: 7,
-    LANES: 5,
+    PARTITION_IDS: 5,
     PARTITIONS_OF: 3,
     COUNT: 2,
     DELETE: 2,
@@ -169,6 +172,7 @@ PLAIN: Final = (
     END_MISSING,
     READY,
     OVERDUE,
+    NTH,
     DUE,
     EXPIRED,
     NEXT_DUE,

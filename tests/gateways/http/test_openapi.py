@@ -6,7 +6,7 @@ import re
 import pytest
 
 from qmq.gateways.http.events import OPTIONS as STREAM_OPTIONS
-from qmq.gateways.http.routes import ACTIONS, KINDS, PLAIN, Call, route_of
+from qmq.gateways.http.routes import ACTIONS, CONSOLE, KINDS, PLAIN, Call, route_of
 from qmq.gateways.http.sends import BY_HEADER, OPTIONS
 from qmq.server.web.files import file_of
 from qmq.wire.http import HttpConnection, HttpLimits
@@ -36,6 +36,16 @@ def test_each_route_is_described() -> None:
 
     assert routes <= described
     assert set(KINDS) - {"system"} == {path.split("/")[2] for path in described if path.endswith("/messages")}
+
+
+def test_requests_of_the_console_are_described_with_their_methods() -> None:
+    described = {
+        path.removeprefix("/v1/console/"): tuple(sorted(method.upper() for method in methods))
+        for path, methods in API["paths"].items()
+        if path.startswith("/v1/console/")
+    }
+
+    assert described == {name: tuple(sorted(methods)) for name, methods in CONSOLE.items()}
 
 
 def test_options_of_messages_are_described() -> None:

@@ -308,6 +308,78 @@ async def test_a_trace_says_who_gave_a_message_back_and_who_acknowledged_it(auto
         ]
 
 
+async def in_pages(client: Client, destination: str, count: int) -> list[dict[str, Any]]:
+    """All rows, page by page; each page but the last says that more follow."""
+    rows: list[dict[str, Any]] = []
+    while True:
+        facts = await ask(client, f"peek{destination}", count=str(count), offset=str(len(rows)))
+        assert (facts["offset"], facts["messages"]) == (len(rows), len(facts["rows"]))
+        rows += facts["rows"]
+        if not facts["more"]:
+            return rows
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+async def test_pages_of_a_peek_have_each_message_once(autojump_clock: MockClock, count: int) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await mesh.connect("c")
+        for name in "ab":
+            sender = await mesh.connect(name)
+            await fill(sender, *(f"{name}{number}" for number in range(3)))
+            await fill(sender, f"{name} urgent", priority="9")
+            await fill(sender, f"{name} later", delay="60000")
+            await fill(sender, *(f"{name} memory {number}" for number in range(3)), persistent="false")
+        await until_alike(mesh)
+
+        rows = await in_pages(client, Q, count)
+
+        assert [row["body"] for row in rows] == [
+            *(f"{name} memory {number}" for name in "ab" for number in range(3)),
+            *(f"{name} urgent" for name in "ab"),
+            *(f"{name}{last}" for name in "ab" for last in ("0", "1", "2", " later")),
+        ]
+
+
+async def test_a_page_of_memory_only_messages_has_no_gap_where_a_node_sends_only_some(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await mesh.connect("a")
+        for name in ("b", "c"):
+            sender = await mesh.connect(name)
+            large = [f"{name}{number}" + "x" * (60 << 10) for number in range(6)]
+            await sender.send(*(send(Q, body, "r", persistent="false") for body in large))
+            for _ in large:
+                await sender.receipt()
+        await until_alike(mesh)
+
+        first = await ask(client, f"peek{Q}", count="100")
+        rows = await in_pages(client, Q, 100)
+
+        assert (first["more"], {row["node"] for row in first["rows"]}) == (True, {"b"})
+        assert [row["body"][:2] for row in rows] == [f"{name}{number}" for name in "bc" for number in range(6)]
+
+
+async def test_pages_of_a_fanout_go_on_behind_what_was_shown(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, *"12345", queue="/fanout/f")
+        await client.send(send("/topic/t", "last", "r", retain="set"))
+        await client.receipt()
+
+        assert [row["body"] for row in await in_pages(client, "/fanout/f", 2)] == list("12345")
+        assert (await ask(client, "peek/fanout/f", offset="9"))["rows"] == []
+        assert (await ask(client, "peek/topic/t", offset="1"))["rows"] == []
+
+
+@pytest.mark.parametrize("offset", ["-1", "many", "1" + "0" * 13])
+async def test_an_offset_that_is_no_number_is_refused(autojump_clock: MockClock, offset: str) -> None:
+    rig = Rig()
+    async with rig.run():
+        assert await refusal(await rig.connect(), "peek/queue/q", offset=offset) == "bad-offset"
+
+
 async def test_a_peek_shows_memory_only_messages_of_all_nodes_first(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         client = await mesh.connect("a")

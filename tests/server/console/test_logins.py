@@ -1,5 +1,6 @@
 """Browsers: files of the console, login by cookie, what a cookie alone may not do, and the stream of tabs."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from trio.testing import MockClock
 
 from qmq.server.console.feed import POLL_SECONDS
 from qmq.server.console.logins import CSRF_HEADER, IDLE_SECONDS_MAX, LOGIN_SECONDS_MAX, LOGINS_MAX, BrowserLogins
+from qmq.server.web.files import file_of
 from tests.server.clients.test_access import users
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, eventually
@@ -83,6 +85,17 @@ async def test_cookie_stands_for_the_login(autojump_clock: MockClock) -> None:
 
         assert facts["user"] == "operator"
         assert (again["user"], again["csrf"]) == ("operator", browser.csrf)
+
+
+async def test_responses_have_the_fields_that_are_described(autojump_clock: MockClock) -> None:
+    schemas = json.loads(file_of("openapi.json"))["components"]["schemas"]
+    async with web_rig(users=users("observer")).run() as rig:
+        browser = Browser(rig)
+        login = (await browser.log_in("observer")).facts
+        logout = (await browser.post("/v1/console/logout")).facts
+
+    assert set(login) == set(schemas["Login"]["properties"])
+    assert set(logout) == set(schemas["LoggedOut"]["properties"])
 
 
 async def test_cookie_is_for_this_site_only_and_no_script_reads_it(autojump_clock: MockClock) -> None:

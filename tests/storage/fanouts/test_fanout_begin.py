@@ -59,6 +59,15 @@ def test_an_offset_still_counts_from_there_after_retention(offset: int) -> None:
     assert read(store, "offset", offset) == list(range(max(first, offset), 20))
 
 
+@pytest.mark.parametrize("count", range(22))
+def test_behind_so_many_counts_from_the_first_record_that_is_kept(count: int) -> None:
+    store = filled()
+    store.checkpoint(store.journal.end, NOW, {}, {F: Retention(bytes_max=3000)})
+    first = rest(store, store.fanout_start(F))[0]
+
+    assert read(store, "behind", count) == list(range(first + count, 20))
+
+
 def test_last_is_the_last_record_and_what_follows() -> None:
     assert read(filled(), "last") == [19]
     assert read(filled(checkpoints=10), "last") == [19]
