@@ -1,40 +1,22 @@
-"""AMQP clients on three nodes of which one is killed: pika with confirms, and the page about Celery."""
+"""AMQP clients on three nodes of which one is killed: pika with confirms."""
 
 import contextlib
-import os
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 
-from ..support.cluster_mesh import ROOT, Cluster
+from ..support.cluster_mesh import Cluster
 from ..support.cluster_wait import eventually
 
-PAGE = (ROOT / "docs/celery.md").read_text("utf-8")
-PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 DURABLE = pika.BasicProperties(delivery_mode=2, content_type="text/plain")
-
-GOES_ON_SECONDS = 15.0
-"""For a worker and a caller to find another node. Most of it is the start of the caller's Python."""
-
-
-def port(mesh: Cluster, name: str) -> int:
-    peer = mesh.fleet.peers.peer(name)
-    assert peer is not None and peer.amqp is not None
-    return peer.amqp.port
 
 
 @contextlib.contextmanager
 def channel(mesh: Cluster, name: str) -> Iterator[Any]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port(mesh, name)))
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", mesh.amqp_port(name)))
     try:
         yield connection.channel()
     finally:
@@ -59,15 +41,6 @@ def take(mesh: Cluster, name: str, queue: str, wanted: set[bytes]) -> list[tuple
     return found
 
 
-def is_routed(publisher: Any) -> bool:
-    """Whether this node has the binding by now."""
-    try:
-        publisher.basic_publish("news", "eu.x.y", b"routed", DURABLE, mandatory=True)
-    except pika.exceptions.UnroutableError:
-        return False
-    return True
-
-
 def test_what_is_declared_and_sent_on_any_node_is_consumed_on_another(mesh: Cluster) -> None:
     with channel(mesh, "a") as one, channel(mesh, "b") as other:
         other.confirm_delivery()
@@ -75,12 +48,12 @@ def test_what_is_declared_and_sent_on_any_node_is_consumed_on_another(mesh: Clus
             one.queue_declare(f"fresh.{number}", durable=True)
             other.basic_publish("", f"fresh.{number}", b"%d" % number, DURABLE, mandatory=True)
         one.exchange_declare("news", "topic")
-        one.queue_bind("fresh.0", "news", "eu.#")
-        eventually(lambda: is_routed(other), lambda: "b does not know the binding of a")
+        for number in range(20):
+            one.queue_bind(f"fresh.{number}", "news", f"eu.{number}.#")
+            other.basic_publish("news", f"eu.{number}.x", b"routed %d" % number, DURABLE, mandatory=True)
 
     for number in range(20):
-        wanted = {b"%d" % number} | ({b"routed"} if number == 0 else set())
-        take(mesh, "c", f"fresh.{number}", wanted)
+        take(mesh, "c", f"fresh.{number}", {b"%d" % number, b"routed %d" % number})
     with channel(mesh, "b") as one:
         assert one.queue_declare("fresh.3", passive=True).method.message_count == 0
 
@@ -99,7 +72,7 @@ def test_what_was_confirmed_is_consumed_once_and_what_was_exclusive_is_free_when
                 publisher.basic_publish("", "jobs", body, DURABLE, mandatory=True)
                 sent.add(body)
 
-    owner = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port(mesh, "a")))
+    owner = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", mesh.amqp_port("a")))
     owner.channel().queue_declare("mine", exclusive=True)
     mesh.kill("a")
     first = take(mesh, "b", "jobs", {body for body in sent if not body.startswith(b"a")})
@@ -140,53 +113,3 @@ def test_a_reply_finds_its_requester_on_another_node(mesh: Cluster) -> None:
         while not replies and time.monotonic() < until:
             asks.connection.process_data_events(0.1)
         assert replies == [b"4"]
-
-
-@pytest.fixture
-def celery(mesh: Cluster, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The worker of the page, and the environment of its caller."""
-    tasks, _ = PYTHON_BLOCKS
-    for name, fixed in (("a", 61672), ("b", 61673), ("c", 61674)):
-        tasks = tasks.replace(str(fixed), str(port(mesh, name)))
-    (tmp_path / "tasks.py").write_text(tasks)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = COMMANDS[1].split()
-    assert command[0] == "celery"
-    with open(tmp_path / "worker.log", "wb") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            cwd=tmp_path,
-            env=environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield {**environment, "FOLDER": str(tmp_path)}
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-
-
-def call(environment: dict[str, str], script: str) -> list[str]:
-    """What a caller prints."""
-    folder = environment["FOLDER"]
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, f"{done.stderr}\n{(Path(folder) / 'worker.log').read_text()[-3000:]}"
-    return done.stdout.split()
-
-
-def test_the_page_about_celery_does_what_it_says_and_goes_on_when_a_node_is_killed(
-    mesh: Cluster, celery: dict[str, str]
-) -> None:
-    script = PYTHON_BLOCKS[1]
-
-    assert call(celery, script) == ["5", "2", "42"]
-    mesh.kill("a")
-    began = time.monotonic()
-    assert call(celery, "from tasks import add\nprint(add.delay(1, 1).get(timeout=30))") == ["2"]
-    assert time.monotonic() - began < GOES_ON_SECONDS
-    inspect = "from tasks import app\nprint(len(app.control.inspect(timeout=3).ping() or {}))"
-    assert call(celery, inspect) == ["1"]

@@ -130,6 +130,10 @@ def send_headers(
         if address is not None:
             _put(headers, "reply-to", address)
     for name, value in (properties.headers or {}).items():
+        if name in ("CC", "BCC"):
+            raise AmqpRefusal(
+                ReplyCode.NOT_IMPLEMENTED, f"the header {name} is not supported: publish once for each key"
+            )
         if name in OPTIONS or (name not in ASKING and name not in OWN_HEADERS and len(headers) < TEXT_HEADERS_MAX):
             text = text_of(value)
             if text is not None and name not in headers:

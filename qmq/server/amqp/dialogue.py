@@ -184,6 +184,9 @@ class AmqpDialogue:
             self.encoder.answers[CLOSED] = method_frame(0, encode_method(commands.Connection.CloseOk()))
             assert self._loop is not None
             await self._loop.obey([Frame(Head("DISCONNECT", {}, Version.V12), b"", CLOSED)])
+        elif isinstance(method, commands.Connection.UpdateSecret):
+            await self.handshake.renew(method.new_secret)
+            self.put(method_frame(0, encode_method(commands.Connection.UpdateSecretOk())))
         elif not isinstance(method, commands.Connection.CloseOk):
             raise AmqpRefusal(ReplyCode.COMMAND_INVALID, f"{method.name} is not expected on channel 0 now")
 

@@ -199,8 +199,36 @@ class Handshake:
         self._context.admission.decided(self._login)
         self._dialogue.begin()
         self._send(commands.Connection.OpenOk())
+        self._watch_expiry()
+
+    def _watch_expiry(self) -> None:
+        self._context.beats.forget(self._expiry)
+        self._expiry = -1
         if self._expires_us:
             self._expiry = self._context.beats.watch(trio.current_time(), self._check_expiry)
+
+    async def renew(self, secret: object) -> None:
+        """The client has a newer token of the same principal (connection.update-secret).
+
+        Raises AmqpRefusal and Refused.
+        """
+        context, session = self._context, self._session
+        session.waits_for_slot = True  # Meanwhile it is not read.
+        try:
+            grant = await context.logins.check(
+                self._of_login(None, "", _text(secret)), session.listener, session.until_left
+            )
+        finally:
+            session.waits_for_slot = False
+        if grant is None:
+            return  # This listener serves everyone without login.
+        context.logins.leave(grant.principal.name)  # This connection is counted already.
+        if grant.principal != session.principal:
+            raise AmqpRefusal(
+                ReplyCode.ACCESS_REFUSED, "the new secret is of another user or other groups: connect with it instead"
+            )
+        self._expires_us = grant.expires_us or 0
+        self._watch_expiry()
 
     # Credentials
 
@@ -208,7 +236,7 @@ class Handshake:
         """Raises AmqpRefusal for a mechanism that is not offered, and for a response that has no login."""
         login: str | None = None
         passcode = ""
-        data = response.encode() if isinstance(response, str) else bytes(response)  # type: ignore[call-overload]
+        data = _bytes(response)
         if mechanism == "PLAIN":
             parts = data.split(b"\0")
             if len(parts) != 3:
@@ -221,9 +249,12 @@ class Handshake:
             raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, f"the mechanism {mechanism!r} is not offered")
         # A login without a name is a token, as with RabbitMQ's OAuth 2.
         token = passcode if login == "" else None
+        return self._of_login(login or None, "" if token is not None else passcode, token)
+
+    def _of_login(self, login: str | None, passcode: str, token: str | None) -> Credentials:
         return Credentials(
-            login or None,
-            "" if token is not None else passcode,
+            login,
+            passcode,
             token,
             address=self._pipe.peer_address,
             node=self._context.broker.origin.node,
@@ -273,6 +304,15 @@ class Handshake:
         self._context.logins.leave(self._session.user)
         # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
         del self._login.dismiss, self._dialogue
+
+
+def _bytes(value: object) -> bytes:
+    """A long string, which pamqp reads as text if it is some."""
+    return value.encode() if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]
+
+
+def _text(value: object) -> str:
+    return _decoded(_bytes(value or b""))
 
 
 def _decoded(data: bytes) -> str:

@@ -126,7 +126,7 @@ class Topology:
             if context.declared_queues.check_same(queue, wanted, is_replacing=True):
                 self._check_right(f"/control/declare{queue}")
                 context.rules.lock(queue, session.id)
-                context.queue_lifetimes.used(queue)
+                context.queue_lifetimes.declared_again(queue)
                 return {"changed": 0}
         return await self._control(f"/control/declare{queue}", {}, value)
 
@@ -177,6 +177,8 @@ class Topology:
             context.rules.lock(queue, self._owner.session.id)
         else:
             await self._control(f"/control/bind{queue}", headers, arguments)
+            # The client may let another one publish by any node now: a request that names this queue for replies.
+            await context.definitions.spread()
         if not method.nowait:
             self._send(commands.Queue.BindOk())
 

@@ -193,3 +193,10 @@ def test_tables_deeper_than_twenty_are_refused() -> None:
 
     with pytest.raises(AmqpRefusal, match="20"):
         headers_of(headers=deep)
+
+
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_copies_that_no_queue_would_get_are_refused(name: str) -> None:
+    with pytest.raises(AmqpRefusal, match=name) as caught:
+        headers_of(headers={name: ["other"]})
+    assert caught.value.reply is ReplyCode.NOT_IMPLEMENTED

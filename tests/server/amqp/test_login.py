@@ -1,5 +1,6 @@
 """The login of AMQP clients: header, SASL, tune, open; and what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import argon2
@@ -8,9 +9,11 @@ import trio
 from pamqp import commands, encode
 from trio.testing import MockClock
 
-from qmq.config import User
+from qmq.config import AuthenticationSettings, User
 from qmq.wire.amqp import PROTOCOL_HEADER
+from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect, dial
+from tests.support.world import EPOCH_US
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 USERS: dict[str, Any] = {"users": (User(name="ann", password_hash=HASH, groups=("client",)),)}
@@ -166,3 +169,58 @@ async def test_bytes_of_a_content_are_not_kept_before_the_login(autojump_clock: 
         await client.pipe.send_all(client.publishing("q", b"x" * 1000, channel=0))
 
         assert (await client.closed(0))[0] == 503
+
+
+# Tokens
+
+
+NOW = EPOCH_US // 1_000_000
+
+
+def with_tokens(tmp_path: Path) -> dict[str, Any]:
+    settings = {"kind": "token", "jwks": write_jwks(tmp_path / "keys.json", jwk(RSA_KEY)), "leeway_seconds": 0.0}
+    tokens = AuthenticationSettings.model_validate({**settings, "issuer": ISSUER, "audience": AUDIENCE})
+    return {"authentication": (AuthenticationSettings(kind="users"), tokens)}
+
+
+def said(**changes: Any) -> str:
+    return token(claims(NOW, **changes))
+
+
+async def test_a_token_is_renewed_and_the_connection_stays_until_the_last_one_expires(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with amqp_node(**with_tokens(tmp_path)) as rig:
+        client = await connect(rig, response=f"\0\0{said(exp=NOW + 100)}")
+        await client.call(
+            0, commands.Connection.UpdateSecret(said(exp=NOW + 300), "renewed"), commands.Connection.UpdateSecretOk
+        )
+        began = trio.current_time()
+
+        await trio.sleep(280)
+        await client.declare()
+        code, text = await client.closed(0)
+
+        assert "The token of this connection has expired." in text
+        assert code == 320
+        assert 299 < trio.current_time() - began < 301
+
+
+@pytest.mark.parametrize("changes", [{"sub": "other"}, {"groups": ["observer"]}, {"exp": NOW - 1}])
+async def test_a_token_that_is_not_as_good_ends_the_connection(
+    autojump_clock: MockClock, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    async with amqp_node(**with_tokens(tmp_path)) as rig:
+        client = await connect(rig, response=f"\0\0{said()}")
+        await client.send(0, commands.Connection.UpdateSecret(said(**changes), ""))
+
+        assert (await client.closed(0))[0] in (403, 320)
+        await client.until_ended()
+        await trio.sleep(5)
+        assert not rig.alive.logins._users
+
+
+async def test_where_no_login_is_needed_a_secret_is_taken_and_means_nothing(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.call(0, commands.Connection.UpdateSecret("x", ""), commands.Connection.UpdateSecretOk)
