@@ -90,6 +90,7 @@ WITHIN_WIRE: Mapping[str, set[str]] = {
     "http": set(),
     "websocket": {"http"},
     "sockjs": {"http"},
+    "beanstalk": set(),
 }
 
 # Path in qmq/wire → packages from outside the standard library that it may import.
