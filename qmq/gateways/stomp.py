@@ -18,6 +18,7 @@ from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, asks_quorum
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.ack_frames import AckFrames, is_held
@@ -40,6 +41,7 @@ class StompGateway:
 
     `is_atomic`: after a refusal the frames that follow in the same read are ignored, and transactions are aborted, but
     the session stays. So a protocol of requests has one answer to each, and a request is decided whole or not at all.
+    `pulls`: its subscriptions to queues get only what they are granted (`Queues.grant`).
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class StompGateway:
         answers_early: bool = False,
         encoder: Encoder | None = None,
         is_atomic: bool = False,
+        pulls: bool = False,
     ) -> None:
         self.session_id = session_id
         self.encoder: Encoder = encoder or STOMP_ENCODERS[version]
@@ -71,7 +74,7 @@ class StompGateway:
         self._rights = rights
         self._plans = SendPlans(broker, rules, self._replies, rights, user)
         self._subscribing = SubscribeFrames(
-            session_id, broker, rules, version, rights, self.encoder, client_id=client_id, window=window
+            session_id, broker, rules, version, rights, self.encoder, client_id=client_id, window=window, pulls=pulls
         )
         self._acks = AckFrames(session_id, broker, rules, version, self._subscribing, answers_early=answers_early)
         self.repeats = Repeats(session_id, broker, self._plans)
@@ -202,6 +205,18 @@ class StompGateway:
         if out.sent is not None:
             out.sent.append((message, False))
         return plan.level
+
+    def send_to(self, frame: Frame, taker: Subscription, now_us: int, out: Outcome) -> Message | None:
+        """Take one SEND to a queue, whose message goes to `taker` before all others; None if that cannot be now.
+
+        Raises Refused.
+        """
+        plan = self._plans.of(frame.head)
+        assert plan is not None and plan.envelope.destination == taker.destination
+        if not self._broker.queues.may_give(taker):
+            return None
+        self._broker.send_limits.check_send(plan.envelope, len(frame.body))
+        return self._broker.send(plan.envelope, frame.body, now_us, out, taker)
 
     def _send_run(self, plan: SendPlan, frames: list[Frame], start: int, out: Outcome) -> int:
         """Send what has the header block of the frame at `start`, from there on, as one; returns how many these were.
