@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from qmq.auth.jwks import load_keys
 
 from ..errors import ConfigError
+from .authentication import asks_others
 from .diagnostics import LineIndex, describe, suggest
 from .node import NodeSettings
 from .peers import PeersFile
@@ -70,6 +71,7 @@ def load(
         source = str(node_file) if node_file is not None else "settings"
         diagnostics += _check_levels(settings, peers, source)
         diagnostics += _check_authentication(settings, source)
+        diagnostics += _check_acting_users(settings, source)
     if settings is not None and peers is not None:
         diagnostics += check_together(settings, peers, str(peers_file))
     diagnostics += check_secrecy(settings, peers, peers_file)
@@ -116,6 +118,22 @@ def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) 
     ]
 
 
+def _check_acting_users(settings: NodeSettings, source: str) -> list[str]:
+    """Errors of listeners without login that act as no user although clients log in, or as one that does not exist."""
+    names = [user.name for user in settings.users]
+    has_logins = bool(names) or asks_others(settings.authentication)
+    found = []
+    for one in settings.beanstalk:
+        key = f"{source}: beanstalk: user"
+        if one.user is not None and one.user not in names:
+            found.append(f"{key}: no user is named {one.user!r}; {suggest(one.user, names)}")
+        elif one.user is None and has_logins and not one.anonymous:
+            found.append(f"{key}: must name the user as which clients at {one.address} act: beanstalkd has no login")
+        elif one.user is None and not one.address.is_loopback:
+            found.append(f"{key}: must name a user: {one.address} can be reached from other machines without login")
+    return found
+
+
 def _check_authentication(settings: NodeSettings, source: str) -> list[str]:
     """Errors of the files that authenticators need, and of keys that other users can read."""
     found = []
@@ -152,6 +170,8 @@ def _load_node(
             values["stomp"] = [{"address": str(peer.client)}]
             if peer.http is not None:
                 values.setdefault("http", [{"address": str(peer.http)}])
+            if peer.beanstalk is not None:
+                values.setdefault("beanstalk", [{"address": str(peer.beanstalk)}])
     if "stomp" in values and "stomp" in overrides:
         diagnostics.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():
@@ -234,7 +254,7 @@ def _tables(values: dict[str, Any], key: str) -> list[Any]:
 
 def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
     """Make the paths of a node file relative to its directory. The checks refuse values that are no paths."""
-    holders = [values.get("mesh"), *_tables(values, "stomp"), *_tables(values, "http")]
+    holders = [values.get("mesh"), *_tables(values, "stomp"), *_tables(values, "http"), *_tables(values, "beanstalk")]
     sections = [holder["tls"] for holder in holders if isinstance(holder, dict) and isinstance(holder.get("tls"), dict)]
     sections += [entry for entry in _tables(values, "authentication") if isinstance(entry, dict)]
     for section, keys in ((values, ("data",)), *((one, ("certificate", "key", "ca", "jwks")) for one in sections)):

@@ -118,6 +118,15 @@ class HttpListenerSettings(ListenerSettings):
         return origins
 
 
+class BeanstalkListenerSettings(ListenerSettings):
+    """One `[[beanstalk]]`: an address for beanstalkd clients, which do not log in."""
+
+    user: str | None = None
+    """As which user they act. None: as anybody, which only a node without users allows."""
+    job_bytes_max: Size = 65_535
+    """Of the body of a job; `limits.body_bytes_max` counts, too."""
+
+
 def _read_sync(value: object) -> object:
     found = re.fullmatch(r"([0-9]{1,5})ms", value) if isinstance(value, str) else None
     if value in ("always", "never") or (found and 1 <= int(found[1]) <= SYNC_INTERVAL_MS_MAX):
@@ -252,6 +261,7 @@ class NodeSettings(Section):
     data: FilePath = Path("qmq-data")
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
     http: tuple[HttpListenerSettings, ...] = ()
+    beanstalk: tuple[BeanstalkListenerSettings, ...] = ()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     authentication: tuple[AuthenticationSettings, ...] = ()
@@ -298,10 +308,21 @@ class NodeSettings(Section):
                 raise ValueError(f"must not have two listeners at {address}")
         return listeners
 
+    @field_validator("beanstalk")
+    @classmethod
+    def _beanstalk_listeners_differ(
+        cls, listeners: tuple[BeanstalkListenerSettings, ...], info: ValidationInfo
+    ) -> tuple[BeanstalkListenerSettings, ...]:
+        addresses = [one.address for one in (*_listeners(info), *listeners) if one.address.port]
+        for number, address in enumerate(addresses):
+            if address in addresses[:number]:
+                raise ValueError(f"must not have two listeners at {address}")
+        return listeners
+
     @property
     def listeners(self) -> tuple[ListenerSettings, ...]:
         """Those of all protocols."""
-        return (*self.stomp, *self.http)
+        return (*self.stomp, *self.http, *self.beanstalk)
 
     @field_validator("destinations")
     @classmethod
