@@ -39,12 +39,12 @@ def refusal_reply(error: ProtocolError | Refused) -> bytes:
     return REPLIES.get(error.code, INTERNAL_ERROR)
 
 
-class Slot:
+class ReplySlot:
     """The place of one reply."""
 
     __slots__ = ("_replies", "data", "is_confirmed", "is_put", "message", "on_confirmed")
 
-    def __init__(self, replies: "Replies", on_confirmed: bytes, *, is_put: bool = False) -> None:
+    def __init__(self, replies: "OrderedReplies", on_confirmed: bytes, *, is_put: bool = False) -> None:
         self._replies = replies
         self.on_confirmed = on_confirmed
         """The reply when the receipt comes, if it is no put."""
@@ -75,15 +75,15 @@ class Slot:
             self.fill(inserted(id_of(self.message)))
 
 
-class Replies:
+class OrderedReplies:
     """The replies that a client waits for. `put` takes those that may be sent."""
 
     __slots__ = ("_by_receipt", "_numbers", "_put", "_waiting")
 
     def __init__(self, put: Callable[[bytes], object]) -> None:
         self._put = put
-        self._waiting: deque[Slot] = deque()
-        self._by_receipt: dict[str, Slot] = {}
+        self._waiting: deque[ReplySlot] = deque()
+        self._by_receipt: dict[str, ReplySlot] = {}
         self._numbers = 0
 
     @property
@@ -91,9 +91,9 @@ class Replies:
         """How many replies are not sent yet."""
         return len(self._waiting)
 
-    def slot(self, on_confirmed: bytes = b"", *, is_put: bool = False) -> Slot:
+    def slot(self, on_confirmed: bytes = b"", *, is_put: bool = False) -> ReplySlot:
         """The place of the next reply."""
-        slot = Slot(self, on_confirmed, is_put=is_put)
+        slot = ReplySlot(self, on_confirmed, is_put=is_put)
         self._waiting.append(slot)
         return slot
 
@@ -104,14 +104,14 @@ class Replies:
         else:
             self._put(data)
 
-    def receipt(self, slot: Slot) -> str:
+    def receipt(self, slot: ReplySlot) -> str:
         """A receipt that fills the slot."""
         self._numbers += 1
         receipt = str(self._numbers)
         self._by_receipt[receipt] = slot
         return receipt
 
-    def of_receipt(self, receipt: str) -> Slot | None:
+    def of_receipt(self, receipt: str) -> ReplySlot | None:
         """The slot of a receipt; it is forgotten."""
         return self._by_receipt.pop(receipt, None)
 
@@ -131,12 +131,12 @@ class BeanstalkEncoder(NoMessages):
 
     protocol = "beanstalk"
 
-    def __init__(self, replies: Replies, on_delivery: Callable[[Delivery], object]) -> None:
+    def __init__(self, replies: OrderedReplies, on_delivery: Callable[[Delivery], object]) -> None:
         self._replies = replies
         self.on_delivery = on_delivery
         self.refused: ProtocolError | Refused | None = None
         """The last refusal."""
-        self.refused_slot: Slot | None = None
+        self.refused_slot: ReplySlot | None = None
         """Whose command that was."""
 
     def deliveries(self, subscription: Subscription, deliveries: list[Delivery], totals: Totals | None = None) -> bytes:

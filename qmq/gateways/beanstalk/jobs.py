@@ -73,7 +73,7 @@ _DROPPED: Final = frozenset(
 """Headers of a job that its next message has anew, or not."""
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """The states of a job, as `stats-job` shows them."""
 
     READY = "ready"
@@ -82,7 +82,7 @@ class State(StrEnum):
     BURIED = "buried"
 
 
-class Counts(NamedTuple):
+class JobCounts(NamedTuple):
     """What has happened to a job before its present message."""
 
     reserves: int = 0
@@ -187,7 +187,7 @@ def _add_delay(headers: dict[str, str], delay_seconds: int) -> None:
         headers[DELAY] = str(delay_seconds)
 
 
-def next_head(message: Message, queue: str, priority: int, delay_seconds: int, counts: Counts) -> Head:
+def next_head(message: Message, queue: str, priority: int, delay_seconds: int, counts: JobCounts) -> Head:
     """The header block of the next message of a job: with its id, and all that its first sender said."""
     sent = properties_of(message.envelope)
     headers = {name: value for name, value in sent.items() if name not in _DROPPED}
@@ -230,12 +230,12 @@ def ttr_us(message: Message, default_us: int = 0) -> int:
     return own or default_us or TTR_SECONDS_DEFAULT * 1_000_000
 
 
-def counts_of(envelope: Envelope) -> Counts:
+def counts_of(envelope: Envelope) -> JobCounts:
     """What has happened to a job before this message of it."""
     words = properties_of(envelope).get(COUNTS, "").split(" ")
-    if len(words) != len(Counts._fields) or not all(word.isascii() and word.isdigit() for word in words):
-        return Counts()
-    return Counts(*[int(word[:9]) for word in words])
+    if len(words) != len(JobCounts._fields) or not all(word.isascii() and word.isdigit() for word in words):
+        return JobCounts()
+    return JobCounts(*[int(word[:9]) for word in words])
 
 
 def delay_seconds_of(message: Message) -> int:

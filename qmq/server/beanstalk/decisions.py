@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from qmq.access.rights import Rights
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.message import Message
-from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, Replies, Slot, refusal_reply
+from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
 from qmq.gateways.stomp import StompGateway
 from qmq.server.beanstalk.reservations import ReservationContext, Reservations
 from qmq.server.clients.session import ClientSession
@@ -25,24 +25,24 @@ TRANSACTION: Final = "beanstalk"
 NACK: Final = "NACK"
 
 
-class Put(NamedTuple):
+class PutJob(NamedTuple):
     """A job that is put. `delivery`: the one that it replaces, in one transaction."""
 
-    slot: Slot
+    slot: ReplySlot
     head: Head
     body: bytes
     delivery: Delivery | None = None
 
 
-class Settle(NamedTuple):
+class SettleJob(NamedTuple):
     """A reserved job that is done, or comes back as it is (`is_released`)."""
 
-    slot: Slot
+    slot: ReplySlot
     delivery: Delivery
     is_released: bool = False
 
 
-Item = Put | Settle
+DecidedItem = PutJob | SettleJob
 
 
 class DecisionContext(FrameContext, ReservationContext, Protocol):
@@ -60,7 +60,7 @@ class Decisions:
         session: ClientSession,
         gateway: StompGateway,
         encoder: BeanstalkEncoder,
-        replies: Replies,
+        replies: OrderedReplies,
     ) -> None:
         self._context = context
         self._session = session
@@ -69,19 +69,19 @@ class Decisions:
         self._replies = replies
         self.loop = FrameLoop(context, session, gateway, NoSource())
         self.reservations: Reservations
-        self._pending: list[Item] = []
+        self._pending: list[DecidedItem] = []
 
     @property
     def is_over(self) -> bool:
         return self._session.ending or self._session.finishing
 
-    def add(self, item: Item) -> None:
+    def add(self, item: DecidedItem) -> None:
         """Decide it with the next `flush`."""
         self._pending.append(item)
 
     async def flush(self) -> None:
         """Decide what was collected, and submit it."""
-        items: Sequence[Item] = self._pending
+        items: Sequence[DecidedItem] = self._pending
         self._pending = []
         while items and not self.is_over:
             await self._slot()
@@ -115,9 +115,9 @@ class Decisions:
         if frames:
             await self.loop.obey(frames)
 
-    def _frames_of(self, item: Item) -> list[Frame]:
+    def _frames_of(self, item: DecidedItem) -> list[Frame]:
         receipt = self._replies.receipt
-        if isinstance(item, Put) and item.delivery is None:
+        if isinstance(item, PutJob) and item.delivery is None:
             return [Frame(item.head, item.body, receipt(item.slot))]
         delivery = item.delivery
         assert delivery is not None
@@ -125,7 +125,7 @@ class Decisions:
             item.slot.fill(NOT_FOUND)
             return []
         ack = {"id": str(delivery.tag)}
-        if isinstance(item, Settle):
+        if isinstance(item, SettleJob):
             command = NACK if item.is_released else "ACK"
             return [Frame(Head(command, ack, Version.V12), b"", receipt(item.slot))]
         named = {"transaction": TRANSACTION}
@@ -137,7 +137,7 @@ class Decisions:
             Frame(Head("COMMIT", named, Version.V12), b"", receipt(item.slot)),
         ]
 
-    def _note(self, items: Sequence[Item], sent: list[tuple[Message | None, bool]]) -> Sequence[Item]:
+    def _note(self, items: Sequence[DecidedItem], sent: list[tuple[Message | None, bool]]) -> Sequence[DecidedItem]:
         """Note what became of the puts; returns the items behind one that was refused, which are not decided yet."""
         has_refused, refused_slot = self._gateway.has_refused, self._encoder.refused_slot
         messages = iter(sent)
@@ -146,7 +146,7 @@ class Decisions:
                 if item.delivery is not None:
                     self.reservations.keep(item.delivery)
                 return items[at + 1 :]
-            if isinstance(item, Put) and item.slot.data is None:
+            if isinstance(item, PutJob) and item.slot.data is None:
                 message, _ = next(messages, (None, False))
                 if item.delivery is not None:
                     continue
@@ -158,6 +158,6 @@ class Decisions:
         if has_refused:
             reply = INTERNAL_ERROR if self._encoder.refused is None else refusal_reply(self._encoder.refused)
             for item in items:
-                if not item.slot.is_confirmed and (not isinstance(item, Put) or item.slot.message is None):
+                if not item.slot.is_confirmed and (not isinstance(item, PutJob) or item.slot.message is None):
                     item.slot.fill(reply)
         return ()

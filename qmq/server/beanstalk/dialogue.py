@@ -17,9 +17,9 @@ from qmq.auth.credentials import USERS, Grant
 from qmq.broker.consumers.outcome import Outcome
 from qmq.environment import Pipe
 from qmq.errors import Refused
-from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, Replies, Slot, refusal_reply
+from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
 from qmq.gateways.beanstalk.jobs import (
-    State,
+    JobState,
     buried_queue_of,
     job_priority,
     next_head,
@@ -28,8 +28,8 @@ from qmq.gateways.beanstalk.jobs import (
     tube_of,
 )
 from qmq.gateways.stomp import StompGateway
-from qmq.server.beanstalk.decisions import DecisionContext, Decisions, Put, Settle
-from qmq.server.beanstalk.jobs import Found
+from qmq.server.beanstalk.decisions import DecisionContext, Decisions, PutJob, SettleJob
+from qmq.server.beanstalk.jobs import FoundJob
 from qmq.server.beanstalk.part import DEFAULT_TUBE, part_of
 from qmq.server.beanstalk.reservations import Reservations
 from qmq.server.beanstalk.statistics import job_facts, server_facts, tube_facts, tube_names
@@ -48,10 +48,10 @@ from qmq.wire.beanstalk import (
     PAUSED,
     RELEASED,
     TOUCHED,
+    BeanstalkCommand,
     BeanstalkReader,
-    Command,
-    Verb,
-    Wrong,
+    BeanstalkVerb,
+    WrongCommand,
     kicked,
     reserved,
     using,
@@ -98,9 +98,9 @@ class BeanstalkDialogue:
         self._login = login
         wanted = getattr(session.listener, "job_bytes_max", 0)
         self._reader = BeanstalkReader(min(wanted, context.limits.body_bytes_max))
-        self._received: list[Command | Wrong] = []
+        self._received: list[BeanstalkCommand | WrongCommand] = []
         self._sent = Waker()
-        self._replies = Replies(self._put)
+        self._replies = OrderedReplies(self._put)
         self._encoder = BeanstalkEncoder(self._replies, self._ignore)
         session.encoder = self._encoder
         self.ahead = b""
@@ -198,7 +198,7 @@ class BeanstalkDialogue:
         for command in received:
             if self._is_over:
                 return
-            if isinstance(command, Wrong):
+            if isinstance(command, WrongCommand):
                 self._replies.reply(command.reply)
                 if command.is_last:
                     await self._decisions.flush()
@@ -223,13 +223,13 @@ class BeanstalkDialogue:
             await session.outbox.drained()
             session.waits_for_slot = False
 
-    async def _obey(self, command: Command) -> None:
+    async def _obey(self, command: BeanstalkCommand) -> None:
         self._part.commands[command.verb.value] += 1
         handler = AT_ONCE.get(command.verb)
         if handler is not None:
             handler(self, command)
             return
-        if command.verb is Verb.DELETE and self._delete_reserved(command):
+        if command.verb is BeanstalkVerb.DELETE and self._delete_reserved(command):
             return
         await self._decisions.flush()
         if self._is_over:
@@ -240,7 +240,7 @@ class BeanstalkDialogue:
         except Refused as refused:
             self._refuse(refused, slot)
 
-    def _refuse(self, refused: Refused, slot: Slot) -> None:
+    def _refuse(self, refused: Refused, slot: ReplySlot) -> None:
         session = self._session
         self._context.refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
         slot.fill(refusal_reply(refused))
@@ -251,7 +251,7 @@ class BeanstalkDialogue:
 
     # Commands that are decided together, or need no decision
 
-    def _put_job(self, command: Command) -> None:
+    def _put_job(self, command: BeanstalkCommand) -> None:
         self.is_producer = True
         priority, delay, ttr, _ = command.numbers
         key = (self.used, priority, delay, ttr)
@@ -261,9 +261,9 @@ class BeanstalkDialogue:
                 self._heads.clear()
             head = self._heads[key] = put_head(self.used, priority, delay, ttr)
         self._part.count(self.used, "put")
-        self._decisions.add(Put(self._replies.slot(is_put=True), head, command.body))
+        self._decisions.add(PutJob(self._replies.slot(is_put=True), head, command.body))
 
-    def _release(self, command: Command) -> None:
+    def _release(self, command: BeanstalkCommand) -> None:
         job, priority, delay = command.numbers
         delivery = self._reservations.of(job)
         if delivery is None:
@@ -275,15 +275,15 @@ class BeanstalkDialogue:
         queue = message.envelope.destination
         if priority == job_priority(message) and not delay and queue == queue_of(tube_of(queue)):
             self._part.released(job)
-            self._decisions.add(Settle(slot, delivery, is_released=True))
+            self._decisions.add(SettleJob(slot, delivery, is_released=True))
             return
-        counts = self._part.counts_of(message, is_reserved=True)
+        counts = self._part.carried(message, is_reserved=True)
         head = next_head(
             message, queue_of(tube_of(queue)), priority, delay, counts._replace(releases=counts.releases + 1)
         )
-        self._decisions.add(Put(slot, head, message.body, delivery))
+        self._decisions.add(PutJob(slot, head, message.body, delivery))
 
-    def _bury(self, command: Command) -> None:
+    def _bury(self, command: BeanstalkCommand) -> None:
         job, priority = command.numbers
         delivery = self._reservations.of(job)
         if delivery is None:
@@ -291,29 +291,29 @@ class BeanstalkDialogue:
             return
         self._reservations.done(job)
         message = delivery.message
-        counts = self._part.counts_of(message, is_reserved=True)
+        counts = self._part.carried(message, is_reserved=True)
         queue = buried_queue_of(tube_of(message.envelope.destination))
         head = next_head(message, queue, priority, 0, counts._replace(buries=counts.buries + 1))
-        self._decisions.add(Put(self._replies.slot(BURIED), head, message.body, delivery))
+        self._decisions.add(PutJob(self._replies.slot(BURIED), head, message.body, delivery))
 
-    def _touch(self, command: Command) -> None:
+    def _touch(self, command: BeanstalkCommand) -> None:
         delivery = self._reservations.of(command.numbers[0])
         if delivery is not None:
             self._reservations.touch(delivery)
         self._replies.reply(NOT_FOUND if delivery is None else TOUCHED)
 
-    def _use(self, command: Command) -> None:
+    def _use(self, command: BeanstalkCommand) -> None:
         self.used = command.tube
         self._replies.reply(using(self.used))
 
-    def _watch(self, command: Command) -> None:
+    def _watch(self, command: BeanstalkCommand) -> None:
         if command.tube not in self.watched and len(self.watched) >= self._context.limits.subscriptions_max:
             self._replies.reply(OUT_OF_MEMORY)
             return
         self.watched[command.tube] = None
         self._replies.reply(watching(len(self.watched)))
 
-    def _ignore_tube(self, command: Command) -> None:
+    def _ignore_tube(self, command: BeanstalkCommand) -> None:
         if command.tube in self.watched and len(self.watched) == 1:
             self._replies.reply(NOT_IGNORED)
             return
@@ -321,18 +321,18 @@ class BeanstalkDialogue:
         self._reservations.reap(self.watched)
         self._replies.reply(watching(len(self.watched)))
 
-    def _list_used(self, command: Command) -> None:
+    def _list_used(self, command: BeanstalkCommand) -> None:
         self._replies.reply(using(self.used))
 
-    def _list_watched(self, command: Command) -> None:
+    def _list_watched(self, command: BeanstalkCommand) -> None:
         self._replies.reply(yaml_list(self.watched))
 
     # Commands with a decision of their own
 
-    async def _delete(self, command: Command, slot: Slot) -> None:
+    async def _delete(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         job = command.numbers[0]
         found = await self._part.jobs.find(job)
-        if found is None or found.state is State.RESERVED:
+        if found is None or found.state is JobState.RESERVED:
             slot.fill(NOT_FOUND)
             return
         self._check(Action.SUBSCRIBE, found.message.envelope.destination)
@@ -340,7 +340,7 @@ class BeanstalkDialogue:
         self._part.count(found.tube, "delete")
         slot.fill(DELETED if is_deleted else NOT_FOUND)
 
-    def _delete_reserved(self, command: Command) -> bool:
+    def _delete_reserved(self, command: BeanstalkCommand) -> bool:
         """Delete a job that this connection has reserved; False for another one."""
         job = command.numbers[0]
         delivery = self._reservations.of(job)
@@ -348,20 +348,20 @@ class BeanstalkDialogue:
             return False
         self._reservations.done(job)
         self._part.count(tube_of(delivery.message.envelope.destination), "delete")
-        self._decisions.add(Settle(self._replies.slot(DELETED), delivery))
+        self._decisions.add(SettleJob(self._replies.slot(DELETED), delivery))
         return True
 
-    async def _reserve(self, command: Command, slot: Slot) -> None:
+    async def _reserve(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         self.is_worker = True
         seconds = float(command.numbers[0]) if command.numbers else None
         await self._reservations.reserve(list(self.watched), slot, seconds, self._session.until_left)
 
-    async def _reserve_job(self, command: Command, slot: Slot) -> None:
+    async def _reserve_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         """The job becomes a new message here that this connection has, and the former one is settled by its node."""
         job = command.numbers[0]
         self.is_worker = True
         found = await self._part.jobs.find(job)
-        if found is None or found.state is State.RESERVED or self._is_over:
+        if found is None or found.state is JobState.RESERVED or self._is_over:
             slot.fill(NOT_FOUND)
             return
         delivery = await self._taken(found)
@@ -383,13 +383,13 @@ class BeanstalkDialogue:
             self._context.submit(out)
         slot.fill(NOT_FOUND)
 
-    async def _taken(self, found: Found) -> Any:
+    async def _taken(self, found: FoundJob) -> Any:
         """The delivery of a copy of a job to this connection; None if that cannot be. Durable on return."""
         context, message = self._context, found.message
         queue = queue_of(found.tube)
         self._check(Action.SUBSCRIBE, message.envelope.destination)
         subscription = await self._reservations.subscription(found.tube)
-        counts = self._part.counts_of(message, is_reserved=False)
+        counts = self._part.carried(message, is_reserved=False)
         head = next_head(message, queue, job_priority(message), 0, counts)
         await context.slot(self._session.id)
         if self._is_over:
@@ -403,14 +403,14 @@ class BeanstalkDialogue:
         await context.flushed()
         return delivery
 
-    async def _kick(self, command: Command, slot: Slot) -> None:
+    async def _kick(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = self.used
         self._check_kick(tube)
         slot.fill(kicked(await self._part.jobs.kick_tube(tube, command.numbers[0])))
 
-    async def _kick_job(self, command: Command, slot: Slot) -> None:
+    async def _kick_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         found = await self._part.jobs.find(command.numbers[0])
-        if found is None or found.state not in (State.BURIED, State.DELAYED):
+        if found is None or found.state not in (JobState.BURIED, JobState.DELAYED):
             slot.fill(NOT_FOUND)
             return
         self._check_kick(found.tube)
@@ -424,22 +424,22 @@ class BeanstalkDialogue:
         """Raises Refused."""
         self._rights.check(action, destination)
 
-    async def _peek(self, command: Command, slot: Slot) -> None:
+    async def _peek(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         self._show(await self._part.jobs.find(command.numbers[0]), command.numbers[0], slot)
 
-    async def _peek_first(self, command: Command, slot: Slot) -> None:
+    async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         state = PEEKED[command.verb]
         found = await self._part.jobs.first(self.used, state)
         self._show(found, 0 if found is None else found.job, slot)
 
-    def _show(self, found: Found | None, job: int, slot: Slot) -> None:
+    def _show(self, found: FoundJob | None, job: int, slot: ReplySlot) -> None:
         if found is None:
             slot.fill(NOT_FOUND)
             return
         self._check(Action.SUBSCRIBE, found.message.envelope.destination)
         slot.fill(found_reply(job, found.message.body))
 
-    async def _stats_job(self, command: Command, slot: Slot) -> None:
+    async def _stats_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         job = command.numbers[0]
         found = await self._part.jobs.find(job)
         if found is None:
@@ -452,11 +452,11 @@ class BeanstalkDialogue:
         rights, queue = self._rights, queue_of(tube)
         return rights.allows(Action.SEND, queue) or rights.allows(Action.SUBSCRIBE, queue)
 
-    async def _stats_tube(self, command: Command, slot: Slot) -> None:
+    async def _stats_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         facts = await tube_facts(self._context, self._part, command.tube) if self._may_see(command.tube) else None
         slot.fill(NOT_FOUND if facts is None else yaml_map(facts))
 
-    async def _stats(self, command: Command, slot: Slot) -> None:
+    async def _stats(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         context = self._context
         facts = await server_facts(
             context,
@@ -468,11 +468,11 @@ class BeanstalkDialogue:
         )
         slot.fill(yaml_map(facts))
 
-    async def _list_tubes(self, command: Command, slot: Slot) -> None:
+    async def _list_tubes(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         names = await tube_names(self._context, self._part)
         slot.fill(yaml_list([name for name in names if self._may_see(name)]))
 
-    async def _pause_tube(self, command: Command, slot: Slot) -> None:
+    async def _pause_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = command.tube
         self._context.check_right(self._session.principal, f"/control/pause{queue_of(tube)}")
         if await tube_facts(self._context, self._part, tube) is None:
@@ -482,7 +482,7 @@ class BeanstalkDialogue:
         await self._part.pause_everywhere(tube, command.numbers[0])
         slot.fill(PAUSED)
 
-    async def _quit(self, command: Command, slot: Slot) -> None:
+    async def _quit(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         slot.fill(b"")
         self._session.end_in_order()
 
@@ -516,40 +516,40 @@ class BeanstalkDialogue:
 
 
 PEEKED: Final = {
-    Verb.PEEK_READY: State.READY,
-    Verb.PEEK_DELAYED: State.DELAYED,
-    Verb.PEEK_BURIED: State.BURIED,
+    BeanstalkVerb.PEEK_READY: JobState.READY,
+    BeanstalkVerb.PEEK_DELAYED: JobState.DELAYED,
+    BeanstalkVerb.PEEK_BURIED: JobState.BURIED,
 }
 
-AT_ONCE: Final[Mapping[Verb, Callable[[BeanstalkDialogue, Command], None]]] = {
-    Verb.PUT: BeanstalkDialogue._put_job,
-    Verb.RELEASE: BeanstalkDialogue._release,
-    Verb.BURY: BeanstalkDialogue._bury,
-    Verb.TOUCH: BeanstalkDialogue._touch,
-    Verb.USE: BeanstalkDialogue._use,
-    Verb.WATCH: BeanstalkDialogue._watch,
-    Verb.IGNORE: BeanstalkDialogue._ignore_tube,
-    Verb.LIST_TUBE_USED: BeanstalkDialogue._list_used,
-    Verb.LIST_TUBES_WATCHED: BeanstalkDialogue._list_watched,
+AT_ONCE: Final[Mapping[BeanstalkVerb, Callable[[BeanstalkDialogue, BeanstalkCommand], None]]] = {
+    BeanstalkVerb.PUT: BeanstalkDialogue._put_job,
+    BeanstalkVerb.RELEASE: BeanstalkDialogue._release,
+    BeanstalkVerb.BURY: BeanstalkDialogue._bury,
+    BeanstalkVerb.TOUCH: BeanstalkDialogue._touch,
+    BeanstalkVerb.USE: BeanstalkDialogue._use,
+    BeanstalkVerb.WATCH: BeanstalkDialogue._watch,
+    BeanstalkVerb.IGNORE: BeanstalkDialogue._ignore_tube,
+    BeanstalkVerb.LIST_TUBE_USED: BeanstalkDialogue._list_used,
+    BeanstalkVerb.LIST_TUBES_WATCHED: BeanstalkDialogue._list_watched,
 }
 
-HANDLERS: Final[Mapping[Verb, Callable[[BeanstalkDialogue, Command, Slot], Awaitable[None]]]] = {
-    Verb.DELETE: BeanstalkDialogue._delete,
-    Verb.RESERVE: BeanstalkDialogue._reserve,
-    Verb.RESERVE_WITH_TIMEOUT: BeanstalkDialogue._reserve,
-    Verb.RESERVE_JOB: BeanstalkDialogue._reserve_job,
-    Verb.KICK: BeanstalkDialogue._kick,
-    Verb.KICK_JOB: BeanstalkDialogue._kick_job,
-    Verb.PEEK: BeanstalkDialogue._peek,
-    Verb.PEEK_READY: BeanstalkDialogue._peek_first,
-    Verb.PEEK_DELAYED: BeanstalkDialogue._peek_first,
-    Verb.PEEK_BURIED: BeanstalkDialogue._peek_first,
-    Verb.STATS_JOB: BeanstalkDialogue._stats_job,
-    Verb.STATS_TUBE: BeanstalkDialogue._stats_tube,
-    Verb.STATS: BeanstalkDialogue._stats,
-    Verb.LIST_TUBES: BeanstalkDialogue._list_tubes,
-    Verb.PAUSE_TUBE: BeanstalkDialogue._pause_tube,
-    Verb.QUIT: BeanstalkDialogue._quit,
+HANDLERS: Final[Mapping[BeanstalkVerb, Callable[[BeanstalkDialogue, BeanstalkCommand, ReplySlot], Awaitable[None]]]] = {
+    BeanstalkVerb.DELETE: BeanstalkDialogue._delete,
+    BeanstalkVerb.RESERVE: BeanstalkDialogue._reserve,
+    BeanstalkVerb.RESERVE_WITH_TIMEOUT: BeanstalkDialogue._reserve,
+    BeanstalkVerb.RESERVE_JOB: BeanstalkDialogue._reserve_job,
+    BeanstalkVerb.KICK: BeanstalkDialogue._kick,
+    BeanstalkVerb.KICK_JOB: BeanstalkDialogue._kick_job,
+    BeanstalkVerb.PEEK: BeanstalkDialogue._peek,
+    BeanstalkVerb.PEEK_READY: BeanstalkDialogue._peek_first,
+    BeanstalkVerb.PEEK_DELAYED: BeanstalkDialogue._peek_first,
+    BeanstalkVerb.PEEK_BURIED: BeanstalkDialogue._peek_first,
+    BeanstalkVerb.STATS_JOB: BeanstalkDialogue._stats_job,
+    BeanstalkVerb.STATS_TUBE: BeanstalkDialogue._stats_tube,
+    BeanstalkVerb.STATS: BeanstalkDialogue._stats,
+    BeanstalkVerb.LIST_TUBES: BeanstalkDialogue._list_tubes,
+    BeanstalkVerb.PAUSE_TUBE: BeanstalkDialogue._pause_tube,
+    BeanstalkVerb.QUIT: BeanstalkDialogue._quit,
 }
 
 

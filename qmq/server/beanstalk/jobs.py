@@ -15,7 +15,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Dot
 from qmq.gateways.beanstalk.jobs import (
-    State,
+    JobState,
     buried_queue_of,
     dots_of,
     id_of,
@@ -47,18 +47,18 @@ KICKED_ROWS: Final = 100
 Act = Callable[[Message, Outcome], bool]
 
 
-class JobsContext(BulkContext, CountsContext, MeshPeers, Protocol):
+class FinderContext(BulkContext, CountsContext, MeshPeers, Protocol):
     """What jobs need of the node."""
 
     peer_rpc: PeerRpc
 
 
-class Found(NamedTuple):
+class FoundJob(NamedTuple):
     """A job: the message that it is now, and the node that serves it."""
 
     message: Message
     node: str
-    state: State
+    state: JobState
     left_us: int = 0
     """Until it is ready, or its reservation ends."""
 
@@ -72,40 +72,40 @@ class Found(NamedTuple):
         return tube_of(self.message.envelope.destination)
 
 
-class Jobs:
+class JobFinder:
     """The jobs that this node serves, and requests about those of its peers."""
 
-    def __init__(self, context: JobsContext) -> None:
+    def __init__(self, context: FinderContext) -> None:
         self._context = context
         self._aliases = Aliases(context)
 
     # In the mesh
 
-    async def find(self, job: int) -> Found | None:
+    async def find(self, job: int) -> FoundJob | None:
         """The job with this id."""
         found = await self._find_here(job)
         if found is not None or not self._context.peer_names:
             return found
         return next(iter(await self._ask_all({"do": "find", "job": job})), None)
 
-    async def first(self, tube: str, state: State) -> Found | None:
+    async def first(self, tube: str, state: JobState) -> FoundJob | None:
         """The next job of a tube in this state, of those that the nodes find first."""
         found = [] if (here := await self._first_here(tube, state)) is None else [here]
         if self._context.peer_names:
             found += await self._ask_all({"do": "first", "tube": tube, "state": state.value})
-        if state is State.DELAYED:
+        if state is JobState.DELAYED:
             return min(found, key=lambda one: one.left_us, default=None)
         return min(found, key=_order, default=None)
 
-    async def delete(self, found: Found) -> bool:
+    async def delete(self, found: FoundJob) -> bool:
         """Settle a job that nobody has reserved; False if it is gone, or reserved by now. Durable on return."""
         return await self._do(found, "delete")
 
-    async def kick(self, found: Found) -> bool:
+    async def kick(self, found: FoundJob) -> bool:
         """Make a buried or delayed job ready."""
         return await self._do(found, "kick")
 
-    async def _do(self, found: Found, verb: str) -> bool:
+    async def _do(self, found: FoundJob, verb: str) -> bool:
         dot = found.message.dot
         if found.node == self._context.origin.node:
             return await self._act_here(dot, self._action(verb))
@@ -135,7 +135,7 @@ class Jobs:
         if verb == "find":
             return _facts(await self._find_here(int(asked["job"])))
         if verb == "first":
-            return _facts(await self._first_here(str(asked["tube"]), State(asked["state"])))
+            return _facts(await self._first_here(str(asked["tube"]), JobState(asked["state"])))
         if verb in ("delete", "kick"):
             return {"done": await self._act_here(parse_message_id(str(asked["dot"])), self._action(verb))}
         if verb == "kick-tube":
@@ -149,9 +149,9 @@ class Jobs:
         except ValueError:
             return None
 
-    async def _ask_all(self, request: dict[str, Any]) -> list[Found]:
+    async def _ask_all(self, request: dict[str, Any]) -> list[FoundJob]:
         answers = await self._context.peer_rpc.ask(beanstalk_request(request))
-        found: list[Found] = []
+        found: list[FoundJob] = []
         for node, answer in answers.items():
             try:
                 facts = decode_json(answer)
@@ -161,7 +161,7 @@ class Jobs:
                 continue
         return found
 
-    async def _found_of(self, node: str, facts: dict[str, Any]) -> Found:
+    async def _found_of(self, node: str, facts: dict[str, Any]) -> FoundJob:
         """What a peer has found. Raises ValueError, KeyError, TypeError."""
         dot = parse_message_id(str(facts["dot"]))
         headers = b64decode(facts["headers"], validate=True)
@@ -169,7 +169,7 @@ class Jobs:
         body = await self._body(dot) if facts["body"] is None else b64decode(facts["body"], validate=True)
         message = Message(envelope, body, dot.origin, dot.sequence, int(facts["at_us"]))
         message.attempts = int(facts["attempts"])
-        return Found(message, node, State(facts["state"]), int(facts["left_us"]))
+        return FoundJob(message, node, JobState(facts["state"]), int(facts["left_us"]))
 
     async def _body(self, dot: Dot) -> bytes:
         """The body of a message of any node, from the store. Raises ValueError if it is not here."""
@@ -186,7 +186,7 @@ class Jobs:
 
     # What this node serves
 
-    async def _find_here(self, job: int) -> Found | None:
+    async def _find_here(self, job: int) -> FoundJob | None:
         message = self._in_memory(job)
         queues = self._context.broker.queues
         if message is None and queues.owned.has_stored:
@@ -233,27 +233,27 @@ class Jobs:
                 return context.replay.message_of_row(row)
         return None
 
-    def _state_of(self, message: Message) -> Found:
+    def _state_of(self, message: Message) -> FoundJob:
         context = self._context
         queues = context.broker.queues
         now_us = context.environment.now_us()
         here, dot = context.origin.node, message.dot
         for delivery in queues.deliveries.values():
             if delivery.message.dot == dot:
-                return Found(message, here, State.RESERVED, max(0, delivery.deadline_us - now_us))
+                return FoundJob(message, here, JobState.RESERVED, max(0, delivery.deadline_us - now_us))
         if any(dot in lent for lent in queues.owned.lent.values()) or dot in queues.owned.elsewhere:
-            return Found(message, here, State.RESERVED)
+            return FoundJob(message, here, JobState.RESERVED)
         if is_buried(message.envelope.destination):
-            return Found(message, here, State.BURIED)
+            return FoundJob(message, here, JobState.BURIED)
         due_us = queues.shared.clocks.due(message)
-        return Found(message, here, State.DELAYED if due_us > now_us else State.READY, max(0, due_us - now_us))
+        return FoundJob(message, here, JobState.DELAYED if due_us > now_us else JobState.READY, max(0, due_us - now_us))
 
-    async def _first_here(self, tube: str, state: State) -> Found | None:
+    async def _first_here(self, tube: str, state: JobState) -> FoundJob | None:
         context = self._context
-        name = buried_queue_of(tube) if state is State.BURIED else queue_of(tube)
+        name = buried_queue_of(tube) if state is JobState.BURIED else queue_of(tube)
         queues = context.broker.queues
         queue = queues.by_name.get(name)
-        if state is not State.DELAYED and queue is not None and queue.is_counted:
+        if state is not JobState.DELAYED and queue is not None and queue.is_counted:
             for level in queue.levels:
                 for message in level.ready:
                     if not message.settled:
@@ -265,7 +265,7 @@ class Jobs:
         await context.flushed()
         await context.checkpoints.bring_up()
         rows = await context.environment.run_blocking(
-            partial(self._first_rows, name, context.environment.now_us(), is_delayed=state is State.DELAYED)
+            partial(self._first_rows, name, context.environment.now_us(), is_delayed=state is JobState.DELAYED)
         )
         messages = [one for row in rows if (one := context.replay.message_of_row(row)) is not None]
         for one in context.broker.bulk_settlement.waiting(name, messages):
@@ -368,13 +368,13 @@ def beanstalk_request(request: dict[str, Any]) -> PeerRequest:
     return PeerRequest(RequestKind.BEANSTALK, json.dumps(request).encode())
 
 
-def _order(found: Found) -> tuple[int, int]:
+def _order(found: FoundJob) -> tuple[int, int]:
     """The order of ready or buried jobs of several nodes."""
     terms = found.message.envelope.terms
     return (-4 if terms is None else -terms.priority, found.message.timestamp_us)
 
 
-def _facts(found: Found | None) -> dict[str, Any]:
+def _facts(found: FoundJob | None) -> dict[str, Any]:
     """A job for a peer."""
     if found is None:
         return {"found": False}

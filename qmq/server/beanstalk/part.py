@@ -10,8 +10,8 @@ from typing import Final, Protocol
 import trio
 
 from qmq.broker.messages.message import Message
-from qmq.gateways.beanstalk.jobs import Counts, counts_of, id_of
-from qmq.server.beanstalk.jobs import Jobs, JobsContext, beanstalk_request
+from qmq.gateways.beanstalk.jobs import JobCounts, counts_of, id_of
+from qmq.server.beanstalk.jobs import FinderContext, JobFinder, beanstalk_request
 
 RELEASES_MAX: Final = 10_000
 """Jobs of which this node remembers how often they were released; the oldest are forgotten."""
@@ -22,7 +22,7 @@ TUBES_MAX: Final = 10_000
 DEFAULT_TUBE: Final = "default"
 
 
-class PartContext(JobsContext, Protocol):
+class PartContext(FinderContext, Protocol):
     """What the part needs of the node."""
 
     beanstalk: object
@@ -49,7 +49,7 @@ class BeanstalkPart:
 
     def __init__(self, context: PartContext) -> None:
         self._context = context
-        self.jobs = Jobs(context)
+        self.jobs = JobFinder(context)
         self.commands: Counter[str] = Counter()
         """Commands since the start, by verb."""
         self.by_tube: dict[str, Counter[str]] = {}
@@ -78,7 +78,13 @@ class BeanstalkPart:
         if len(self._releases) > RELEASES_MAX:
             del self._releases[next(iter(self._releases))]
 
-    def counts_of(self, message: Message, *, is_reserved: bool) -> Counts:
+    def carried(self, message: Message, *, is_reserved: bool) -> JobCounts:
+        """What the next message of a job says of its past; it is remembered there from now on."""
+        counts = self.counts_of(message, is_reserved=is_reserved)
+        self._releases.pop(id_of(message), None)
+        return counts
+
+    def counts_of(self, message: Message, *, is_reserved: bool) -> JobCounts:
         """What has happened to a job, as far as this node knows."""
         before = counts_of(message.envelope)
         releases = self._releases.get(id_of(message), 0)

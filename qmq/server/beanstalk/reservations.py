@@ -15,7 +15,7 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
-from qmq.gateways.beanstalk.encoder import Slot
+from qmq.gateways.beanstalk.encoder import ReplySlot
 from qmq.gateways.beanstalk.jobs import TTR_SECONDS_DEFAULT, id_of, queue_of
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext
 from qmq.server.delivery.deadline_timer import DeadlineTimer
@@ -59,11 +59,11 @@ class Reservations:
         """Tube → its subscription, once something was reserved of it."""
         self._known: dict[int, None] = {}
         """Tags of the deliveries that a reservation has taken."""
-        self._due: dict[int, Slot | None] = {}
+        self._due: dict[int, ReplySlot | None] = {}
         """Tag → where its job goes when it is delivered; None: elsewhere."""
         self._reserved: dict[int, Delivery] = {}
         """Job → its delivery."""
-        self._waiting: Slot | None = None
+        self._waiting: ReplySlot | None = None
         self.is_stopping = False
 
     # Jobs
@@ -106,7 +106,7 @@ class Reservations:
     async def reserve(
         self,
         tubes: list[str],
-        slot: Slot,
+        slot: ReplySlot,
         seconds: float | None,
         until_left: Callable[[], Awaitable[None]],
     ) -> None:
@@ -137,7 +137,7 @@ class Reservations:
     def is_waiting(self) -> bool:
         return self._waiting is not None
 
-    async def _end_when_left(self, until_left: Callable[[], Awaitable[None]], slot: Slot) -> None:
+    async def _end_when_left(self, until_left: Callable[[], Awaitable[None]], slot: ReplySlot) -> None:
         """A client that has ended its half is not kept waiting."""
         try:
             await until_left()
@@ -148,7 +148,7 @@ class Reservations:
             slot.fill(TIMED_OUT)
             self.changed.wake()
 
-    async def _wait(self, tubes: list[str], slot: Slot, deadline: float) -> None:
+    async def _wait(self, tubes: list[str], slot: ReplySlot, deadline: float) -> None:
         while slot.data is None and not self.is_stopping:
             if self._claim(slot):
                 return
@@ -166,7 +166,7 @@ class Reservations:
             if slot.data is None and await self._try(tubes, slot):
                 return
 
-    async def _try(self, tubes: list[str], slot: Slot) -> bool:
+    async def _try(self, tubes: list[str], slot: ReplySlot) -> bool:
         """Grant a message to each tube, the most urgent first, until one has it."""
         for tube in sorted(tubes, key=self._urgency) if len(tubes) > 1 else tubes:
             subscription = await self.subscription(tube)
@@ -208,7 +208,7 @@ class Reservations:
                 return (-level.priority, 0)
         return (1, 0)
 
-    def _claim(self, slot: Slot) -> bool:
+    def _claim(self, slot: ReplySlot) -> bool:
         """Take a message that has come for the reservation; what came besides goes back."""
         claimed = False
         for subscription in self._subscriptions.values():
@@ -229,7 +229,7 @@ class Reservations:
         """A delivery that was given to this connection without a reservation: its job is not sent by itself."""
         self._take(delivery, None)
 
-    def _take(self, delivery: Delivery, slot: Slot | None) -> None:
+    def _take(self, delivery: Delivery, slot: ReplySlot | None) -> None:
         self._known[delivery.tag] = None
         self._due[delivery.tag] = slot
         self._reserved[id_of(delivery.message)] = delivery

@@ -14,7 +14,7 @@ from typing import Any, Final
 from qmq.gateways.beanstalk.jobs import (
     QUEUE,
     URGENT_PRIORITY,
-    State,
+    JobState,
     buried_queue_of,
     delay_seconds_of,
     is_buried,
@@ -25,11 +25,11 @@ from qmq.gateways.beanstalk.jobs import (
     tube_of,
 )
 from qmq.server.admin.counts import queue_depth
-from qmq.server.beanstalk.jobs import Found, beanstalk_request
+from qmq.server.beanstalk.jobs import FoundJob, beanstalk_request
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext, names_of
 from qmq.server.checkpoint.queue_pager import FAR_US
 from qmq.server.peers.peer_json import decode_json
-from qmq.wire.beanstalk import Scalar, Verb
+from qmq.wire.beanstalk import BeanstalkVerb, Scalar
 
 LISTED_MAX: Final = 10_000
 """Tubes of one list, and queues of one sum."""
@@ -38,28 +38,28 @@ DELAYED_MAX: Final = 10_000
 """Delayed jobs of one tube that are counted in the store."""
 
 COMMANDS: Final = (
-    Verb.PUT,
-    Verb.PEEK,
-    Verb.PEEK_READY,
-    Verb.PEEK_DELAYED,
-    Verb.PEEK_BURIED,
-    Verb.RESERVE,
-    Verb.RESERVE_WITH_TIMEOUT,
-    Verb.DELETE,
-    Verb.RELEASE,
-    Verb.USE,
-    Verb.WATCH,
-    Verb.IGNORE,
-    Verb.BURY,
-    Verb.KICK,
-    Verb.TOUCH,
-    Verb.STATS,
-    Verb.STATS_JOB,
-    Verb.STATS_TUBE,
-    Verb.LIST_TUBES,
-    Verb.LIST_TUBE_USED,
-    Verb.LIST_TUBES_WATCHED,
-    Verb.PAUSE_TUBE,
+    BeanstalkVerb.PUT,
+    BeanstalkVerb.PEEK,
+    BeanstalkVerb.PEEK_READY,
+    BeanstalkVerb.PEEK_DELAYED,
+    BeanstalkVerb.PEEK_BURIED,
+    BeanstalkVerb.RESERVE,
+    BeanstalkVerb.RESERVE_WITH_TIMEOUT,
+    BeanstalkVerb.DELETE,
+    BeanstalkVerb.RELEASE,
+    BeanstalkVerb.USE,
+    BeanstalkVerb.WATCH,
+    BeanstalkVerb.IGNORE,
+    BeanstalkVerb.BURY,
+    BeanstalkVerb.KICK,
+    BeanstalkVerb.TOUCH,
+    BeanstalkVerb.STATS,
+    BeanstalkVerb.STATS_JOB,
+    BeanstalkVerb.STATS_TUBE,
+    BeanstalkVerb.LIST_TUBES,
+    BeanstalkVerb.LIST_TUBE_USED,
+    BeanstalkVerb.LIST_TUBES_WATCHED,
+    BeanstalkVerb.PAUSE_TUBE,
 )
 """Those that `stats` counts, in its order."""
 
@@ -68,10 +68,10 @@ COUNTED: Final = ("urgent", "ready", "reserved", "delayed", "buried")
 Facts = dict[str, Any]
 
 
-def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: Found) -> dict[str, Scalar]:
+def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: FoundJob) -> dict[str, Scalar]:
     """`stats-job`."""
     message = found.message
-    counts = part.counts_of(message, is_reserved=found.state is State.RESERVED)
+    counts = part.counts_of(message, is_reserved=found.state is JobState.RESERVED)
     return {
         "id": job,
         "tube": found.tube,

@@ -1,6 +1,6 @@
 """The beanstalkd protocol: text lines, and job bodies behind a line with their size (beanstalkd's protocol.txt)."""
 
-from qmq.wire.beanstalk.commands import Command, Verb, Wrong, parse_line
+from qmq.wire.beanstalk.commands import BeanstalkCommand, BeanstalkVerb, WrongCommand, parse_line
 from qmq.wire.beanstalk.reader import BeanstalkReader
 from qmq.wire.beanstalk.replies import (
     BAD_FORMAT,
@@ -35,7 +35,7 @@ __all__ = [
     "BAD_FORMAT",
     "BURIED",
     "BeanstalkReader",
-    "Command",
+    "BeanstalkCommand",
     "DEADLINE_SOON",
     "DELETED",
     "DRAINING",
@@ -52,8 +52,8 @@ __all__ = [
     "TIMED_OUT",
     "TOUCHED",
     "UNKNOWN_COMMAND",
-    "Verb",
-    "Wrong",
+    "BeanstalkVerb",
+    "WrongCommand",
     "found",
     "inserted",
     "kicked",

@@ -18,7 +18,7 @@ ID_MAX: Final = (1 << 64) - 1
 TUBE_BYTES_MAX: Final = 200
 
 
-class Verb(StrEnum):
+class BeanstalkVerb(StrEnum):
     """What a client can ask for."""
 
     PUT = "put"
@@ -48,16 +48,16 @@ class Verb(StrEnum):
     PAUSE_TUBE = "pause-tube"
 
 
-class Command(NamedTuple):
+class BeanstalkCommand(NamedTuple):
     """One complete command. `numbers` in the order of the line; `tube` and `body` where the verb has them."""
 
-    verb: Verb
+    verb: BeanstalkVerb
     numbers: tuple[int, ...] = ()
     tube: str = ""
     body: bytes = b""
 
 
-class Wrong(NamedTuple):
+class WrongCommand(NamedTuple):
     """What stands in place of a command that is none: the reply, and whether nothing more is read."""
 
     reply: bytes
@@ -72,65 +72,72 @@ _NUMBERS: Final = {count: re.compile(rb" *([0-9]+)" + rb" +([0-9]+)" * (count - 
 
 # How many numbers follow; the first of those in `_OF_JOBS` is a job id.
 _COUNTS: Final = {
-    Verb.PUT: 4,
-    Verb.PEEK: 1,
-    Verb.RESERVE_JOB: 1,
-    Verb.DELETE: 1,
-    Verb.RELEASE: 3,
-    Verb.BURY: 2,
-    Verb.KICK_JOB: 1,
-    Verb.TOUCH: 1,
-    Verb.STATS_JOB: 1,
+    BeanstalkVerb.PUT: 4,
+    BeanstalkVerb.PEEK: 1,
+    BeanstalkVerb.RESERVE_JOB: 1,
+    BeanstalkVerb.DELETE: 1,
+    BeanstalkVerb.RELEASE: 3,
+    BeanstalkVerb.BURY: 2,
+    BeanstalkVerb.KICK_JOB: 1,
+    BeanstalkVerb.TOUCH: 1,
+    BeanstalkVerb.STATS_JOB: 1,
 }
-_OF_JOBS: Final = frozenset(_COUNTS) - {Verb.PUT}
-_WITH_NUMBER: Final = frozenset({Verb.KICK, Verb.RESERVE_WITH_TIMEOUT})
-_WITH_TUBE: Final = frozenset({Verb.STATS_TUBE, Verb.USE, Verb.WATCH, Verb.IGNORE})
+_OF_JOBS: Final = frozenset(_COUNTS) - {BeanstalkVerb.PUT}
+_WITH_NUMBER: Final = frozenset({BeanstalkVerb.KICK, BeanstalkVerb.RESERVE_WITH_TIMEOUT})
+_WITH_TUBE: Final = frozenset({BeanstalkVerb.STATS_TUBE, BeanstalkVerb.USE, BeanstalkVerb.WATCH, BeanstalkVerb.IGNORE})
 
 # In this order: the first that the line begins with is meant.
 _BEGINNINGS: Final = tuple(
-    [(verb, verb.encode() + (b" " if verb in {*_COUNTS, *_WITH_NUMBER, *_WITH_TUBE} else b"")) for verb in Verb]
+    [
+        (verb, verb.encode() + (b" " if verb in {*_COUNTS, *_WITH_NUMBER, *_WITH_TUBE} else b""))
+        for verb in BeanstalkVerb
+    ]
 )
 _BY_WORD: Final = {verb.encode(): (verb, beginning) for verb, beginning in _BEGINNINGS}
 
 
-def parse_line(line: bytes) -> Command | Wrong:
+def parse_line(line: bytes) -> BeanstalkCommand | WrongCommand:
     """The command in a line without its CR LF. That of `put` still lacks its body, whose size is its last number."""
     if b"\0" in line:
-        return Wrong(BAD_FORMAT)
+        return WrongCommand(BAD_FORMAT)
     word = line.partition(b" ")[0]
     known = _BY_WORD.get(word)
     if known is None or not line.startswith(known[1]):
         known = next((one for one in _BEGINNINGS if line.startswith(one[1])), None)
     if known is None:
-        return Wrong(UNKNOWN_COMMAND)
+        return WrongCommand(UNKNOWN_COMMAND)
     verb, beginning = known
-    if verb is Verb.QUIT:
-        return Command(verb)
-    rest = line[len(beginning) :]
+    if verb is BeanstalkVerb.QUIT:
+        return BeanstalkCommand(verb)
+    arguments = line[len(beginning) :]
     count = _COUNTS.get(verb)
     if count is not None:
-        found = _NUMBERS[count].match(rest)
-        return Wrong(BAD_FORMAT) if found is None else _with_numbers(verb, found.groups())
+        found = _NUMBERS[count].match(arguments)
+        return WrongCommand(BAD_FORMAT) if found is None else _with_numbers(verb, found.groups())
     if verb in _WITH_NUMBER:
-        lenient = _LENIENT.match(rest)
-        number = NUMBER_MAX + 1 if lenient is None else int(lenient[1])
-        if number > NUMBER_MAX or (number < 0 and verb is Verb.KICK):
-            return Wrong(BAD_FORMAT)
-        return Command(verb, (number,)) if number >= 0 else Command(Verb.RESERVE)
+        lenient = _LENIENT.match(arguments)
+        if lenient is not None:
+            number = int(lenient[1])
+        else:
+            # To beanstalkd any other time is none.
+            number = -1 if verb is BeanstalkVerb.KICK else 0
+        if number > NUMBER_MAX or (number < 0 and verb is BeanstalkVerb.KICK):
+            return WrongCommand(BAD_FORMAT)
+        return BeanstalkCommand(verb, (number,)) if number >= 0 else BeanstalkCommand(BeanstalkVerb.RESERVE)
     if verb in _WITH_TUBE:
-        named = _TUBE.match(rest)
-        return Wrong(BAD_FORMAT) if named is None else Command(verb, (), named[1].decode())
-    if verb is Verb.PAUSE_TUBE:
-        paused = _PAUSE.match(rest)
+        named = _TUBE.match(arguments)
+        return WrongCommand(BAD_FORMAT) if named is None else BeanstalkCommand(verb, (), named[1].decode())
+    if verb is BeanstalkVerb.PAUSE_TUBE:
+        paused = _PAUSE.match(arguments)
         if paused is None or int(paused[2]) > NUMBER_MAX:
-            return Wrong(BAD_FORMAT)
-        return Command(verb, (int(paused[2]),), paused[1].decode())
-    return Wrong(BAD_FORMAT) if rest else Command(verb)
+            return WrongCommand(BAD_FORMAT)
+        return BeanstalkCommand(verb, (int(paused[2]),), paused[1].decode())
+    return WrongCommand(BAD_FORMAT) if arguments else BeanstalkCommand(verb)
 
 
-def _with_numbers(verb: Verb, texts: tuple[bytes, ...]) -> Command | Wrong:
+def _with_numbers(verb: BeanstalkVerb, texts: tuple[bytes, ...]) -> BeanstalkCommand | WrongCommand:
     numbers = tuple([int(text) for text in texts])
     for index, number in enumerate(numbers):
         if number > (ID_MAX if index == 0 and verb in _OF_JOBS else NUMBER_MAX):
-            return Wrong(BAD_FORMAT)
-    return Command(verb, numbers)
+            return WrongCommand(BAD_FORMAT)
+    return BeanstalkCommand(verb, numbers)

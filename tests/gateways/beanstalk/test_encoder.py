@@ -10,7 +10,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Origin
 from qmq.errors import Refused
-from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, Replies, refusal_reply
+from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
 from qmq.gateways.beanstalk.jobs import id_of
 from qmq.wire.beanstalk import DELETED, DRAINING, INTERNAL_ERROR, JOB_TOO_BIG, NOT_FOUND, OUT_OF_MEMORY
 
@@ -19,9 +19,9 @@ def message(sequence: int = 1) -> Message:
     return Message(Envelope("/queue/t", DestinationKind.QUEUE, b"", True), b"job", Origin("a", 1), sequence, 0)
 
 
-def rig() -> tuple[list[bytes], Replies, BeanstalkEncoder]:
+def rig() -> tuple[list[bytes], OrderedReplies, BeanstalkEncoder]:
     sent: list[bytes] = []
-    replies = Replies(sent.append)
+    replies = OrderedReplies(sent.append)
     return sent, replies, BeanstalkEncoder(replies, bool)
 
 
@@ -118,7 +118,7 @@ def test_each_refusal_has_a_word_of_the_protocol(code: str, reply: bytes) -> Non
 
 def test_deliveries_are_passed_on_and_nothing_is_written() -> None:
     given: list[object] = []
-    encoder = BeanstalkEncoder(Replies(bool), given.append)
+    encoder = BeanstalkEncoder(OrderedReplies(bool), given.append)
     subscription = Subscription(1, "t", "/queue/t", Ack.CLIENT_INDIVIDUAL, 1, b"")
     deliveries = [Delivery(1, subscription, message(1)), Delivery(2, subscription, message(2))]
 

@@ -8,7 +8,7 @@ from qmq.dots import Dot, Origin
 from qmq.gateways.beanstalk.jobs import (
     PRIORITY_TOPS,
     SECONDS_MAX,
-    Counts,
+    JobCounts,
     buried_queue_of,
     counts_of,
     delay_seconds_of,
@@ -122,7 +122,7 @@ def test_times_are_cut_to_a_hundred_years_and_a_second_at_least() -> None:
 def test_the_next_message_of_a_job_has_its_id_its_age_and_what_its_sender_said() -> None:
     headers = {**put_head("t", 100, 9, 60).headers, "kind": "letter", "content-type": "text/plain", "dedup-id": "x"}
     first = message(Head("SEND", headers, Version.V12))
-    counts = Counts(1, 2, 3, 4, 5)
+    counts = JobCounts(1, 2, 3, 4, 5)
 
     second = message(next_head(first, buried_queue_of("t"), 7, 0, counts), sequence=99, at_us=2 * PUT_US)
     third = message(next_head(second, queue_of("t"), 8, 3, counts), sequence=100, at_us=3 * PUT_US)
@@ -141,7 +141,7 @@ def test_a_job_expires_when_it_would_have_expired() -> None:
     head = Head("SEND", {"destination": "/queue/t", "ttl": "60000"}, Version.V12)
     first = message(head)
 
-    second = message(next_head(first, queue_of("t"), 1, 0, Counts()), at_us=2 * PUT_US)
+    second = message(next_head(first, queue_of("t"), 1, 0, JobCounts()), at_us=2 * PUT_US)
 
     for one in (first, second):
         assert one.envelope.terms is not None
@@ -152,7 +152,7 @@ def test_a_job_that_is_kicked_early_keeps_its_id() -> None:
     first = message(put_head("t", 1, 100, 60))
 
     assert kick_lines(first) == b"beanstalk-id:%d\nbeanstalk-put-at:%d\n" % (id_of(first), PUT_US)
-    assert kick_lines(message(next_head(first, queue_of("t"), 1, 5, Counts()))) == b""
+    assert kick_lines(message(next_head(first, queue_of("t"), 1, 5, JobCounts()))) == b""
 
 
 @pytest.mark.parametrize("text", ["", "x", "1 2 3", "1 2 3 4 -5", "1 2 3 4 ٣"])
@@ -160,7 +160,7 @@ def test_headers_that_a_stomp_client_made_up_mean_nothing(text: str) -> None:
     names = ("beanstalk-counts", "beanstalk-priority", "beanstalk-delay", "beanstalk-put-at", "beanstalk-id")
     one = message(Head("SEND", {"destination": "/queue/t", **dict.fromkeys(names, text)}, Version.V12))
 
-    assert (counts_of(one.envelope), job_priority(one), delay_seconds_of(one)) == (Counts(), 1024, 0)
+    assert (counts_of(one.envelope), job_priority(one), delay_seconds_of(one)) == (JobCounts(), 1024, 0)
     assert (put_at_us(one), id_of(one)) == (PUT_US, id_of_dot(one.dot))
 
 

@@ -9,10 +9,10 @@ from qmq.wire.beanstalk import (
     EXPECTED_CRLF,
     JOB_TOO_BIG,
     UNKNOWN_COMMAND,
+    BeanstalkCommand,
     BeanstalkReader,
-    Command,
-    Verb,
-    Wrong,
+    BeanstalkVerb,
+    WrongCommand,
     yaml_list,
     yaml_map,
 )
@@ -22,7 +22,7 @@ JOB_BYTES_MAX = 100
 FUZZED_FRAMES = 3_000
 
 
-def read(data: bytes, job_bytes_max: int = JOB_BYTES_MAX) -> list[Command | Wrong]:
+def read(data: bytes, job_bytes_max: int = JOB_BYTES_MAX) -> list[BeanstalkCommand | WrongCommand]:
     return BeanstalkReader(job_bytes_max).receive(data)
 
 
@@ -31,15 +31,18 @@ def test_a_body_may_contain_anything() -> None:
 
     found = read(b"put 1 0 60 %d\r\n%b\r\nreserve\r\n" % (len(body), body))
 
-    assert found == [Command(Verb.PUT, (1, 0, 60, len(body)), "", body), Command(Verb.RESERVE)]
+    assert found == [
+        BeanstalkCommand(BeanstalkVerb.PUT, (1, 0, 60, len(body)), "", body),
+        BeanstalkCommand(BeanstalkVerb.RESERVE),
+    ]
 
 
 def test_the_longest_line_is_read_and_a_longer_one_is_discarded() -> None:
     fits = b"x" * (LINE_BYTES_MAX - 2) + b"\r\n"
     longer = b"x" * (LINE_BYTES_MAX - 1) + b"\r\n"
 
-    assert read(fits + b"reserve\r\n") == [Wrong(UNKNOWN_COMMAND), Command(Verb.RESERVE)]
-    assert read(longer + b"reserve\r\n") == [Wrong(BAD_FORMAT), Command(Verb.RESERVE)]
+    assert read(fits + b"reserve\r\n") == [WrongCommand(UNKNOWN_COMMAND), BeanstalkCommand(BeanstalkVerb.RESERVE)]
+    assert read(longer + b"reserve\r\n") == [WrongCommand(BAD_FORMAT), BeanstalkCommand(BeanstalkVerb.RESERVE)]
 
 
 def test_a_line_without_end_is_not_held() -> None:
@@ -50,7 +53,7 @@ def test_a_line_without_end_is_not_held() -> None:
         assert reader.unfinished_bytes <= LINE_BYTES_MAX
 
     assert reader.receive(b"\r") == []
-    assert reader.receive(b"\nreserve\r\n") == [Wrong(BAD_FORMAT), Command(Verb.RESERVE)]
+    assert reader.receive(b"\nreserve\r\n") == [WrongCommand(BAD_FORMAT), BeanstalkCommand(BeanstalkVerb.RESERVE)]
 
 
 def test_a_job_that_is_too_big_is_discarded_without_being_held() -> None:
@@ -62,29 +65,32 @@ def test_a_job_that_is_too_big_is_discarded_without_being_held() -> None:
         assert reader.receive(b"a" * 1000) == []
         assert reader.unfinished_bytes == 0
 
-    assert reader.receive(b"\r\nreserve\r\n") == [Wrong(JOB_TOO_BIG), Command(Verb.RESERVE)]
+    assert reader.receive(b"\r\nreserve\r\n") == [WrongCommand(JOB_TOO_BIG), BeanstalkCommand(BeanstalkVerb.RESERVE)]
 
 
 def test_a_job_of_the_largest_size_is_read() -> None:
     found = read(b"put 1 0 60 100\r\n" + b"a" * 100 + b"\r\nput 1 0 60 101\r\n" + b"a" * 101 + b"\r\n")
 
-    assert [one.body if isinstance(one, Command) else one.reply for one in found] == [b"a" * 100, JOB_TOO_BIG]
+    assert [one.body if isinstance(one, BeanstalkCommand) else one.reply for one in found] == [b"a" * 100, JOB_TOO_BIG]
 
 
 def test_nothing_is_read_behind_a_job_that_is_far_too_big() -> None:
     found = read(b"put 1 0 60 %d\r\nreserve\r\n" % (DISCARDED_BYTES_MAX + 1))
 
-    assert found == [Wrong(JOB_TOO_BIG, is_last=True)]
+    assert found == [WrongCommand(JOB_TOO_BIG, is_last=True)]
 
 
 def test_a_body_must_be_followed_by_crlf() -> None:
-    assert read(b"put 1 0 60 2\r\nabcdreserve\r\n") == [Wrong(EXPECTED_CRLF), Command(Verb.RESERVE)]
+    assert read(b"put 1 0 60 2\r\nabcdreserve\r\n") == [
+        WrongCommand(EXPECTED_CRLF),
+        BeanstalkCommand(BeanstalkVerb.RESERVE),
+    ]
 
 
 def test_nothing_is_read_behind_quit() -> None:
     reader = BeanstalkReader(JOB_BYTES_MAX)
 
-    assert reader.receive(b"quit\r\nreserve\r\n") == [Command(Verb.QUIT)]
+    assert reader.receive(b"quit\r\nreserve\r\n") == [BeanstalkCommand(BeanstalkVerb.QUIT)]
     assert reader.receive(b"reserve\r\n") == []
     assert reader.unfinished_bytes == 0
 
@@ -111,7 +117,7 @@ def _frame(rng: random.Random) -> bytes:
         end = rng.choice([b"\r\n", b"\r\n", b"\r\n", b"\r\r", b"xx"])
         return b"put %d 0 60 %d\r\n%b%b" % (number, size, body[:size], end)
     if kind < 8:
-        verb = rng.choice(list(Verb)).value.encode()
+        verb = rng.choice(list(BeanstalkVerb)).value.encode()
         rest = rng.choice([b"", b" ", b" a", b" %d" % number, b" %d 1" % number, b" %d 1 2" % number, b" a 1"])
         # What follows a `quit` is not read.
         return b"" if verb == b"quit" else verb + rest + b"\r\n"
@@ -128,7 +134,7 @@ def test_it_does_not_matter_how_the_bytes_are_cut(seed: int) -> None:
 
     for sizes in ((1,), (1, 2, 3, 5), (223, 224, 225), (1, 4096)):
         reader = BeanstalkReader(JOB_BYTES_MAX)
-        found: list[Command | Wrong] = []
+        found: list[BeanstalkCommand | WrongCommand] = []
         at = 0
         while at < len(data):
             size = rng.choice(sizes)
