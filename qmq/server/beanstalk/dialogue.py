@@ -131,8 +131,8 @@ class BeanstalkDialogue:
         self._reservations.wake()
 
     def _put(self, data: bytes) -> None:
+        """Who puts it sends it: a delivery at its end, `respond` before it waits and at its end."""
         self._session.outbox.put_answer(data)
-        self._session.outbox.flush()
         self._sent.wake()
 
     # The beginning
@@ -208,17 +208,20 @@ class BeanstalkDialogue:
             await self._obey(command)
         if not self._is_over:
             await self._decisions.flush()
+            self._session.outbox.flush()
 
     async def _room(self) -> None:
         """Wait while the client has too many replies to come, or does not read those that have."""
         session = self._session
         while self._replies.count >= REPLIES_MAX and not self._is_over:
             await self._decisions.flush()
+            session.outbox.flush()
             self._sent.clear()
             if self._replies.count >= REPLIES_MAX:
                 await self._sent.wait()
         if not self._is_over and session.outbox.size > self._context.limits.outbox_bytes_max // 4:
             await self._decisions.flush()
+            session.outbox.flush()
             session.waits_for_slot = True
             await session.outbox.drained()
             session.waits_for_slot = False
@@ -235,6 +238,8 @@ class BeanstalkDialogue:
         if self._is_over:
             return
         slot = self._replies.slot()
+        if command.verb not in RESERVING:
+            self._session.outbox.flush()
         try:
             await HANDLERS[command.verb](self, command, slot)
         except Refused as refused:
@@ -354,6 +359,9 @@ class BeanstalkDialogue:
     async def _reserve(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         self.is_worker = True
         seconds = float(command.numbers[0]) if command.numbers else None
+        if await self._reservations.take_ready(list(self.watched), slot):
+            return
+        self._session.outbox.flush()
         await self._reservations.reserve(list(self.watched), slot, seconds, self._session.until_left)
 
     async def _reserve_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
@@ -514,6 +522,8 @@ class BeanstalkDialogue:
         self._is_open = False
         del self._session
 
+
+RESERVING: Final = frozenset({BeanstalkVerb.RESERVE, BeanstalkVerb.RESERVE_WITH_TIMEOUT})
 
 PEEKED: Final = {
     BeanstalkVerb.PEEK_READY: JobState.READY,

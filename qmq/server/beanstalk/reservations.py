@@ -15,6 +15,7 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
+from qmq.errors import Refused
 from qmq.gateways.beanstalk.encoder import ReplySlot
 from qmq.gateways.beanstalk.jobs import TTR_SECONDS_DEFAULT, id_of, queue_of
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext
@@ -103,6 +104,28 @@ class Reservations:
 
     # Reserving
 
+    async def take_ready(self, tubes: list[str], slot: ReplySlot) -> bool:
+        """Fill `slot` with the next job of the tubes if one is ready here. Else `reserve` must follow at once.
+
+        Raises Refused for a tube that may not be watched.
+        """
+        self._clean()
+        # From the first grant on: a message may come while the next tube is subscribed to.
+        self._waiting = slot
+        try:
+            is_done = await self._try(tubes, slot)
+        except Refused:
+            self._end_waiting()
+            raise
+        if is_done:
+            self._end_waiting()
+        return is_done
+
+    def _end_waiting(self) -> None:
+        """The reservation gets nothing more."""
+        self._waiting = None
+        self._withdraw()
+
     async def reserve(
         self,
         tubes: list[str],
@@ -110,15 +133,12 @@ class Reservations:
         seconds: float | None,
         until_left: Callable[[], Awaitable[None]],
     ) -> None:
-        """Fill `slot` with the next job of the tubes; wait for one at most so long, None for ever.
+        """Fill `slot` with the next job of the tubes when it comes, at most after so long, None for ever.
 
-        Returns when the job is decided, or there is none. Raises Refused for a tube that may not be watched.
+        Call `take_ready` before. Returns when the job is decided, or there is none.
         """
-        self._clean()
-        if await self._try(tubes, slot):
-            return
         deadline = trio.current_time() + (1e9 if seconds is None else seconds or self._grace(tubes))
-        self._waiting = slot
+        assert self._waiting is slot, "take_ready comes first"
         try:
             async with trio.open_nursery() as nursery:
                 if seconds != 0:
@@ -126,8 +146,7 @@ class Reservations:
                 await self._wait(tubes, slot, deadline)
                 nursery.cancel_scope.cancel()
         finally:
-            self._waiting = None
-            self._withdraw()
+            self._end_waiting()
 
     def wake(self) -> None:
         """A pause has begun or ended, or the connection ends."""
@@ -167,7 +186,7 @@ class Reservations:
                 return
 
     async def _try(self, tubes: list[str], slot: ReplySlot) -> bool:
-        """Grant a message to each tube, the most urgent first, until one has it."""
+        """Grant a message to each tube, the most urgent first, until one has it: then the reservation is done."""
         for tube in sorted(tubes, key=self._urgency) if len(tubes) > 1 else tubes:
             subscription = await self.subscription(tube)
             if self._part.paused_until(tube):
@@ -176,7 +195,7 @@ class Reservations:
                 out = Outcome(self._session, self._context.environment.now_us())
                 self._context.broker.queues.grant(subscription, out)
                 self._context.submit(out)
-            if self._claim(slot):
+            if self._claim(slot) or slot.data is not None:
                 return True
         return False
 
@@ -221,8 +240,7 @@ class Reservations:
             else:
                 self._give_back(last)
         if claimed:
-            self._waiting = None
-            self._withdraw()
+            self._end_waiting()
         return claimed
 
     def take_for(self, delivery: Delivery) -> None:
