@@ -42,6 +42,7 @@ from .load import load as load
 from .load import load_node as load_node
 from .load import load_peers as load_peers
 from .node import DEFAULT_HTTP as DEFAULT_HTTP
+from .node import BeanstalkListenerSettings as BeanstalkListenerSettings
 from .node import HttpListenerSettings as HttpListenerSettings
 from .node import ListenerSettings as ListenerSettings
 from .node import MeshSettings as MeshSettings

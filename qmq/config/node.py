@@ -30,6 +30,8 @@ from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Secti
 from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
+LISTENERS = ("stomp", "http", "amqp", "beanstalk")
+"""Sections of listeners in a node file."""
 DEFAULT_HTTP = Address("127.0.0.1", 61680)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SYNC_INTERVAL_MS_MAX = 60_000
@@ -117,6 +119,15 @@ class HttpListenerSettings(ListenerSettings):
             if not re.fullmatch(r"https?://[^/?#@\s]+", origin):
                 raise ValueError(f"must have origins as https://HOST[:PORT], not {origin!r}")
         return origins
+
+
+class BeanstalkListenerSettings(ListenerSettings):
+    """One `[[beanstalk]]`: an address for beanstalkd clients, which do not log in."""
+
+    user: str | None = None
+    """As which user they act. None: as anybody, which only a node without users allows."""
+    job_bytes_max: Size = 65_535
+    """Of the body of a job; `limits.body_bytes_max` counts, too."""
 
 
 def _read_sync(value: object) -> object:
@@ -254,6 +265,7 @@ class NodeSettings(Section):
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
     http: tuple[HttpListenerSettings, ...] = ()
     amqp: tuple[ListenerSettings, ...] = ()
+    beanstalk: tuple[BeanstalkListenerSettings, ...] = ()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     authentication: tuple[AuthenticationSettings, ...] = ()
@@ -286,28 +298,25 @@ class NodeSettings(Section):
         _check_addresses(listeners)
         return listeners
 
-    @field_validator("http")
-    @classmethod
-    def _web_listeners_differ(
-        cls, listeners: tuple[HttpListenerSettings, ...], info: ValidationInfo
-    ) -> tuple[HttpListenerSettings, ...]:
-        _check_addresses((*_listeners(info), *listeners))
-        return listeners
-
     @field_validator("amqp")
     @classmethod
-    def _amqp_listeners_differ(
+    def _amqp_is_installed(cls, listeners: tuple[ListenerSettings, ...]) -> tuple[ListenerSettings, ...]:
+        if listeners and not has_amqp():
+            raise ValueError("needs the package pamqp: pip install 'qmq[amqp]'")
+        return listeners
+
+    @field_validator("http", "amqp", "beanstalk")
+    @classmethod
+    def _addresses_differ(
         cls, listeners: tuple[ListenerSettings, ...], info: ValidationInfo
     ) -> tuple[ListenerSettings, ...]:
         _check_addresses((*_listeners(info), *listeners))
-        if listeners and not has_amqp():
-            raise ValueError("needs the package pamqp: pip install 'qmq[amqp]'")
         return listeners
 
     @property
     def listeners(self) -> tuple[ListenerSettings, ...]:
         """Those of all protocols."""
-        return (*self.stomp, *self.http, *self.amqp)
+        return (*self.stomp, *self.http, *self.amqp, *self.beanstalk)
 
     @field_validator("destinations")
     @classmethod
@@ -416,7 +425,8 @@ def _check_addresses(listeners: tuple[ListenerSettings, ...]) -> None:
 
 
 def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
-    return (*info.data.get("stomp", ()), *info.data.get("http", ()), *info.data.get("amqp", ()))
+    """Those of the fields before the one that is checked."""
+    return tuple(one for key in LISTENERS if key != info.field_name for one in info.data.get(key, ()))
 
 
 def has_amqp() -> bool:
