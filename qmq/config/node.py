@@ -378,7 +378,8 @@ class NodeSettings(Section):
             raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
         if users or asks_others(authentication):
             return users
-        closed = [one.address for one in _listeners(info) if not one.serves_anonymous(has_users=False)]
+        with_login = [one for one in _listeners(info) if not isinstance(one, BeanstalkListenerSettings)]
+        closed = [one.address for one in with_login if not one.serves_anonymous(has_users=False)]
         if closed:
             raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")
         return users
