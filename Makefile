@@ -68,7 +68,7 @@ $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments here. Install its venv package (Debian, Ubuntu: apt install python3-venv) and try again." >&2; exit 1; }
 	@echo "making $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro]'
 	@touch $@
 
 .PHONY: mesh
@@ -106,7 +106,7 @@ cluster-test: venv ## Real processes on loopback with stock clients, kills and n
 
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,spark]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,spark]'
 	@touch $@
 
 .PHONY: spark-test
@@ -117,7 +117,7 @@ spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Ja
 # Chromium is a package of the system; what its pages load is in build/browser.
 $(VENV)/.browser: $(VENV)/.installed tests/browser/package-lock.json
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,browser]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,browser]'
 	@mkdir -p build/browser && cp tests/browser/package*.json build/browser
 	@npm ci --prefix build/browser --silent --ignore-scripts --omit=optional || echo "npm has not brought the STOMP clients of browsers: their tests are skipped."
 	@touch $@
@@ -167,7 +167,7 @@ profile: venv ## Where a node's time goes under one workload of qmq bench (WORKL
 
 $(VENV)/.docs: $(VENV)/.installed
 	@echo "adding Sphinx to $(VENV) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,docs]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,docs]'
 	@touch $@
 
 .PHONY: docs

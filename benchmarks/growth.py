@@ -95,7 +95,7 @@ class Node:
                 self.bytes_sent += len(encode_run(_prefix(subscriber, run.messages[0].envelope.destination), tails))
         for ready in (out.deliveries_now, out.deliveries_after):
             for subscription, deliveries in ready.items():
-                for delivery in self.broker.queues.told(deliveries, NOW_US):
+                for delivery in self.broker.queues.start_ack_timeouts(deliveries, NOW_US):
                     delivery.sent = True
                 self.bytes_sent += len(encode_deliveries(subscription, deliveries, Version.V12))
                 client = self.by_session[subscription.session]

@@ -15,7 +15,7 @@ moves.
 The **holder** of a name is the node that uses it, with a stamp of the same kind. The greatest holder has the name. So a
 name is never shared silently, and two nodes that did not know of each other agree afterwards.
 
-Surprising: `told` and `credit` are only hints, for `redelivered:true`. The last writer wins.
+Surprising: `delivered_up_to` and `credit` are only hints, for `redelivered:true`. The last writer wins.
 """
 
 import heapq
@@ -73,11 +73,11 @@ class Move:
     """What one record adds. `start` is set only in a snapshot (see `Cursor.picture`).
 
     `deleted_us`: the last deletion that the writer knows. `credit`: attached from here on, with that much in flight.
-    `told`: detached, and this much was delivered. Records between those two have neither. `holder`: attached from here
-    on, and by which node.
+    `delivered_up_to`: detached, and this much was delivered. Records between those two have neither. `holder`:
+    attached from here on, and by which node.
     """
 
-    __slots__ = ("created_us", "credit", "deleted_us", "done", "holder", "name", "start", "told")
+    __slots__ = ("created_us", "credit", "deleted_us", "done", "holder", "name", "start", "delivered_up_to")
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Move:
         start: Vector | None = None,
         done: dict[Origin, list[Range]] | None = None,
         credit: int = 0,
-        told: Vector | None = None,
+        delivered_up_to: Vector | None = None,
         holder: Holder | None = None,
     ) -> None:
         self.holder = holder
@@ -98,13 +98,13 @@ class Move:
         self.start = start
         self.done = {} if done is None else done
         self.credit = credit
-        self.told = told
+        self.delivered_up_to = delivered_up_to
 
 
 class Cursor:
     """What is known of one name. `created_us` is 0 while there is no subscription, only its deletion."""
 
-    __slots__ = ("created_us", "credit", "deleted_us", "done", "holder", "name", "start", "told")
+    __slots__ = ("created_us", "credit", "deleted_us", "done", "holder", "name", "start", "delivered_up_to")
 
     def __init__(self, name: Name) -> None:
         self.name = name
@@ -115,7 +115,7 @@ class Cursor:
         self.done: dict[Origin, list[Range]] = {}
         self.credit = 0
         """Above 0: attached, or its node died; so many messages of each origin may have been delivered."""
-        self.told: Vector = {}
+        self.delivered_up_to: Vector = {}
         """With `credit` 0: per origin the last sequence that was ever delivered, where that is beyond `done`."""
         self.holder: Holder | None = None
         """The greatest holder; None before the first. It may be detached."""
@@ -137,11 +137,11 @@ class Cursor:
             known = self.done.setdefault(origin, [])
             for after, through in ranges:
                 add_range(known, after, through)
-        if move.told is not None:
-            self.told = dict(move.told)
+        if move.delivered_up_to is not None:
+            self.delivered_up_to = dict(move.delivered_up_to)
             self.credit = 0
         elif move.credit:
-            self.told = {}
+            self.delivered_up_to = {}
             self.credit = move.credit
         if move.holder is not None and (self.holder is None or move.holder > self.holder):
             self.holder = move.holder
@@ -151,12 +151,12 @@ class Cursor:
         self.created_us = self.credit = 0
         self.start = self.holder = None
         self.done = {}
-        self.told = {}
+        self.delivered_up_to = {}
 
     def forget_origins(self, forgotten: Collection[Origin]) -> bool:
         """Remove these origins, of which no member has a message. True when any of them was known."""
         found = False
-        for known in (self.done, self.told, self.start or {}):
+        for known in (self.done, self.delivered_up_to, self.start or {}):
             for origin in [origin for origin in known if origin in forgotten]:
                 del known[origin]
                 found = True
@@ -170,7 +170,7 @@ class Cursor:
         copied.start = None if self.start is None else dict(self.start)
         copied.done = {origin: list(ranges) for origin, ranges in self.done.items()}
         copied.credit = self.credit
-        copied.told = dict(self.told)
+        copied.delivered_up_to = dict(self.delivered_up_to)
         copied.holder = self.holder
         return copied
 

@@ -213,13 +213,13 @@ class Membership:
                     reported.setdefault(retirement.node, {})[peer] = retirement
         return reported
 
-    def agree(self, gone: Collection[str]) -> bool:
-        """Agree with the reports of peers on the nodes in `gone`, and no others; whether that changes the standing."""
+    def agree(self, absent: Collection[str]) -> bool:
+        """Agree with the reports of peers on the `absent` nodes, and no others; whether that changes the standing."""
         before = self._agreed.keys()
         self._agreed = {
             node: min(votes.values(), key=lambda retirement: retirement.adopter)
             for node, votes in self.retirements_reported().items()
-            if node in gone and node != self.node and node not in self.retired
+            if node in absent and node != self.node and node not in self.retired
         }
         return self._agreed.keys() != before
 

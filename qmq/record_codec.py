@@ -267,7 +267,7 @@ class Replay:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._envelopes: dict[tuple[str, bytes], Envelope] = {}
-        self.on_term: Callable[[TermNote], None] = _nobody_asks
+        self.on_term: Callable[[TermNote], None] = _ignore_term
         """Told of every TERM that comes in, and of votes of this node's earlier lives."""
         self.on_seal: Callable[[str, list[Seal]], None] = _is_collected_by_none
         """Told of every SEAL that comes in, and of whose node."""
@@ -337,7 +337,7 @@ class Replay:
             elif record.kind == RecordKind.GONE and origin.node == self._broker.origin.node:
                 # Of an earlier life, which a peer brings back.
                 span = unpack_lost(record.body)
-                self._broker.durable_subscriptions.gone.add(span.origin, span.last)
+                self._broker.durable_subscriptions.lost_ranges.add(span.origin, span.last)
             elif is_term(record.kind, origin.node, self._broker.origin.node):
                 self.on_term(unpack_term(record.kind, record.body))
 
@@ -356,5 +356,5 @@ def _is_kept_by_none(change: Definition) -> None:
     """What becomes of definitions where none are kept."""
 
 
-def _nobody_asks(note: TermNote) -> None:
+def _ignore_term(note: TermNote) -> None:
     """What becomes of terms on a node whose messages nobody takes over."""

@@ -24,7 +24,7 @@ def cursor_of(*moves: Move) -> Cursor:
 
 def picture(cursor: Cursor) -> tuple[object, ...]:
     done = {origin: ranges for origin, ranges in cursor.done.items() if ranges}
-    return (cursor.created_us, cursor.deleted_us, cursor.start, done, cursor.credit, cursor.told)
+    return (cursor.created_us, cursor.deleted_us, cursor.start, done, cursor.credit, cursor.delivered_up_to)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30))))
@@ -101,8 +101,8 @@ def test_a_deletion_says_that_it_ended_something() -> None:
     [
         Move(NAME, 10, start={A: 4, B: 1 << 40}, done={A: [(4, 6), (8, 9)]}, credit=100),
         Move(NAME, 10, 5, done={B: [(1, 2)]}),
-        Move(NAME, 10, told={A: 7}),
-        Move(NAME, 10, start={}, told={}),
+        Move(NAME, 10, delivered_up_to={A: 7}),
+        Move(NAME, 10, start={}, delivered_up_to={}),
         Move(NAME, 0, 20),
     ],
 )

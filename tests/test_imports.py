@@ -30,7 +30,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "storage": {"errors", "dots", "cursors", "definitions", "deletions", "lost_ranges", "members"},
     "record_codec": {"errors", "dots", "cursors", "definitions", "deletions", "members", "broker", "storage"},
     "environment": {"errors", "dots"},
-    "gateways": {"errors", "dots", "cursors", "access", "wire", "broker"},
+    "gateways": {"errors", "dots", "cursors", "access", "wire", "broker", "routing_names"},
     "replication": {"errors", "dots", "cursors", "members", "environment", "wire", "broker", "storage", "record_codec"},
     "server": {
         "errors",
@@ -90,11 +90,13 @@ WITHIN_WIRE: Mapping[str, set[str]] = {
     "http": set(),
     "websocket": {"http"},
     "sockjs": {"http"},
+    "amqp": set(),
 }
 
 # Path in qmq/wire → packages from outside the standard library that it may import.
 LIBRARIES: Mapping[str, set[str]] = {
     "wire/http/": {"h11"},
+    "wire/amqp/": {"pamqp"},
 }
 
 # Files and packages in which trio may appear; everywhere else the code decides and somebody else runs it.

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,12 +18,16 @@ PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"
 # Retired word → the word of the glossary.
 RETIRED: Mapping[str, str] = {
     "adopting": "adoption",
+    "anew": "again",
+    "aside": "quarantined",
     "burial": "dead letter",
     "chance": "rng",
     "clerk": "pager",
     "desk": "context",
     "entangled": "foreign server",
     "errand": "load lock",
+    "fate": "state",
+    "gone": "lost, settled, or left",
     "hearer": "subscriber",
     "heedless": "no takeover support",
     "hub": "registry",
@@ -31,12 +35,17 @@ RETIRED: Mapping[str, str] = {
     "lack": "missing range",
     "lacks": "missing ranges",
     "lane": "partition",
+    "lanes": "partitions",
+    "life": "lifetime of a process or handle",
     "mend": "repair",
     "mender": "repairer",
     "mending": "repair",
+    "mistakes": "problems",
+    "nobody": "unknown user",
     "picking": "selective dispatch",
     "recalls": "retained delivery",
     "releasing": "quarantine restore",
+    "rest": "snapshot, or the name of what is left",
     "rests": "range snapshots",
     "retiring": "decommission",
     "roster": "consumers",
@@ -47,26 +56,15 @@ RETIRED: Mapping[str, str] = {
     "tells": "publishes",
     "timekeeper": "deadline timer",
     "toil": "cost",
+    "told": "delivered, or announced",
+    "twin": "copy",
+    "wants": "interest, or needs",
+    "who": "name",
     "world": "environment",
 }
 
-# Retired words that names still have, and how often at most. These numbers only shrink.
-REMAINING: Mapping[str, int] = {
-    "anew": 16,
-    "aside": 3,
-    "fate": 3,
-    "gone": 142,
-    "lanes": 3,
-    "life": 10,
-    "mistakes": 7,
-    "nobody": 6,
-    "rest": 78,
-    "tell": 15,
-    "told": 74,
-    "twin": 10,
-    "wants": 63,
-    "who": 6,
-}
+# Names of the storage format, whose words are not retired: a record, and a flag of a batch.
+ON_DISK = {"GONE", "REST"}
 
 # Words that no page uses for nodes and programs.
 NOT_IN_PROSE = ("told", "tells", "telling", "nobody", "somebody", "whoever", "anew", "clerk", "stretch", "mending")
@@ -100,15 +98,9 @@ def prose_of(text: str) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_name_has_a_retired_word(path: Path) -> None:
-    found = {name for name in names(ast.parse(TEXTS[path])) if RETIRED.keys() & set(parts(name))}
+    found = {name for name in names(ast.parse(TEXTS[path])) if RETIRED.keys() & set(parts(name))} - ON_DISK
 
     assert found == set(), "see RETIRED for the words of the glossary"
-
-
-def test_words_that_remain_become_fewer() -> None:
-    counts = Counter(word for text in TEXTS.values() for name in names(ast.parse(text)) for word in parts(name))
-
-    assert {word: counts[word] for word in REMAINING if counts[word] > REMAINING[word]} == {}
 
 
 def test_few_class_names_are_defined_twice() -> None:

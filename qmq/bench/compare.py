@@ -67,7 +67,7 @@ def compare(before: Facts, now: Facts) -> list[FigureDifference]:
     asked = [name for name in (*now, *before) if _is_asked(name)]
     for name in dict.fromkeys(asked):
         if before.get(name) != now.get(name):
-            raise NotComparable(f"{name} is {_told(before, name)} there and {_told(now, name)} here")
+            raise NotComparable(f"{name} is {_formatted(before, name)} there and {_formatted(now, name)} here")
     found = []
     for name, value in now.items():
         better, earlier = direction(name), before.get(name)
@@ -87,5 +87,5 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _told(facts: Facts, name: str) -> str:
+def _formatted(facts: Facts, name: str) -> str:
     return repr(facts[name]) if name in facts else "not given"

@@ -209,5 +209,5 @@ class LoadConnection:
 
 def _agreed(ours_ms: int, theirs: str) -> float:
     """Most seconds between two heart-beats of this side (STOMP 1.2, Heart-beating); 0 if one side wants none."""
-    wants_ms = int(theirs.partition(",")[2] or 0)
-    return max(ours_ms, wants_ms) / 1000 if ours_ms and wants_ms else 0.0
+    asked_ms = int(theirs.partition(",")[2] or 0)
+    return max(ours_ms, asked_ms) / 1000 if ours_ms and asked_ms else 0.0

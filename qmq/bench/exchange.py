@@ -50,7 +50,7 @@ class Exchange:
         self._sender_blocked = False
         self._beats = any(line.beats for line in self._lines)
         self._selector = selectors.DefaultSelector()
-        self._wants_write: set[LoadConnection] = set()
+        self._awaits_room: set[LoadConnection] = set()
         for line in self._lines:
             line.begin()
             self._selector.register(line.socket, selectors.EVENT_READ, line)
@@ -161,11 +161,11 @@ class Exchange:
 
     def _wait(self, line: LoadConnection, for_room: bool) -> None:
         """Watch, or stop watching, whether the kernel has room for `line`."""
-        if for_room == (line in self._wants_write):
+        if for_room == (line in self._awaits_room):
             return
         if for_room:
-            self._wants_write.add(line)
+            self._awaits_room.add(line)
             self._selector.modify(line.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, line)
         else:
-            self._wants_write.discard(line)
+            self._awaits_room.discard(line)
             self._selector.modify(line.socket, selectors.EVENT_READ, line)

@@ -170,19 +170,19 @@ class MarkCounter:
 class AckCutter:
     """Counts the messages of a subscription that wants an ACK for each, and makes the ACKs: one join per read."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_partial",)
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._partial = b""
 
     def take(self, data: bytes) -> tuple[int, bytes]:
         """(How many messages are complete with these bytes, their ACKs)."""
         end = data.rfind(b"\0") + 1
         if not end:
-            self._rest += data
+            self._partial += data
             return 0, b""
-        whole = self._rest + data[:end]
-        self._rest = data[end:]
+        whole = self._partial + data[:end]
+        self._partial = data[end:]
         ids = ACK_ID.findall(whole)
         if not ids:
             return 0, b""
@@ -192,21 +192,21 @@ class AckCutter:
 class NumberReader:
     """Takes the numbers out of bodies that `numbered_send` made."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_partial",)
 
     NUMBER = re.compile(re.escape(BODY_MARK) + rb"([0-9]{10})")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._partial = b""
 
     def take(self, data: bytes) -> list[int]:
         """The numbers of the messages that are complete with these bytes, in the order in which they came."""
         end = data.rfind(b"\0") + 1
         if not end:
-            self._rest += data
+            self._partial += data
             return []
-        whole = self._rest + data[:end]
-        self._rest = data[end:]
+        whole = self._partial + data[:end]
+        self._partial = data[end:]
         return [int(number) for number in self.NUMBER.findall(whole)]
 
 

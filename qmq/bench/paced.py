@@ -105,9 +105,9 @@ class Paced:
 
     def _serve(self, seconds: float) -> None:
         # Not a selector over epoll: its time limit has whole milliseconds, which would be most of what is measured.
-        wants_room = [self._sender.socket] if self._sender.waiting else []
+        full_sockets = [self._sender.socket] if self._sender.waiting else []
         sockets = [self._receiver.socket, self._sender.socket]
-        readable, writable, _ = select.select(sockets, wants_room, [], max(seconds, 0))
+        readable, writable, _ = select.select(sockets, full_sockets, [], max(seconds, 0))
         if self._receiver.socket in readable:
             self._receiver.read()
         if self._sender.socket in readable:

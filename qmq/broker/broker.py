@@ -417,7 +417,7 @@ class Broker:
             self.next_sequence = sequence + 1
             out.records.append(Settle(queue, dots, sequence, now_us))
             out.record_bytes += RECORD_OVERHEAD_BYTES + 10 * len(dots)
-            self.queues.paging.gone.recorded(queue, dots, sequence)
+            self.queues.paging.pending_deletes.recorded(queue, dots, sequence)
             if not out.borrowed_settled:
                 continue
             for dot in dots:

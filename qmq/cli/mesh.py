@@ -311,7 +311,7 @@ class LogTail:
         self._node = node
         self._is_verbose = is_verbose
         self._at = node.log.stat().st_size if node.log.exists() else 0
-        self._rest = b""
+        self._partial_line = b""
 
     def new_lines(self) -> list[str]:
         """Whole lines written since the last call, at most LOG_READ_BYTES_MAX of them."""
@@ -321,7 +321,7 @@ class LogTail:
             file.seek(self._at)
             data = file.read(LOG_READ_BYTES_MAX)
         self._at += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         shown = [printable(line.decode("utf-8", "backslashreplace")) for line in lines if self._is_shown(line)]
         return [f"{self._node.name} | {line}" for line in shown]
 

@@ -85,6 +85,6 @@ def byte_size(count: int) -> str:
 
 def duration(seconds: float) -> str:
     """`3 d 04:05:06`, `04:05:06` below a day."""
-    days, rest = divmod(int(seconds), 86400)
-    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    days, seconds_left = divmod(int(seconds), 86400)
+    clock = f"{seconds_left // 3600:02}:{seconds_left // 60 % 60:02}:{seconds_left % 60:02}"
     return f"{days} d {clock}" if days else clock

@@ -80,10 +80,10 @@ def send(
 class SendWindow:
     """Sends messages, with at most RECEIPT_WINDOW of them unconfirmed, and counts both."""
 
-    def __init__(self, destination: str, headers: list[tuple[str, str]], wants_receipts: bool) -> None:
+    def __init__(self, destination: str, headers: list[tuple[str, str]], needs_receipts: bool) -> None:
         self.destination = destination
         self.headers = [("destination", destination), *headers]
-        self.wants_receipts = wants_receipts
+        self.needs_receipts = needs_receipts
         self.sent = 0
         self.confirmed = 0
         self.copies: int | None = None
@@ -95,7 +95,7 @@ class SendWindow:
     def send(self, client: CommandClient, body: bytes) -> None:
         """Add one message. It is written at once or together with the next ones."""
         headers = self.headers
-        if self.wants_receipts:
+        if self.needs_receipts:
             receipt = client.next_receipt()
             headers = [*headers, ("receipt", receipt)]
             self._unanswered.add(receipt)
@@ -115,7 +115,7 @@ class SendWindow:
 
     def summary(self) -> str:
         messages = f"{self.sent} message{'' if self.sent == 1 else 's'}"
-        if not self.wants_receipts:
+        if not self.needs_receipts:
             return f"sent {messages} to {self.destination}, no receipts requested"
         copies = "" if self.copies is None else f", copies {self.copies}"
         return f"sent {messages} to {self.destination}, {self.confirmed} confirmed{copies}"

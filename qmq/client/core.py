@@ -340,8 +340,8 @@ class Core:
 
     def _logged_in(self, headers: Headers) -> None:
         """The login succeeded: send everything that is pending, subscriptions first."""
-        can, wants = parse_heartbeat(headers.get("heart-beat", "0,0"))
-        send_ms, receive_ms = negotiate_heartbeat((self._beat_ms, self._beat_ms), (can, wants))
+        can, asks = parse_heartbeat(headers.get("heart-beat", "0,0"))
+        send_ms, receive_ms = negotiate_heartbeat((self._beat_ms, self._beat_ms), (can, asks))
         self.send_beat_seconds, self.receive_beat_seconds = send_ms / 1000, receive_ms / 1000
         self.server = headers.get("server", "")
         self._exchange.phase = Phase.ONLINE

@@ -31,13 +31,7 @@ from .declared import BindingEntry as BindingEntry
 from .declared import ExchangeEntry as ExchangeEntry
 from .declared import QueueEntry as QueueEntry
 from .declared import QueueLifetime as QueueLifetime
-from .destinations import MESSAGE_SCHEMA as MESSAGE_SCHEMA
-from .destinations import SCHEMA_NAME_RULE as SCHEMA_NAME_RULE
-from .destinations import DestinationPolicy as DestinationPolicy
 from .destinations import DestinationSettings as DestinationSettings
-from .destinations import is_exchange as is_exchange
-from .destinations import is_schema_name as is_schema_name
-from .destinations import last_queue as last_queue
 from .difference import Change as Change
 from .difference import difference as difference
 from .difference import peers_difference as peers_difference
@@ -57,6 +51,12 @@ from .node import TlsSettings as TlsSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers import check_change as check_change
+from .policy import MESSAGE_SCHEMA as MESSAGE_SCHEMA
+from .policy import SCHEMA_NAME_RULE as SCHEMA_NAME_RULE
+from .policy import DestinationPolicy as DestinationPolicy
+from .policy import is_exchange as is_exchange
+from .policy import is_schema_name as is_schema_name
+from .policy import last_queue as last_queue
 from .policy_values import check_policies as check_policies
 from .policy_values import join_declared as join_declared
 from .policy_values import join_policies as join_policies

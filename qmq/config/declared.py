@@ -22,8 +22,9 @@ from qmq.routing_names import (
     misplaces_wildcard,
 )
 
-from .destinations import KEYS, DestinationPolicy, DestinationSettings, QueueName
+from .destinations import DestinationSettings
 from .model import SecondsOrNone, Section
+from .policy import KEYS, DestinationPolicy, QueueName
 
 OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
 

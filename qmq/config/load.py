@@ -17,12 +17,15 @@ from qmq.auth.jwks import load_keys
 
 from ..errors import ConfigError
 from .diagnostics import LineIndex, describe, suggest
-from .node import NodeSettings
+from .node import NodeSettings, has_amqp
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
 
 FILE_BYTES_MAX = 4 << 20
 """A larger file is not a configuration."""
+
+LISTENERS = ("stomp", "http", "amqp")
+"""Sections of listeners in a node file."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -152,6 +155,9 @@ def _load_node(
             values["stomp"] = [{"address": str(peer.client)}]
             if peer.http is not None:
                 values.setdefault("http", [{"address": str(peer.http)}])
+            # The peers file is that of all nodes, and the package may be installed on some of them.
+            if peer.amqp is not None and has_amqp():
+                values.setdefault("amqp", [{"address": str(peer.amqp)}])
     if "stomp" in values and "stomp" in overrides:
         diagnostics.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():
@@ -234,7 +240,7 @@ def _tables(values: dict[str, Any], key: str) -> list[Any]:
 
 def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
     """Make the paths of a node file relative to its directory. The checks refuse values that are no paths."""
-    holders = [values.get("mesh"), *_tables(values, "stomp"), *_tables(values, "http")]
+    holders = [values.get("mesh"), *(one for key in LISTENERS for one in _tables(values, key))]
     sections = [holder["tls"] for holder in holders if isinstance(holder, dict) and isinstance(holder.get("tls"), dict)]
     sections += [entry for entry in _tables(values, "authentication") if isinstance(entry, dict)]
     for section, keys in ((values, ("data",)), *((one, ("certificate", "key", "ca", "jwks")) for one in sections)):

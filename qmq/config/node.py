@@ -5,6 +5,7 @@ file are in `load`, because either file can be read alone.
 """
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -252,6 +253,7 @@ class NodeSettings(Section):
     data: FilePath = Path("qmq-data")
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
     http: tuple[HttpListenerSettings, ...] = ()
+    amqp: tuple[ListenerSettings, ...] = ()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     authentication: tuple[AuthenticationSettings, ...] = ()
@@ -281,10 +283,7 @@ class NodeSettings(Section):
     def _listeners_differ(cls, listeners: tuple[ListenerSettings, ...]) -> tuple[ListenerSettings, ...]:
         if not listeners:
             raise ValueError("must have at least one listener")
-        addresses = [listener.address for listener in listeners if listener.address.port]
-        for number, address in enumerate(addresses):
-            if address in addresses[:number]:
-                raise ValueError(f"must not have two listeners at {address}")
+        _check_addresses(listeners)
         return listeners
 
     @field_validator("http")
@@ -292,16 +291,23 @@ class NodeSettings(Section):
     def _web_listeners_differ(
         cls, listeners: tuple[HttpListenerSettings, ...], info: ValidationInfo
     ) -> tuple[HttpListenerSettings, ...]:
-        addresses = [one.address for one in (*info.data.get("stomp", ()), *listeners) if one.address.port]
-        for number, address in enumerate(addresses):
-            if address in addresses[:number]:
-                raise ValueError(f"must not have two listeners at {address}")
+        _check_addresses((*_listeners(info), *listeners))
+        return listeners
+
+    @field_validator("amqp")
+    @classmethod
+    def _amqp_listeners_differ(
+        cls, listeners: tuple[ListenerSettings, ...], info: ValidationInfo
+    ) -> tuple[ListenerSettings, ...]:
+        _check_addresses((*_listeners(info), *listeners))
+        if listeners and not has_amqp():
+            raise ValueError("needs the package pamqp: pip install 'qmq[amqp]'")
         return listeners
 
     @property
     def listeners(self) -> tuple[ListenerSettings, ...]:
         """Those of all protocols."""
-        return (*self.stomp, *self.http)
+        return (*self.stomp, *self.http, *self.amqp)
 
     @field_validator("destinations")
     @classmethod
@@ -401,8 +407,21 @@ class NodeSettings(Section):
         return rows
 
 
+def _check_addresses(listeners: tuple[ListenerSettings, ...]) -> None:
+    """Raises ValueError for two listeners at one address; port 0 is a free port for each."""
+    addresses = [listener.address for listener in listeners if listener.address.port]
+    for number, address in enumerate(addresses):
+        if address in addresses[:number]:
+            raise ValueError(f"must not have two listeners at {address}")
+
+
 def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
-    return (*info.data.get("stomp", ()), *info.data.get("http", ()))
+    return (*info.data.get("stomp", ()), *info.data.get("http", ()), *info.data.get("amqp", ()))
+
+
+def has_amqp() -> bool:
+    """Whether the package is installed that AMQP listeners need."""
+    return find_spec("pamqp") is not None
 
 
 def _refuse(key: str, found: list[EntryError]) -> None:

@@ -29,10 +29,12 @@ class Peer(Section):
     mesh: AddressText
     http: AddressText | None = None
     """The address of its web port, if it has one."""
+    amqp: AddressText | None = None
+    """The address for AMQP clients, if it has one."""
 
     @property
     def addresses(self) -> list[Address]:
-        return [self.client, self.mesh, *([] if self.http is None else [self.http])]
+        return [self.client, self.mesh, *(one for one in (self.http, self.amqp) if one is not None)]
 
 
 class PeersFile(Section):

@@ -38,11 +38,11 @@ class TombstoneRounds:
             found = [one for one in self._waiting if table.by_key.get(one.key) == one]
             self._waiting = []
         if not self._waiting:
-            gone = {one.key for one in found}
+            removed = {one.key for one in found}
             self._waiting = [
                 one
                 for one in table.tombstones()
-                if one.key not in gone and self._is_old(one, now_us) and _all_have(one, vectors, forgotten)
+                if one.key not in removed and self._is_old(one, now_us) and _all_have(one, vectors, forgotten)
             ]
             self._needed = {}
             for has in vectors:

@@ -19,8 +19,8 @@ from qmq.gateways.encoder import Lines
 from qmq.gateways.error_frames import encode_error
 from qmq.wire.stomp import Version, convert_headers, encode_frame, encode_headers, encode_receipts
 
-FIRST_TOLD: Final = b"%back:%d\n%b%d%b%d\n\n%b\0\n"
-FIRST_TOLD_FROM_MEMORY: Final = b"%back:%d\n%bm%d%b%d\n\n%b\0\n"
+FIRST_DELIVERED: Final = b"%back:%d\n%b%d%b%d\n\n%b\0\n"
+FIRST_DELIVERED_FROM_MEMORY: Final = b"%back:%d\n%bm%d%b%d\n\n%b\0\n"
 """A queue message that needs an ACK and has not come back before, in STOMP 1.2."""
 
 NO_ACK_ID = "none"
@@ -123,7 +123,7 @@ def encode_deliveries(
                 _write_for(envelope, message.origin)
             body = message.body
             sequence = message.sequence
-            form = FIRST_TOLD if sequence > 0 else FIRST_TOLD_FROM_MEMORY
+            form = FIRST_DELIVERED if sequence > 0 else FIRST_DELIVERED_FROM_MEMORY
             number = sequence if sequence > 0 else -sequence
             parts.append(form % (prefix, delivery.tag, envelope.wire_lead, number, envelope.wire, len(body), body))
             continue

@@ -30,6 +30,8 @@ OWN_HEADERS = frozenset(
         "dead-letter-from",
         "dead-letter-id",
         "dead-letter-path",
+        "dead-letter-through",
+        "dead-letter-history",
         "dead-letter-reason",
         RETRY,
         SENDER,

@@ -109,7 +109,7 @@ class SendPlans:
         self._sender = () if user is None else ((SENDER, sender_of(user)),)
 
     def of(self, head: Head) -> SendPlan | None:
-        """What a SEND with this header block asks for; None for a control destination, answered each time anew.
+        """What a SEND with this header block asks for; None for a control destination, answered each time again.
 
         Raises Refused for what may not be sent. A remembered plan was allowed for the session that made it, so the
         gateway asks again.

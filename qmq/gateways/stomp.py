@@ -40,6 +40,9 @@ class StompGateway:
 
     `is_atomic`: after a refusal the frames that follow in the same read are ignored, and transactions are aborted, but
     the session stays. So a protocol of requests has one answer to each, and a request is decided whole or not at all.
+
+    `stays`: after a refusal the session stays, and the frames that follow are obeyed, until `ignores` is set. So a
+    protocol with channels can end one of them.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class StompGateway:
         answers_early: bool = False,
         encoder: Encoder | None = None,
         is_atomic: bool = False,
+        stays: bool = False,
+        prefetch_max: int | None = None,
     ) -> None:
         self.session_id = session_id
         self.encoder: Encoder = encoder or STOMP_ENCODERS[version]
@@ -65,13 +70,24 @@ class StompGateway:
         self.keep_open = keep_open
         self._answers_early = answers_early
         self.is_atomic = is_atomic
+        self._stays = stays
+        self.ignores = False
+        """Whether all frames are ignored from now on."""
         self.has_refused = False
         """Whether a frame was refused; set back by the caller."""
         self._replies = ReplyTo(session_id, broker, self.encoder)
         self._rights = rights
         self._plans = SendPlans(broker, rules, self._replies, rights, user)
         self._subscribing = SubscribeFrames(
-            session_id, broker, rules, version, rights, self.encoder, client_id=client_id, window=window
+            session_id,
+            broker,
+            rules,
+            version,
+            rights,
+            self.encoder,
+            client_id=client_id,
+            window=window,
+            prefetch_max=prefetch_max,
         )
         self._acks = AckFrames(session_id, broker, rules, version, self._subscribing, answers_early=answers_early)
         self.repeats = Repeats(session_id, broker, self._plans)
@@ -93,6 +109,8 @@ class StompGateway:
         one batch.
         """
         out.now_us = now_us
+        if self.ignores:
+            return None
         generation = self._rules.generation
         sends = self._rights.sends
         acks = self._acks
@@ -231,6 +249,15 @@ class StompGateway:
         if request.receipt is not None:
             out.frames.append(self.encoder.response(request.receipt, list(headers.items()), body))
 
+    @property
+    def window(self) -> ConnectionPrefetch[Subscription] | None:
+        """What queue subscriptions that begin from now on share."""
+        return self._subscribing.window
+
+    @window.setter
+    def window(self, window: ConnectionPrefetch[Subscription] | None) -> None:
+        self._subscribing.window = window
+
     def bound_deleted(self, bound: BoundQueue) -> None:
         """The queue that `handle` paused for, before an UNSUBSCRIBE, is deleted."""
         self._subscribing.deleted = bound
@@ -242,7 +269,7 @@ class StompGateway:
         if error.code == NOT_ALLOWED:
             self.denied = error
         self.has_refused = True
-        keep = self.is_atomic or (may_stay and self.keep_open and error.code in KEEP_OPEN_CODES)
+        keep = self.is_atomic or self._stays or (may_stay and self.keep_open and error.code in KEEP_OPEN_CODES)
         out.frames.append(self.encoder.error(error, receipt))
         out.ending = not keep
 

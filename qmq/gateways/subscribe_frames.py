@@ -51,8 +51,9 @@ class SubscribeFrames:
         "_rules",
         "_session_id",
         "_version",
-        "_window",
+        "_prefetch_max",
         "nameless",
+        "window",
     )
 
     def __init__(
@@ -66,6 +67,7 @@ class SubscribeFrames:
         *,
         client_id: str,
         window: ConnectionPrefetch[Subscription] | None,
+        prefetch_max: int | None = None,
     ) -> None:
         self._session_id = session_id
         self._broker = broker
@@ -74,7 +76,8 @@ class SubscribeFrames:
         self._rights = rights
         self._encoder = encoder
         self._client_id = client_id
-        self._window = window
+        self.window = window
+        self._prefetch_max = prefetch_max
         self._bound_by_id: dict[str, BoundQueue] = {}
         self.deleted: BoundQueue | None = None
         """What was deleted for the UNSUBSCRIBE that comes next."""
@@ -98,7 +101,7 @@ class SubscribeFrames:
         if is_nameless:
             if durable is not None and not durable.client:
                 raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
-        credit = prefetch(headers, self._rules.prefetch_default, self._rules.prefetch_max)
+        credit = prefetch(headers, self._rules.prefetch_default, self._prefetch_max or self._rules.prefetch_max)
         buffer = buffer_of(headers, kind, self._rules.buffer_bytes_max)
         wanted = selector(headers)
         if kind is DestinationKind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
@@ -122,7 +125,7 @@ class SubscribeFrames:
             subscription.is_browser = is_said(headers, "browser")
             if subscription.is_browser and ack is not Ack.AUTO:
                 raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
-            subscription.window = self._window
+            subscription.window = self.window
             target = None if subscription.asks is None else subscription.asks.dead_letter
             if target:
                 self._rights.check(Action.SEND, target)

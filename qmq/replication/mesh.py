@@ -287,7 +287,7 @@ class Mesh:
 
     def check_absent(self, peer: str) -> None:
         """`peer` has something of what this node serves from now on; it may not be linked."""
-        self._listener.check_absent(peer, anew=True)
+        self._listener.check_absent(peer, from_now=True)
 
     def linked(self) -> set[str]:
         """The peers that are linked now, whoever dialled."""

@@ -30,7 +30,7 @@ class BoundQueues:
     async def declare(self, bound: BoundQueue, user: str | None) -> None:
         """Declare the queue, unless it is declared, and bind it. Durable here on return. Raises Refused."""
         context = self._context
-        context.queue_lifetimes.used(bound.queue)
+        context.queue_lifetimes.declared_again(bound.queue)
         binding = bound.binding
         changes: dict[Key, Value | None] = {Key(BINDING, binding.name): binding.value}
         key = Key(QUEUE, bound.queue)

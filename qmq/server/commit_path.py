@@ -96,7 +96,7 @@ class CommitPath:
         if out.loads:
             context.queue_pager.want(out.loads)
         context.deadline_timer.decided()
-        if context.queue_pager.wants_checkpoint():
+        if context.queue_pager.needs_checkpoint():
             context.checkpoints.schedule()
         context.dispatcher.after_submit(out)
         if out.watchers:
@@ -109,8 +109,8 @@ class CommitPath:
             context.queue_lifetimes.consumers_changed()
 
     def begin_time(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """The deliveries under an ack-timeout; see `Queues.told`. The timer learns of it after this pass."""
-        delivered = self._context.broker.queues.told(deliveries, self._context.environment.now_us())
+        """The deliveries under an ack-timeout; see `Queues.start_ack_timeouts`. The timer learns it after this pass."""
+        delivered = self._context.broker.queues.start_ack_timeouts(deliveries, self._context.environment.now_us())
         self._context.deadline_timer.decided()
         return delivered
 

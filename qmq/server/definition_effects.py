@@ -11,8 +11,10 @@ from qmq.server.admin.policies import Policies, follow_rules
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.clients.access import Access, permissions_of
 from qmq.server.clients.login import Logins
+from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
+from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.limits.holdings import Holdings
 from qmq.server.limits.usage import ClientUsages
@@ -36,6 +38,8 @@ class EffectsContext(Tasks, Protocol):
     holdings: Holdings
     queue_lifetimes: QueueLifetimes
     exclusive_queues: ExclusiveQueues
+    deleted_queues: DeletedQueues
+    queue_watchers: QueueWatchers
     schemas: SchemaDefinitions
 
 
@@ -78,3 +82,9 @@ class DefinitionEffects:
         context.exclusive_queues.changed(queues)
         context.holdings.changed(queues)
         context.schemas.declarations_changed(queues)
+
+    def queues_deleted(self, queues: Iterable[str]) -> None:
+        """The declarations of these queues are deleted."""
+        names = list(queues)
+        self._context.deleted_queues.drop(names)
+        self._context.queue_watchers.deleted(names)

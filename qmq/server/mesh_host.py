@@ -141,8 +141,8 @@ class MeshHost:
         context = self._context
         context.add_event("gap", f"of the records {first} to {last} of {origin} no member has all any more")
         context.broker.note_fact(RecordKind.GONE, pack_lost(missing), out.now_us, out)
-        context.broker.durable_subscriptions.gone.add(origin, last)
-        out.gone.append((origin, first - 1, last))
+        context.broker.durable_subscriptions.lost_ranges.add(origin, last)
+        out.lost_ranges.append((origin, first - 1, last))
 
     def schedule_repair(self) -> None:
         self._context.catch_up.schedule()

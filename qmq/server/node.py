@@ -109,6 +109,12 @@ class Node(NodeParts):
                         listeners += await self._listen_locally(serving)
                         listeners += [await self._listen(serving, one, STOMP) for one in self.settings.stomp]
                         listeners += [await self._listen(serving, one, HTTP) for one in self.settings.http]
+                        if self.settings.amqp:
+                            # Here, because it needs a package that is installed only where it is used.
+                            from qmq.server.amqp.dialogue import amqp_protocol
+
+                            amqp = amqp_protocol()
+                            listeners += [await self._listen(serving, one, amqp) for one in self.settings.amqp]
                         self.is_listening = True
                         note_if_open(self.settings)
                     task_status.started()
@@ -156,7 +162,7 @@ class Node(NodeParts):
         self, nursery: trio.Nursery, listener: ListenerSettings, protocol: ClientProtocol
     ) -> Callable[[], None]:
         address, close = await nursery.start(serve_clients, self, listener, protocol)
-        (self.addresses if protocol is STOMP else self.web_addresses).append(address)
+        {STOMP: self.addresses, HTTP: self.web_addresses}.get(protocol, self.amqp_addresses).append(address)
         return close  # type: ignore[no-any-return]  # started() hands the value through untyped
 
     async def _listen_locally(self, nursery: trio.Nursery) -> list[Callable[[], None]]:

@@ -59,6 +59,7 @@ from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.definitions.policies import PolicyKind
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
+from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.definitions.users import UserDefinitions
@@ -92,10 +93,10 @@ from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.web.console import WebConsole
-from qmq.server.web.long_poll import LongPollSessions
 from qmq.server.web.pulls import Pulls
 from qmq.server.web.samples import Samples
-from qmq.server.web.sockjs import SockJsSessions
+from qmq.server.web.stomp.long_poll import LongPollSessions
+from qmq.server.web.stomp.sockjs import SockJsSessions
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
@@ -186,6 +187,7 @@ class NodeParts:
         self.users_changed = effects.users_changed
         self.user_limits_changed = effects.user_limits_changed
         self.declarations_changed = effects.declarations_changed
+        self.queues_deleted = effects.queues_deleted
         self._build_clients()
         self._build_delivery()
         self._build_stores(trusts_clock)
@@ -213,6 +215,7 @@ class NodeParts:
         self.counts = DestinationCounts(self)
         self.addresses: list[tuple[str, int]] = []
         self.web_addresses: list[tuple[str, int]] = []
+        self.amqp_addresses: list[tuple[str, int]] = []
         self.event_data = EventData()
         self.pulls = Pulls(self)
         self.sockjs = SockJsSessions(self)
@@ -295,7 +298,8 @@ class NodeParts:
         self.replay.on_seal = self.incarnation_gc.seals_received
         self.mesh_jobs = MeshJobs(self)
         self.deleted_queues = DeletedQueues(self)
-        self.declared_queues.on_deleted = self.deleted_queues.drop
+        self.declared_queues.on_deleted = self.queues_deleted
+        self.queue_watchers = QueueWatchers()
         self.messages_adopted = self.deleted_queues.begin
         self.queue_lifetimes = QueueLifetimes(self)
         self.exclusive_queues = ExclusiveQueues(self)

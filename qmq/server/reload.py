@@ -40,7 +40,7 @@ Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
 
 WOULD_OPEN: Final = (
     "users: must name at least one user: without users every client of this machine could do everything. If that is "
-    "what you want, set anonymous = true at each [[stomp]], and restart the node"
+    "what you want, set anonymous = true at each listener, and restart the node"
 )
 SECTIONS: Final = {"queues": QUEUE, "exchanges": EXCHANGE, "bindings": BINDING}
 """Sections of the node file, and the kinds of definitions that they begin with."""
@@ -79,9 +79,9 @@ class Reloader:
             return self._refuse(error.diagnostics)
         name = self._settings.name
         if self._peers is not None and peers is not None:
-            mistakes = check_change(self._peers, peers, name, node.membership.retired)
-            if mistakes:
-                return self._refuse(mistakes)
+            problems = check_change(self._peers, peers, name, node.membership.retired)
+            if problems:
+                return self._refuse(problems)
         changes = difference(self._settings, settings) + peers_difference(self._peers, peers, name)
         stuck = [f"{change}, which needs a restart" for change in changes if change.needs_restart]
         if stuck:
@@ -111,7 +111,7 @@ class Reloader:
         if not self._settings.users or settings.users or self._node.definitions.is_seeded(USER):
             return False
         has_logins = asks_others(settings.authentication)
-        return any(one.anonymous is None and one.serves_anonymous(has_users=has_logins) for one in settings.stomp)
+        return any(one.anonymous is None and one.serves_anonymous(has_users=has_logins) for one in settings.listeners)
 
     def _refuse(self, reasons: list[str]) -> bool:
         for reason in reasons:

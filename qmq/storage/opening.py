@@ -112,7 +112,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     base = _stripped(catalog.base(), without)
     journal, found = recover_journal(disk, node, settings, state, base, queues.position(), without)
     if queues.position() < journal.start or _is_damaged(journal, queues.position(), state.position):
-        _begin_anew(catalog, queues, journal, state)
+        _begin_empty(catalog, queues, journal, state)
     if catalog.facts().get(QUEUES_IN) != queues.kind:
         catalog.set_facts({QUEUES_IN: queues.kind})
     if journal.start > state.position:
@@ -156,7 +156,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     return Opened(journal, recovered, checkpointer, logs, lock)
 
 
-def _begin_anew(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
+def _begin_empty(catalog: Catalog, queues: QueueStore, journal: Journal, state: CheckpointState) -> None:
     """Let an older or damaged queue store begin again at the start of the journal.
 
     A damaged store begins with its intact rows; another has lost its last commits. The journal supplies what it still

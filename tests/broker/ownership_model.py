@@ -217,7 +217,7 @@ class World:
         beat = one.beat(self.now)
         other.hear(here, beat, self.now)
         if (there, here) not in self.cut:
-            one.hear(there, other.beat(self.now, echo_us=beat.stamp_us, wants_echo=False), self.now)
+            one.hear(there, other.beat(self.now, echo_us=beat.stamp_us, asks_echo=False), self.now)
 
     def crash(self, name: str, make: Make, after: float | None = None) -> None:
         """The process ends and starts again at once, perhaps with another `after_seconds`."""

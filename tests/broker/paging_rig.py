@@ -332,7 +332,7 @@ class PagedNode:
     def record_comes(self, index: int = 0) -> None:
         """The peer's settle record arrives: appended and obeyed in one decision."""
         queue, dots = self.records_coming.pop(index)
-        if self.settled.issuperset(dots) and not any(self.paging.gone.has(queue, dot) for dot in dots):
+        if self.settled.issuperset(dots) and not any(self.paging.pending_deletes.has(queue, dot) for dot in dots):
             # Settled here, too, and forgotten since: it cannot be told from a message that is only in the store.
             self.twice.update(dots)
             self.vague.add(queue)
@@ -442,7 +442,7 @@ class PagedNode:
         self.checkpoint_done()
 
     def _counted(self, queue: str) -> None:
-        if not any(self.paging.gone.has(queue, dot) for dot in self.twice):
+        if not any(self.paging.pending_deletes.has(queue, dot) for dot in self.twice):
             self.vague.discard(queue)
 
     def evict(self) -> int:

@@ -24,7 +24,7 @@ from qmq.broker.queues.dead_letters import Route
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.rendezvous import wants
+from qmq.broker.queues.selective.rendezvous import accepts
 from qmq.broker.selectors import compile_selector
 from qmq.dots import Dot, Origin
 
@@ -93,7 +93,7 @@ class Node:
         self.journal += out.records
         for told in (out.deliveries_now, out.deliveries_after):
             for subscription, deliveries in told.items():
-                for delivery in self.queues.told(deliveries, self.now_us):
+                for delivery in self.queues.start_ack_timeouts(deliveries, self.now_us):
                     delivery.sent = True
                 self.clients[subscription.session].inbox += deliveries
         for run in out.topic_runs:
@@ -303,7 +303,7 @@ def check_turns(queue: Queue, selective: SelectiveDispatcher) -> None:
                     "a message of a group waits for nothing"
                 )
             else:
-                assert not any(wants(taker, message) for taker in takers), "a wanted message waits beside idle credit"
+                assert not any(accepts(taker, message) for taker in takers), "a wanted message waits beside idle credit"
         if level.behind:
             return
 

@@ -26,7 +26,7 @@ from qmq.broker.messages.message import Attempts, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.queues import Queues
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.rendezvous import wants
+from qmq.broker.queues.selective.rendezvous import accepts
 from qmq.broker.selectors import compile_selector
 from qmq.dots import Dot, Origin, Vector, covers
 
@@ -304,9 +304,10 @@ class Mesh:
                 s for since_us, name, s in exclusive if (since_us, name) == min(exclusive, key=lambda e: e[:2])[:2]
             ]
             others = {s for _, s in consumers if s not in first and s.in_flight}
-            assert others or not all(has_idle(s) and wants(s, message) for s in first), "the exclusive consumer starves"
+            is_starving = all(has_idle(s) and accepts(s, message) for s in first)
+            assert others or not is_starving, "the exclusive consumer starves"
             return
-        takers = [s for _, s in consumers if wants(s, message)]
+        takers = [s for _, s in consumers if accepts(s, message)]
         if group_of(message):
             out = [d for d in self.in_flight() if group_of(d.message) == group_of(message)]
             assert out or not takers or not all(has_idle(s) for s in takers), "a group waits for nothing"

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from qmq.cli import launch, main
 
 from ..support.cluster_mesh import LEASHED, ROOT, Cluster
+from ..support.cluster_wait import PATIENCE_SECONDS
 
 HERE = Path(__file__).parent
 LIBRARIES = ROOT / "build" / "browser" / "node_modules"
@@ -35,7 +36,7 @@ FLAGS = (
     "--disable-sync",
     "--host-resolver-rules=MAP rebound.example 127.0.0.1",
 )
-PATIENCE_MS = 30_000
+PATIENCE_MS = PATIENCE_SECONDS * 1000
 PASSCODE = "correct horse"
 
 

@@ -1,7 +1,7 @@
 // For the scripts that tests run in a page.
 
 /** Wait until `ready()` is true, and return it; fail with `what`, text or a function of it. */
-window.until = async (ready, what, seconds = 15) => {
+window.until = async (ready, what, seconds = 30) => {
   for (const end = performance.now() + seconds * 1000; ; await new Promise((go) => setTimeout(go, 10))) {
     const answer = ready();
     if (answer) return answer;

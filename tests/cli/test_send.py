@@ -119,7 +119,7 @@ class Slow:
 
 def test_at_most_a_window_of_messages_is_unconfirmed() -> None:
     client = Slow()
-    window = SendWindow("/queue/jobs", [], wants_receipts=True)
+    window = SendWindow("/queue/jobs", [], needs_receipts=True)
 
     for _ in range(3 * RECEIPT_WINDOW):
         window.send(client, b"x" * 1000)  # type: ignore[arg-type]

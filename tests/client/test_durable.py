@@ -95,7 +95,7 @@ async def test_who_is_taken_over_is_told_and_does_not_come_back(autojump_clock: 
             assert await take(beside, 1) == [b"beside"]
 
 
-async def test_one_that_is_deleted_elsewhere_is_not_made_anew(autojump_clock: MockClock) -> None:
+async def test_one_that_is_deleted_elsewhere_is_not_made_again(autojump_clock: MockClock) -> None:
     async with running("ab") as mesh, reader(mesh) as (_, messages):
         nodes = mesh.nodes
         await eventually(lambda: bool(nodes["b"].broker.durable_subscriptions.by_name))

@@ -204,7 +204,7 @@ def test_flipped_bits_in_the_queue_store_change_no_message(mesh: Cluster) -> Non
     assert "lost" not in mesh.reported("c")
 
 
-def test_a_queue_store_that_is_malformed_is_made_anew(mesh: Cluster) -> None:
+def test_a_queue_store_that_is_malformed_is_made_again(mesh: Cluster) -> None:
     queue = "/queue/malformed"
     sent = waiting_on_c(mesh, queue)
     node = mesh.fleet.nodes["c"]
@@ -221,7 +221,7 @@ def test_a_queue_store_that_is_malformed_is_made_anew(mesh: Cluster) -> None:
     assert list((node.data / "quarantine").glob("queues-*.sqlite"))
 
 
-def test_a_queue_store_that_turns_out_to_be_malformed_under_load_is_made_anew_by_the_next_start(mesh: Cluster) -> None:
+def test_a_queue_store_that_turns_out_to_be_malformed_under_load_is_made_again_by_the_next_start(mesh: Cluster) -> None:
     queue = "/queue/malformed.late"
     sent = waiting_on_c(mesh, queue)
     node = mesh.fleet.nodes["c"]

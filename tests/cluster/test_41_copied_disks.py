@@ -19,9 +19,11 @@ class Twin:
 
     def __init__(self, mesh: Cluster, folder: Path) -> None:
         text = mesh.peers_text
-        addresses = (mesh.address("a"), mesh.mesh_address("a"), mesh.web_address("a"))
-        for address, port in zip(addresses, free_ports(3), strict=True):
-            text = text.replace(f"{address[0]}:{address[1]}", f"127.0.0.1:{port}")
+        peer = mesh.fleet.peers.peer("a")
+        assert peer is not None
+        addresses = peer.addresses
+        for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
+            text = text.replace(str(address), f"127.0.0.1:{port}")
         folder.mkdir()
         peers = folder / "peers-twin.toml"
         peers.touch(0o600)

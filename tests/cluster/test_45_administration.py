@@ -192,6 +192,7 @@ def test_users_and_permissions_made_without_a_node_count_there_when_it_is_back(m
     guest = mesh.client("c", login=WORKER)
     assert ask(mesh, "a", "users", "delete", WORKER[0])["changed"] == 1
     eventually(guest.ended.is_set, "the client of the deleted user is still connected")
+    mesh.wait_until_same()
     with pytest.raises(LostError):
         Client(mesh.address("b"), login=WORKER)
     mesh.wait_until_clear()

@@ -5,12 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from qmq.config import load_peers
 
 from ..support.cluster_mesh import Cluster
 
 EXAMPLES = 15
 """Of each request."""
+
+PROCESS_SECONDS = 270.0
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 SKIPPED = "events|receive|/v1/control/"
@@ -19,6 +23,7 @@ description (docs/administration.md).
 """
 
 
+@pytest.mark.timeout(300)
 def test_responses_are_as_described_whatever_is_requested(mesh: Cluster) -> None:
     peer = load_peers(mesh.peers_path).peer("b")
     assert peer is not None and peer.http is not None
@@ -33,7 +38,7 @@ def test_responses_are_as_described_whatever_is_requested(mesh: Cluster) -> None
         ],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PROCESS_SECONDS,
     )
 
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]

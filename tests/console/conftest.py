@@ -15,8 +15,11 @@ import pytest
 
 from qmq.cli import launch
 from tests.support.cluster_mesh import LEASHED, Cluster
+from tests.support.cluster_wait import PATIENCE_SECONDS
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make console-test installs Playwright")
+PATIENCE_MS = PATIENCE_SECONDS * 1000
+sync_api.expect.set_options(timeout=PATIENCE_MS)
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "docs" / "images"
@@ -146,7 +149,7 @@ def problems() -> Problems:
 def page(chromium: Any, problems: Problems) -> Iterator[Any]:
     """An empty page of a browser without cookies. At the end of the test nothing may have gone wrong in it."""
     context = chromium.new_context(viewport={"width": 1340, "height": 740})
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE_MS)
     made = context.new_page()
     problems.watch(made)
     yield made

@@ -113,7 +113,7 @@ def test_message_is_published(page: Any, node: Console) -> None:
     dialog.get_by_role("button", name="Send").click()
 
     expect(page.locator("#said")).to_contain_text("Accepted as a-")
-    got = node.post("/v1/queues/published/receive", {"max": 1, "wait_seconds": 5})["messages"][0]
+    got = node.post("/v1/queues/published/receive", {"max": 1, "wait_seconds": 20})["messages"][0]
     assert (json.loads(got["body"]), got["headers"], got["content_type"]) == (
         {"hello": "world"},
         {"tenant": "acme"},
@@ -228,7 +228,7 @@ def test_audit_shows_what_was_done_and_what_is_done(page: Any, mesh: Cluster, no
 
     node.post("/v1/control/resume/queue/audited")
 
-    expect(page.get_by_role("row", name=re.compile("a .*resume.*.queue.audited"))).to_be_visible(timeout=5000)
+    expect(page.get_by_role("row", name=re.compile("a .*resume.*.queue.audited"))).to_be_visible()
     picture(page, "console-audit")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cluster_mesh import Cluster
 
-from .conftest import AXE, Console, Problems, picture, sync_api
+from .conftest import AXE, PATIENCE_MS, Console, Problems, picture, sync_api
 
 expect = sync_api.expect
 
@@ -86,7 +86,7 @@ def test_every_page_works_while_a_node_is_dead(page: Any, filled: Console, mesh:
         page.wait_for_load_state("networkidle") if path not in ("audit",) else None
         expect(page.locator(".notice.bad")).to_have_count(1 if path == "mesh" else 0)
     page.goto(f"{filled.address}/#/queues")
-    expect(page.locator("main")).to_contain_text("Without the numbers of b", timeout=30_000)
+    expect(page.locator("main")).to_contain_text("Without the numbers of b")
 
 
 def test_queues_are_searched_and_sorted(page: Any, filled: Console) -> None:
@@ -96,7 +96,7 @@ def test_queues_are_searched_and_sorted(page: Any, filled: Console) -> None:
     rows = page.locator("tbody tr")
 
     page.get_by_role("searchbox").fill("ted.")
-    expect(rows).to_have_count(2, timeout=30_000)
+    expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("sorted.b")
     page.get_by_role("button", name="Queue", exact=True).click()
     expect(page.locator("th[aria-sort=ascending]")).to_have_text("Queue")
@@ -181,7 +181,7 @@ def test_charts_show_the_nodes(page: Any, filled: Console) -> None:
 
     expect(page.locator("svg.chart")).to_have_count(7)
     expect(page.locator("svg.chart").first).to_have_attribute(
-        "aria-label", re.compile(r"Accepted per second .* now a \d"), timeout=30_000
+        "aria-label", re.compile(r"Accepted per second .* now a \d")
     )
 
 
@@ -245,10 +245,11 @@ def test_ten_tabs_have_one_stream(chromium: Any, node: Console, problems: Proble
         problems.watch(tab)
         tab.goto(node.address)
     for tab in tabs:
-        expect(tab.locator("svg.picture")).to_be_visible(timeout=20_000)
+        expect(tab.locator("svg.picture")).to_be_visible()
     assert len(streams) == 1
 
-    tabs.pop(0).close()
+    with context.expect_event("request", lambda request: request.url.endswith("/events"), timeout=PATIENCE_MS):
+        tabs.pop(0).close()
 
     expect(tabs[0].locator("#bar")).to_contain_text("3 nodes")
     tabs[0].wait_for_timeout(1000)

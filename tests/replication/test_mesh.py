@@ -328,7 +328,7 @@ async def test_a_topic_reaches_the_peer_that_wants_it_and_only_while_it_does(
     assert b.seen == [b"one"]
 
 
-async def test_interest_is_told_anew_on_a_new_link_and_forgotten_with_the_old(
+async def test_interest_is_told_again_on_a_new_link_and_forgotten_with_the_old(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     network, peers = Network(), peers_of("ab")

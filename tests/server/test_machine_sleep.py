@@ -77,7 +77,7 @@ async def hears_nothing(client: Client, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("slept", [0.0, AFTER / 2 + 0.1, ASLEEP])
-async def test_a_node_whose_machine_slept_hands_out_nothing_before_it_was_echoed_anew(
+async def test_a_node_whose_machine_slept_hands_out_nothing_before_it_was_echoed_again(
     autojump_clock: MockClock, slept: float
 ) -> None:
     """Its links look as they did, trio's clock says that no time has passed, and others may serve what it has."""

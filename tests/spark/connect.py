@@ -22,12 +22,12 @@ def nothing(done: int, total: int) -> None:
 
 early, late, table, typed = sys.argv[1:]
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
-archived = archive(spark, read_options({"path": early}), table, tell=nothing)
+archived = archive(spark, read_options({"path": early}), table, report=nothing)
 rows = history(spark, table, path=late).collect()
 done = tables(spark, {"path": late}, typed)
 directory = DataDirectory(late)
 found = audit([directory])
-audit_deep(spark, [directory], found, tell=nothing)
+audit_deep(spark, [directory], found, report=nothing)
 facts = {
     "is_connect": "connect" in type(spark).__module__,
     "archived": archived.rows,

@@ -238,7 +238,12 @@ def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quic
     nothing: Any = None
 
     follow(
-        nothing, Options(paths=("x",)), "t", every_seconds=0.0, told=lambda done: done.rows < 2, failed=failures.append
+        nothing,
+        Options(paths=("x",)),
+        "t",
+        every_seconds=0.0,
+        on_run=lambda done: done.rows < 2,
+        failed=failures.append,
     )
 
     assert (turns, [str(failure) for failure in failures]) == ([], ["nobody", "quicker"])

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from qmq.cli import main
-from qmq.spark.jobs.audit import Gone, audit, audit_deep
+from qmq.spark.jobs.audit import ReportedLoss, audit, audit_deep
 from qmq.spark.jobs.audit_deep import extents_of as extents
 from qmq.spark.jobs.audit_deep import verify_extent
 from qmq.spark.jobs.latency import Bounds, measure
@@ -170,7 +170,7 @@ def test_a_damaged_note_of_what_was_given_up_makes_nothing_else_missing(tmp_path
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_stretch_of_which_only_a_rest_was_left_is_whole(tmp_path: Path, sealed: bool) -> None:
+def test_a_range_of_which_only_a_rest_was_left_is_whole(tmp_path: Path, sealed: bool) -> None:
     left = rest(A, 1, 20, [record(7), record(20)])
     node(tmp_path, "b").segment([left, *split(A, 21, 30, 5)], sealed=sealed)
     directory = DataDirectory(tmp_path / "b")
@@ -318,18 +318,18 @@ def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_stretch_that_the_mesh_has_closed_is_told_and_no_finding(tmp_path: Path, sealed: bool) -> None:
+def test_a_range_that_the_mesh_has_closed_is_told_and_no_finding(tmp_path: Path, sealed: bool) -> None:
     """Records 11 to 20 stood where nothing can be read; nobody has them, and what stood behind them is back."""
     journal, starts = unreadable_in_the_midst(tmp_path)
-    gone = batch(B, 1, [record(1), record(2, pack_lost(LostRange(A, 11, 20)), "", kind=RecordKind.GONE)])
-    closed = [gone, snapshot_batch(A, 10, nothing_left(20)), batch(A, 21, messages(21, 30))]
+    lost = batch(B, 1, [record(1), record(2, pack_lost(LostRange(A, 11, 20)), "", kind=RecordKind.GONE)])
+    closed = [lost, snapshot_batch(A, 10, nothing_left(20)), batch(A, 21, messages(21, 30))]
     journal.segment(closed, {A: 10}, sealed=sealed)
     directory = DataDirectory(tmp_path / "b")
 
     seen = audit([directory])
     words = CliRunner().invoke(main, ["pipeline", "audit", str(tmp_path / "b")])
 
-    assert (seen.findings, seen.gone, seen.healed) == ([], [Gone("b", str(A), 11, 20)], 1)
+    assert (seen.findings, seen.lost, seen.healed) == ([], [ReportedLoss("b", str(A), 11, 20)], 1)
     assert seen.records == 23  # with the mark that stands for what is gone
     assert f"lost: b has noted that no node has all of {A} 11–20 any more" in words.output and words.exit_code == 0
 
@@ -464,7 +464,7 @@ def test_a_cut_and_how_long_it_took_to_converge_are_told(tmp_path: Path) -> None
     assert cuts[0].convergence_seconds == pytest.approx(2, abs=0.3)
 
 
-def test_what_stands_for_a_stretch_that_is_nowhere_is_no_cut(tmp_path: Path) -> None:
+def test_what_stands_for_a_range_that_is_nowhere_is_no_cut(tmp_path: Path) -> None:
     """It has no time, as if it had been on its way since 1970."""
     data = [(time / 10, timed(A, time + 1, time / 10)) for time in range(100)]
     data += [(number / 10 + 0.02, timed(B, number, number / 10)) for number in range(1, 50)]

@@ -150,7 +150,7 @@ def test_bodies_become_columns_and_what_drifts_is_told_and_no_body_is_lost(spark
     assert (first.rows, first.drift.any, second.rows, third.rows, behind.rows) == (3, False, 4, 0, 0)
     assert tables(spark, given, table).rows == 0
     assert second.drift.new == {"more": "boolean"} and second.drift.changed == {"n": ("bigint", "string")}
-    assert second.drift.unparsed == 2 and "who.name" in second.drift.gone
+    assert second.drift.unparsed == 2 and "who.name" in second.drift.removed
     rows = {row.message_id: row for row in read_table(spark, table).selectExpr("*", "to_json(body) as json").collect()}
     assert [rows[f"{A}-{n}"].n for n in range(1, 7)] == [1, 2, 3, None, None, 6]
     assert json.loads(rows[f"{A}-4"].json) == {"n": "four", "more": True} and rows[f"{A}-5"].json is None

@@ -112,7 +112,7 @@ def test_options_are_understood_in_any_case() -> None:
     assert options.starting == {A: 7}
     assert options.ending_us == 1_767_225_600_000_000
     assert options.include_headers
-    assert options.wants("/queue/b") and not options.wants("/queue/c")
+    assert options.includes("/queue/b") and not options.includes("/queue/c")
 
 
 @pytest.mark.parametrize(

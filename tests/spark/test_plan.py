@@ -434,7 +434,7 @@ def test_a_stream_of_fanouts_from_the_earliest_has_what_a_rest_kept_of_them(tmp_
     assert sorted(read(options, Files(options).base(), {A: 30}, strict=True)) == [7, *range(21, 31)]
 
 
-def test_a_stretch_of_which_a_node_got_a_rest_comes_from_one_that_has_all_of_it(tmp_path: Path) -> None:
+def test_a_range_of_which_a_node_got_a_rest_comes_from_one_that_has_all_of_it(tmp_path: Path) -> None:
     """Node a was away for long, and peers sent what their stores had left."""
     left = rest(A, 1, 20, [record(7), record(20)])
     node(tmp_path, "a").segment([left, *split(A, 21, 30, 5)])
@@ -681,7 +681,7 @@ def test_a_fanout_log_of_which_nothing_can_be_read_is_an_error_for_whom_it_may_c
     assert read(asked(tmp_path, subscribe="/fanout/g")) == [4, 5, 6]
 
 
-def test_what_stands_for_a_stretch_that_is_nowhere_has_no_time(tmp_path: Path) -> None:
+def test_what_stands_for_a_range_that_is_nowhere_has_no_time(tmp_path: Path) -> None:
     """And none of 1970, where segments and ranges are told."""
     node(tmp_path, "a").segment(
         [*split(A, 1, 5, 5), snapshot_batch(A, 5, nothing_left(9)), snapshot_batch(B, 0, nothing_left(1))]

@@ -58,7 +58,7 @@ def test_sets_of_many_ranges_are_compared_in_one_pass(operation: Any) -> None:
 
 
 @given(ranges(), st.integers(1, 40), st.integers(0, 8))
-def test_only_ranges_that_hold_something_of_a_stretch_overlap_it(one: list[Range], first: int, more: int) -> None:
+def test_only_ranges_that_hold_something_of_a_range_overlap_it(one: list[Range], first: int, more: int) -> None:
     stretch = set(range(first, first + more + 1))
 
     found = list(RangeMap({A: one}).overlapping(A, first, first + more))

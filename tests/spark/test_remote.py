@@ -178,7 +178,7 @@ def test_who_reads_all_there_is_is_not_told_what_was_given_up_or_is_a_rest() -> 
     ]
 
 
-def test_who_reads_all_there_is_is_not_told_of_rests_that_no_picture_tells() -> None:
+def test_who_reads_all_there_is_is_not_told_of_snapshots_that_no_picture_tells() -> None:
     """They have as many records as sequences: one where nothing is left of 6, one where only 10 is not."""
     marked = [snapshot_batch(A, 5, nothing_left(6)), snapshot_batch(A, 6, RangeSnapshot(10, 0, 0, messages(7, 9)))]
     options = asked(JournalNode([*split(A, 1, 5, 5), *marked, *split(A, 11, 15, 5)]))
@@ -294,7 +294,7 @@ def test_a_stream_from_the_earliest_begins_behind_a_rest_where_no_node_has_all()
     assert sorted(row["sequence"] for row in found) == list(range(21, 41))
 
 
-def test_a_stream_from_the_earliest_reads_a_stretch_of_which_another_node_got_a_rest() -> None:
+def test_a_stream_from_the_earliest_reads_a_range_of_which_another_node_got_a_rest() -> None:
     getting = JournalNode([rest(A, 1, 20, [record(7), record(20)]), *split(A, 21, 30, 5)])
     options = asked(getting, JournalNode(split(A, 1, 30, 5)))
     servers = Servers(options)

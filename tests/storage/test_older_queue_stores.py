@@ -93,7 +93,7 @@ def test_a_store_without_commits_starts_although_the_journal_behind_it_is_damage
     for path, data in disk.contents().items():
         if b"body 1" in data:
             disk.put(path, data.replace(b"body 1", b"bodY 1"))
-    MemoryQueueStore(disk).begin_anew(0)
+    MemoryQueueStore(disk).reset(0)
 
     store = open_small(disk)
 
@@ -118,7 +118,7 @@ def test_a_settle_of_a_damaged_journal_outlives_the_search_of_one_run() -> None:
     for path, data in disk.contents().items():
         if b"rotten" in data:
             disk.put(path, data.replace(b"rotten", b"Rotten"))
-    MemoryQueueStore(disk).begin_anew()
+    MemoryQueueStore(disk).reset()
     store = open_small(disk)
     left = [store.row_repairer.search_journal(missing) for missing in store.missing_ranges()]
     end = store.journal.end
@@ -149,7 +149,7 @@ def test_a_row_of_an_older_store_that_a_damaged_journal_settles_is_deleted() -> 
     store.checkpoint(store.journal.end, NOW, {})
     store.close()
     older = MemoryQueueStore(disk)
-    older.begin_anew()
+    older.reset()
     older.apply(rows, {}, [], [], position)
     for path, data in disk.contents().items():
         if b"rotten" in data:

@@ -118,7 +118,7 @@ def test_a_peer_that_comes_later_gets_what_was_there_before_the_damage(damaged: 
     assert (behind.through, behind.dropped, len(behind.records)) == (5, 0, 1)
 
 
-def test_what_was_left_of_a_stretch_comes_back_as_well(damaged: MemoryDisk) -> None:
+def test_what_was_left_of_a_range_comes_back_as_well(damaged: MemoryDisk) -> None:
     changed = bytearray(damaged.contents()[TAIL])
     changed += snapshot_batch(A, 5, nothing_left(9))
     damaged.put(TAIL, bytes(changed))

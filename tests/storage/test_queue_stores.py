@@ -390,7 +390,7 @@ def test_the_listing_comes_by_name_in_pages(open_queues: OpenQueues) -> None:
     assert store.listing("a", "/queue/😀", 10) == []
 
 
-def test_the_deepest_queues_come_first_and_all_their_lanes_count(open_queues: OpenQueues) -> None:
+def test_the_deepest_queues_come_first_and_all_their_partitions_count(open_queues: OpenQueues) -> None:
     store = open_queues()
     one, two, three = "/queue/one", "/queue/two", "/queue/three"
     put(store, *[row(HUGE, n, one) for n in (1, 2)], row(HUGE, 3, two, priority=9), row(HUGE, 4, three))
@@ -575,7 +575,7 @@ def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
         for name, value in vars(module).items()
         if isinstance(value, str) and ("SELECT" in value or "DELETE" in value or "UPDATE messages" in value)
     }
-    widths = {"FAIL": 3, "LANES": 5, "PARTITIONS_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
+    widths = {"FAIL": 3, "PARTITION_IDS": 5, "PARTITIONS_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
     # What they sort has no index. DEEPEST is for metrics: it goes through the counters of all queues.
     sorts = ("COUNT", "OVERDUE", "UNSETTLED", "DEEPEST")
     assert len(texts) > 15

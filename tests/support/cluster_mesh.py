@@ -145,6 +145,12 @@ class Cluster:
         host, port = peer.http
         return host, port
 
+    def amqp_port(self, name: str) -> int:
+        """Where AMQP clients go, on this machine."""
+        peer = self.fleet.peers.peer(name)
+        assert peer is not None and peer.amqp is not None
+        return peer.amqp.port
+
     def at(self, name: str) -> str:
         """`--at` of the command line."""
         return str(self.fleet.nodes[name].address)

@@ -13,7 +13,7 @@ def depths(node: Node) -> Counter[str]:
     for owner in queues.owned.serves:
         for row in stored_rows(node.store.queues, owner):
             known = row.dot.sequence in queues.owned.by_origin.get(row.dot.origin, {})
-            if not known and not queues.paging.gone.has(row.queue, row.dot):
+            if not known and not queues.paging.pending_deletes.has(row.queue, row.dot):
                 found[row.queue] += 1
     for queue in queues.by_name.values():
         found[queue.name] += queue.held

@@ -55,14 +55,14 @@ class Buffer:
         """How many messages wait."""
         return len(self._waiting)
 
-    def add(self, rest: bytes, room: int) -> bool:
+    def add(self, tail: bytes, room: int) -> bool:
         """Let one message wait, or drop one; False when the client is to be disconnected instead.
 
         `room` bytes are left of what all buffers of the connection may hold together.
         """
-        size = len(rest)
+        size = len(tail)
         if self._fits(size, room):
-            self._append(rest, size)
+            self._append(tail, size)
             return True
         if self.overflow is Overflow.DISCONNECT:
             return False
@@ -74,7 +74,7 @@ class Buffer:
                 room += len(oldest)
                 self.unsaid += before + 1
                 self.dropped += 1
-            self._append(rest, size)
+            self._append(tail, size)
             return True
         self.dropped += 1
         if self._waiting:
@@ -86,8 +86,8 @@ class Buffer:
     def _fits(self, size: int, room: int) -> bool:
         return len(self._waiting) < self.messages_max and self.bytes + size <= self.bytes_max and size <= room
 
-    def _append(self, rest: bytes, size: int) -> None:
-        self._waiting.append((self._late_drops, rest))
+    def _append(self, tail: bytes, size: int) -> None:
+        self._waiting.append((self._late_drops, tail))
         self._late_drops = 0
         self.bytes += size
 
@@ -96,9 +96,9 @@ class Buffer:
         taken: list[tuple[int, bytes]] = []
         size = 0
         while self._waiting and size < bytes_max:
-            before, rest = self._waiting.popleft()
-            size += len(rest)
-            taken.append((before + self.unsaid, rest))
+            before, tail = self._waiting.popleft()
+            size += len(tail)
+            taken.append((before + self.unsaid, tail))
             self.unsaid = 0
         if not self._waiting:
             self.unsaid += self._late_drops

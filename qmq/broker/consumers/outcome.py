@@ -93,7 +93,7 @@ class Outcome:
         "fanout_runs",
         "frames",
         "freed",
-        "gone",
+        "lost_ranges",
         "has_gap",
         "interest_changes",
         "is_first",
@@ -152,7 +152,7 @@ class Outcome:
         # What the selectors of those who are told topics and fanouts may cost, and what reading them has cost.
         self.selector_cost = 0
         # What readers of fanouts miss, besides what is told here: origin, after, through. Told behind the fanout runs.
-        self.gone: list[tuple[Origin, int, int]] = []
+        self.lost_ranges: list[tuple[Origin, int, int]] = []
         self.topic_runs: list[TopicRun] = []
         self.fanout_runs: list[FanoutRun] = []
         self.deliveries_now: dict[Subscription, list[Delivery]] = {}

@@ -127,8 +127,8 @@ class Replies:
             return
         # The session sees the name that it gave, as with every other subscription.
         envelope = Envelope(queue.name, DestinationKind.TEMP, message.envelope.headers, False)
-        told = Message(envelope, message.body, message.origin, message.sequence, message.timestamp_us)
-        out.publish_topic(queue.subscriptions, told)
+        delivered = Message(envelope, message.body, message.origin, message.sequence, message.timestamp_us)
+        out.publish_topic(queue.subscriptions, delivered)
 
 
 def check_address(destination: str) -> None:

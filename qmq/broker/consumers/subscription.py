@@ -220,7 +220,7 @@ class Attachment:
         "holder",
         "is_new",
         "subscription",
-        "told",
+        "delivered_up_to",
         "unrecorded",
     )
 
@@ -234,13 +234,13 @@ class Attachment:
         """Where a new subscription begins, when only the log can say which vector that is."""
         self.is_new = is_new
         """Until its first reading: what is missing then was never promised."""
-        self.told: Vector = {}
+        self.delivered_up_to: Vector = {}
         """The last sequence looked at, per origin."""
         self.again: list[FanoutDelivery] = []
         """Refused by the client; to be handed out again. They keep their credit."""
         self.unrecorded: dict[Origin, list[Range]] = {}
         """Done, and in no record yet."""
-        self._before = dict(cursor.told)
+        self._before = dict(cursor.delivered_up_to)
         self._maybe = cursor.credit
         self._seen: dict[Origin, int] = {}
 
@@ -256,8 +256,8 @@ class Attachment:
 
     def reached(self, origin: Origin) -> int:
         """Up to where nothing of `origin` needs to be looked at any more."""
-        told = self.told.get(origin)
-        return self.cursor.done_up_to(origin) if told is None else told
+        delivered_up_to = self.delivered_up_to.get(origin)
+        return self.cursor.done_up_to(origin) if delivered_up_to is None else delivered_up_to
 
     def claim(self, claims: Iterable[Claim]) -> None:
         """These are done."""
@@ -271,13 +271,13 @@ class Attachment:
         reached = self.reached(origin)
         if sequence > reached:
             self.claim([(origin, reached, sequence)])
-            self.told[origin] = sequence
+            self.delivered_up_to[origin] = sequence
 
     def start_after(self, before: Vector) -> None:
         """A new subscription begins behind `before`, as the log has found out."""
         self.claim([(origin, self.reached(origin), through) for origin, through in before.items()])
         for origin in before:
-            self.told[origin] = max(before[origin], self.told.get(origin, 0))
+            self.delivered_up_to[origin] = max(before[origin], self.delivered_up_to.get(origin, 0))
 
     def is_redelivery(self, message: Message) -> bool:
         """Whether a client may have seen it in an earlier attachment. Asked once per message."""
@@ -292,9 +292,9 @@ class Attachment:
     def handed_out(self) -> Vector:
         """What was handed out, by this attachment or one before it, and is not all done."""
         highest = dict(self._before)
-        for origin, told in self.told.items():
-            highest[origin] = max(told, highest.get(origin, 0))
-        return {origin: told for origin, told in highest.items() if told > self.cursor.done_up_to(origin)}
+        for origin, delivered_up_to in self.delivered_up_to.items():
+            highest[origin] = max(delivered_up_to, highest.get(origin, 0))
+        return {origin: last for origin, last in highest.items() if last > self.cursor.done_up_to(origin)}
 
     def moved(self) -> Move:
         """What is done and in no record yet, as the next record says it."""

@@ -46,7 +46,7 @@ class DurableSubscriptions:
         self.attached: dict[Name, Attachment] = {}
         self.given_up: Vector = {}
         """Per origin, up to where this node will never get records that it lacks."""
-        self.gone = LostRanges()
+        self.lost_ranges = LostRanges()
         """That, and what is nowhere any more: what readers are told."""
         self._origin = origin
         self._deliveries = deliveries
@@ -59,7 +59,7 @@ class DurableSubscriptions:
     def check_attach(self, name: Name, session: int, *, may_create: bool = True) -> None:
         """Refuse what `attach` cannot do for that session. Nothing changes.
 
-        `may_create`: a node that has just come back may not know what was made meanwhile, and would begin it anew.
+        `may_create`: a node that has just come back may not know what was made meanwhile, and would begin it again.
         """
         attachment = self.attached.get(name)
         if attachment is not None and attachment.subscription.session == session:
@@ -114,7 +114,7 @@ class DurableSubscriptions:
         if attachment.cursor.created_us:
             move = attachment.moved()
             if attachment.cursor.holder == attachment.holder:
-                move.told = attachment.handed_out()  # else it is for whoever took over to say
+                move.delivered_up_to = attachment.handed_out()  # else it is for whoever took over to say
             attachment.cursor.apply(move)
             out.moves.append(move)
 
@@ -171,18 +171,18 @@ class DurableSubscriptions:
         if why is not None:
             out.evictions.append(Eviction(attachment.subscription.session, why, attachment.subscription.id))
 
-    def restore(self, cursors: dict[Name, Cursor], given_up: Vector, gone: LostRanges) -> None:
+    def restore(self, cursors: dict[Name, Cursor], given_up: Vector, lost_ranges: LostRanges) -> None:
         """What the stores know at a start."""
         self.by_name.update(cursors)
         self._forget_deletions()
-        self.gone = gone
+        self.lost_ranges = lost_ranges
         for origin, through in given_up.items():
             self.give_up(origin, through)
 
     def give_up(self, origin: Origin, through: int) -> None:
         """Nobody who can be reached has records of `origin` up to there that are not here."""
         merge(self.given_up, {origin: through})
-        self.gone.add(origin, through)
+        self.lost_ranges.add(origin, through)
 
     def forget_origins(self, forgotten: Collection[Origin]) -> None:
         """Nothing of these is left in the mesh, so nobody is done with anything of them."""
@@ -190,7 +190,7 @@ class DurableSubscriptions:
             cursor.forget_origins(forgotten)
         for origin in [origin for origin in self.given_up if origin in forgotten]:
             del self.given_up[origin]
-        self.gone.forget(forgotten)
+        self.lost_ranges.forget(forgotten)
 
     def _forget_deletions(self) -> None:
         if len(self.by_name) > DELETIONS_MAX:
@@ -208,22 +208,22 @@ class DurableSubscriptions:
         reached = attachment.reached(origin)
         if sequence <= reached:
             return None
-        attachment.told[origin] = sequence
+        attachment.delivered_up_to[origin] = sequence
         if attachment.cursor.is_done(origin, sequence):
             return None
         return self._hand(attachment, message, ((origin, reached, sequence),), attachment.is_redelivery(message))
 
-    def gaps(self, attachment: Attachment, gone: Iterable[Dot]) -> list[Claim]:
-        """What is missing for good of what `gone` names (per origin, how far it is gone), and was not looked at yet.
+    def gaps(self, attachment: Attachment, lost_ranges: Iterable[Dot]) -> list[Claim]:
+        """What is missing for good of `lost_ranges` (per origin, how far it is lost), and was not looked at yet.
 
         It counts as looked at from now on. A new subscription begins behind it instead.
         """
         missing: list[Claim] = []
-        for origin, through in gone:
+        for origin, through in lost_ranges:
             reached = attachment.reached(origin)
             if through <= reached:
                 continue
-            attachment.told[origin] = through
+            attachment.delivered_up_to[origin] = through
             lost = attachment.cursor.missing(origin, reached, through)
             if lost is None:
                 continue

@@ -137,12 +137,12 @@ class Message:
     def dot(self) -> Dot:
         return Dot(self.origin, self.sequence)
 
-    def twin(self) -> "Message":
+    def copy(self) -> "Message":
         """The same message, to be told from this one by identity."""
-        twin = Message(self.envelope, self.body, self.origin, self.sequence, self.timestamp_us)
-        twin.attempts, twin.place, twin.settled = self.attempts, self.place, self.settled
-        twin.owner, twin.lent_as, twin.tail = self.owner, self.lent_as, self.tail
-        return twin
+        copy = Message(self.envelope, self.body, self.origin, self.sequence, self.timestamp_us)
+        copy.attempts, copy.place, copy.settled = self.attempts, self.place, self.settled
+        copy.owner, copy.lent_as, copy.tail = self.owner, self.lent_as, self.tail
+        return copy
 
     @property
     def message_id(self) -> str:

@@ -54,7 +54,7 @@ class PeerClocks:
         """Our clock is right."""
         self.doubt(0, 0, is_silent=False)
 
-    def told(self, now_us: int) -> int:
+    def shown_time(self, now_us: int) -> int:
         """What peers hear of our clock; 0: nothing."""
         return 0 if self._is_silent else now_us
 

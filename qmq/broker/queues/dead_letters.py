@@ -1,4 +1,4 @@
-"""Messages that nobody will take: settled where they were, accepted anew in a dead letter queue, in one breath.
+"""Messages that nobody will take: settled where they were, accepted again in a dead letter queue, in one breath.
 
 One record says both, so however the log is cut a message is in its queue or among the dead letters, never in both and
 never in neither. The letter carries the sender's headers, and in front of them why it is there. What limited the
@@ -19,6 +19,7 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import DEAD_LETTERS
+from qmq.broker.queues.deaths import HISTORY, THROUGH, history_after
 from qmq.broker.selectors.properties import properties_of
 from qmq.dots import Dot
 from qmq.errors import Refused
@@ -31,7 +32,7 @@ OVERFLOW: Final = "overflow"
 
 _LEFT_OUT = re.compile(
     rb"^(?:dead-letter-reason|dead-letter-from|dead-letter-id|dead-letter-deliveries|dead-letter-path"
-    rb"|expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY):[^\n]*\n",
+    rb"|dead-letter-through|dead-letter-history|expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY):[^\n]*\n",
     re.MULTILINE,
 )
 _PATH = re.compile(rb"^dead-letter-path:[^\n]*\n", re.MULTILINE)
@@ -53,7 +54,7 @@ Route = Callable[[str, str, Mapping[str, str]], Sequence[str]]
 """(exchange, routing key, headers) → the queues that its bindings choose, or those of its alternates."""
 
 
-LETTER_OVERHEAD_BYTES: Final = 8192
+LETTER_OVERHEAD_BYTES: Final = 12288
 """More than a letter says of itself, and its record beside it, with the longest names."""
 
 PATH_MAX: Final = 16
@@ -82,12 +83,14 @@ class DeadLetters:
         """
         envelope = message.envelope
         path = _path_line(envelope.destination) if _is_by_itself(reason) and target.startswith(PREFIX) else b""
-        headers = b"dead-letter-reason:%b\ndead-letter-from:%b\n%bdead-letter-deliveries:%d\n%b%b%b" % (
+        headers = b"dead-letter-reason:%b\ndead-letter-from:%b\n%bdead-letter-deliveries:%d\n%b%b%b%b%b" % (
             reason.encode(),
             _escaped(envelope.destination),
             # What never got into its queue has no id.
             b"dead-letter-id:%b\n" % _escaped(message.message_id) if message.sequence else b"",
             max(message.attempts, 0),
+            _through_line(message, target),
+            _history_line(message, reason),
             path,
             b"".join(_path_of(message)) if _is_by_itself(reason) else b"",
             _LEFT_OUT.sub(b"", envelope.headers),
@@ -113,9 +116,8 @@ class DeadLetters:
             headers = {**sent, "dead-letter-reason": reason, "dead-letter-from": source}
             # These are no headers of the sender.
             del headers["destination"], headers["persistent"]
-            name, has_key, key = target.removeprefix(PREFIX).partition("/")
-            own_key = sent.get("routing-key", source.removeprefix("/queue/"))
-            queues = [one for one in self._route(name, key if has_key else own_key, headers) if one != source]
+            name, key = _routing(message, target)
+            queues = [one for one in self._route(name, key, headers) if one != source]
             size = letter_bytes_of(message)
             if len(queues) > COPIES_MAX or len(queues) * size > max(COPIES_BYTES_MAX, size):
                 queues = ()
@@ -182,6 +184,29 @@ def source_of(message: Message) -> str:
 def _is_by_itself(reason: str) -> bool:
     """Whether a message leaves its queue for this reason without a consumer."""
     return reason in (EXPIRED, OVERFLOW)
+
+
+def _routing(message: Message, target: str) -> tuple[str, str]:
+    """The exchange that `target` names, and the routing key with which it gets a letter of `message`."""
+    name, has_key, key = target.removeprefix(PREFIX).partition("/")
+    if has_key:
+        return name, key
+    return name, properties_of(message.envelope).get(
+        "routing-key", message.envelope.destination.removeprefix("/queue/")
+    )
+
+
+def _through_line(message: Message, target: str) -> bytes:
+    if not target.startswith(PREFIX):
+        return b""
+    return b"%b:%b\n" % (THROUGH.encode(), _escaped(f"{PREFIX}{'/'.join(_routing(message, target))}"))
+
+
+def _history_line(message: Message, reason: str) -> bytes:
+    if b"dead-letter-reason:" not in message.envelope.headers:
+        return b""
+    history = history_after(properties_of(message.envelope), reason, message.envelope.destination)
+    return b"" if history is None else b"%b:%b\n" % (HISTORY.encode(), _escaped(history))
 
 
 def _path_of(message: Message) -> list[bytes]:

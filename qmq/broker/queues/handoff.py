@@ -100,14 +100,14 @@ class Handoff:
                 found.setdefault(peer, []).append(dot)
         return {peer: dots for peer, dots in found.items() if dots}
 
-    def begin_anew(self, owner: str) -> None:
+    def restart(self, owner: str) -> None:
         """This node goes on to serve `owner`, in a new term. What peers have was lent in the old one, which is over for
         those that have not left yet (`ServingSide._is_lent`)."""
         owned = self._owned
         for lent in owned.lent.values():
             for dot, message in list(lent.items()):
                 if dot.origin.node == owner and dot.sequence > 0:
-                    lent[dot] = owned.by_origin[dot.origin][dot.sequence] = message.twin()
+                    lent[dot] = owned.by_origin[dot.origin][dot.sequence] = message.copy()
         self.was_lent_before(owner, self.with_peers(owner))
 
     def was_lent_before(self, owner: str, dots: Mapping[str, Iterable[Dot]]) -> None:
@@ -124,7 +124,7 @@ class Handoff:
         return sorted(before)
 
     def forget_before(self, owner: str) -> None:
-        """Who serves `owner` is decided anew."""
+        """Who serves `owner` is decided again."""
         for peer in list(self.lent_before):
             self.take_before(peer, owner)
 
@@ -146,11 +146,11 @@ class Handoff:
         self._adopt_deliveries(owner)
         for queue in list(registry.by_name.values()):
             self._drop_buffered(queue, owner)
-            _read_anew(queue)
+            _reread(queue)
         for queue_name, dot, record in gathered.settles:
             self._settled_meanwhile(queue_name, dot, record)
         for message in gathered.messages:
-            if not self._paging.gone.has(message.envelope.destination, message.dot):
+            if not self._paging.pending_deletes.has(message.envelope.destination, message.dot):
                 self._paging.recall_attempts(message)
                 self._intake.take_in(message, out)
         for queue in list(registry.by_name.values()):
@@ -158,11 +158,11 @@ class Handoff:
             registry.forget_if_idle(queue)
 
     def rows_changed(self, out: Outcome) -> None:
-        """The store has got rows back, or lost some: every queue is read anew. No load of a page is under way."""
+        """The store has got rows back, or lost some: every queue is read again. No load of a page is under way."""
         registry, owned = self._registry, self._owned
         owned.has_stored = True
         for queue in list(registry.by_name.values()):
-            _read_anew(queue)
+            _reread(queue)
             registry.dispatch(queue, out)
             registry.forget_if_idle(queue)
 
@@ -245,18 +245,18 @@ class Handoff:
 
 
 def _forget_messages(queue: Queue, owner: str, waited: Iterable[Message]) -> None:
-    """Take everything of `owner` out of `queue`, which then reads the store anew. `waited` stood in no line of its."""
+    """Take everything of `owner` out of `queue`, which then reads the store again. `waited` stood in no line of its."""
 
     def stays(message: Message) -> bool:
         return message.origin.node != owner or message.sequence < 0 or message.settled
 
-    gone = [message for level in queue.levels for message in (*level.ready, *(level.fresh or ()))]
-    gone += [entry[2] for entry in queue.delayed or ()]
-    gone += waited
+    removed = [message for level in queue.levels for message in (*level.ready, *(level.fresh or ()))]
+    removed += [entry[2] for entry in queue.delayed or ()]
+    removed += waited
     out = [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
     for lent in queue.shared.owned.lent.values():
         out += [message for message in lent.values() if message.envelope.destination == queue.name]
-    for message in [message for message in (*gone, *out) if not stays(message)]:
+    for message in [message for message in (*removed, *out) if not stays(message)]:
         queue.held -= 1
         queue.held_bytes -= len(message.body)
         if queue.selective is not None:
@@ -266,10 +266,10 @@ def _forget_messages(queue: Queue, owner: str, waited: Iterable[Message]) -> Non
     if queue.delayed is not None:
         queue.delayed = [entry for entry in queue.delayed if stays(entry[2])] or None
         heapify(queue.delayed or [])
-    _read_anew(queue)
+    _reread(queue)
 
 
-def _read_anew(queue: Queue) -> None:
+def _reread(queue: Queue) -> None:
     """The store may have other rows for this queue than before: count and read them from the beginning."""
     queue.is_counted = False
     queue.stored = queue.stored_bytes = queue.stored_due_us = 0

@@ -41,7 +41,7 @@ class Overflow:
             oldest = queue.oldest()
             if oldest is None:
                 # What must go is only in the store. Until it is here the queue is longer than it may be.
-                queue.wants_lowest = True
+                queue.loads_lowest_first = True
                 queue.load(out)
                 return backlog.has_more(queue) or not queue.is_counted
             if out.letters_left is not None and queue.rules.keeps_dropped:

@@ -143,12 +143,12 @@ class Queues(QueueRegistry):
         return late + unread
 
     def extend(self, delivery: Delivery, now_us: int) -> None:
-        """The time for the ACK of a delivery begins anew, if it has one."""
+        """The time for the ACK of a delivery begins again, if it has one."""
         if delivery.timeout_us:
             delivery.deadline_us = now_us + delivery.timeout_us
             self.deadlines.watch(delivery.subscription, delivery.deadline_us)
 
-    def told(self, deliveries: list[Delivery], now_us: int) -> list[Delivery]:
+    def start_ack_timeouts(self, deliveries: list[Delivery], now_us: int) -> list[Delivery]:
         """These are about to be told, or to wait for their client to read: their time begins. Without those that were
         taken back meanwhile."""
         left: list[Delivery] = []

@@ -58,7 +58,7 @@ class Redelivery:
         """
         if not deliveries:
             return
-        has_gone = why is Back.RELEASED or why is Back.LEFT
+        has_left = why is Back.RELEASED or why is Back.LEFT
         subscription = deliveries[0].subscription
         queue = self._registry.get(subscription.destination)
         back: list[Return] = []
@@ -74,7 +74,7 @@ class Redelivery:
                 subscription.message_ids.pop(message.message_id, None)
             if message.settled:
                 continue
-            returned = Return(message, Back.UNSEEN if has_gone and not delivery.sent else why, asks)
+            returned = Return(message, Back.UNSEEN if has_left and not delivery.sent else why, asks)
             if message.owner is None:
                 back.append(returned)
             else:
@@ -98,12 +98,12 @@ class Redelivery:
         self._registry.forget_if_idle(queue)
 
     def put_back(self, queue: Queue, returns: list[Return], out: Outcome) -> None:
-        """Each goes where `_fate` says; its failure is counted."""
+        """Each goes where `_state_after` says; its failure is counted."""
         rules = queue.rules
         again: list[Message] = []
         for returned in returns:
             message, why, asks = returned
-            state, target = self._fate(queue, message.attempts, why, asks)
+            state, target = self._state_after(queue, message.attempts, why, asks)
             if state is MessageState.DEAD and self._must_wait(queue, message):
                 self.postponed.append(returned)
                 state = MessageState.READY
@@ -127,7 +127,7 @@ class Redelivery:
             again = self._registry.isolated_mode.give_back(queue, again)
         queue.push_back(again)
 
-    def _fate(self, queue: Queue, attempts: int, why: Back, asks: Asks | None) -> tuple[MessageState, str]:
+    def _state_after(self, queue: Queue, attempts: int, why: Back, asks: Asks | None) -> tuple[MessageState, str]:
         """What becomes of a message that has come back so often, and where its letter goes, if there is one."""
         rules = queue.rules
         limit = rules.delivery_limit if asks is None or asks.delivery_limit is None else asks.delivery_limit
@@ -183,7 +183,7 @@ class Redelivery:
             return 0
         subscription = delivery.subscription
         queue = self._registry.get(subscription.destination)
-        state, target = self._fate(queue, max(message.attempts, 0) + 1, why, subscription.asks)
+        state, target = self._state_after(queue, max(message.attempts, 0) + 1, why, subscription.asks)
         if state is not MessageState.DEAD or not target:
             return 0
         return self.dead_letters.letters_bytes_of(message, _reason(why), target)
@@ -215,7 +215,7 @@ class Redelivery:
         if message.sequence < 0 or message.sequence in self._owned.by_origin.get(message.origin, {}):
             self._leave_memory(queue, message)
         elif self._paging.take_stored(message):
-            backlog.stored_gone(queue, len(message.body))
+            backlog.stored_settled(queue, len(message.body))
         else:
             return False
         self._shared.totals.begin(queue.name).removed += 1
@@ -223,11 +223,11 @@ class Redelivery:
         return True
 
     def _leave_memory(self, queue: Queue, message: Message) -> None:
-        queue.gone(message)
+        queue.forget(message)
         if message.envelope.durable:
             self._owned.by_origin[message.origin].pop(message.sequence, None)
             if self._paging.may_be_stored(message):
-                self._paging.gone.add(queue.name, message.origin, message.sequence, 0)
+                self._paging.pending_deletes.add(queue.name, message.origin, message.sequence, 0)
 
     def _settle(self, queue: Queue, message: Message, copy: Copy | None, out: Outcome) -> None:
         """Record that a message of `queue` is settled, in one record with its copy if there is one."""
@@ -236,7 +236,7 @@ class Redelivery:
             return
         dot = message.dot
         if record:
-            self._paging.gone.recorded(queue.name, [dot], record)
+            self._paging.pending_deletes.recorded(queue.name, [dot], record)
         else:
             out.settles.setdefault(queue.name, []).append(dot)
 
@@ -253,7 +253,7 @@ class Redelivery:
                 continue
             if self._paging.take_stored(message):
                 queue = self._registry.get(message.envelope.destination)
-                backlog.stored_gone(queue, len(message.body))
+                backlog.stored_settled(queue, len(message.body))
                 rules = queue.rules
                 target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
                 self.count(queue.name, EXPIRED, is_kept=bool(target))

@@ -42,7 +42,7 @@ class Settlement:
         totals = registry.shared.totals
         (totals.by_name.get(own) or totals.begin(own)).acknowledged += len(deliveries)
         message_ids = subscription.message_ids
-        begun, origin, gone = self._paging.begun, self._paging.origin, self._paging.gone
+        begun, origin, pending_deletes = self._paging.begun, self._paging.origin, self._paging.pending_deletes
         all_deliveries, owned = registry.deliveries, self._owned.by_origin
         settled: list[Dot] = []
         for delivery in deliveries:
@@ -60,7 +60,7 @@ class Settlement:
             if message.owner is not None:
                 self._settle_borrowed(message, out)
                 continue
-            queue.gone(message)
+            queue.forget(message)
             sequence = message.sequence
             if sequence > 0:
                 its = message.origin
@@ -68,7 +68,7 @@ class Settlement:
                 dot = _new_dot(Dot, (its, sequence))
                 settled.append(dot)
                 if sequence <= begun or (its is not origin and its != origin):
-                    gone.add(own, its, sequence, 0)
+                    pending_deletes.add(own, its, sequence, 0)
         if settled:
             out.settles.setdefault(own, []).extend(settled)
         if subscription.window is not None:
@@ -131,6 +131,6 @@ class Settlement:
         for lent in owned.lent.values():
             lent.pop(dot, None)
         queue = self._registry.get(message.envelope.destination)
-        queue.gone(message)
+        queue.forget(message)
         self._paging.settled_by(queue.name, dot, record)
         self._registry.forget_if_idle(queue)

@@ -197,13 +197,13 @@ class Parser:
         self, first: SelectorValue | Condition, column: int, one: str, other: str, level: int
     ) -> SelectorValue:
         value = _numeric(first, column)
-        rest: list[tuple[str, SelectorValue]] = []
+        operations: list[tuple[str, SelectorValue]] = []
         while self._token.kind == one or self._token.kind == other:
             self._count_part()
             operator = self._advance().kind
             column = self._token.column
-            rest.append((operator, _numeric(self._expression(level), column)))
-        return Calculation(value, rest)
+            operations.append((operator, _numeric(self._expression(level), column)))
+        return Calculation(value, operations)
 
     # Comparisons
 

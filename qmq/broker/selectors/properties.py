@@ -9,7 +9,7 @@ from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors.selector import Selector
 
 ANSWERS_MAX = 16
-"""Selectors whose answer an envelope remembers; at the bound all are forgotten and asked anew."""
+"""Selectors whose answer an envelope remembers; at the bound all are forgotten and asked again."""
 
 
 def selects(selector: Selector, envelope: Envelope) -> bool:

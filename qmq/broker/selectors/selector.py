@@ -71,11 +71,11 @@ def compile_filter(text: str) -> Selector:
 def _compile(text: str) -> Selector:
     start = 0
     while True:
-        rest = start
+        at = start
         for prefix in IMPLIED_PREFIXES:
             if text.startswith(prefix, start):
                 start += len(prefix)
-        if start == rest:
+        if start == at:
             break
     parser = Parser(tokens_of(text, start))
     condition = parser.whole()

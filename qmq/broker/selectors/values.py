@@ -115,16 +115,16 @@ class Negative(SelectorValue):
 class Calculation(SelectorValue):
     """Sums or products from left to right: a chain, because a tree of it would be as deep as the chain is long."""
 
-    __slots__ = ("first", "rest")
+    __slots__ = ("first", "operations")
 
-    def __init__(self, first: SelectorValue, rest: list[tuple[str, SelectorValue]]) -> None:
+    def __init__(self, first: SelectorValue, operations: list[tuple[str, SelectorValue]]) -> None:
         super().__init__(ValueKind.NUMBER)
         self.first = first
-        self.rest = rest
+        self.operations = operations
 
     def number(self, row: Row) -> Number | None:
         result = self.first.number(row)
-        for operator, operand in self.rest:
+        for operator, operand in self.operations:
             if result is None:
                 return None
             number = operand.number(row)

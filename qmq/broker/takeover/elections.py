@@ -160,7 +160,7 @@ class Elections:
         self._stamps = {o: s for o, s in self._stamps.items() if o.node != peer.node or o == peer}
         self._stamps[peer] = max(beat.stamp_us, self._stamps.get(peer, 0))
         self.rules.hear(peer.node, beat, now)
-        return self.rules.beat(now, echo_us=self._stamps[peer], wants_echo=False) if beat.wants_echo else None
+        return self.rules.beat(now, echo_us=self._stamps[peer], asks_echo=False) if beat.asks_echo else None
 
     def term_recorded(self, owner: str, term: Term, *, is_vote: bool) -> list[ElectionEffect]:
         """A record says which node serves `owner`, or what an earlier incarnation of this one promised."""

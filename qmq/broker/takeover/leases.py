@@ -43,7 +43,7 @@ class Beat(NamedTuple):
     stamp_us: int
     echo_us: int
     """The newest stamp that came from the other side; 0: none, or a learner speaks."""
-    wants_echo: bool
+    asks_echo: bool
     in_contact: bool
     """Whether a majority echoes the sender."""
     claims: Mapping[str, int]
@@ -147,13 +147,13 @@ class Ownership:
 
     # What is told and heard
 
-    def beat(self, now: float, *, echo_us: int = 0, wants_echo: bool = True) -> Beat:
+    def beat(self, now: float, *, echo_us: int = 0, asks_echo: bool = True) -> Beat:
         """What to tell a peer, whose newest stamp is `echo_us`. No two beats have the same stamp."""
         self._stamp_us = max(self._stamp_us + 1, round(now * 1e6))
         return Beat(
             self._stamp_us,
             0 if self.learner else echo_us,
-            wants_echo,
+            asks_echo,
             self.in_contact(now),
             {owner: claim.term for owner, claim in self.claims.items()},
             {owner: promise.number for owner, promise in self.promised.items()},
@@ -230,7 +230,7 @@ class Ownership:
                 return until
         return NEVER
 
-    def promise_told(self, node: str, owner: str) -> int:
+    def promise_heard(self, node: str, owner: str) -> int:
         """The highest term of `owner` that `node` has voted in, as far as it has told."""
         if node == self.node:
             return self._promise(owner)

@@ -30,7 +30,7 @@ def settled_through(rules: Ownership, owner: str, marks: Mapping[str, int]) -> i
     `marks`: how far each node that counts has these records durably, this one included.
     """
     term = rules.term_of(owner)
-    counted = {name: mark for name, mark in marks.items() if rules.promise_told(name, owner) <= term.number}
+    counted = {name: mark for name, mark in marks.items() if rules.promise_heard(name, owner) <= term.number}
     found: list[str] = []
     for name in sorted(counted, key=counted.__getitem__, reverse=True):
         found.append(name)

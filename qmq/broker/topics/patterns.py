@@ -19,7 +19,7 @@ from qmq.errors import Refused
 T = TypeVar("T")
 
 REMEMBERED_MAX = 16_384
-"""Topics whose match is remembered; at the bound all are forgotten and found anew."""
+"""Topics whose match is remembered; at the bound all are forgotten and found again."""
 
 REMEMBERED_VALUES_MAX = 1 << 20
 """Values in all remembered matches together; likewise."""

@@ -24,13 +24,13 @@ class SequenceFilter:
     def fresh(self, messages: list[Message]) -> list[Message]:
         """Those of one frame that may be told now, and count as told. They are of one origin, in its order."""
         first, last = messages[0], messages[-1]
-        told = self._last.get(first.origin)
-        if told is None:
+        highest = self._last.get(first.origin)
+        if highest is None:
             if len(self._last) >= ORIGINS_MAX:
                 del self._last[next(iter(self._last))]
-            told = 0
+            highest = 0
         # Numbers of memory-only messages go downwards.
-        if told > first.sequence >= last.sequence and first.origin == last.origin:
+        if highest > first.sequence >= last.sequence and first.origin == last.origin:
             self._last[first.origin] = last.sequence
             return messages
         return [message for message in messages if self._is_fresh(message)]

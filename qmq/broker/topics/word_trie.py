@@ -39,8 +39,8 @@ class WordNode(Generic[T]):
         """The child at `word` is new (`before` is 0), gone (`after` is 0), or has other `visits`."""
         if word != "*" and word != "#":
             self._count(before, after)
-        star, rest = self.children.get("*"), self.children.get("#")
-        visits = 1 + self._most() + (0 if star is None else star.visits) + (0 if rest is None else rest.visits)
+        star, tail = self.children.get("*"), self.children.get("#")
+        visits = 1 + self._most() + (0 if star is None else star.visits) + (0 if tail is None else tail.visits)
         self.visits = NAME_WORDS * min(self.size, visits) if self.takes_any else visits
 
     def _count(self, before: int, after: int) -> None:
@@ -140,18 +140,18 @@ def ascend(root: WordNode[T], words: list[str]) -> None:
     way = [root]
     for word in words:
         way.append(way[-1].children[word])
-    gone = before = 0
+    removed = before = 0
     for index in range(len(words), 0, -1):
         node, parent, word = way[index], way[index - 1], words[index - 1]
         known_before = parent.visits
         if not node.children and node.values is None:
-            gone += 1
-            parent.size -= gone
+            removed += 1
+            parent.size -= removed
             del parent.children[word]
             parent.reckon(word, before or node.visits, 0)
         else:
-            if not gone:
+            if not removed:
                 return
-            parent.size -= gone
+            parent.size -= removed
             parent.reckon(word, before, node.visits)
         before = known_before

@@ -43,10 +43,10 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
     with job("archive") as spark:
         try:
             if follow:
-                jobs.follow(spark, options, table, every_seconds=every, told=added, failed=failed)
+                jobs.follow(spark, options, table, every_seconds=every, on_run=added, failed=failed)
             else:
                 with progress("archive", quiet=as_json) as show:
-                    done = jobs.archive(spark, options, table, tell=show)
+                    done = jobs.archive(spark, options, table, report=show)
                 added(done)
         except KeyboardInterrupt:
             if not follow:

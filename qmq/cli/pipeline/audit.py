@@ -61,7 +61,7 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
         raise Failed(str(error)) from error
     if deep:
         with job("audit") as spark, progress("audit", quiet=as_json) as show:
-            jobs.audit_deep(spark, directories, found, choice=choice, tell=show)
+            jobs.audit_deep(spark, directories, found, choice=choice, report=show)
     if as_json:
         print_json(
             {
@@ -70,7 +70,7 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
                     {name: value for name, value in row._asdict().items() if value is not None} for row in found.rows
                 ],
                 "findings": [finding._asdict() for finding in found.findings],
-                "gone": [one._asdict() for one in found.gone],
+                "lost": [one._asdict() for one in found.lost],
                 "links": [link._asdict() for link in links],
                 "cuts": [{**cut._asdict(), "convergence_seconds": cut.convergence_seconds} for cut in cuts],
                 "clean": found.clean,
@@ -95,12 +95,12 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
             click.echo(f"FOUND {finding.text}")
         if len(found.findings) > FINDINGS_SHOWN:
             click.echo(f"and {len(found.findings) - FINDINGS_SHOWN} more findings (--json lists them)")
-        for one in found.gone[:FINDINGS_SHOWN]:
+        for one in found.lost[:FINDINGS_SHOWN]:
             click.echo(
                 f"lost: {one.node} has noted that no node has all of {one.origin} {one.first}–{one.last} any more"
             )
-        if len(found.gone) > FINDINGS_SHOWN:
-            click.echo(f"and {len(found.gone) - FINDINGS_SHOWN} more of these (--json lists them)")
+        if len(found.lost) > FINDINGS_SHOWN:
+            click.echo(f"and {len(found.lost) - FINDINGS_SHOWN} more of these (--json lists them)")
         if found.healed:
             click.echo(f"{found.healed} ranges were damaged or after damage once, and nothing of them is missing")
         click.echo(

@@ -36,7 +36,7 @@ def tables(table: str, as_json: bool, **source: Any) -> None:
         click.echo(f"DRIFT new field {path} ({kind}): only in body")
     for path, (before, now) in done.drift.changed.items():
         click.echo(f"DRIFT {path} is {now} and was {before}: null if a value does not fit")
-    for path, kind in done.drift.gone.items():
+    for path, kind in done.drift.removed.items():
         click.echo(f"no body of this run has {path} ({kind})")
     if done.drift.unparsed:
         click.echo(f"DRIFT {done.drift.unparsed} bodies are no JSON: in unparsed")

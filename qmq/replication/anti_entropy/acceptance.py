@@ -91,7 +91,7 @@ class Acceptance:
                 grown[head.origin] = head.last
         return grown
 
-    def take_snapshot(self, origin: Origin, after: int, rest: RangeSnapshot, have: Vector, out: Outcome) -> None:
+    def take_snapshot(self, origin: Origin, after: int, snapshot: RangeSnapshot, have: Vector, out: Outcome) -> None:
         """Take what a peer's stores still hold of `origin` after `after`, unless this node has more already.
 
         Raises MeshError if it cannot be that range; nothing was taken then.
@@ -101,7 +101,7 @@ class Acceptance:
         if have.get(origin, 0) != after:
             return
         try:
-            batch = snapshot_batch(origin, after, rest)
+            batch = snapshot_batch(origin, after, snapshot)
             head = verify_batch(batch)
             records = batch_records(batch)
         except (CorruptLog, ValueError) as error:

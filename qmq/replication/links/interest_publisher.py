@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from qmq.dots import Origin
 from qmq.replication.interest.interest import NEVER, InterestState
-from qmq.replication.protocol.frames import WantsPart
+from qmq.replication.protocol.frames import InterestPart
 
 
 class Whole:
@@ -26,7 +26,7 @@ class Whole:
         self.position = 0
         self.part = 0
 
-    def next_part(self, bytes_max: int) -> WantsPart:
+    def next_part(self, bytes_max: int) -> InterestPart:
         begin = self.position
         while self.position < len(self.names) and bytes_max > 0:
             bytes_max -= len(self.names[self.position])
@@ -34,7 +34,7 @@ class Whole:
         names = self.names[begin : self.position]
         part, self.part = self.part, self.part + 1
         patterns = dict.fromkeys(names, True)
-        return WantsPart(self.origin, NEVER, self.version, self._number, part, self.is_over, patterns)
+        return InterestPart(self.origin, NEVER, self.version, self._number, part, self.is_over, patterns)
 
     @property
     def is_over(self) -> bool:
@@ -82,9 +82,9 @@ class InterestPublisher:
         if self._whole is not None and self._whole.origin == origin:
             self._whole = None
 
-    def take(self, bytes_max: int) -> list[WantsPart]:
+    def take(self, bytes_max: int) -> list[InterestPart]:
         """Frames to send now: about `bytes_max`, or one difference."""
-        frames: list[WantsPart] = []
+        frames: list[InterestPart] = []
         while bytes_max > 0 and self.is_due:
             if self._whole is None:
                 frame = self._difference()
@@ -101,7 +101,7 @@ class InterestPublisher:
             frames.append(frame)
         return frames
 
-    def _difference(self) -> WantsPart | None:
+    def _difference(self) -> InterestPart | None:
         """The difference of the next origin that is due; None if nothing changed or the whole state is needed."""
         origin, always = next(iter(self._due.items()))
         del self._due[origin]
@@ -116,4 +116,4 @@ class InterestPublisher:
             self._whole = Whole(self._number(), origin, state)
             return None
         self._sent[origin] = state.version
-        return WantsPart(origin, sent, state.version, 0, 0, True, changes)
+        return InterestPart(origin, sent, state.version, 0, 0, True, changes)

@@ -156,13 +156,13 @@ def reasons(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-def report_end(registry: LinkRegistry, who: str, error: BaseException) -> str:
+def report_end(registry: LinkRegistry, name: str, error: BaseException) -> str:
     """Log and report why a connection ended; returns it in one line."""
     worst = ""
-    named = who or "a stranger"
+    named = name or "a stranger"
     for reason in reasons(error):
         if isinstance(reason, MeshError):
-            registry.report(who, reason, trio.current_time())
+            registry.report(name, reason, trio.current_time())
             log.log(logging.INFO if reason.code in QUIET else logging.WARNING, "! link with %s: %s", named, reason)
         elif isinstance(reason, LOST):
             log.info("= link with %s ended: %r", named, reason)
@@ -195,7 +195,7 @@ class Link:
         self._acked_at = 0.0
         # A connection that the peer has dialled, to be followed over it.
         self._offered: Pipe | None = None
-        self._life = trio.CancelScope()
+        self._scope = trio.CancelScope()
         self._attempt = trio.CancelScope()
         self._pause = trio.CancelScope()
 
@@ -203,7 +203,7 @@ class Link:
         """End the link and `run`."""
         if self._offered is not None:
             self._offered.close()
-        self._life.cancel()
+        self._scope.cancel()
 
     def dial_at(self, address: PeerAddress) -> None:
         """The peer is there from now on; nothing happens when it was before."""
@@ -227,7 +227,7 @@ class Link:
     def take(self, pipe: Pipe) -> bool:
         """Follow the peer over this connection, which it has dialled; False when that is not wanted."""
         # A dialled connection that is not open may never open: the network may be dead in one direction.
-        if self.following is not None or self._offered is not None or self._life.cancel_called:
+        if self.following is not None or self._offered is not None or self._scope.cancel_called:
             return False
         self._offered = pipe
         self._attempt.cancel()
@@ -245,7 +245,7 @@ class Link:
 
     async def run(self) -> None:
         """Dial, follow, and dial again, until `stop`."""
-        with self._life:
+        with self._scope:
             wait = self._settings.redial_seconds_min
             while True:
                 began = trio.current_time()

@@ -169,13 +169,13 @@ class MeshListener:
             self._end(served, nursery)
 
     async def _run_line(self, served: ServedLink) -> None:
-        who = served.line
+        peer_link = served.line
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._feed, served)
                 nursery.start_soon(self._redeliver_if_late, served)
-                await who.run()
+                await peer_link.run()
                 nursery.cancel_scope.cancel()
         except* Exception as failures:
             failure = failures
@@ -186,7 +186,7 @@ class MeshListener:
             self.refused += 1
         self.last_errors[name] = report_end(self._registry, name, failure)
         for reason in reasons(failure):
-            if isinstance(reason, MeshError) and not who.mid_frame:
+            if isinstance(reason, MeshError) and not peer_link.mid_frame:
                 await self._send_farewell(served.pipe, reason)
                 return
 
@@ -303,12 +303,12 @@ class MeshListener:
         if self._host.broker.lending.with_peer(peer):
             self.check_absent(peer)
 
-    def check_absent(self, peer: str, *, anew: bool = False) -> None:
+    def check_absent(self, peer: str, *, from_now: bool = False) -> None:
         """Unless `peer` follows this node, its consumers keep what they have for `redeliver_after_seconds`.
 
-        `anew`: count from now, however long it was absent. Another node may have lent it some in between.
+        `from_now`: count from now, however long it was absent. Another node may have lent it some in between.
         """
-        if anew and peer in self._takebacks:
+        if from_now and peer in self._takebacks:
             self._takebacks.pop(peer).cancel()
         if peer not in self.served and peer not in self._takebacks and self._nursery is not None:
             scope = self._takebacks[peer] = trio.CancelScope()
@@ -371,8 +371,8 @@ class MeshListener:
                     serving.outbox.put_journal(gap)
                 reach = host.journal_reach()
             if reach is not None and position >= reach[1]:
-                for told in feed.ended(reach[0], host.broker.durable_subscriptions.given_up):
-                    serving.outbox.put_journal(told)
+                for notice in feed.ended(reach[0], host.broker.durable_subscriptions.given_up):
+                    serving.outbox.put_journal(notice)
                 reach = None
             durable_end = host.journal_durable_end()
             if position >= durable_end:

@@ -79,7 +79,7 @@ class PullingSide:
         self._sent_direct = direct
         self.outbox.put(MembershipFrame(host.membership.standing))
         host.greet(self.outbox)
-        sent_us = host.broker.clocks.told(host.environment.now_us())
+        sent_us = host.broker.clocks.shown_time(host.environment.now_us())
         self.outbox.put(Ack(0, self._received_reported, self._durable_reported, direct, sent_us))
         own = host.origin
         through = {origin: last for origin, last in self._received_reported.items() if origin.node == own.node}
@@ -211,7 +211,7 @@ class PullingSide:
             self._durable_reported.update(durable)
             self._sent_direct = direct
             self._acked_frames = frames
-            sent_us = self._host.broker.clocks.told(self._host.environment.now_us())
+            sent_us = self._host.broker.clocks.shown_time(self._host.environment.now_us())
             self.outbox.put(Ack(frames, received, durable, news, sent_us))
 
     def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
@@ -230,5 +230,5 @@ class PullingSide:
                 self._host.schedule_repair()
 
 
-def _changes(now: Vector, told: Vector) -> Vector:
-    return {origin: last for origin, last in now.items() if told.get(origin) != last}
+def _changes(now: Vector, sent: Vector) -> Vector:
+    return {origin: last for origin, last in now.items() if sent.get(origin) != last}

@@ -25,7 +25,7 @@ from qmq.replication.interest.interest import NEVER, PATTERNS_MAX, InterestState
 from qmq.replication.links.host import Host
 from qmq.replication.links.interest_publisher import InterestPublisher
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.protocol.frames import Heard, Passed, Paths, Reach, WantsPart
+from qmq.replication.protocol.frames import Heard, InterestPart, Passed, Paths, Reach
 
 REACH_MAX: Final = 16
 """Origins in one Reach: twice the nodes of a mesh."""
@@ -220,7 +220,7 @@ class Routes:
                     return
                 neighbour.reach_number = number
                 self._reaches(neighbour, origins)
-            case WantsPart():
+            case InterestPart():
                 self._take_interest(neighbour, frame)
             case Heard(versions):
                 for origin, version in versions:
@@ -263,7 +263,7 @@ class Routes:
         self._refresh()
         self._confirm_all()
 
-    def _take_interest(self, neighbour: Neighbour, frame: WantsPart) -> None:
+    def _take_interest(self, neighbour: Neighbour, frame: InterestPart) -> None:
         origin = frame.origin
         is_own = origin == neighbour.origin
         if not is_own and (origin in self.neighbours or origin not in (neighbour.reach or ())):

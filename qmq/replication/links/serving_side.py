@@ -71,7 +71,7 @@ class ServingSide:
         self.outbox.put(MembershipFrame(self._host.membership.standing))
 
     def _clock_us(self) -> int:
-        return self._host.broker.clocks.told(self._host.environment.now_us())
+        return self._host.broker.clocks.shown_time(self._host.environment.now_us())
 
     def _is_lent(self, message: Message) -> bool:
         return self._host.broker.lending.lent.get(self.peer, {}).get(message.dot) is message

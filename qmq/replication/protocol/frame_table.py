@@ -112,7 +112,7 @@ STANDING: Final = spread(
 )
 REQUEST: Final = spread(frames.PeerRequest, kind=text_of(KIND_CHARACTERS_MAX), body=BYTES)
 BEAT: Final = spread(
-    Beat, stamp_us=NUMBER, echo_us=NUMBER, wants_echo=TRUTH, in_contact=TRUTH, claims=TERMS, promises=TERMS
+    Beat, stamp_us=NUMBER, echo_us=NUMBER, asks_echo=TRUTH, in_contact=TRUTH, claims=TERMS, promises=TERMS
 )
 ASKS: Final = struct(
     Asks,
@@ -171,7 +171,7 @@ COMMON_FRAMES: Final = _table(
     _row("/mesh/reach", frames.Reach, FEW, number=NUMBER, origins=set_of(ORIGIN)),
     _row(
         "/mesh/wants",
-        frames.WantsPart,
+        frames.InterestPart,
         LISTS,
         origin=ORIGIN,
         base=VERSION,

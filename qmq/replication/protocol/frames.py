@@ -56,7 +56,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class WantsPart:
+class InterestPart:
     """Interest of `origin` in its `version`: the difference from version `base`, or a part of the whole.
 
     `base` is NEVER in a part of the whole. Parts with one `whole` belong together; they are numbered from 0.
@@ -278,7 +278,7 @@ class Forgotten:
 
 Terms = HeartbeatFrame | Ask | Vote | Release | Holds
 Both = Replies | RequestFrame | ResponseFrame | MembershipFrame | Terms
-Paths = Reach | WantsPart | Heard | Passed
+Paths = Reach | InterestPart | Heard | Passed
 """What links tell each other of who wants what, and how it gets there (`routes`)."""
 
 Follows = Ack | Credit | Settled | Returned | Held | Both

@@ -216,7 +216,7 @@ def check_move(move: Move) -> None:
         text(name)
     for value in (move.created_us, move.deleted_us, move.credit):
         number(value)
-    for vector in (move.start, move.told):
+    for vector in (move.start, move.delivered_up_to):
         check_vector(vector or {})
     for origin, ranges in move.done.items():
         origin_of(*origin)

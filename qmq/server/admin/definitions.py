@@ -63,19 +63,19 @@ async def definitions_response(
         context.system.audit(f"definitions-{verb}", user=user, address=address, **said)
         return _response(done)
 
-    verb, _, rest = headers["destination"].removeprefix(DEFINITIONS).partition("/")
-    if verb == "export" and not rest:
+    verb, _, path = headers["destination"].removeprefix(DEFINITIONS).partition("/")
+    if verb == "export" and not path:
         return _response({"document": document(_lasting(live))})
-    if verb == "import" and not rest:
+    if verb == "import" and not path:
         values, left_out = read_document(body, live.values("user"))
         changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
         return await change(changes, {"definitions": len(changes), "left_out": left_out})
-    if verb == "list" and rest:
-        values_of_kind = live.values(_kind(live, rest))
-        rows = [{"kind": rest, "name": name, "value": value} for name, value in sorted(values_of_kind.items())]
-        return _response({"definitions": rows, "seeded": live.is_seeded(rest)})
-    if verb in ("get", "put", "delete") and rest.partition("/")[2]:
-        key = _key(live, rest)
+    if verb == "list" and path:
+        values_of_kind = live.values(_kind(live, path))
+        rows = [{"kind": path, "name": name, "value": value} for name, value in sorted(values_of_kind.items())]
+        return _response({"definitions": rows, "seeded": live.is_seeded(path)})
+    if verb in ("get", "put", "delete") and path.partition("/")[2]:
+        key = _key(live, path)
         facts = {"kind": key.kind, "name": key.name}
         if verb == "get":
             found = live.values(key.kind).get(key.name)

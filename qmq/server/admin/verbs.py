@@ -228,7 +228,11 @@ def verb_of(destination: str) -> str | None:
 async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
     """Do what a verb asks for. Raises Refused; then nothing has changed."""
     verb = VERBS[asked.verb]
-    if verb.is_audited:
+    if asked.verb == "declare" and context.exclusive_queues.is_orphan(asked.about):
+        # The connection that had it was on a node that is gone: the queue ends, as it would end on that node.
+        if not asked.is_dry_run:
+            await delete_queue(context, asked.about, {"force": "true"}, asked.user)
+    elif verb.is_audited:
         _check_exclusive(context, asked)
     facts = await verb.run(context, asked)
     if asked.verb != "retire":

@@ -171,14 +171,14 @@ class QueuePager:
 
     # Checkpoints
 
-    def wants_checkpoint(self) -> bool:
+    def needs_checkpoint(self) -> bool:
         """Whether so much is in memory that the store should take it over, however little the journal has grown."""
         broker = self._context.broker
         paging, owned = broker.queues.paging, broker.queues.owned
-        if owned.wants_checkpoint:
-            owned.wants_checkpoint = False
+        if owned.needs_checkpoint:
+            owned.needs_checkpoint = False
             return True
-        if len(paging.gone) - self._lost_left > 2 * self._unsaved_max:
+        if len(paging.pending_deletes) - self._lost_left > 2 * self._unsaved_max:
             return True
         new = broker.next_sequence - self._begun_at
         if 2 * new <= self._unsaved_max:
@@ -225,7 +225,7 @@ class QueuePager:
         async with self.load_lock:
             queues = self._context.broker.queues
             queues.paging.checkpoint_done(vector)
-            self._lost_left = len(queues.paging.gone)
+            self._lost_left = len(queues.paging.pending_deletes)
             if queues.paging.vague:
                 await self._recount()
             if queues.owned.in_memory > self._kept or queues.paging.bytes_in_memory > self._bytes_kept:

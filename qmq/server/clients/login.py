@@ -62,13 +62,13 @@ class Logins:
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
         # Checked when the user is unknown, so that the duration reveals nothing.
-        self._nobody = _hash_of_no_user() if users else ""
+        self._unknown_user_hash = _hash_of_no_user() if users else ""
         self._users: Counter[str] = Counter()
 
     async def prepare(self, users: tuple[User, ...]) -> None:
         """Do what may block before `change` to these users."""
-        if users and not self._nobody:
-            self._nobody = await self._environment.run_blocking(_hash_of_no_user)
+        if users and not self._unknown_user_hash:
+            self._unknown_user_hash = await self._environment.run_blocking(_hash_of_no_user)
 
     def change(self, users: tuple[User, ...], limits: LimitSettings) -> None:
         """Apply these users and bounds from now on. Connected clients stay."""
@@ -212,7 +212,7 @@ class Logins:
         async with self._checks.turn(counted_address(address), login, until_left):
             if digest in self._remembered:
                 return True  # Another client of this user was checked meanwhile.
-            right = await self._environment.run_blocking(partial(_verify, known or self._nobody, passcode))
+            right = await self._environment.run_blocking(partial(_verify, known or self._unknown_user_hash, passcode))
         if right and known is not None:
             if len(self._remembered) >= REMEMBERED_LOGINS_MAX:
                 self._remembered.clear()

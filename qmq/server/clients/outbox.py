@@ -48,7 +48,7 @@ class ClientOutbox:
         "_held",
         "_held_bytes",
         "_parts",
-        "_rest",
+        "_unsent",
         "_start",
         "_writing",
         "broken",
@@ -69,7 +69,7 @@ class ClientOutbox:
         self._grew = grew
         self._counted = 0
         self._parts: list[bytes] = []
-        self._rest = b""
+        self._unsent = b""
         """Set when the kernel took only the beginning, until the writer runs. It may begin in the middle of a frame."""
         self._writing = False
         self._due = 0
@@ -146,7 +146,7 @@ class ClientOutbox:
                 if not self._held:
                     self._now_drained()
                 return
-            self._rest, self._parts = (data[sent:], []) if sent else (b"", [data])
+            self._unsent, self._parts = (data[sent:], []) if sent else (b"", [data])
         self._writing = True
         self._count()
         self._start(self._write)
@@ -160,7 +160,7 @@ class ClientOutbox:
     async def _write(self) -> None:
         """Write until nothing is left. Returns when the connection breaks; the reader finds that out, too."""
         try:
-            while self._rest or self._parts:
+            while self._unsent or self._parts:
                 data = self._take()
                 await self.pipe.send_all(data)
                 self.bytes_out += len(data)
@@ -176,8 +176,8 @@ class ClientOutbox:
 
     def _take(self) -> bytes:
         """The next whole parts, about SEND_BYTES_MAX: parts that are not taken can still be dropped."""
-        if self._rest:
-            data, self._rest = self._rest, b""
+        if self._unsent:
+            data, self._unsent = self._unsent, b""
             return data
         parts = self._parts
         count = size = 0
@@ -219,7 +219,7 @@ class ClientOutbox:
         self._parts = []
         self._held = []
         self._held_bytes = 0
-        self._rest = b""
+        self._unsent = b""
         self.size = 0
         # Drop the references to the session, which holds this: a connection that ends leaves no reference cycle.
         self._start = start_nothing

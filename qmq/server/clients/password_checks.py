@@ -50,10 +50,11 @@ class PasswordChecks:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def turn(self, address: str, user: str, gone: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    async def turn(self, address: str, user: str, until_left: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         """Wait for a turn and hold it while the block runs.
 
-        `gone` runs meanwhile and returns when the client has disconnected. Then trio.BrokenResourceError is raised.
+        `until_left` runs meanwhile and returns when the client has disconnected; then this raises
+        trio.BrokenResourceError.
         """
         # A name may be as long as a header; its hash is enough to count by.
         waiting = _Waiting(address, hash(user))
@@ -61,18 +62,18 @@ class PasswordChecks:
             self._grant(waiting)
         else:
             self._waiting.append(waiting)
-            await self._wait(waiting, gone)
+            await self._wait(waiting, until_left)
         try:
             yield
         finally:
             self._give_back()
 
-    async def _wait(self, waiting: _Waiting, gone: Callable[[], Awaitable[None]]) -> None:
+    async def _wait(self, waiting: _Waiting, until_left: Callable[[], Awaitable[None]]) -> None:
         try:
             async with trio.open_nursery() as nursery:
 
                 async def watch() -> None:
-                    await gone()
+                    await until_left()
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(watch)

@@ -253,7 +253,7 @@ class ClientSession:
                 self.waits_for_slot = True
                 await context.memory_budget.room()
                 self.waits_for_slot = False
-            # Each time anew: the protocol and the pipe may change.
+            # Each time again: the protocol and the pipe may change.
             dialogue = self.dialogue
             data = dialogue.ahead or await self._pipe.receive_some(READ_BYTES_MAX)
             dialogue.ahead = b""

@@ -6,7 +6,7 @@ a slice of that. The next pass begins when a page is asked for and the last resu
 
 Sorting takes turns, too: `sorted_in_turns` sorts parts, divides them at common keys, and sorts what belongs together.
 
-What a page shows of its queues is read anew; only their order is that of the last pass.
+What a page shows of its queues is read again; only their order is that of the last pass.
 """
 
 from array import array

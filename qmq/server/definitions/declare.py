@@ -46,8 +46,8 @@ async def declare_queue(
 ) -> dict[str, Any]:
     """Declare `queue` as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused."""
     declared = context.declared_queues
-    context.queue_lifetimes.used(queue)
     if is_said(headers, "passive"):
+        context.queue_lifetimes.used(queue)
         known = declared.value_of(queue)
         if known is None:
             raise Refused("unknown-destination", f"{queue} is not declared.")
@@ -68,6 +68,7 @@ async def declare_queue(
         is_same = declared.check_same(queue, value, is_replacing=is_replacing)
         declared.with_owner(queue, value, user)
         return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
+    context.queue_lifetimes.declared_again(queue)
     quorum = is_said(headers, "quorum")
     facts = await declared.declare(queue, value, user, is_replacing=is_replacing, quorum=quorum)
     return {**facts, "value": declared.value_of(queue) or {}}

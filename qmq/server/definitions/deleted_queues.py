@@ -2,8 +2,8 @@
 
 The tombstone of the declaration carries the deletion. A node that has it drops what it serves of the queue, also one
 that was away. It looks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
-them back. A message counts as older by the clocks of the nodes that accepted and deleted it. So a node that has not
-heard the one that deleted, since its own start, drops nothing yet.
+them back. A message counts as older by the clocks of the nodes that accepted and deleted it. A node that has not heard
+one of these two since its own start does not drop the message yet.
 
 A queue that is declared again keeps all messages that are not dropped by then: a node waits for a moment, because the
 later declaration may be on its way, and looks again before each page. What was sent after the deletion stays in any
@@ -106,7 +106,7 @@ class DeletedQueues:
         # A clock in doubt says nothing about which of two is older.
         if context.broker.queues.held or context.clock_check.in_doubt:
             return list(deleted)
-        left = [name for name, deletion in deleted.items() if not self._is_dated(deletion)]
+        left = [name for name, deletion in deleted.items() if not self._is_heard(deletion.version.origin.node)]
         for name in left:
             del deleted[name]
         heads = partial(context.served_rows().heads, list(deleted), 0)
@@ -127,7 +127,15 @@ class DeletedQueues:
             if self._deletion(name) is None:
                 raise Refused(DECLARED_AGAIN, f"{name} is declared again.")
 
-        covers = partial(self._is_older, deletion)
+        is_undated = False
+
+        def covers(message: Message) -> bool:
+            nonlocal is_undated
+            if not self._is_heard(message.origin.node):
+                is_undated = True
+                return False
+            return self._is_older(deletion, message)
+
         dropped, reason = await context.mesh_jobs.drop(name, covers, check)
         if dropped:
             log.info("= %s was deleted: %d messages are dropped", name, dropped)
@@ -136,7 +144,8 @@ class DeletedQueues:
         queues = context.broker.queues
         consumed = [delivery.message for delivery in queues.deliveries.values()]
         consumed += [message for lent in queues.owned.lent.values() for message in lent.values()]
-        return not any(one.envelope.destination == name and covers(one) for one in consumed)
+        is_consumed = any(one.envelope.destination == name and covers(one) for one in consumed)
+        return not is_consumed and not is_undated
 
     def _deletion(self, name: str) -> Definition | None:
         """The present tombstone; None if the queue is declared again, or locked here, or its tombstone is forgotten."""
@@ -146,9 +155,9 @@ class DeletedQueues:
         found = definitions.table.by_key.get(Key(KIND, name))
         return found if found is not None and found.text is None else None
 
-    def _is_dated(self, deletion: Definition) -> bool:
-        """Whether this node knows when the deletion was, by its own clock. Of a node that has left it never will."""
-        context, node = self._context, deletion.version.origin.node
+    def _is_heard(self, node: str) -> bool:
+        """Whether this node knows the clock of `node`. Of one that has left the mesh it never will."""
+        context = self._context
         return node not in context.peer_names or context.broker.clocks.apart_us(node) is not None
 
     def _is_older(self, deletion: Definition, message: Message) -> bool:

@@ -73,6 +73,14 @@ class ExclusiveQueues:
         if owner is not None and owner != self.owner(session):
             raise Refused(LOCKED, f"{queue} is exclusive to another connection.")
 
+    def is_orphan(self, queue: str) -> bool:
+        """Whether the node of its owner cannot be reached: then a client that has moved to this node may declare it."""
+        owner = self._owners.get(queue)
+        if owner is None:
+            return False
+        node = _node_of(owner)
+        return node != self._context.broker.origin.node and node not in self._context.linked_peers()
+
     def claim(self, queue: str, session: int) -> str:
         """The owner that a declaration of this session names. Raises Refused if others consume from the queue."""
         known = self._context.broker.queues.by_name.get(queue)
@@ -94,7 +102,7 @@ class ExclusiveQueues:
             if owner:
                 self._owners[name] = owner
                 self._queues.setdefault(owner, {})[name] = None
-                if self._is_gone(owner):
+                if self._has_ended(owner):
                     self._delete_soon([name])
 
     def session_ended(self, session: int) -> None:
@@ -103,18 +111,18 @@ class ExclusiveQueues:
 
     def members_changed(self) -> None:
         """A node may have been retired whose messages this node adopts."""
-        for owner in [owner for owner in self._queues if self._is_gone(owner)]:
+        for owner in [owner for owner in self._queues if self._has_ended(owner)]:
             self._delete_soon(self._queues[owner])
 
     # Inside
 
-    def _is_gone(self, owner: str) -> bool:
+    def _has_ended(self, owner: str) -> bool:
         """Whether this node has to delete the queues of an owner that is not connected any more."""
         context = self._context
         origin, _, session = owner.rpartition("/")
         if origin == str(context.broker.origin):
             return int(session) not in context.sessions
-        node = origin.rpartition("-")[0]
+        node = _node_of(owner)
         here = context.broker.origin.node
         return node == here or node in context.membership.adopted_by(here)
 
@@ -137,7 +145,7 @@ class ExclusiveQueues:
         self.is_running = False
 
     def _is_due(self, name: str) -> bool:
-        return name in self._owners and self._is_gone(self._owners[name])
+        return name in self._owners and self._has_ended(self._owners[name])
 
     async def _delete(self, names: list[str]) -> None:
         context = self._context
@@ -153,3 +161,8 @@ class ExclusiveQueues:
             extra = about("queue-deleted", destination=name, reason="exclusive")
             log.info("= %s is deleted: its connection has ended", name, extra=extra)
             context.system.note("queue-deleted", destination=name, reason="exclusive")
+
+
+def _node_of(owner: str) -> str:
+    """The node to which an owner is, or was, connected."""
+    return owner.rpartition("/")[0].rpartition("-")[0]

@@ -29,6 +29,9 @@ from qmq.server.runtime.log_events import about
 from qmq.storage.format.definition_record import pack_definition
 from qmq.storage.format.record import RecordKind
 
+SPREAD_SECONDS: Final = 1.0
+"""Of a wait for the copies of all linked peers."""
+
 QUORUM_SECONDS: Final = 5.0
 """For which a change with `quorum` waits for a majority."""
 
@@ -293,12 +296,28 @@ class LiveDefinitions:
         self.table.merge(change)
         self.news[key] = None
 
+    async def spread(self) -> None:
+        """Return when all linked peers have what this node has changed so far, after SPREAD_SECONDS at most."""
+        sequence = self._context.broker.next_sequence - 1
+        with trio.move_on_after(SPREAD_SECONDS):
+            while not self._is_on_linked(sequence):
+                await self._until_copies_change()
+
+    def _is_on_linked(self, sequence: int) -> bool:
+        context = self._context
+        return all(context.durable_on(peer).get(context.origin, 0) >= sequence for peer in context.linked_peers())
+
     async def _reaches_majority(self, sequence: int) -> bool:
         with trio.move_on_after(QUORUM_SECONDS):
             while not self._is_on_majority(sequence):
-                self._copies_changed = trio.Event()
-                await self._copies_changed.wait()
+                await self._until_copies_change()
         return self._is_on_majority(sequence)
+
+    async def _until_copies_change(self) -> None:
+        # One event for all that wait, and none is made for each report of a peer.
+        if self._copies_changed.is_set():
+            self._copies_changed = trio.Event()
+        await self._copies_changed.wait()
 
     def _is_on_majority(self, sequence: int) -> bool:
         context = self._context

@@ -49,10 +49,13 @@ log = logging.getLogger("qmq.definitions")
 
 
 class Use(NamedTuple):
-    """The use of one queue on one node."""
+    """The use of one queue on one node. `is_consumed`: it has a consumer, or surely will have one in a moment.
+    `is_kept`: it was declared again since its last consumer left, so its end is that of the next one.
+    """
 
     is_consumed: bool
     unused_seconds: float
+    is_kept: bool = False
 
 
 class LifetimeSettings(Protocol):
@@ -82,11 +85,15 @@ class LifetimeContext(Engine, MeshPeers, Tasks, Protocol):
 class LifetimeState:
     """What this node has seen of one queue. Times are trio's."""
 
-    __slots__ = ("had_consumer", "is_consumed", "is_local", "until", "used_at", "watch")
+    __slots__ = ("had_consumer", "is_consumed", "is_kept", "is_local", "sure_until", "until", "used_at", "watch")
 
     def __init__(self, until: QueueLifetime, now: float) -> None:
         self.until = until
         self.used_at = now
+        self.sure_until = now
+        """A client has declared it here again, and will consume it until then."""
+        self.is_kept = False
+        """It was declared again since its last consumer left."""
         self.had_consumer = self.is_consumed = self.is_local = False
         self.watch = -1
 
@@ -136,8 +143,18 @@ class QueueLifetimes:
             if state is not None:
                 self._look(name, state)
 
+    def declared_again(self, queue: str) -> None:
+        """A client relies on it: consumers that have left count no more, also if its deletion is decided already."""
+        self.consumers_changed()  # That the last one has left may be decided, and not seen yet.
+        self.used(queue)
+        state = self.states.get(queue)
+        if state is not None:
+            state.sure_until = state.used_at + OTHERS_SECONDS
+            if not state.is_consumed:
+                state.had_consumer, state.is_kept = False, True
+
     def used(self, queue: str) -> None:
-        """It was declared again, or read without a consumer."""
+        """It was read without a consumer, or asked about."""
         state = self.states.get(queue)
         if state is not None:
             state.used_at = trio.current_time()
@@ -154,14 +171,19 @@ class QueueLifetimes:
         state = self.states.get(name)
         queue = self._context.broker.queues.by_name.get(name)
         is_consumed = queue is not None and bool(queue.subscriptions)
-        return Use(is_consumed, trio.current_time() - state.used_at if state is not None else 0.0)
+        if state is None:
+            return Use(is_consumed, 0.0)
+        now = trio.current_time()
+        # A client that has just declared it here consumes it next. Another node may be about to delete it.
+        return Use(is_consumed or now < state.sure_until, now - state.used_at, state.is_kept)
 
     def _look(self, name: str, state: LifetimeState) -> None:
         queue = self._context.broker.queues.by_name.get(name)
         is_local = queue is not None and bool(queue.subscriptions)
         is_consumed = is_local or (queue is not None and bool(queue.borrowers))
         if is_consumed:
-            state.had_consumer, state.is_local = True, is_local
+            state.had_consumer, state.is_local, state.is_kept = True, is_local, False
+            state.sure_until = state.used_at
         if state.is_consumed and not is_consumed:
             state.used_at = trio.current_time()
         state.is_consumed = is_consumed
@@ -214,6 +236,10 @@ class QueueLifetimes:
             uses = [self._use(name), *(one[name] for one in asked.values())]
             expires = state.until.expires_seconds
             left_seconds = expires - min(use.unused_seconds for use in uses)
+            if any(use.is_kept for use in uses):
+                state.had_consumer = False
+            if state.due() is None:
+                continue
             is_left = state.until.auto_delete and state.had_consumer
             if any(use.is_consumed for use in uses):
                 again[name] = now + max(RETRY_SECONDS, expires)
@@ -260,6 +286,6 @@ def _uses(names: list[str], answer: bytes) -> dict[str, Use] | None:
     facts = facts_of(answer, {"queues": dict})
     try:
         rows = {} if facts is None else facts["queues"]
-        return {name: Use(bool(rows[name][0]), float(rows[name][1])) for name in names}
+        return {name: Use(bool(rows[name][0]), float(rows[name][1]), bool(rows[name][2])) for name in names}
     except (ValueError, TypeError, LookupError):
         return None

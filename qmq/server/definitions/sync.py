@@ -72,6 +72,16 @@ class DefinitionSync:
             self.is_behind = True
             self._context.raise_condition(BEHIND, BEHIND_TEXT)
 
+    async def refresh(self) -> None:
+        """Merge the definitions of all linked peers, for a client that asks for what another one has just declared.
+
+        A peer that does not respond for START_SECONDS is not waited for.
+        """
+        with trio.move_on_after(START_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for peer in sorted(self._context.linked_peers()):
+                    nursery.start_soon(self._pull, peer)
+
     def links_changed(self) -> None:
         self._changed.set()
 

@@ -134,10 +134,10 @@ class Browsing:
 
     def _unsettled(self, rows: list[QueueRow], now_us: int) -> list[Message]:
         context = self._context
-        gone = context.broker.queues.paging.gone
+        pending_deletes = context.broker.queues.paging.pending_deletes
         waiting: list[Message] = []
         for row in rows:
-            if not gone.has(row.queue, row.dot) and not 0 < row.expires_us <= now_us:
+            if not pending_deletes.has(row.queue, row.dot) and not 0 < row.expires_us <= now_us:
                 message = context.replay.message_of_row(row)
                 if message is not None:
                     waiting.append(message)

@@ -73,20 +73,20 @@ class DurableFeeds:
         self._put(session, attachment, run)
         return True
 
-    def send_lost(self, session: ClientSession, attachment: Attachment, gone: Sequence[Dot]) -> None:
+    def send_lost(self, session: ClientSession, attachment: Attachment, lost_ranges: Sequence[Dot]) -> None:
         """Report these as lost; without credit, the next message reports them."""
         if attachment.free > 0:
             run: list[FanoutDelivery] = []
-            self._offer_gaps(attachment, gone, run)
+            self._offer_gaps(attachment, lost_ranges, run)
             self._put(session, attachment, run)
 
     def _offer(self, attachment: Attachment, message: Message, run: list[FanoutDelivery]) -> None:
         """Deliver one message, if it is due, and before it a notice of what is lost for good."""
         durable_subscriptions = self._context.broker.durable_subscriptions
-        if message.origin in durable_subscriptions.gone.ends:
+        if message.origin in durable_subscriptions.lost_ranges.ends:
             reached = attachment.reached(message.origin)
-            gone = durable_subscriptions.gone.before(message.origin, reached, message.sequence)
-            self._offer_gaps(attachment, gone, run)
+            lost_ranges = durable_subscriptions.lost_ranges.before(message.origin, reached, message.sequence)
+            self._offer_gaps(attachment, lost_ranges, run)
         selector = attachment.subscription.selector
         if selector is not None and not selects(selector, message.envelope):
             attachment.skip(message)
@@ -95,9 +95,9 @@ class DurableFeeds:
         if handed is not None:
             run.append(handed)
 
-    def _offer_gaps(self, attachment: Attachment, gone: Sequence[Dot], run: list[FanoutDelivery]) -> None:
+    def _offer_gaps(self, attachment: Attachment, lost_ranges: Sequence[Dot], run: list[FanoutDelivery]) -> None:
         broker = self._context.broker
-        missing = broker.durable_subscriptions.gaps(attachment, gone)
+        missing = broker.durable_subscriptions.gaps(attachment, lost_ranges)
         for notice, claims in gap_notices(attachment.name.destination, missing):
             run.append(
                 broker.durable_subscriptions.hand_out_gap(attachment, notice, claims, broker.new_memory_sequence())
@@ -218,7 +218,7 @@ class DurableFeeds:
                 self._offer(attachment, message, run)
         if whole and page.at_end:
             # All that this node ever got of these origins is delivered: lost ranges are reported now.
-            self._offer_gaps(attachment, self._context.broker.durable_subscriptions.gone.within(have), run)
+            self._offer_gaps(attachment, self._context.broker.durable_subscriptions.lost_ranges.within(have), run)
         self._send(attachment, run)
         return whole
 

@@ -141,8 +141,8 @@ class Dispatcher:
                     self.browse(browser)
             for run in out.fanout_runs:
                 self._fanout_subscribers.deliver(run.destination, run.messages, begin, is_costly=is_costly)
-            if out.gone:
-                self._fanout_subscribers.send_lost(out.gone, out.fanout_runs)
+            if out.lost_ranges:
+                self._fanout_subscribers.send_lost(out.lost_ranges, out.fanout_runs)
             for subscription, deliveries in out.deliveries_after.items():
                 self._send_queue(subscription, deliveries)
             if out.has_answers:

@@ -330,7 +330,7 @@ class FanoutSubscribers:
         """
         tails: list[bytes] = []
         selector = subscription.selector
-        lost = self._context.broker.durable_subscriptions.gone
+        lost = self._context.broker.durable_subscriptions.lost_ranges
 
         def miss(missing: list[Claim]) -> None:
             tails.extend(self._notices(subscription.destination, missing, session))

@@ -102,7 +102,7 @@ class TakeoverSync:
 
     def renew(self, owner: str) -> None:
         """This node serves `owner` without a break, in a new term from now on."""
-        self._context.broker.queues.handoff.begin_anew(owner)
+        self._context.broker.queues.handoff.restart(owner)
 
     def end(self, owner: str) -> None:
         """Another node may serve `owner`."""

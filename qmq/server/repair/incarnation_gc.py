@@ -80,15 +80,15 @@ class IncarnationGc:
             ends = {seal.origin: seal.last for seal in self._ends()}
             if not ends:
                 continue
-            aside = await self._context.quarantined_anywhere(ends)
-            if aside is None:
+            quarantined = await self._context.quarantined_anywhere(ends)
+            if quarantined is None:
                 await self._waker.wait(ASK_SECONDS)
                 self._waker.wake()
                 continue
             await self._context.commit_slot()
             # Other tasks ran meanwhile.
             still = [seal for seal in self._ends() if ends.get(seal.origin) == seal.last]
-            self._record([seal for seal in still if seal.origin not in aside])
+            self._record([seal for seal in still if seal.origin not in quarantined])
 
     async def _ask_others(self) -> None:
         """Ask one peer after the other about the dead incarnations that are known here, until cancelled.

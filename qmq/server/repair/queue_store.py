@@ -88,7 +88,7 @@ class QueueStoreRepair(RepairTask, Sink):
         self._searched.intersection_update(open_)
         if self._has_changed:
             self._has_changed = False
-            await self._read_anew()
+            await self._reread()
         was_behind = self.is_behind
         self._rounds += bool(self.links is not None and self.links.reachable())
         self._is_open = any(not missing.sequence for missing in open_)
@@ -200,7 +200,7 @@ class QueueStoreRepair(RepairTask, Sink):
             partial(self._context.store.row_repairer.take, missing, after, snapshot)
         )
 
-    async def _read_anew(self) -> None:
+    async def _reread(self) -> None:
         """Rows have returned that the queues had skipped, or rows were lost that they had counted."""
         context = self._context
         await context.commit_slot()

@@ -84,14 +84,14 @@ class RepairResponder:
         durable_subscriptions = context.broker.durable_subscriptions
         given_up = durable_subscriptions.given_up.get(origin, 0)
         # The repair of a log needs only its messages, and has notified its readers itself.
-        gone = [] if fanout else durable_subscriptions.gone.up_to(origin, through)
+        lost_ranges = [] if fanout else durable_subscriptions.lost_ranges.up_to(origin, through)
         searched_for = None if row is None else context.rows_searched_for()
         if row == 0 and not await context.bring_up_stores():
             # A whole file is missing there, with the record of what is settled: nothing settled may come back from
             # here.
             return _nothing_new(after)
         read: Callable[[], RangeSnapshot] = partial(
-            context.store.repair_source.read, origin, after, through, given_up, fanout, gone, searched_for
+            context.store.repair_source.read, origin, after, through, given_up, fanout, lost_ranges, searched_for
         )
         snapshot = await context.environment.run_blocking(read)
         if snapshot.through <= after and not snapshot.lost:

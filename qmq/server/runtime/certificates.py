@@ -61,15 +61,15 @@ class Certificates:
         Raises ConfigError that names what cannot be used.
         """
         found: list[tuple[Made, Made]] = []
-        mistakes: dict[str, None] = {}
+        problems: dict[str, None] = {}
         for known in self._all:
             try:
                 if _digest(known.tls) != known.digest:
                     found.append((known, _made(known.purpose, known.tls)))
             except OSError as error:
-                mistakes[str(error)] = None
-        if mistakes:
-            raise ConfigError(list(mistakes))
+                problems[str(error)] = None
+        if problems:
+            raise ConfigError(list(problems))
         return found
 
     def take_up(self, changed: list[tuple[Made, Made]]) -> list[Path]:

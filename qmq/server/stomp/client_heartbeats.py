@@ -34,6 +34,7 @@ class ClientHeartbeats:
         "_beats",
         "_deadline",
         "_doubted_at",
+        "_heartbeat",
         "_heartbeat_seconds",
         "_sent_at",
         "_session",
@@ -41,8 +42,9 @@ class ClientHeartbeats:
         "received_at",
     )
 
-    def __init__(self, beats: Heartbeats, session: BeatingSession) -> None:
+    def __init__(self, beats: Heartbeats, session: BeatingSession, heartbeat: bytes = HEARTBEAT) -> None:
         self._beats = beats
+        self._heartbeat = heartbeat
         self._session = session
         self._deadline = -1
         self.received_at = self._sent_at = trio.current_time()
@@ -60,9 +62,13 @@ class ClientHeartbeats:
         floor = limits.heartbeat_floor_ms
         offer = (max(client[1], floor) if client[1] else 0, max(client[0], floor) if client[0] else 0)
         hear_ms, send_ms = negotiate_heartbeat(client, offer)
-        self._heartbeat_seconds = send_ms / 1000
-        self._silence_seconds = hear_ms / 1000 * limits.heartbeat_grace
+        self.set_seconds(send_ms / 1000, hear_ms / 1000 * limits.heartbeat_grace)
         return offer
+
+    def set_seconds(self, heartbeat: float, silence: float) -> None:
+        """Send a heartbeat after so long, and end a connection that is silent for so long. 0 for never."""
+        self._heartbeat_seconds = heartbeat
+        self._silence_seconds = silence
 
     def start(self) -> None:
         """CONNECTED is sent: from now on heartbeats are due."""
@@ -102,7 +108,7 @@ class ClientHeartbeats:
         if self._heartbeat_seconds and now >= self._sent_at + self._heartbeat_seconds:
             # A non-empty outbox needs no heartbeat: bytes are on their way.
             if not session.outbox.size:
-                session.outbox.put_answer(HEARTBEAT)
+                session.outbox.put_answer(self._heartbeat)
                 session.outbox.flush()
             self._sent_at = now
         return self._next()

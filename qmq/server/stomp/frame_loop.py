@@ -171,7 +171,7 @@ class FrameLoop:
             is_last = count == len(frames)
             self._is_portion = not is_last
             await self.obey(frames[:count], is_paid=True)
-            if self._gateway.is_atomic and self._gateway.has_refused:
+            if self._gateway.ignores or (self._gateway.is_atomic and self._gateway.has_refused):
                 return
             frames = frames[count:]
 
@@ -283,3 +283,10 @@ def only_requests(frames: list[Frame]) -> bool:
         if head.command != "SEND" or not head.headers.get("destination", "").startswith(CONTROL):
             return False
     return True
+
+
+class NoSource:
+    """Requests are complete when they are decided, so nothing of them can be wrong behind their frames."""
+
+    error = None
+    error_receipt = None

@@ -1,6 +1,6 @@
 """The metrics of a node as one page in the text format of Prometheus (version 0.0.4).
 
-The page is made anew for each scrape, of the plain counters that the parts of the node have. There is no registry of
+The page is made again for each scrape, of the plain counters that the parts of the node have. There is no registry of
 the process, no thread, and no cost while no client scrapes. docs/metrics.md lists each metric.
 
 The number of series is bounded: only the deepest queues have series of their own, and the conditions of a node are

@@ -70,7 +70,7 @@ class Archived:
         }
 
 
-def archive(spark: SparkSession, options: Options, table: str, *, tell: ProgressReport | None = None) -> Archived:
+def archive(spark: SparkSession, options: Options, table: str, *, report: ProgressReport | None = None) -> Archived:
     """Add to `table` everything that the logs hold beyond it. Durable on return.
 
     The first run makes the table, and with it the choice of destinations; later runs must make the same.
@@ -92,7 +92,7 @@ def archive(spark: SparkSession, options: Options, table: str, *, tell: Progress
         done.vector = dict(start or {})
         merge(have, done.vector)  # what is read now may be behind what was read before: nothing is taken back
         for end, parts in _steps(place, start, have):
-            _add(spark, options, table, done, end, parts, chosen, tell)
+            _add(spark, options, table, done, end, parts, chosen, report)
     finally:
         place.close()
     done.seconds = time.monotonic() - began
@@ -105,10 +105,10 @@ def follow(
     table: str,
     *,
     every_seconds: float,
-    told: Callable[[Archived], bool],
+    on_run: Callable[[Archived], bool],
     failed: Callable[[QmqError], None],
 ) -> None:
-    """Archive repeatedly, until `told`, which is called after each run, returns False.
+    """Archive repeatedly, until `on_run`, which is called after each run, returns False.
 
     If no node answers, or another run was first, `failed` is called, and the next turn tries again. Other errors
     are raised.
@@ -116,7 +116,7 @@ def follow(
     while True:
         began = time.monotonic()
         try:
-            if not told(archive(spark, options, table)):
+            if not on_run(archive(spark, options, table)):
                 return
         except (NotConnected, Overtaken) as error:
             failed(error)
@@ -161,7 +161,7 @@ def read_archive(spark: SparkSession, table: str, *, delta: DeltaTable | None = 
 
 
 def _begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector | None:
-    """How far the table goes of what there is, which may be nothing when all nodes have begun anew; None: no table."""
+    """How far the table goes of what there is, which may be nothing when all nodes have begun again; None: no table."""
     try:
         delta = DeltaTable(table)
     except TableNotFoundError:
@@ -212,13 +212,13 @@ def _add(
     end: Vector,
     parts: list[Part],
     chosen: Mapping[str, Any],
-    tell: ProgressReport | None,
+    report: ProgressReport | None,
 ) -> None:
     Path(table).mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     if parts:
         run = uuid.uuid4().hex
-        with watched(spark, tell):
+        with watched(spark, report):
             try:
                 entries = results_of(
                     spark,

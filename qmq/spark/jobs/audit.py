@@ -25,13 +25,13 @@ from qmq.spark.jobs.audit_findings import (
     QUARANTINED,
     Audit,
     Finding,
-    Gone,
     JournalWalk,
     OriginRow,
+    ReportedLoss,
     damaged,
 )
 from qmq.spark.reading.logs import DataDirectory
-from qmq.spark.reading.lost_ranges import gone_in, gone_of
+from qmq.spark.reading.lost_ranges import losses_in, losses_of
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import is_left_out
 from qmq.spark.reading.remote import read_journal
@@ -41,7 +41,7 @@ from qmq.storage.format.batch import GAPS, BatchHead, unpack_records
 from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import read_summary, scan
 
-__all__ = ["Audit", "Finding", "Gone", "audit", "audit_deep"]
+__all__ = ["Audit", "Finding", "ReportedLoss", "audit", "audit_deep"]
 
 
 def audit(
@@ -62,7 +62,7 @@ def audit(
         merge(have, walk.have)
     for walk in walks:
         found.findings += walk.findings
-        found.gone += [Gone(walk.node, str(origin), first, last) for origin, first, last in walk.gone]
+        found.lost += [ReportedLoss(walk.node, str(origin), first, last) for origin, first, last in walk.lost]
         found.rows += _chosen_rows(walk) if choice is not None and choice.chooses else _rows(walk, have)
         found.records += sum(walk.records.values())
     return found
@@ -142,7 +142,7 @@ def _walk_server(options: Options, found: Audit) -> JournalWalk:
             if head.origin.node == walk.node:
                 if head.attributes & GAPS:
                     _note_gaps(walk, head, piece)
-                walk.gone.update(dict.fromkeys(gone_of(head, piece)))
+                walk.lost.update(dict.fromkeys(losses_of(head, piece)))
             walk.take(head.origin, head.first, head.last, "", head.count)
         found.bytes_verified += len(data)
     for origin, last in status.base.items():
@@ -191,11 +191,11 @@ def _learn_gaps(walk: JournalWalk, segment: SegmentFile, listing: SegmentListing
     """Ranges that the node itself has noted as given up, never to come, or lost."""
     for given_up, through in segment.given_up(listing).items():
         walk.given_up.add(given_up, 0, through)
-    walk.gone.update(dict.fromkeys(gone_in(segment, listing)))
+    walk.lost.update(dict.fromkeys(losses_in(segment, listing)))
 
 
 def _note_gaps(walk: JournalWalk, head: BatchHead, batch: bytes) -> None:
     for record in unpack_records(head, batch):
         if record[2] >> 56 == RecordKind.GAP:
-            gone, through = unpack_gap(record[5])
-            walk.given_up.add(gone, 0, through)
+            lost, through = unpack_gap(record[5])
+            walk.given_up.add(lost, 0, through)

@@ -26,7 +26,7 @@ def audit_deep(
     found: Audit,
     *,
     choice: Options | None = None,
-    tell: "ProgressReport | None" = None,
+    report: "ProgressReport | None" = None,
 ) -> None:
     """Add to `found` what only reading everything shows, or everything of a `choice` (see `audit`)."""
     extents = [extent for directory in directories for extent in extents_of(directory, choice)]
@@ -35,7 +35,7 @@ def audit_deep(
     from qmq.spark.jobs.progress import watched
     from qmq.spark.jobs.tasks import results_of
 
-    with watched(spark, tell):
+    with watched(spark, report):
         findings = results_of(spark, extents, verify_extent)
     known = {finding.where for finding in found.findings}
     found.findings += [finding for finding in findings if finding.where not in known]

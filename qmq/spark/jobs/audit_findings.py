@@ -50,7 +50,7 @@ class OriginRow(NamedTuple):
     behind: int | None
 
 
-class Gone(NamedTuple):
+class ReportedLoss(NamedTuple):
     """Records `first` to `last` of `origin`, of which not all are anywhere any more, as `node` has noted."""
 
     node: str
@@ -69,7 +69,7 @@ class Audit:
     records: int = 0
     healed: int = 0
     """Ranges that were quarantined, of which nothing is missing now."""
-    gone: list[Gone] = field(default_factory=list)
+    lost: list[ReportedLoss] = field(default_factory=list)
     """No findings: no node has them, and readers get a notice."""
     bytes_verified: int = 0
 
@@ -94,7 +94,7 @@ class JournalWalk:
         self.skipped = RangeMap()
         """Records of left-out segments that are not seen yet: they may still come."""
         self.missing: dict[Origin, list[tuple[int, int]]] = {}
-        self.gone: dict[LostRange, None] = {}
+        self.lost: dict[LostRange, None] = {}
         """In the order in which they were noted."""
         self.findings: list[Finding] = []
 
@@ -162,10 +162,10 @@ class JournalWalk:
     def is_lost(self, quarantined: Quarantined) -> bool:
         """Whether some of the quarantined range is lost, or may be."""
         if quarantined.origin is None:
-            return bool(self.gone)
+            return bool(self.lost)
         return any(
             lost.origin == quarantined.origin and lost.first <= quarantined.last and quarantined.first <= lost.last
-            for lost in self.gone
+            for lost in self.lost
         )
 
     def _missing_of(self, origin: Origin) -> RangeMap:

@@ -21,7 +21,7 @@ def read_messages(spark: SparkSession, given: dict[str, str], archive: str | Non
 
 def only(frame: DataFrame, options: Options) -> DataFrame:
     """The rows of a frame (destination, timestamp) that `options` choose."""
-    if not options.wants_all:
+    if not options.is_unfiltered:
         frame = frame.where(is_chosen(options))
     if options.starting_us is not None:
         frame = frame.where(f.col("timestamp") >= f.timestamp_micros(f.lit(options.starting_us)))

@@ -14,12 +14,12 @@ ProgressReport = Callable[[int, int], None]
 
 
 @contextmanager
-def watched(spark: SparkSession, tell: ProgressReport | None) -> Iterator[None]:
+def watched(spark: SparkSession, report: ProgressReport | None) -> Iterator[None]:
     """Tell of the jobs that the block starts, from a thread of its own; of none through Spark Connect, which has no
     context to ask.
     """
     context = getattr(spark, "sparkContext", None)
-    if tell is None or context is None:
+    if report is None or context is None:
         yield
         return
     tracker = context.statusTracker()
@@ -34,7 +34,7 @@ def watched(spark: SparkSession, tell: ProgressReport | None) -> Iterator[None]:
                     done += stage.numCompletedTasks
                     total += stage.numTasks
             if total:
-                tell(done, total)
+                report(done, total)
 
     watcher = threading.Thread(target=watch, name="qmq-progress", daemon=True)
     watcher.start()

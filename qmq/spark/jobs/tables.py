@@ -46,7 +46,7 @@ class Drift:
     """How this run's bodies differ from the kept schema. Fields by path, with the types that were found."""
 
     new: dict[str, str] = field(default_factory=dict)
-    gone: dict[str, str] = field(default_factory=dict)
+    removed: dict[str, str] = field(default_factory=dict)
     changed: dict[str, tuple[str, str]] = field(default_factory=dict)
     unparsed: int = 0
 
@@ -144,7 +144,7 @@ def drift(kept: StructType, found: StructType) -> Drift:
             result.new[path] = kind
         elif before[path] != kind:
             result.changed[path] = (before[path], kind)
-    result.gone = {path: kind for path, kind in before.items() if path not in now}
+    result.removed = {path: kind for path, kind in before.items() if path not in now}
     return result
 
 

@@ -18,7 +18,7 @@ _BEGINS: Final = bytes([0xCF, RecordKind.GONE])
 """How every record writes its kind: the mark of a msgpack integer, and its highest byte."""
 
 
-def gone_in(segment: SegmentFile, listing: SegmentListing) -> Iterator[LostRange]:
+def losses_in(segment: SegmentFile, listing: SegmentListing) -> Iterator[LostRange]:
     """The lost ranges that a segment's node has noted in it; damaged batches are skipped.
 
     Raises FileNotFoundError when the node has dropped it meanwhile.
@@ -37,10 +37,10 @@ def gone_in(segment: SegmentFile, listing: SegmentListing) -> Iterator[LostRange
                 head = read_head(data, entry.offset)
                 if head is not None:
                     batch = data[entry.offset : entry.offset + head.size]
-                    yield from gone_of(verify_batch(batch), batch)
+                    yield from losses_of(verify_batch(batch), batch)
 
 
-def gone_of(head: BatchHead, batch: bytes) -> Iterator[LostRange]:
+def losses_of(head: BatchHead, batch: bytes) -> Iterator[LostRange]:
     """The same of one batch that was verified. Raises CorruptLog when a record is none."""
     if _BEGINS in batch:
         for record in unpack_records(head, batch):

@@ -81,20 +81,20 @@ class Options:
     columns: tuple[str, ...] | None = None
     name: str = ""
 
-    def wants(self, destination: str) -> bool:
+    def includes(self, destination: str) -> bool:
         """Whether records of `destination` were asked for."""
         if self.destinations is not None:
             return destination in self.destinations
         return self.pattern is None or self.pattern.fullmatch(destination) is not None
 
     @property
-    def wants_all(self) -> bool:
+    def is_unfiltered(self) -> bool:
         return self.destinations is None and self.pattern is None
 
     @property
     def chooses(self) -> bool:
         """Whether a time or destinations were asked for."""
-        return not self.wants_all or self.starting_us is not None or self.ending_us is not None
+        return not self.is_unfiltered or self.starting_us is not None or self.ending_us is not None
 
     @property
     def only_fanouts(self) -> bool:

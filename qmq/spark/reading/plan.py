@@ -96,8 +96,8 @@ def plan(
         for directory in directories:
             found = _take(directory.journal.segments(start), left.minus(compacted), options, pieces, _compacted)
             compacted = compacted.plus(found)
-        gone = left if not options.only_fanouts else left.minus(compacted)
-        left = gone.minus(_take_fanouts(directories, left.minus(compacted), options, pieces))
+        unread = left if not options.only_fanouts else left.minus(compacted)
+        left = unread.minus(_take_fanouts(directories, left.minus(compacted), options, pieces))
     lost = left.minus(but_for()) if left and options.fail_on_data_loss else NOTHING
     if lost:
         raise DataLoss(loss_text(lost), lost)
@@ -168,7 +168,7 @@ def _take_fanouts(
             _require_names(directory, options)
         base = directory.base()
         for name, log in directory.fanouts():
-            if not options.wants(name):
+            if not options.includes(name):
                 continue
             known = covered.setdefault(name, RangeMap())
             segments = log.segments()
@@ -194,7 +194,7 @@ def _require_names(directory: DataDirectory, options: Options) -> None:
 def may_be_asked(name: str | None, log: Log, options: Options) -> bool:
     """Whether a fanout log may be of what is asked for; without a `name` it does not say what it is of."""
     if name is not None:
-        return options.wants(name)
+        return options.includes(name)
     asked = options.destinations
     return asked is None or log.directory.name in map(directory_name, asked)
 
@@ -220,8 +220,8 @@ def passed_by(listing: SegmentListing, options: Options) -> bool:
     """Whether nothing in a segment is of the wanted time and destinations, by its index."""
     index = listing.footer
     # An index about very many destinations lists none.
-    named = index is not None and not options.wants_all and index.destinations
-    if named and not any(map(options.wants, named)):
+    named = index is not None and not options.is_unfiltered and index.destinations
+    if named and not any(map(options.includes, named)):
         return True
     if index is None:
         return False

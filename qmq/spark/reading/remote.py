@@ -81,12 +81,12 @@ class Servers:
         """The same of what was seen at the last look. Of a rest only the end is known: all before it may be one."""
         held, excused = RangeMap(), RangeMap()
         for status in self._statuses:
-            gone = dict(status.given_up)
-            merge(gone, status.compacted)
+            excused_here = dict(status.given_up)
+            merge(excused_here, status.compacted)
             begin = dict(status.base)
-            merge(begin, status.given_up if self._options.only_fanouts else gone)
+            merge(begin, status.given_up if self._options.only_fanouts else excused_here)
             held = held.plus(RangeMap.between(begin, status.vector))
-            excused = excused.plus(RangeMap.between({}, gone))
+            excused = excused.plus(RangeMap.between({}, excused_here))
         return beginning(held, excused, self._have())
 
     def _have(self) -> Vector:
@@ -251,9 +251,9 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
         if problem is not None:
             raise problem
         may_be_compacted = not compacted and found_compacted
-        is_told = may_be_compacted and (options.only_fanouts or part.over_compacted)
+        is_reported = may_be_compacted and (options.only_fanouts or part.over_compacted)
         lost = left.minus(holes)
-        if lost and part.strict and options.fail_on_data_loss and not is_told:
+        if lost and part.strict and options.fail_on_data_loss and not is_reported:
             raise DataLoss(loss_text(lost))
         if not may_be_compacted:
             return

@@ -255,9 +255,9 @@ def _choose(found: Columns, options: Options) -> None:
         time = found.timestamp_us
         ending_us = EVERYTHING if options.ending_us is None else options.ending_us
         found.choose((time >= (options.starting_us or 0)) & (time < ending_us))
-    if not options.wants_all and len(found):
+    if not options.is_unfiltered and len(found):
         names = found.destination()
-        chosen = [name for name in names.unique().to_pylist() if options.wants(name)]
+        chosen = [name for name in names.unique().to_pylist() if options.includes(name)]
         rows = pc.is_in(names, pa.array(chosen, pa.string())).to_numpy(zero_copy_only=False)
         if not rows.all():
             found.choose(rows)

@@ -237,7 +237,7 @@ class SqliteCatalog:
             self._database.table(table).insert_all(marked, replace=True, pk=KEYS.get(table))
 
     def _rows(self, table: str, remainder: str = "", *values: str) -> Iterator[Row]:
-        """Those of `table`; `rest` is the rest of the statement. Raises sqlite3.DatabaseError when a row is not what
+        """Those of `table`; `clause` is the rest of the statement. Raises sqlite3.DatabaseError when a row is not what
         was written."""
         # Not `rows_where`: a table whose name a flipped bit has made upper case would have no rows for it.
         for row in self._database.query(f"SELECT * FROM {table} {remainder}", values):
@@ -304,7 +304,7 @@ def _cursor_row(cursor: Cursor) -> dict[str, str | int]:
         "start": json.dumps(None if cursor.start is None else vector_to_json(cursor.start)),
         "done": json.dumps({str(origin): ranges for origin, ranges in cursor.done.items()}),
         "credit": cursor.credit,
-        "told": json.dumps(vector_to_json(cursor.told)),
+        "told": json.dumps(vector_to_json(cursor.delivered_up_to)),
         "holder": json.dumps(None if cursor.holder is None else [cursor.holder[0], str(cursor.holder[1])]),
     }
 
@@ -318,7 +318,7 @@ def _cursor(row: Mapping[str, Any]) -> Cursor:
     done = json.loads(row["done"])
     cursor.done = {parse_origin(text): [(after, through) for after, through in ranges] for text, ranges in done.items()}
     cursor.credit = row["credit"]
-    cursor.told = vector_from_json(json.loads(row["told"]))
+    cursor.delivered_up_to = vector_from_json(json.loads(row["told"]))
     holder = json.loads(row["holder"])
     cursor.holder = None if holder is None else (holder[0], parse_origin(holder[1]))
     return cursor

@@ -39,12 +39,12 @@ _Change = list[tuple[str, "_Inode | None"]]
 class MemoryFile:
     """See `interfaces.File`."""
 
-    __slots__ = ("_disk", "_node", "_life")
+    __slots__ = ("_disk", "_node", "_crashes_before")
 
     def __init__(self, disk: "MemoryDisk", node: _Inode) -> None:
         self._disk = disk
         self._node = node
-        self._life = disk.crashes
+        self._crashes_before = disk.crashes
 
     def write(self, data: bytes) -> None:
         self._alive()
@@ -81,7 +81,7 @@ class MemoryFile:
         """Nothing to give back: the bytes belong to the disk."""
 
     def _alive(self) -> None:
-        if self._life != self._disk.crashes:
+        if self._crashes_before != self._disk.crashes:
             raise OSError(EIO, "this file was opened before the crash")
 
 
@@ -144,11 +144,11 @@ class MemoryDisk:
                     size = random.randint(1, kept - hole)
                     node.data[node.synced + hole : node.synced + hole + size] = bytes(size)
                 node.synced = len(node.data)
-        self._end_life()
+        self._invalidate_handles()
 
     def stop(self) -> None:
         """Kill the process but not the machine: all that was written stays, synced or not; open handles die."""
-        self._end_life()
+        self._invalidate_handles()
 
     def wipe(self) -> None:
         """A new, empty disk in its place."""
@@ -157,7 +157,7 @@ class MemoryDisk:
         self.tables = {}
         self.reserved_bytes = 0
         self.wipes += 1
-        self._end_life()
+        self._invalidate_handles()
 
     def call(self, kind: str, size: int) -> bool:
         """Count one changing call; whether it has to fail. Also used by the memory catalog and queue store."""
@@ -262,7 +262,7 @@ class MemoryDisk:
             else:
                 self._files[path] = before
 
-    def _end_life(self) -> None:
+    def _invalidate_handles(self) -> None:
         self.crashes += 1
         self._locked = False
         self._fail_at = -1

@@ -28,8 +28,8 @@ def pack_move(move: Move) -> bytes:
         ]
     if move.credit:
         found["credit"] = move.credit
-    if move.told is not None:
-        found["told"] = _pack_vector(move.told)
+    if move.delivered_up_to is not None:
+        found["told"] = _pack_vector(move.delivered_up_to)
     if move.holder is not None:
         stamp, node = move.holder
         found["holder"] = [stamp, *node]
@@ -52,7 +52,7 @@ def unpack_move(destination: str, body: bytes) -> Move:
             start=_unpack_vector(found.get("start")),
             done=done,
             credit=found.get("credit", 0),
-            told=_unpack_vector(found.get("told")),
+            delivered_up_to=_unpack_vector(found.get("told")),
             holder=_unpack_holder(found.get("holder")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, msgpack.UnpackException) as error:

@@ -183,7 +183,7 @@ class MemoryQueueStore:
         """Bits of these rows have flipped: a read finds that the checksum does not fit."""
         self._state.rotten.update(dots)
 
-    def begin_anew(self, position: int = -1) -> None:
+    def reset(self, position: int = -1) -> None:
         """As `rescue` does with a file that is wholly damaged; 0: a young one that lost its WAL."""
         self._disk.tables["queues"] = self._state = _QueueState()
         self._state.position = position

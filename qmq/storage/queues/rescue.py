@@ -43,7 +43,7 @@ def open_sqlite(path: Path) -> SqliteQueueStore:
     mark = path.with_name(path.name + MARK_SUFFIX)
     why = _read(mark)
     if why is not None and why.startswith(_BEGUN):
-        return _begin_anew(path, mark, path.parent / why.removeprefix(_BEGUN), "an earlier start was interrupted")
+        return _replace_store(path, mark, path.parent / why.removeprefix(_BEGUN), "an earlier start was interrupted")
     is_small = not path.exists() or path.stat().st_size <= CHECKED_BYTES_MAX
     store: SqliteQueueStore | None = None
     try:
@@ -61,10 +61,10 @@ def open_sqlite(path: Path) -> SqliteQueueStore:
     if store is not None:
         with suppress(LogBroken):
             store.close()
-    return _begin_anew(path, mark, _free_name(path), found or "")
+    return _replace_store(path, mark, _free_name(path), found or "")
 
 
-def _begin_anew(path: Path, mark: Path, damaged_path: Path, why: str) -> SqliteQueueStore:
+def _replace_store(path: Path, mark: Path, damaged_path: Path, why: str) -> SqliteQueueStore:
     try:
         damaged_path.parent.mkdir(mode=0o700, exist_ok=True)
         mark.write_text(f"{_BEGUN}{damaged_path.relative_to(path.parent)}")

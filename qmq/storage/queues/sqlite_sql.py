@@ -64,7 +64,7 @@ INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO 
 OPEN_PARTITIONS: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
     ON CONFLICT (queue, rank, delayed, origin)
     DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes"""
-LANES: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
+PARTITION_IDS: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, rank, delayed, origin)"""
 PARTITIONS_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, origin)"""
@@ -150,7 +150,7 @@ DEEPEST: Final = """SELECT queue FROM lanes JOIN origins ON origins.id = lanes.o
 WIDTHS: Final = {
     INSERT: 11,
     OPEN_PARTITIONS: 7,
-    LANES: 5,
+    PARTITION_IDS: 5,
     PARTITIONS_OF: 3,
     COUNT: 2,
     DELETE: 2,

@@ -88,7 +88,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
             opening += (queue, rank, delayed, number, len(rows), sum([len(row.body) for row in rows]), partition)
             wanted += (index, queue, rank, delayed, number)
         self._run(sql.OPEN_PARTITIONS, 7, opening)
-        ids = {index: partition for index, partition in self._ask(sql.LANES, 5, wanted)}
+        ids = {index: partition for index, partition in self._ask(sql.PARTITION_IDS, 5, wanted)}
         flat: list[Value] = []
         count = 0
         for index, (key, rows) in enumerate(partitions.items()):

@@ -18,7 +18,7 @@ INT_MAX: Final = 2**31 - 1
 
 
 class ValueBudget:
-    """How many values the datum may still have. One object for all checks of a schema; set anew for each datum."""
+    """How many values the datum may still have. One object for all checks of a schema; set again for each datum."""
 
     __slots__ = ("left",)
 

@@ -37,7 +37,7 @@ def negotiate_heartbeat(client: tuple[int, int], server: tuple[int, int]) -> tup
     return agreed_interval(client[0], server[1]), agreed_interval(server[0], client[1])
 
 
-def agreed_interval(sender_can: int, receiver_wants: int) -> int:
-    if sender_can == 0 or receiver_wants == 0:
+def agreed_interval(sender_can: int, receiver_asks: int) -> int:
+    if sender_can == 0 or receiver_asks == 0:
         return 0
-    return max(sender_can, receiver_wants)
+    return max(sender_can, receiver_asks)

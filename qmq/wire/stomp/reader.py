@@ -302,15 +302,15 @@ class Reader:
         receipt: str | None = None
         known = self._cache.get(block)
         if known is None:
-            rest = block
+            stripped = block
             at = block.find(b"\nreceipt:")
             if at >= 0:
                 raw = first_line(block, at + 9)
                 receipt = parse_receipt(raw, self._head_version)
-                rest = block[:at] + block[at + 9 + len(raw) :]
-                known = self._cache.get(rest)
+                stripped = block[:at] + block[at + 9 + len(raw) :]
+                known = self._cache.get(stripped)
             if known is None:
-                known = self._parse(rest)
+                known = self._parse(stripped)
         head = known.head
         length = known.length
 
@@ -340,20 +340,20 @@ class Reader:
         self._last_known = known if head.command == "SEND" else None
         return stop + 1
 
-    def _parse(self, rest: bytes) -> CachedBlock:
-        """What the block `rest`, its receipt line cut out, says; remembered when it may come again."""
+    def _parse(self, stripped: bytes) -> CachedBlock:
+        """What the block `stripped`, its receipt line cut out, says; remembered when it may come again."""
         cache = self._cache
         length = -1
-        stem = rest
-        at = rest.find(b"\ncontent-length:")
+        stem = stripped
+        at = stripped.find(b"\ncontent-length:")
         if at >= 0:
-            raw = first_line(rest, at + 16)
+            raw = first_line(stripped, at + 16)
             length = parse_content_length(raw.removesuffix(b"\r"))
-            stem = rest[:at] + rest[at + 16 + len(raw) :]
+            stem = stripped[:at] + stripped[at + 16 + len(raw) :]
             known = cache.get(stem)
             if known is not None:
                 known = CachedBlock(known.head, length)
-                self._remember(rest, known)
+                self._remember(stripped, known)
                 return known
         version = self._head_version
         # Where heads are looked up at all, SEND may come; the dialogue checks the others.
@@ -367,8 +367,8 @@ class Reader:
         if command == "SEND" and "\nreceipt:" not in text and "\ncontent-length:" not in text:
             self._remember(stem, CachedBlock(head, -1))
             known = CachedBlock(head, length)
-            if self._learns and len(rest) <= self._lookup_bytes_max and length <= self._limits.body_bytes_max:
-                cache.forms.learn(rest, known)
+            if self._learns and len(stripped) <= self._lookup_bytes_max and length <= self._limits.body_bytes_max:
+                cache.forms.learn(stripped, known)
             return known
         return CachedBlock(head, length)
 

@@ -70,7 +70,16 @@ def test_each_queue_that_the_exchange_leads_to_gets_a_letter() -> None:
 
     assert depths(node, JOBS, AUDIT, BAD, DEAD_LETTERS) == {AUDIT: 1, BAD: 1}
     said = ["dead-letter-reason:rejected", f"dead-letter-from:{JOBS}", f"dead-letter-id:{A}-1"]
-    assert headers_of(node, AUDIT) == headers_of(node, BAD) == [*said, "dead-letter-deliveries:1", "n:1"]
+    assert (
+        headers_of(node, AUDIT)
+        == headers_of(node, BAD)
+        == [
+            *said,
+            "dead-letter-deliveries:1",
+            "dead-letter-through:/exchange/x/k",
+            "n:1",
+        ]
+    )
     check_accounts(node)
 
 

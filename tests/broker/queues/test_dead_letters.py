@@ -210,7 +210,7 @@ def test_letter_gets_what_its_queue_gives_to_messages_that_do_not_say(said: byte
     assert node.depth(DEAD_LETTERS) == 0
 
 
-def test_letter_of_a_letter_tells_of_the_last_time_only() -> None:
+def test_letter_of_a_letter_tells_of_the_last_time_and_has_the_others_in_its_history() -> None:
     node = Node(rules_of=lambda name: QueueRules(dead_letter=OTHER if name == DEAD_LETTERS else DEAD_LETTERS))
     client = node.client()
     for queue in (JOBS, DEAD_LETTERS):
@@ -225,6 +225,8 @@ def test_letter_of_a_letter_tells_of_the_last_time_only() -> None:
         f"dead-letter-from:{DEAD_LETTERS}",
         f"dead-letter-id:{A}-2",
         "dead-letter-deliveries:1",
+        'dead-letter-history:[["rejected","/queue/jobs",1,"","jobs"],'
+        '["rejected","/queue/dead-letters",1,"","dead-letters"],["rejected","/queue/jobs",1,"","jobs"]]',
     ]
 
 

@@ -58,12 +58,12 @@ def echoed(
     *,
     claims: Mapping[str, int] | None = None,
     promises: Mapping[str, int] | None = None,
-    wants_echo: bool = False,
+    asks_echo: bool = False,
 ) -> Beat | None:
     """`peer` has heard everything that `node` has sent by `now`. Returns the response."""
     stamp_us = node.rules.beat(now).stamp_us
     claims = {peer.node: 0} if claims is None else claims
-    beat = Beat(round(now * 1e6), stamp_us, wants_echo, True, claims, promises or {})
+    beat = Beat(round(now * 1e6), stamp_us, asks_echo, True, claims, promises or {})
     return node.heartbeat_received(peer, beat, now)
 
 
@@ -120,10 +120,10 @@ def test_heartbeat_carries_the_newest_stamp_of_the_present_incarnation_of_its_pe
 def test_heartbeat_that_wants_no_echo_gets_none() -> None:
     node = elections()
 
-    response = echoed(node, OF_A, 5.0, wants_echo=True)
+    response = echoed(node, OF_A, 5.0, asks_echo=True)
 
     assert response is not None
-    assert (response.echo_us, response.wants_echo) == (5_000_000, False)
+    assert (response.echo_us, response.asks_echo) == (5_000_000, False)
     assert echoed(node, OF_A, 6.0) is None
 
 

@@ -25,7 +25,7 @@ def exchange(nodes: dict[str, Ownership], now: float, *pairs: str) -> None:
             for here, there in ((pair[0], pair[1]), (pair[1], pair[0])):
                 beat = nodes[here].beat(now)
                 nodes[there].hear(here, beat, now)
-                nodes[here].hear(there, nodes[there].beat(now, echo_us=beat.stamp_us, wants_echo=False), now)
+                nodes[here].hear(there, nodes[there].beat(now, echo_us=beat.stamp_us, asks_echo=False), now)
         for node in nodes.values():
             node.claim_own(now)
 
@@ -537,7 +537,7 @@ def test_messages_of_a_node_that_is_no_member_are_settled_by_nobody_for_good() -
 def no_server(rules: Ownership, owner: str, marks: Mapping[str, int]) -> int:
     """Any majority will do."""
     return int(
-        rules.is_majority([name for name in marks if rules.promise_told(name, owner) <= rules.term_of(owner).number])
+        rules.is_majority([name for name in marks if rules.promise_heard(name, owner) <= rules.term_of(owner).number])
     )
 
 

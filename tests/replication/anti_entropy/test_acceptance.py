@@ -75,7 +75,7 @@ def test_a_gap_is_refused_without_a_condition() -> None:
     assert refusal(batch_of(A, 5, 6), {A: 3}).code == NOT_HERE
 
 
-def test_an_overlap_makes_the_link_begin_anew() -> None:
+def test_an_overlap_makes_the_link_begin_again() -> None:
     assert refusal(batch_of(A, 2, 4), {A: 3}).code == NOT_HERE
 
 

@@ -277,7 +277,7 @@ def test_after_a_gap_nothing_of_that_origin_is_sent_until_the_peer_is_past_it() 
     assert select(feed, journal, journal.seek(feed.peer)) == [Batches(2, batch_of(A, 2, 2))]
 
 
-def test_what_stands_for_a_stretch_is_never_passed_on_and_counts_as_dropped() -> None:
+def test_what_stands_for_a_range_is_never_passed_on_and_counts_as_dropped() -> None:
     rest = snapshot_batch(A, 0, RangeSnapshot(3, 0, 0, []))
     journal = journal_of(rest, batch_of(A, 4, 4))
 

@@ -10,7 +10,7 @@ from qmq.errors import MeshError
 from qmq.replication.interest import interest
 from qmq.replication.interest.interest import NEVER
 from qmq.replication.links import interest_publisher
-from qmq.replication.protocol.frames import Heard, Passed, Reach, WantsPart
+from qmq.replication.protocol.frames import Heard, InterestPart, Passed, Reach
 
 from ..routes_rig import Spots
 
@@ -214,7 +214,7 @@ def test_a_difference_that_does_not_fit_is_answered_by_asking_for_all() -> None:
     mesh = Spots("ab").mesh()
     mesh["b"].subscribe(T)
     mesh.flow()
-    mesh["a"].routes.take(B, WantsPart(B, 7, 8, 0, 0, True, {"/topic/lost": True}), Outcome())
+    mesh["a"].routes.take(B, InterestPart(B, 7, 8, 0, 0, True, {"/topic/lost": True}), Outcome())
     in_between = mesh["a"].knows("/topic/lost")
 
     mesh.flow()
@@ -230,13 +230,13 @@ def test_a_repeat_and_an_older_version_change_nothing(version: int) -> None:
     mesh["b"].subscribe(T)
     mesh.flow()
 
-    mesh["a"].routes.take(B, WantsPart(B, 0, version, 0, 0, True, {T: False}), Outcome())
-    mesh["a"].routes.take(B, WantsPart(B, NEVER, version, 99, 0, True, {}), Outcome())
+    mesh["a"].routes.take(B, InterestPart(B, 0, version, 0, 0, True, {T: False}), Outcome())
+    mesh["a"].routes.take(B, InterestPart(B, NEVER, version, 99, 0, True, {}), Outcome())
 
     assert mesh["a"].knows(T) == {"b"}
 
 
-def test_many_patterns_are_told_in_parts_and_a_part_that_is_missing_makes_it_begin_anew() -> None:
+def test_many_patterns_are_told_in_parts_and_a_part_that_is_missing_makes_it_begin_again() -> None:
     mesh = Spots("ab")
     names = [f"/topic/{number}.x" for number in range(100)]
     mesh["b"].subscribe(*names)
@@ -244,11 +244,11 @@ def test_many_patterns_are_told_in_parts_and_a_part_that_is_missing_makes_it_beg
     for line in mesh.all_lines:
         for outbox in line.outboxes.values():
             outbox.quantum_bytes = 200
-    arrived: list[WantsPart] = []
+    arrived: list[InterestPart] = []
     take = mesh["a"].routes.take
 
     def lose_one(peer: Origin, frame: object, out: Outcome) -> None:
-        if isinstance(frame, WantsPart):
+        if isinstance(frame, InterestPart):
             arrived.append(frame)
             if len(arrived) == 3:
                 return
@@ -271,7 +271,7 @@ def test_what_changes_while_all_is_told_follows_as_a_difference() -> None:
     first = told.take(100)
     state.advance(2, {"/topic/0": False, "/topic/new": True})
     told.mark(A)
-    rest: list[WantsPart] = []
+    rest: list[InterestPart] = []
     while told.is_due:
         rest += told.take(100)
 
@@ -285,7 +285,7 @@ def test_more_patterns_than_a_node_may_tell_end_the_link(monkeypatch: pytest.Mon
     mesh = Spots("ab").mesh()
 
     with pytest.raises(MeshError):
-        mesh["a"].routes.take(B, WantsPart(B, NEVER, 9, 99, 0, False, dict.fromkeys("abcd", True)), Outcome())
+        mesh["a"].routes.take(B, InterestPart(B, NEVER, 9, 99, 0, False, dict.fromkeys("abcd", True)), Outcome())
 
 
 def passed(origin: Origin, target: str) -> Passed:
@@ -346,7 +346,7 @@ def test_what_is_said_of_unknown_nodes_changes_nothing() -> None:
     stranger = Origin("stranger", 1)
 
     a.routes.take(B, Reach(99, frozenset({C, stranger})), Outcome())
-    a.routes.take(B, WantsPart(stranger, NEVER, 1, 99, 0, True, {T: True}), Outcome())
+    a.routes.take(B, InterestPart(stranger, NEVER, 1, 99, 0, True, {T: True}), Outcome())
     a.routes.take(B, Heard([(stranger, 5), (stranger, NEVER)]), Outcome())
     a.routes.take(stranger, Reach(99, frozenset({C})), Outcome())
 

@@ -27,6 +27,7 @@ from qmq.replication.protocol.frames import (
     Held,
     Holds,
     Hole,
+    InterestPart,
     Lend,
     MembershipFrame,
     MeshFrame,
@@ -43,7 +44,6 @@ from qmq.replication.protocol.frames import (
     Topics,
     Vote,
     Waiting,
-    WantsPart,
     Welcome,
 )
 from qmq.replication.protocol.values import Sender
@@ -94,8 +94,8 @@ FRAMES: list[MeshFrame] = [
     ResponseFrame(7, b""),
     Reach(3, frozenset({A, B})),
     Reach(0, frozenset()),
-    WantsPart(A2, -1, 7, 2, 1, False, {"/topic/a": True, "/topic/b.*": True}),
-    WantsPart(B, 6, 7, 0, 0, True, {"/topic/#": False}),
+    InterestPart(A2, -1, 7, 2, 1, False, {"/topic/a": True, "/topic/b.*": True}),
+    InterestPart(B, 6, 7, 0, 0, True, {"/topic/#": False}),
     Heard([(A, 7), (B, -1)]),
 ]
 

@@ -24,6 +24,7 @@ from qmq.replication.protocol.frames import (
     Held,
     Holds,
     Hole,
+    InterestPart,
     Lend,
     MembershipFrame,
     MeshFrame,
@@ -40,7 +41,6 @@ from qmq.replication.protocol.frames import (
     Topics,
     Vote,
     Waiting,
-    WantsPart,
     Welcome,
 )
 from qmq.replication.protocol.values import Sender
@@ -130,7 +130,7 @@ RECORDED: list[tuple[MeshFrame, str, str]] = [
     ),
     (Reach(3, frozenset({B, A})), "/mesh/reach", "920394a16101a162cfffffffffffffffff"),
     (
-        WantsPart(B, -1, 7, 2, 1, False, {"/topic/a": True, "/topic/b.*": False}),
+        InterestPart(B, -1, 7, 2, 1, False, {"/topic/a": True, "/topic/b.*": False}),
         "/mesh/wants",
         "98a162cfffffffffffffffffff070201c282a82f746f7069632f61c3aa2f746f7069632f622e2ac2",
     ),

@@ -185,7 +185,7 @@ async def test_a_time_that_makes_no_sense_is_refused(autojump_clock: MockClock, 
         assert error.head.headers["error-code"] == "bad-rate-seconds"
 
 
-def test_there_is_no_rate_if_the_counting_began_anew_between_the_samples() -> None:
+def test_there_is_no_rate_if_the_counting_began_again_between_the_samples() -> None:
     before = {"counted_since_us": 1, "accepted": 100}
 
     assert rates_between(before, {"counted_since_us": 1, "accepted": 110}, 2.0) == {"accepted_per_second": 5.0}
@@ -309,7 +309,7 @@ async def test_a_node_alone_has_no_links(autojump_clock: MockClock) -> None:
         assert await ask_at_length(client, "/control/links") == {"links": 0, "rows": []}
 
 
-def test_a_number_that_became_smaller_began_anew_and_has_no_rate() -> None:
+def test_a_number_that_became_smaller_began_again_and_has_no_rate() -> None:
     assert rates_between({"bytes_in": 100}, {"bytes_in": 7}, 1.0) == {}
 
 

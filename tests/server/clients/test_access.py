@@ -4,7 +4,7 @@ import argon2
 import pytest
 from trio.testing import MockClock
 
-from qmq.config import Address, ListenerSettings, NodeSettings, PermissionSettings, User
+from qmq.config import Address, HttpListenerSettings, ListenerSettings, NodeSettings, PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.server.reload import Reloader
 from tests.server.rig import HOST, PORT, Client, Rig, eventually, send, subscribe
@@ -321,6 +321,14 @@ async def test_the_last_user_of_the_file_is_not_removed_where_that_would_open_th
         await client.send("CONNECT\naccept-version:1.2\nhost:x\n\n")
         assert [frame.head.headers["error-code"] for frame in await client.until_closed()] == ["login-required"]
         assert await reloader(rig, users=users("client")).reload()
+
+
+@pytest.mark.parametrize("protocol", ["http", "amqp"])
+async def test_a_listener_of_any_protocol_would_open_the_node(autojump_clock: MockClock, protocol: str) -> None:
+    kind = HttpListenerSettings if protocol == "http" else ListenerSettings
+    listeners = {protocol: (kind(address=Address(HOST, PORT + 1)),)}
+    async with Rig(users=users("none"), anonymous=False, **listeners).run() as rig:
+        assert not await reloader(rig, users=()).reload()
 
 
 async def test_users_of_the_file_that_have_no_effect_any_more_may_be_removed(autojump_clock: MockClock) -> None:

@@ -11,7 +11,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.dots import Origin
-from qmq.server.definitions.live import QUORUM_SECONDS
+from qmq.server.definitions.live import QUORUM_SECONDS, SPREAD_SECONDS
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.node import Node
 from qmq.storage.format.definition_record import pack_definition
@@ -465,3 +465,35 @@ async def test_changes_that_do_not_fit_together_leave_the_later_one_out_everywhe
         for node in mesh.nodes.values():
             assert node.policies.queue_rules("/queue/y").dead_letter == "/queue/x"
             assert "policies-unfit" not in conditions(node)
+
+
+async def test_all_that_wait_for_the_copies_of_linked_peers_go_on_when_these_have_them(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        definitions = mesh.nodes["a"].definitions
+        waited: list[float] = []
+
+        async def bind(number: int) -> None:
+            await definitions.change({Key("exchange", f"e{number}"): {"type": "direct"}})
+            began = trio.current_time()
+            await definitions.spread()
+            waited.append(trio.current_time() - began)
+            assert all(f"e{number}" in node.routing.table.exchanges for node in mesh.nodes.values())
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(bind, number)
+
+        assert max(waited) < SPREAD_SECONDS / 2
+
+
+async def test_peers_that_are_not_linked_are_not_waited_for(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run_apart("a") as mesh:
+        definitions = mesh.nodes["a"].definitions
+        await definitions.change({Key("exchange", "e"): {"type": "direct"}})
+        began = trio.current_time()
+
+        await definitions.spread()
+
+        assert trio.current_time() == began

@@ -224,6 +224,33 @@ async def test_a_node_drops_nothing_before_it_has_heard_the_node_that_deleted(au
         assert await depth(mesh, "c") == 1
 
 
+async def test_messages_of_a_node_whose_clock_is_not_known_wait_for_it(autojump_clock: MockClock) -> None:
+    mesh = MeshRig("a", "b", "c")
+    # What is sent to c after the deletion is older by its clock.
+    mesh.skews_us["c"] = -1_800_000_000
+    async with mesh.run():
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "before")
+        await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+        await until_depth(mesh, "c", 0)
+        await fill(mesh, "c", "after", receipt_level="replicas=2")
+        for name in "cab":
+            await mesh.kill(name)
+
+        # Both have not heard c since their start, and one of them takes its messages over.
+        for name in "ab":
+            await mesh.start(name)
+        await eventually(lambda: any("c" in mesh.nodes[name].broker.queues.owned.serves for name in "ab"))
+        await passed()
+        assert sorted([await depth(mesh, name) for name in "ab"]) == [0, 1]
+
+        await mesh.start("c")
+        await mesh.until_linked()
+        await passed()
+        assert await depth(mesh, "c") == 1
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.2])
 async def test_a_deletion_that_a_kill_interrupts_can_be_made_again(autojump_clock: MockClock, seconds: float) -> None:
     async with MeshRig("a", "b").run() as mesh:

@@ -138,6 +138,28 @@ async def test_a_node_that_was_killed_deletes_the_queues_of_its_connections_at_i
         await until_depth(mesh, "b", 0)
 
 
+async def test_a_client_that_moves_to_another_node_declares_it_again_while_the_first_one_is_down(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await own(mesh, "a")
+        await fill(mesh, "b", "1")
+        refused = await request(await mesh.connect("b"), f"declare{Q}", EXCLUSIVE)
+        assert refused["error-code"] == "resource-locked"
+        await mesh.kill("a")
+        await eventually(lambda: "a" not in mesh.nodes["b"].linked_peers())
+
+        client = await mesh.connect("b")
+        assert (await request(client, f"declare{Q}", EXCLUSIVE))["changed"] == "1"
+        await until_depth(mesh, "b", 0)
+        await mesh.start("a")
+        await until_alike(mesh)
+
+        assert is_declared(mesh.nodes["a"]) and is_declared(mesh.nodes["b"])
+        client.pipe.close()
+        await until_gone(mesh)
+
+
 async def test_it_ends_on_a_node_that_was_away(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         owner = await own(mesh, "a")

@@ -68,6 +68,41 @@ async def test_a_node_that_knows_no_consumer_asks_the_others(autojump_clock: Moc
         assert declared_on(mesh) == "ab"
 
 
+async def test_it_stays_when_it_is_declared_again_before_its_deletion_is_done(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await declare(mesh, "a", auto_delete="true")
+        await until_alike(mesh)
+        consumer = await consume(mesh, "a")
+        await eventually(lambda: mesh.nodes["b"].queue_lifetimes.states[Q].is_consumed)
+
+        again = f"SEND\ndestination:/control/declare{Q}\nreply-to:/temp-queue/r\nauto-delete:true\nreceipt:again\n\n"
+        await consumer.send("UNSUBSCRIBE\nid:0\n\n", again)
+        while await consumer.receipt() != "again":
+            pass
+
+        await trio.sleep(60)
+        assert declared_on(mesh) == "ab"
+        await leave(await consume(mesh, "a"))
+        await until_deleted(mesh)
+
+
+async def test_a_client_that_has_declared_it_on_another_node_has_time_to_consume(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await declare(mesh, "a", auto_delete="true")
+        await until_alike(mesh)
+        consumer = await consume(mesh, "a")
+
+        await declare(mesh, "b", auto_delete="true")
+        await leave(consumer)
+        await trio.sleep(3)
+        moved = await consume(mesh, "b")
+
+        await trio.sleep(60)
+        assert declared_on(mesh) == "ab"
+        await leave(moved)
+        await until_deleted(mesh)
+
+
 async def test_it_stays_until_it_had_a_consumer(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as mesh:
         await declare(mesh, "a", auto_delete="true")

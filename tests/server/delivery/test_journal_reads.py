@@ -74,7 +74,7 @@ async def test_the_picture_tells_what_the_node_gave_up(autojump_clock: MockClock
         assert (await picture(client))["given_up"] == {str(Origin("lost", 7)): 77}
 
 
-async def test_the_picture_tells_where_rests_end_before_and_after_a_restart(autojump_clock: MockClock) -> None:
+async def test_the_picture_tells_where_snapshots_end_before_and_after_a_restart(autojump_clock: MockClock) -> None:
     rig, lost = Rig(), Origin("lost", 7)
     async with rig.run():
         journal = rig.alive.store.journal

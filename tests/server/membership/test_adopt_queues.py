@@ -312,7 +312,7 @@ async def test_what_is_settled_is_not_adopted_while_no_checkpoint_finds_room(aut
         assert a.queue_adoption.adopted == 0
 
 
-async def test_an_adopter_that_starts_anew_adopts_although_nothing_else_happens(autojump_clock: MockClock) -> None:
+async def test_an_adopter_that_starts_again_adopts_although_nothing_else_happens(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 5)
         before = mesh.nodes["a"]

@@ -106,7 +106,7 @@ async def test_a_receipt_does_not_count_the_disk_of_a_learner(autojump_clock: Mo
         await eventually(lambda: all_count(mesh))
 
 
-async def test_a_disk_that_was_put_back_from_an_old_copy_is_found_out_and_learns_anew(
+async def test_a_disk_that_was_put_back_from_an_old_copy_is_found_out_and_learns_again(
     autojump_clock: MockClock,
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:

@@ -176,7 +176,7 @@ async def test_what_a_fanouts_retention_has_dropped_is_told_to_those_who_resume(
         assert "gap" in {one["code"] for one in reported(mesh.nodes["b"])}
 
 
-async def test_who_was_told_so_has_the_queue_messages_of_that_stretch_for_others(autojump_clock: MockClock) -> None:
+async def test_who_was_told_so_has_the_queue_messages_of_that_range_for_others(autojump_clock: MockClock) -> None:
     """Only fanout messages are gone there: whoever asks later gets the rest of it."""
     policy = DestinationSettings(policies=(DestinationPolicy(pattern=F, retention_bytes=2000),))
     async with short_lived(destinations=policy).run() as mesh:
@@ -433,7 +433,7 @@ async def test_damage_that_no_reader_meets_is_mended_when_its_segment_is_full(au
         assert (await reader.messages(4))[:3] == [b"one", b"two", b"three"]
 
 
-async def test_a_log_that_nobody_can_mend_stays_refused_until_somebody_can(autojump_clock: MockClock) -> None:
+async def test_a_log_that_nobody_can_repair_stays_refused_until_somebody_can(autojump_clock: MockClock) -> None:
     async with short_lived().run() as mesh:
         await publish(mesh, "a", F, "one", "two", "three")
         await mesh.until_linked()

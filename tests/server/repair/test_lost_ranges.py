@@ -15,7 +15,7 @@ from qmq.storage.repair import range_snapshot
 from qmq.wire.stomp import Frame
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.repair.test_catch_up import followed, forget_the_past, short_lived
-from tests.server.repair.test_quarantine_restore import JOBS, F, mesh_of, publish, rot, written_alone
+from tests.server.repair.test_quarantine_restore import JOBS, F, lost_ranges, mesh_of, publish, rot, written_alone
 from tests.server.rig import Client, eventually, subscribe
 
 KEPT = {"durable": "true", "ack": "client-individual"}
@@ -59,7 +59,7 @@ async def test_a_reader_that_follows_live_is_told_the_gap_where_it_is(autojump_c
         got = [await reader.next("MESSAGE") for _ in range(3)]
         assert [frame.body for frame in got] == [b"one", b"", b"three"]
         assert got[1].head.headers["qmq-gap"] == f"{origin}=3-3"
-        assert a.broker.durable_subscriptions.gone.ends == {origin: [3]}
+        assert lost_ranges(a) == {origin: [3]}
 
 
 async def test_subscribers_without_a_place_before_it_hide_no_gap_from_a_reader(autojump_clock: MockClock) -> None:
@@ -95,7 +95,7 @@ async def test_a_live_durable_subscriber_is_told_although_nothing_of_its_fanout_
         rot(mesh.disks["a"], b"two")
         await mesh.start("a")
         rejoin(mesh, "a")
-        await eventually(lambda: mesh.nodes["b"].broker.durable_subscriptions.gone.ends == {origin: [3]})
+        await eventually(lambda: mesh.nodes["b"].broker.durable_subscriptions.lost_ranges.ends == {origin: [3]})
         got = [await reader.next("MESSAGE") for _ in range(2)]
         assert [frame.head.headers.get("qmq-gap") for frame in got] == [None, f"{origin}=3-3"]
 
@@ -109,7 +109,7 @@ async def test_what_a_node_has_said_is_gone_counts_when_peers_bring_its_word_bac
             record = Record(2, 0, RecordKind.GONE, 0, "", b"", pack_lost(LostRange(lost, 1, number)))
             a.replay.accept(writer, [record], {}, Outcome())
 
-        assert a.broker.durable_subscriptions.gone.ends == {lost: [1]}, "what another node says is about that node"
+        assert lost_ranges(a) == {lost: [1]}, "what another node says is about that node"
 
 
 async def closed_and_dropped(mesh: MeshRig, *more: str) -> Origin:
@@ -133,7 +133,9 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
         origin = await closed_and_dropped(mesh)
         await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
         await eventually(
-            lambda: all(node.broker.durable_subscriptions.gone.ends == {origin: [3]} for node in mesh.nodes.values())
+            lambda: all(
+                node.broker.durable_subscriptions.lost_ranges.ends == {origin: [3]} for node in mesh.nodes.values()
+            )
         )
         await mesh.stop("c", wipe=True)
         for name in "ab":
@@ -193,7 +195,7 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
         reader = await followed(mesh, "c", **KEPT)
         await trio.sleep(5)
         go.set()
-        await eventually(lambda: bool(c.broker.durable_subscriptions.gone.ends))
+        await eventually(lambda: bool(c.broker.durable_subscriptions.lost_ranges.ends))
         frames = await all_frames(reader)
         if any(frame.head.headers.get("error-code") in ("durable-taken-over", "durable-merged") for frame in frames):
             # The subscription may have begun before this node knew who has it: the client is told to connect again.

@@ -10,6 +10,7 @@ from qmq.config import StorageSettings
 from qmq.dots import Origin
 from qmq.errors import Refused
 from qmq.server.checkpoint.checkpoints import Checkpoints
+from qmq.server.node import Node
 from qmq.server.repair import catch_up
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.storage.catalog import incarnations
@@ -26,6 +27,11 @@ JOBS = "/queue/jobs"
 
 LONG_SECONDS = 200.0
 """In which something would have come back, if it did."""
+
+
+def lost_ranges(node: Node) -> dict[Origin, list[int]]:
+    """Where lost ranges end, as `node` has noted."""
+    return dict(node.broker.durable_subscriptions.lost_ranges.ends)
 
 
 def mesh_of(*names: str) -> MeshRig:
@@ -91,7 +97,7 @@ async def test_it_comes_back_and_only_what_is_damaged_is_given_up(autojump_clock
         vectors = [mesh.nodes[name].durable_vector() for name in "abc"]
         assert [vector[origin] for vector in vectors] == [5, 5, 5], "one record begins the incarnation"
         for node in mesh.nodes.values():
-            assert node.broker.durable_subscriptions.gone.ends == {origin: [3]}
+            assert lost_ranges(node) == {origin: [3]}
             assert "gap" in {one["code"] for one in reported(node)}
         await mesh.kill("a")
         assert depths(await mesh.start("a")) == {JOBS: 3}
@@ -119,7 +125,7 @@ async def test_nothing_is_given_up_before_every_member_was_heard(autojump_clock:
 
         await eventually(lambda: depths(a) == {JOBS: 3})
         assert await waiting(mesh, "b") == [b"one", b"three", b"two"]
-        assert not any(node.broker.durable_subscriptions.gone.ends for node in mesh.nodes.values())
+        assert not any(node.broker.durable_subscriptions.lost_ranges.ends for node in mesh.nodes.values())
 
 
 async def test_a_node_that_never_comes_back_is_waited_for_until_it_is_retired(autojump_clock: MockClock) -> None:
@@ -187,7 +193,7 @@ async def test_what_another_has_put_aside_itself_comes_from_there(
         await trio.sleep(LONG_SECONDS)
         busy.set()
         assert await waiting(mesh, "c") == [b"four", b"one", b"three", b"two"]
-        assert not any(node.broker.durable_subscriptions.gone.ends for node in mesh.nodes.values())
+        assert not any(node.broker.durable_subscriptions.lost_ranges.ends for node in mesh.nodes.values())
 
 
 async def test_no_more_is_given_up_than_what_nobody_has(autojump_clock: MockClock) -> None:
@@ -207,7 +213,7 @@ async def test_of_two_that_have_the_same_aside_one_brings_it_back(autojump_clock
         rejoin(mesh, "c")
 
         assert await waiting(mesh, "c") == [b"four", b"one", b"three"]
-        assert all(len(node.broker.durable_subscriptions.gone.ends) == 1 for node in mesh.nodes.values())
+        assert all(len(node.broker.durable_subscriptions.lost_ranges.ends) == 1 for node in mesh.nodes.values())
 
 
 async def test_a_member_that_does_not_answer_may_have_it(
@@ -307,9 +313,7 @@ async def test_a_disk_that_is_replaced_later_gets_all_but_what_is_gone(autojump_
         await mesh.start("a")
         rejoin(mesh, "a")
         await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
-        await eventually(
-            lambda: all(node.broker.durable_subscriptions.gone.ends == {origin: [3]} for node in mesh.nodes.values())
-        )
+        await eventually(lambda: all(lost_ranges(node) == {origin: [3]} for node in mesh.nodes.values()))
         await mesh.stop(wiped, wipe=True)
         for node in set("abc") - set(wiped):
             await forget_the_past(mesh, node)
@@ -401,7 +405,7 @@ async def begun_to_come_back(mesh: MeshRig) -> None:
     rot(mesh.disks["a"], b"two", b"four")
     a = await mesh.start("a")
     rejoin(mesh, "a")
-    await eventually(lambda: bool(a.broker.durable_subscriptions.gone.ends))
+    await eventually(lambda: bool(lost_ranges(a)))
 
 
 @pytest.mark.parametrize("died", [0.0, 0.002, 0.004, 0.006, 0.01])
@@ -554,7 +558,7 @@ async def test_a_peer_may_die_at_any_moment_of_it(autojump_clock: MockClock, whe
         await mesh.until_linked()
         assert await waiting(mesh, "b") == [b"five", b"one", b"three"]
         await until_same(mesh, "abc")
-        ends = [node.broker.durable_subscriptions.gone.ends for node in mesh.nodes.values()]
+        ends = [node.broker.durable_subscriptions.lost_ranges.ends for node in mesh.nodes.values()]
         assert ends[0] == ends[1] == ends[2], ends
 
 

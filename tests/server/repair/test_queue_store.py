@@ -158,7 +158,7 @@ async def test_what_a_peer_gave_up_says_nothing_of_what_it_has_behind(autojump_c
         b.store.queues.apply([], {JOBS: [first]}, [], [], b.store.queues.position())
         b.broker.durable_subscriptions.given_up[origin] = first.sequence
         await mesh.stop("a")
-        MemoryQueueStore(mesh.disks["a"]).begin_anew()
+        MemoryQueueStore(mesh.disks["a"]).reset()
 
         a = await mesh.start("a")
         await eventually(lambda: not a.store.missing_ranges() and bool(lost(a)))
@@ -181,7 +181,7 @@ async def test_what_stands_at_a_peer_before_what_it_gave_up_comes_back(
         b.broker.durable_subscriptions.given_up[origin] = max(row.dot.sequence for row in standing(b, origin))
         if is_file:
             await mesh.stop("a")
-            MemoryQueueStore(mesh.disks["a"]).begin_anew()
+            MemoryQueueStore(mesh.disks["a"]).reset()
             a = await mesh.start("a")
         else:
             spoil(a, b"two")
@@ -437,7 +437,7 @@ async def test_of_a_lost_file_what_a_member_has_aside_is_waited_for(autojump_clo
         a = mesh.nodes["a"]
         dead, two = a.origin, standing(a, a.origin)[1].dot.sequence
         await mesh.stop("a")
-        MemoryQueueStore(mesh.disks["a"]).begin_anew()
+        MemoryQueueStore(mesh.disks["a"]).reset()
         a = await mesh.start("a")
         aside = {dead: two}
 
@@ -474,7 +474,7 @@ async def test_the_last_message_of_a_lost_file_does_not_come_back_settled(autoju
         for name in "ab":
             mesh.cut(name, "c")
         await mesh.stop("a")
-        MemoryQueueStore(mesh.disks["a"]).begin_anew()
+        MemoryQueueStore(mesh.disks["a"]).reset()
 
         a = await mesh.start("a")
         await mesh.start("b")
@@ -564,7 +564,7 @@ async def test_what_comes_late_for_a_lost_file_is_not_handed_out_when_another_kn
         await same_everywhere(mesh)
         spoil(b, b"three")
         await mesh.stop("a")
-        MemoryQueueStore(mesh.disks["a"]).begin_anew()
+        MemoryQueueStore(mesh.disks["a"]).reset()
         a = await mesh.start("a")
         await eventually(lambda: not a.catch_up.is_stale and not a.broker.queues.held)
         assert queued(a, dead) == [b"one", b"four"]

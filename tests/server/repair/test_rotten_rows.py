@@ -170,7 +170,7 @@ async def test_a_settle_that_only_this_node_has_holds_for_what_a_peer_brings_bac
         await mesh.nodes["a"].checkpoints.checkpoint()
         await mesh.stop("a")
         store = MemoryQueueStore(mesh.disks["a"])
-        store.begin_anew()
+        store.reset()
         mesh.heal("a", "b")
 
         a = await mesh.start("a")
@@ -187,7 +187,7 @@ async def test_a_lost_file_is_filled_by_peers_before_anything_is_handed_out(auto
         await forget_the_past(mesh, "a")
         await mesh.nodes["b"].checkpoints.checkpoint()
         await mesh.stop("a")
-        MemoryQueueStore(mesh.disks["a"]).begin_anew()
+        MemoryQueueStore(mesh.disks["a"]).reset()
 
         a = await mesh.start("a")
         assert a.catch_up.is_stale
@@ -248,7 +248,7 @@ async def test_a_range_that_only_an_absent_member_may_have_stops_no_healthy_node
         # What b drops here c could have: nobody but c can say that it has not.
         await forget_the_past(mesh, "b")
         await mesh.stop("b")
-        MemoryQueueStore(mesh.disks["b"]).begin_anew()
+        MemoryQueueStore(mesh.disks["b"]).reset()
         mesh.heal("a", "b")
         await mesh.start("b")
         a = mesh.nodes["a"]

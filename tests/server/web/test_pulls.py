@@ -144,7 +144,7 @@ async def test_a_message_that_is_not_settled_in_time_is_delivered_again(autojump
         assert await other.settle(again["ack_token"]) == ["acknowledged"]
 
 
-async def test_extend_begins_the_time_anew(autojump_clock: MockClock) -> None:
+async def test_extend_begins_the_time_again(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         client, other = await dial(rig), await dial(rig)
         await fill(other, "x")

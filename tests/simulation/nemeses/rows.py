@@ -32,7 +32,7 @@ async def lost_rows(stage: Stage, fault: Fault) -> None:
 
     def lose(store: MemoryQueueStore, standing: list[Dot]) -> list[Dot]:
         position = stage.chance_of(fault).choice((-1, 0))
-        store.begin_anew(position)
+        store.reset(position)
         stage.trace.note(f"{fault.node}: its queue store is lost, and begins at {position}")
         return standing
 

@@ -30,8 +30,8 @@ def clock_believed_at_once() -> Iterator[None]:
 def doubts_confirm_each_other() -> Iterator[None]:
     """A node whose clock is in doubt tells its peers the time all the same."""
 
-    def told(clocks: PeerClocks, now_us: int) -> int:
+    def shown_time(clocks: PeerClocks, now_us: int) -> int:
         return now_us
 
-    with patch.object(PeerClocks, "told", told):
+    with patch.object(PeerClocks, "shown_time", shown_time):
         yield

@@ -22,14 +22,14 @@ from tests.simulation.plants.registry import plant
 @plant(Family.WIPES, "I1", "I3", "I13", seed=0)
 def sequences_used_again() -> Iterator[None]:
     """A node keeps one incarnation for all its lives: what its disk lost, it numbers again."""
-    begin_anew = Store.begin_incarnation
+    reset = Store.begin_incarnation
 
     def begin_incarnation(store: Store, incarnation: int, timestamp_us: int) -> Origin:
         node = store.recovered.identity.node
         origin = Origin(node, 1)
         if origin in store.journal.vector():
             return origin
-        return begin_anew(store, 1, timestamp_us)
+        return reset(store, 1, timestamp_us)
 
     with patch.object(Store, "begin_incarnation", begin_incarnation):
         yield

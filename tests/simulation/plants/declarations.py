@@ -51,12 +51,12 @@ def deletion_mark_forgotten() -> Iterator[None]:
 @plant(Family.OPERATORS, "L4", seed=2)
 def exclusive_queue_left_behind() -> Iterator[None]:
     """A node that was killed does not delete the exclusive queues of its earlier lives."""
-    is_gone = ExclusiveQueues._is_gone
+    is_gone = ExclusiveQueues._has_ended
 
     def is_gone_in_this_life(queues: ExclusiveQueues, owner: str) -> bool:
         return owner.rpartition("/")[0] == str(queues._context.broker.origin) and is_gone(queues, owner)
 
-    with patch.object(ExclusiveQueues, "_is_gone", is_gone_in_this_life):
+    with patch.object(ExclusiveQueues, "_has_ended", is_gone_in_this_life):
         yield
 
 

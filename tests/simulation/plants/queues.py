@@ -43,7 +43,7 @@ def acknowledged_on_relay() -> Iterator[None]:
 @plant(Family.NONE, "I23", seed=3)
 def full_consumers_unknown() -> Iterator[None]:
     """A class of consumers is offered when it has room for the first time, and unknown to the peers before."""
-    real = Lending._tell
+    real = Lending._announce
 
     def tell_of_room(
         lending: Lending, name: str, free: int | None, told: list[tuple[str, str, int]], *, asks: bool = False
@@ -51,7 +51,7 @@ def full_consumers_unknown() -> Iterator[None]:
         if free != 0 or any(name in offered for offered in lending._offered.values()):
             real(lending, name, free, told, asks=asks)
 
-    with patch.object(Lending, "_tell", tell_of_room):
+    with patch.object(Lending, "_announce", tell_of_room):
         yield
 
 

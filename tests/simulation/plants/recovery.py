@@ -26,12 +26,12 @@ RELEASED = "tests/server/repair/test_quarantine_restore.py"
 @plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=36)
 def incarnations_counted() -> Iterator[None]:
     """A life is called by the number after the last one that its disk knows; an old copy of that gives it out again."""
-    begin_anew = Store.begin_incarnation
+    reset = Store.begin_incarnation
 
     def begin_incarnation(store: Store, incarnation: int, timestamp_us: int) -> Origin:
         own = store.recovered.identity.node
         lives = [origin.incarnation for origin in store.journal.vector() if origin.node == own]
-        return begin_anew(store, max(lives, default=0) + 1, timestamp_us)
+        return reset(store, max(lives, default=0) + 1, timestamp_us)
 
     with patch.object(Store, "begin_incarnation", begin_incarnation):
         yield

@@ -138,7 +138,7 @@ def test_the_sqlite_catalog_keeps_cursors_and_what_was_dropped(tmp_path: Path) -
     store.journal.append(
         [
             move(a, Move(NAME, 10, start={A: 4}, credit=100)),
-            move(a, Move(NAME, 10, told={A: 9})),
+            move(a, Move(NAME, 10, delivered_up_to={A: 9})),
             move(a, Move(OTHER, 1)),
         ]
     )
@@ -147,7 +147,7 @@ def test_the_sqlite_catalog_keeps_cursors_and_what_was_dropped(tmp_path: Path) -
     store = open_store(tmp_path, node="a")
 
     found = store.recovered.cursors[NAME]
-    assert (found.start, found.credit, found.told) == ({A: 4}, 0, {A: 9})
+    assert (found.start, found.credit, found.delivered_up_to) == ({A: 4}, 0, {A: 9})
     assert store.recovered.cursors[OTHER].start is None
     store.close()
     catalog = SqliteCatalog(tmp_path / "catalog.sqlite")

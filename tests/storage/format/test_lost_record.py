@@ -21,7 +21,7 @@ STRETCHES = st.builds(LostRange, ORIGINS, SEQUENCES, SEQUENCES)
 
 
 @given(STRETCHES)
-def test_a_stretch_comes_back(stretch: LostRange) -> None:
+def test_a_range_comes_back(stretch: LostRange) -> None:
     assert unpack_lost(pack_lost(stretch)) == stretch
     assert unpack_lost(pack_lost(stretch)[:1].replace(b"\x94", b"\x95") + pack_lost(stretch)[1:] + b"\x01") == stretch
 

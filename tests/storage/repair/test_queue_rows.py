@@ -106,7 +106,7 @@ def test_what_is_settled_when_it_was_met_is_missing_no_more(tmp_path: Path) -> N
     filled.store.close()
 
 
-def test_a_row_that_is_not_in_its_place_has_the_file_made_anew(tmp_path: Path) -> None:
+def test_a_row_that_is_not_in_its_place_has_the_file_made_again(tmp_path: Path) -> None:
     """A bit of its sequence has changed: rows are found by their order, which is broken."""
     filled = Filled(tmp_path)
     filled.damage(5, column="sequence", value=str(5 ^ 1 << 40))
@@ -248,7 +248,7 @@ def test_a_reader_of_an_older_moment_does_not_take_what_has_changed_for_damaged(
     filled.store.close()
 
 
-def test_a_row_that_has_no_number_has_the_file_made_anew(tmp_path: Path) -> None:
+def test_a_row_that_has_no_number_has_the_file_made_again(tmp_path: Path) -> None:
     filled = Filled(tmp_path)
 
     filled.damage(4, column="(sequence, body)", value="(0, x'ff')")

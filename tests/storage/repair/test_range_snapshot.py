@@ -65,7 +65,7 @@ def test_what_is_left_comes_in_order_and_what_is_settled_does_not(opened: Callab
     assert other.journal.vector()[B] == 6
 
 
-def test_a_long_stretch_comes_in_bounded_parts_without_a_record_lost_or_twice(opened: Callable[[str], Store]) -> None:
+def test_a_long_range_comes_in_bounded_parts_without_a_record_lost_or_twice(opened: Callable[[str], Store]) -> None:
     store, other = opened("one"), opened("other")
     b = Writer(B)
     wanted = {}
@@ -89,7 +89,7 @@ def test_a_long_stretch_comes_in_bounded_parts_without_a_record_lost_or_twice(op
         assert fanout_all(other, name) == fanout_all(store, name)
 
 
-def test_a_stretch_of_which_nothing_is_left_is_accounted_for(opened: Callable[[str], Store]) -> None:
+def test_a_range_of_which_nothing_is_left_is_accounted_for(opened: Callable[[str], Store]) -> None:
     store, other = opened("one"), opened("other")
     b = Writer(B)
     dots = [b.publish("/queue/q", b"done") for _ in range(10)]
@@ -228,7 +228,7 @@ def test_it_knows_that_also_while_a_checkpoint_takes_the_message(monkeypatch: py
     assert told and all(done == [Dot(B, 1)] for done in told)
 
 
-def test_a_restart_keeps_what_stands_for_a_stretch() -> None:
+def test_a_restart_keeps_what_stands_for_a_range() -> None:
     disk = MemoryDisk()
     store, other = open_small(MemoryDisk()), open_small(disk)
     b = Writer(B)
@@ -249,7 +249,7 @@ def test_a_restart_keeps_what_stands_for_a_stretch() -> None:
     assert head is not None and head.first == 4
 
 
-def test_a_stretch_that_is_gone_is_said_although_retention_has_dropped_more_elsewhere() -> None:
+def test_a_range_that_is_gone_is_said_although_retention_has_dropped_more_elsewhere() -> None:
     """Fanout f lost its third message; fanout g has dropped old ones, the last of them later than that."""
     store = open_small(MemoryDisk(), StoreSettings(segment_bytes_max=200, reserve_bytes=0, journal_keep_bytes=0))
     b = Writer(B)

@@ -39,14 +39,14 @@ class IsolatedMode:
 
     def give_up(self, queue_name: str, owner: str) -> list[Message]:
         """Another serves `owner` from now on: returns what was in its queue and waited here, and waits no more."""
-        gone: list[Message] = []
+        removed: list[Message] = []
         left: deque[Message] = deque()
         for message in self.waiting.pop(queue_name, ()):
             is_its = message.origin.node == owner and message.sequence > 0
-            (gone if is_its else left).append(message)
+            (removed if is_its else left).append(message)
         if left:
             self.waiting[queue_name] = left
-        return gone
+        return removed
 
     def may_take(self, queue: Queue, message: Message) -> bool:
         """Whether `message` can be nowhere else, and nobody has a say in who gets it."""

@@ -48,6 +48,13 @@ class PrefetchRounds:
                 window.wait(subscription)
         self._go_round(window, out)
 
+    def resize(self, window: ConnectionPrefetch[Subscription], most: int, out: Outcome) -> None:
+        """The client has another bound from now on. What is in flight above a lower one stays."""
+        window.most = most
+        for subscription in window.subscriptions:
+            self._registry.touched[subscription.destination] = None
+        self._go_round(window, out)
+
     def _go_round(self, window: ConnectionPrefetch[Subscription], out: Outcome) -> None:
         """There may be room: the next of the client's subscriptions has its turn, and so on."""
         while window.room > 0:

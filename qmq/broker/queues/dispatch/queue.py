@@ -86,7 +86,7 @@ class Queue(QueueState):
         else:
             level.ready.extend(messages)
 
-    def gone(self, message: Message) -> None:
+    def forget(self, message: Message) -> None:
         """Forget a settled message of this node; where it still stands in line it is skipped later."""
         message.settled = True
         if self.selective is not None:

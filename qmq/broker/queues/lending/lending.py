@@ -144,7 +144,7 @@ class Lending:
                 self._queues.settlement.settled_elsewhere(message.envelope.destination, dot, dot.sequence, None)
             else:
                 queue = self._queues.get(message.envelope.destination)
-                queue.gone(message)
+                queue.forget(message)
                 self._queues.forget_if_idle(queue)
 
     def returned(self, peer: str, returns: Iterable[tuple[Dot, Back, Asks | None]], out: Outcome) -> None:
@@ -364,27 +364,29 @@ class Lending:
         withdrawn = self._queues.shared.withdrawn
         if withdrawn:
             self._queues.shared.withdrawn = {}
-        told: list[tuple[str, str, int]] = []
+        announced: list[tuple[str, str, int]] = []
         if not self._received:
-            return told
+            return announced
         for queue_name, of in withdrawn:
-            self._tell(offer_name(queue_name, of), None, told)
+            self._announce(offer_name(queue_name, of), None, announced)
         for name in touched:
             queue = self._queues.by_name.get(name)
             selective = None if queue is None else queue.selective
             if selective is None:
-                self._tell(name, queue.free if queue is not None and queue.subscriptions else None, told)
+                self._announce(name, queue.free if queue is not None and queue.subscriptions else None, announced)
                 free = {}
             else:
                 free = selective.free_by_class()
-                self._tell(name, free.pop(PLAIN, None), told, asks=selective.has_window)
+                self._announce(name, free.pop(PLAIN, None), announced, asks=selective.has_window)
                 for of in free:
                     self._special.setdefault(name, {})[offer_name(name, of)] = None
             for special in list(self._special.get(name, ())):
-                self._tell(special, free.get(split_offer(special)[1]), told)
-        return told
+                self._announce(special, free.get(split_offer(special)[1]), announced)
+        return announced
 
-    def _tell(self, name: str, free: int | None, told: list[tuple[str, str, int]], *, asks: bool = False) -> None:
+    def _announce(
+        self, name: str, free: int | None, announced: list[tuple[str, str, int]], *, asks: bool = False
+    ) -> None:
         """What each owner must hear about one offer; `free` None: there is no consumer for it. `asks`: consumers with a
         window want to know of messages for which they have no room, and whether the one comes that a place is kept for.
         """
@@ -396,7 +398,7 @@ class Lending:
                 if offered.pop(name, None) is not None:
                     self._waits_no_more(peer, name)
                     self._withdrawing[peer].add(name)
-                    told.append((peer, name, WITHDRAWN))
+                    announced.append((peer, name, WITHDRAWN))
                 continue
             if name in self._withdrawing[peer]:
                 continue
@@ -421,4 +423,4 @@ class Lending:
                 self._asked[peer].add(name)
             else:
                 self._asked[peer].discard(name)
-            told.append((peer, name, asking_offer(limit) if asks_now else limit))
+            announced.append((peer, name, asking_offer(limit) if asks_now else limit))

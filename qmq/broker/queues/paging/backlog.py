@@ -20,7 +20,7 @@ WINDOW_BYTES = 4 << 20
 
 def next_behind(queue: Queue) -> PriorityLevel | None:
     """The lane to be loaded next."""
-    for level in reversed(queue.levels) if queue.wants_lowest else queue.levels:
+    for level in reversed(queue.levels) if queue.loads_lowest_first else queue.levels:
         if level.behind:
             return level
     return None
@@ -50,7 +50,7 @@ def take_page(queue: Queue, level: PriorityLevel, messages: list[Message], after
         message.place = queue.placed
         level.ready_of_its_own().append(message)
     level.after = after
-    queue.wants_lowest = False
+    queue.loads_lowest_first = False
     if is_last:
         close_gap(queue, level)
 
@@ -101,7 +101,7 @@ def has_more(queue: Queue) -> bool:
     return queue.selective is not None and queue.selective.has_passed_over
 
 
-def stored_gone(queue: Queue, body_bytes: int) -> None:
+def stored_settled(queue: Queue, body_bytes: int) -> None:
     """A message that was only in the store was settled."""
     queue.stored = max(0, queue.stored - 1)
     queue.stored_bytes = max(0, queue.stored_bytes - body_bytes)
@@ -129,7 +129,7 @@ def evict(queue: Queue, covered: Vector) -> list[Message]:
         queue.delayed = later or None
     queue.put_away(dropped)
     if dropped and is_cold:
-        # Whoever wants this queue next begins from the store, in its order, and counts anew.
+        # Whoever wants this queue next begins from the store, in its order, and counts again.
         queue.is_counted = False
         queue.stored = queue.stored_bytes = queue.stored_due_us = 0
         for level in queue.levels:

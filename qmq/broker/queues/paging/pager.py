@@ -3,8 +3,8 @@
 The store is written by checkpoints, from the journal, and so is always a little behind. Two facts bridge the gap:
 
 - What is in memory (`Queues.owned`) is passed over when the store gives it again.
-- What was settled and may still stand in the store is remembered (`gone`) until a checkpoint has taken the settle's
-  record, and passed over too. A settle that is only known by a peer's word waits for its record.
+- What was settled and may still stand in the store is remembered (`pending_deletes`) until a checkpoint has taken the
+  settle's record, and passed over too. A settle that is only known by a peer's word waits for its record.
 
 So a page of the store may be old without harm, as long as no checkpoint ends between reading it and taking it; the
 caller sees to that. A message leaves memory only when a finished checkpoint has put it into the store.
@@ -65,7 +65,7 @@ class Pager:
         self.origin = origin
         self._registry = registry
         self._owned = registry.owned
-        self.gone = PendingDeletes()
+        self.pending_deletes = PendingDeletes()
         self.begun = 0
         """Own messages up to this may stand in the store."""
         # Queues with very many messages due at the same time -> how many to ask for at once.
@@ -100,7 +100,7 @@ class Pager:
     def _left(self, name: str, queue: Queue | None, messages: int, body_bytes: int) -> tuple[int, int]:
         """What the store has of a queue beyond what is in memory, when it has so much in all."""
         known = 0 if queue is None else self._known_in_store(queue)
-        left = max(0, messages - known - self.gone.covered(name, self._owned.covered))
+        left = max(0, messages - known - self.pending_deletes.covered(name, self._owned.covered))
         return left, body_bytes * left // max(1, messages)
 
     def recount(self, queue_name: str, messages: int, body_bytes: int) -> None:
@@ -118,7 +118,7 @@ class Pager:
     def settled_before(self, queue: str, dots: Iterable[Dot]) -> None:
         """An earlier life settled `dots`; the next checkpoint takes them out of the store."""
         for origin, sequence in dots:
-            self.gone.add(queue, origin, sequence, 1)
+            self.pending_deletes.add(queue, origin, sequence, 1)
 
     def may_be_stored(self, message: Message) -> bool:
         """Whether a checkpoint has put `message` into the store, or may be about to."""
@@ -130,26 +130,26 @@ class Pager:
         A word is remembered in any case: its record may miss the checkpoint that takes the message.
         """
         if record is None or dot.sequence <= self.begun or dot.origin != self.origin:
-            self.gone.add(queue, dot.origin, dot.sequence, 0 if record is None else record)
+            self.pending_deletes.add(queue, dot.origin, dot.sequence, 0 if record is None else record)
 
     def settled_unseen(self, queue_name: str, dot: Dot, record: Dot | None) -> None:
         """An own message that is not in memory was settled elsewhere, or this is the record of what we know."""
         origin, sequence = dot
-        known = self.gone.record(queue_name, origin, sequence)
+        known = self.pending_deletes.record(queue_name, origin, sequence)
         if known is not None:
             if record is not None and known == 0:
                 if sequence > self.begun and origin == self.origin:
                     # The next checkpoint takes both, or neither.
-                    self.gone.forget(queue_name, origin, sequence)
+                    self.pending_deletes.forget(queue_name, origin, sequence)
                 else:
-                    self.gone.add(queue_name, origin, sequence, record)
+                    self.pending_deletes.add(queue_name, origin, sequence, record)
             return
         if not self._owned.has_stored:
             return
-        self.gone.add(queue_name, origin, sequence, 0 if record is None else record)
+        self.pending_deletes.add(queue_name, origin, sequence, 0 if record is None else record)
         queue = self._registry.by_name.get(queue_name)
         if queue is not None and queue.is_counted:
-            backlog.stored_gone(queue, 0)
+            backlog.stored_settled(queue, 0)
 
     def failed_unseen(self, dot: Dot, count: int) -> None:
         """A record says how often a message that is not in memory has failed."""
@@ -165,12 +165,12 @@ class Pager:
         queue, dot = message.envelope.destination, message.dot
         if dot.sequence in self._owned.by_origin.get(dot.origin, {}) or self.is_settled(queue, dot):
             return False
-        self.gone.add(queue, dot.origin, dot.sequence, 0)
+        self.pending_deletes.add(queue, dot.origin, dot.sequence, 0)
         return True
 
     def is_settled(self, queue: str, dot: Dot) -> bool:
         """Whether the message `dot` is settled and the store may still have it."""
-        return self.gone.has(queue, dot)
+        return self.pending_deletes.has(queue, dot)
 
     # Checkpoints
 
@@ -190,7 +190,7 @@ class Pager:
                 del self.attempts[dot]
         self._attempts_taken = {}
         self.begun = vector.get(self.origin, 0)
-        self.gone.taken(vector, self.origin)
+        self.pending_deletes.taken(vector, self.origin)
 
     def evict(self, queue: Queue) -> int:
         """Drop from memory what the store has of `queue`; returns how many. Not while a load is under way."""
@@ -295,7 +295,7 @@ class Pager:
         """Settle a message of a served node that comes in, or that the queue store returns: it needs no consumer."""
         queue, dot = message.envelope.destination, message.dot
         self._owned.elsewhere.pop(dot, None)
-        self.gone.add(queue, *dot, 0)
+        self.pending_deletes.add(queue, *dot, 0)
         out.settles.setdefault(queue, []).append(dot)
 
     def lend_elsewhere(self, message: Message) -> bool:
@@ -329,7 +329,7 @@ class Pager:
             if message.sequence not in by_sequence and not self.is_settled(queue.name, message.dot):
                 if self._registry.first_attempts.is_superseded(message):
                     self.settle_outside_memory(message, out)
-                    backlog.stored_gone(queue, len(message.body))
+                    backlog.stored_settled(queue, len(message.body))
                     continue
                 if self._owned.elsewhere and self.lend_elsewhere(message):
                     continue

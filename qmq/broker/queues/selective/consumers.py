@@ -1,6 +1,6 @@
 """Who consumes one queue that needs picking, here and on peers: classes, selectors, and who is first of the exclusive.
 
-Kept beside the queue's own `subscriptions` and `borrowers`, and worked out anew when one of them comes or goes.
+Kept beside the queue's own `subscriptions` and `borrowers`, and worked out again when one of them comes or goes.
 """
 
 from qmq.broker.consumers.borrower import Borrower
@@ -14,14 +14,14 @@ from qmq.broker.selectors import Selector
 class Consumers:
     """See the module's opening."""
 
-    __slots__ = ("_queue", "active", "classes", "selectors", "wants_all")
+    __slots__ = ("_queue", "active", "classes", "selectors", "has_unselective")
 
     def __init__(self, queue: QueueState) -> None:
         self._queue = queue
         self.classes: dict[str, int] = {}
         """Class → how many consumers here and peers."""
         self.selectors: list[Selector] = []
-        self.wants_all = False
+        self.has_unselective = False
         """Whether some consumer has no selector."""
         self.active: Subscription | Borrower | None = None
         """The exclusive consumer whose turn it is; None when nobody is exclusive."""
@@ -52,14 +52,14 @@ class Consumers:
         """Somebody came or went."""
         queue = self._queue
         selectors: dict[str, Selector] = {}
-        self.wants_all = False
+        self.has_unselective = False
         first: Subscription | Borrower | None = None
         first_at = (0, "")
         takers: list[Subscription | Borrower] = [s for s in queue.subscriptions if not s.closed]
         takers += (queue.borrowers or {}).values()
         for taker in takers:
             if taker.selector is None:
-                self.wants_all = True
+                self.has_unselective = True
             else:
                 selectors[taker.selector.text] = taker.selector
             if taker.since_us:

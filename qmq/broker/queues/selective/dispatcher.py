@@ -388,10 +388,10 @@ class SelectiveDispatcher:
         if queue.is_loading:
             return
         wanted = len(level.ready)
-        if wanted >= KEPT_MAX and (consumers.wants_all or self.is_grouped):
+        if wanted >= KEPT_MAX and (consumers.has_unselective or self.is_grouped):
             return
         size = _bytes_of(level)
-        if (wanted > EVICT_FROM or size > LET_GO_BYTES) and not consumers.wants_all and not self.is_grouped:
+        if (wanted > EVICT_FROM or size > LET_GO_BYTES) and not consumers.has_unselective and not self.is_grouped:
             wanted, has_dropped = evict_unmatched(queue, level, consumers.selectors)
             if has_dropped:
                 self._skipped.add(level.priority)

@@ -10,7 +10,7 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.selective.consumers import Consumers
 from qmq.broker.queues.selective.outstanding import Outstanding
-from qmq.broker.queues.selective.rendezvous import choose, wants
+from qmq.broker.queues.selective.rendezvous import accepts, choose
 from qmq.broker.queues.state.queue_state import QueueState
 
 CHOICES_MAX: Final = 4096
@@ -43,7 +43,7 @@ class GroupChoice:
                 held.epoch = self._outstanding.epoch
             holder = held.holder
             taker = (self._queue.borrowers or {}).get(holder) if isinstance(holder, str) else holder
-            if taker is None or wants(taker, message):
+            if taker is None or accepts(taker, message):
                 return taker
             held.was_unwanted = True
             return None

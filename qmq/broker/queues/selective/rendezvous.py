@@ -29,8 +29,8 @@ def among(group: bytes, subscriptions: list[Subscription]) -> Subscription:
 
 def choose(queue: QueueState, group: bytes, message: Message) -> Subscription | Borrower | None:
     """Who of those that want `message` the group goes to, with room or without; None when nobody does."""
-    here = [s for s in queue.subscriptions if not s.closed and wants(s, message)]
-    there = [borrower for borrower in (queue.borrowers or {}).values() if wants(borrower, message)]
+    here = [s for s in queue.subscriptions if not s.closed and accepts(s, message)]
+    there = [borrower for borrower in (queue.borrowers or {}).values() if accepts(borrower, message)]
     nodes = [borrower.peer for borrower in there]
     if here:
         nodes.append(queue.shared.node)
@@ -44,6 +44,6 @@ def choose(queue: QueueState, group: bytes, message: Message) -> Subscription | 
     return classes[rendezvous(group, classes)]
 
 
-def wants(taker: Subscription | Borrower, message: Message) -> bool:
+def accepts(taker: Subscription | Borrower, message: Message) -> bool:
     """Whether the selector lets `message` through."""
     return taker.selector is None or selects(taker.selector, message.envelope)

@@ -34,7 +34,7 @@ def evict_unmatched(queue: QueueState, level: PriorityLevel, selectors: list[Sel
             unwanted += 1
         kept.append(message)
     if unwanted > UNWANTED_MAX:
-        owned.wants_checkpoint = True
+        owned.needs_checkpoint = True
     if dropped:
         level.ready = kept
         queue.put_away(dropped)

@@ -83,28 +83,28 @@ class PriorityLevel:
         What is behind that and not in the store follows it: what was accepted since, and memory-only messages.
         """
         fresh: list[Message] = []
-        gone: list[Message] = []
+        removed: list[Message] = []
         if len(self.ready) > keep:
             waiting = list(self.ready)
             stay = waiting[:keep]
             for message in waiting[keep:]:
                 if is_spare(message, covered, is_cold):
-                    gone.append(message)
-                elif gone and (message.sequence < 0 or message.sequence > covered.get(message.origin, 0)):
+                    removed.append(message)
+                elif removed and (message.sequence < 0 or message.sequence > covered.get(message.origin, 0)):
                     fresh.append(message)
                 elif not message.settled:
                     stay.append(message)
-            if gone:
+            if removed:
                 self.ready = deque(stay)
         for message in self.fresh or ():
             if is_spare(message, covered, is_cold):
-                gone.append(message)
+                removed.append(message)
             elif not message.settled:
                 fresh.append(message)
-        if gone:
-            self.let_go(gone)
+        if removed:
+            self.let_go(removed)
         self.fresh = (fresh or None) if self.behind else None
-        return gone
+        return removed
 
     def keep_only(self, stays: Callable[[Message], bool]) -> None:
         """Forget what is in memory, but for that."""
@@ -134,7 +134,7 @@ def place_of(message: Message) -> int:
 def is_spare(message: Message, covered: Vector, is_cold: bool) -> bool:
     """Whether the store can give `message` back as it is in memory.
 
-    One that came due in memory is found again only by who counts the queue anew (`is_cold`).
+    One that came due in memory is found again only by who counts the queue again (`is_cold`).
     """
     if message.settled or message.sequence < 0:
         return False

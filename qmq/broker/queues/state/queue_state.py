@@ -50,7 +50,7 @@ class QueueState:
         "stored_bytes",
         "stored_due_us",
         "subscriptions",
-        "wants_lowest",
+        "loads_lowest_first",
     )
 
     def __init__(self, name: str, rules: QueueRules, shared: QueueContext) -> None:
@@ -70,7 +70,7 @@ class QueueState:
         self.is_counted = not shared.owned.has_stored
         """Whether it is known what the store holds of this queue. Until then every lane counts as behind."""
         self.is_loading = False
-        self.wants_lowest = False
+        self.loads_lowest_first = False
         """Room is needed: the next page is of the lowest priority, whose oldest messages go first."""
         self.stored = 0
         """Messages that are only in the store."""

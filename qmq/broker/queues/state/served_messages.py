@@ -33,7 +33,7 @@ class OwnedMessages:
         "serves",
         "settled_early",
         "settled_here",
-        "wants_checkpoint",
+        "needs_checkpoint",
     )
 
     def __init__(self, node: str) -> None:
@@ -49,7 +49,7 @@ class OwnedMessages:
         """What the queue store holds of every origin."""
         self.has_stored = False
         """Whether the queue store may hold messages of this node that are not in memory."""
-        self.wants_checkpoint = False
+        self.needs_checkpoint = False
         """Whether memory holds much that could be evicted after a checkpoint."""
         self.serves = {node}
         self.gathering: dict[str, Gathered] = {}

@@ -156,7 +156,7 @@ def test_settled_messages_are_skipped_wherever_they_stand() -> None:
     queue = queue_of(b"1", b"2", b"3", b"4")
     messages = list(queue.ready)
     for message in (messages[0], messages[2]):
-        queue.gone(message)
+        queue.forget(message)
     subscription = consumer(queue)
 
     queue.dispatch(Outcome())
@@ -172,7 +172,7 @@ def test_bytes_and_depth_count_bodies_until_they_are_settled() -> None:
     assert (queue.depth, queue.body_bytes) == (2, 6)
 
     for message in messages:
-        queue.gone(message)
+        queue.forget(message)
 
     assert (queue.depth, queue.body_bytes) == (0, 0)
     assert queue.idle

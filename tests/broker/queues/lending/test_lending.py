@@ -211,7 +211,7 @@ def test_lost_link_kills_credit_and_leaves_lent_messages_lent() -> None:
     check_accounts(node)
 
 
-def test_credit_starts_anew_with_a_new_link() -> None:
+def test_credit_starts_again_with_a_new_link() -> None:
     node = owner(b"1", b"2", b"3")
     node.offer("b", 2)
 
@@ -797,7 +797,7 @@ def test_own_message_comes_before_a_borrowed_one_when_a_consumer_has_one_place()
     check_accounts(node)
 
 
-def test_offers_start_anew_when_an_owner_connects_again_before_its_old_link_was_missed() -> None:
+def test_offers_start_again_when_an_owner_connects_again_before_its_old_link_was_missed() -> None:
     node = borrower()
     node.client().subscribe(credit=4)
     node.lending.offers()

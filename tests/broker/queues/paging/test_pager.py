@@ -220,17 +220,17 @@ def test_message_settled_elsewhere_while_it_is_only_in_the_store_is_never_delive
 
     assert drain(node, node.subscribe()) == [dots[0], dots[2]]
     node.checkpoint()
-    assert not node.paging.gone
+    assert not node.paging.pending_deletes
 
 
 def test_settle_is_remembered_until_a_checkpoint_has_taken_its_record() -> None:
     node, dots = cold_node(1)
     drain(node, node.subscribe())
-    assert list(node.paging.gone) == [(JOBS, dots[0], node.broker.next_sequence - 1)]
+    assert list(node.paging.pending_deletes) == [(JOBS, dots[0], node.broker.next_sequence - 1)]
 
     node.checkpoint()
 
-    assert not node.paging.gone
+    assert not node.paging.pending_deletes
     assert node.store.is_empty("a")
 
 
@@ -241,7 +241,7 @@ def test_settle_of_what_no_checkpoint_has_seen_costs_nothing() -> None:
         node.send()
         drain(node, subscription)
 
-    assert not node.paging.gone
+    assert not node.paging.pending_deletes
 
 
 def test_settle_that_is_decided_but_not_durable_when_a_checkpoint_begins_is_in_it_or_remembered() -> None:
@@ -266,14 +266,14 @@ def test_settle_during_a_checkpoint_is_remembered_although_the_message_is_in_no_
     node.checkpoint_begins()
     node.checkpoint_reads()
     drain(node, subscription)
-    assert list(node.paging.gone) == [(JOBS, dot, node.broker.next_sequence - 1)]
+    assert list(node.paging.pending_deletes) == [(JOBS, dot, node.broker.next_sequence - 1)]
     node.checkpoint_applies()
     node.checkpoint_done()
-    assert node.paging.gone
+    assert node.paging.pending_deletes
 
     node.checkpoint()
 
-    assert not node.paging.gone
+    assert not node.paging.pending_deletes
 
 
 def test_word_of_a_peer_counts_although_a_checkpoint_comes_before_its_record() -> None:
@@ -292,7 +292,7 @@ def test_word_of_a_peer_counts_although_a_checkpoint_comes_before_its_record() -
     assert drain(node, node.subscribe()) == []
     node.record_comes()
     node.checkpoint()
-    assert not node.paging.gone
+    assert not node.paging.pending_deletes
     assert node.store.is_empty("a")
 
 
@@ -303,11 +303,11 @@ def test_record_that_comes_before_any_checkpoint_ends_the_memory_of_its_word() -
     node.offer(1)
     node.peer_settles([dot])
     node.word_comes([dot])
-    assert list(node.paging.gone) == [(JOBS, dot, 0)]
+    assert list(node.paging.pending_deletes) == [(JOBS, dot, 0)]
 
     node.record_comes()
 
-    assert not node.paging.gone
+    assert not node.paging.pending_deletes
 
 
 # Depth
@@ -476,7 +476,7 @@ def test_restart_without_room_restores_what_the_store_lacks_behind_what_it_has()
 
     assert drain(node, node.subscribe(credit=2)) == dots[1:]
     node.checkpoint()
-    assert not node.paging.gone
+    assert not node.paging.pending_deletes
 
 
 def test_message_of_an_earlier_life_stays_in_memory_until_a_checkpoint_has_it() -> None:

@@ -247,9 +247,9 @@ class PagedHistories(RuleBasedStateMachine):
         node.load_all()
         for _ in range(100):
             # Messages that nobody wants make room for others behind them when a checkpoint has taken them.
-            if not node.queues.owned.wants_checkpoint:
+            if not node.queues.owned.needs_checkpoint:
                 break
-            node.queues.owned.wants_checkpoint = False
+            node.queues.owned.needs_checkpoint = False
             self.finish_checkpoint()
             node.checkpoint()
             node.load_all()
@@ -328,7 +328,7 @@ class PagedHistories(RuleBasedStateMachine):
 
         assert node.store.is_empty("a")
         assert not node.store.tombstones()
-        assert not node.paging.gone
+        assert not node.paging.pending_deletes
         assert not node.queues.by_name
         assert not any(node.queues.owned.by_origin.values())
         assert not node.queues.owned.settled_early

@@ -21,7 +21,7 @@ def places(messages: object) -> list[int]:
     return [message.place for message in messages or ()]  # type: ignore[attr-defined]
 
 
-def test_whole_lane_takes_new_messages_at_its_end() -> None:
+def test_whole_partition_takes_new_messages_at_its_end() -> None:
     level = PriorityLevel(4, behind=False)
 
     for place in (1, 2):
@@ -31,7 +31,7 @@ def test_whole_lane_takes_new_messages_at_its_end() -> None:
     assert level.fresh is None
 
 
-def test_lane_that_is_behind_keeps_new_messages_apart_until_the_gap_is_closed() -> None:
+def test_partition_that_is_behind_keeps_new_messages_apart_until_the_gap_is_closed() -> None:
     level = PriorityLevel(4, behind=True)
     level.after = Dot(A, 1)
     level.ready_of_its_own().append(placed(1))
@@ -47,7 +47,7 @@ def test_lane_that_is_behind_keeps_new_messages_apart_until_the_gap_is_closed() 
     assert places(level.ready) == [1, 8, 9, 10]
 
 
-def test_lane_that_missed_nothing_is_whole_again_when_its_gap_is_closed() -> None:
+def test_partition_that_missed_nothing_is_whole_again_when_its_gap_is_closed() -> None:
     level = PriorityLevel(4, behind=True)
 
     level.close_gap()
@@ -66,7 +66,7 @@ def test_message_that_comes_back_stands_where_it_stood(there: list[int], comes: 
 
 
 @given(st.sets(st.integers(1, 60)), st.permutations(range(100, 120)), st.booleans())
-def test_whatever_comes_back_in_whatever_order_the_lane_stays_in_order(
+def test_whatever_comes_back_in_whatever_order_the_partition_stays_in_order(
     there: set[int], back: list[int], below: bool
 ) -> None:
     level = PriorityLevel(4, behind=False)

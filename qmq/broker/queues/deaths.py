@@ -1,0 +1,98 @@
+"""Each time that a message became a dead letter, from which queue and why, as one header of the letter.
+
+The first time needs none: `dead-letter-reason`, `dead-letter-from` and the headers of the sender say all. From the
+second time on `dead-letter-history` has one row for each queue and reason, the latest first, and how many times. So a
+program that sends a message round by a queue with a `ttl_seconds` sees how often it did so.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from qmq.routing_names import PREFIX
+
+HISTORY: Final = "dead-letter-history"
+THROUGH: Final = "dead-letter-through"
+"""The exchange and the routing key by which a letter came, as a destination."""
+
+ROWS_MAX: Final = 16
+HISTORY_BYTES_MAX: Final = 2048
+"""Of the header. Beyond either bound the oldest rows are left out, except the first death."""
+
+
+class Death(NamedTuple):
+    """`exchange` and `key`: by which the message had come into `queue`; "" is the default exchange."""
+
+    reason: str
+    queue: str
+    times: int
+    exchange: str
+    key: str
+
+
+class Deaths(NamedTuple):
+    """`first` is the first of all, with one time; `rows` the latest first."""
+
+    first: Death
+    rows: list[Death]
+
+
+def deaths_of(headers: Mapping[str, str]) -> Deaths | None:
+    """What the headers of a message say; None: it is no dead letter."""
+    if "dead-letter-reason" not in headers:
+        return None
+    known = _read(headers.get(HISTORY, ""))
+    if known is not None:
+        return known
+    queue = headers.get("dead-letter-from", "")
+    exchange, key = headers.get("exchange", ""), headers.get("routing-key", queue.removeprefix("/queue/"))
+    only = Death(headers["dead-letter-reason"], queue, 1, exchange, key)
+    return Deaths(only, [only])
+
+
+def history_after(headers: Mapping[str, str], reason: str, queue: str) -> str | None:
+    """The header of a letter of a message with these headers, which leaves `queue` now; None: it needs none."""
+    before = deaths_of(headers)
+    if before is None:
+        return None
+    exchange, key = came_through(headers, queue)
+    times = [one.times for one in before.rows if (one.reason, one.queue) == (reason, queue)]
+    rows = [one for one in before.rows if (one.reason, one.queue) != (reason, queue)]
+    rows.insert(0, Death(reason, queue, sum(times) + 1, exchange, key))
+    del rows[ROWS_MAX:]
+    text = _written(before.first, rows)
+    while len(text.encode()) > HISTORY_BYTES_MAX and len(rows) > 1:
+        rows.pop()
+        text = _written(before.first, rows)
+    return text
+
+
+def came_through(headers: Mapping[str, str], queue: str) -> tuple[str, str]:
+    """The exchange and the routing key by which a dead letter has come into `queue`."""
+    through = headers.get(THROUGH, "")
+    if not through.startswith(PREFIX):
+        return "", queue.removeprefix("/queue/")
+    exchange, _, key = through.removeprefix(PREFIX).partition("/")
+    return exchange, key
+
+
+def _written(first: Death, rows: list[Death]) -> str:
+    return json.dumps([first, *rows], ensure_ascii=False, separators=(",", ":"))
+
+
+def _read(text: str) -> Deaths | None:
+    """A node of an earlier version let senders set the header, so it may be anything."""
+    if not text:
+        return None
+    try:
+        first, *rows = [_death(row) for row in json.loads(text)]
+    except (ValueError, TypeError):
+        return None
+    return Deaths(first, rows) if rows else None
+
+
+def _death(row: Any) -> Death:
+    reason, queue, times, exchange, key = row
+    if type(times) is not int or not all(isinstance(one, str) for one in (reason, queue, exchange, key)):
+        raise ValueError("no death")
+    return Death(reason, queue, times, exchange, key)

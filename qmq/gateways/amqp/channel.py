@@ -1,0 +1,155 @@
+"""What a channel knows: delivery tags, consumers, and publishes that wait for their confirm.
+
+Delivery tags count up per channel, over all its consumers. An ack with `multiple` is about all tags up to its own.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from qmq.broker.consumers.subscription import Delivery
+from qmq.gateways.amqp.names import DIRECT_REPLY
+from qmq.wire.amqp import AmqpRefusal, ReplyCode, commands, encode_method, method_frame, short_string
+
+DELIVER: Final = b"\x00\x3c\x00\x3c"
+GET_OK: Final = b"\x00\x3c\x00\x47"
+
+ACK: Final = Struct(">BHIHHQBB")
+"""The whole frame of basic.ack and basic.nack."""
+ACK_BYTES: Final = 13
+BASIC: Final = 60
+ACK_METHOD: Final = 80
+NACK_METHOD: Final = 120
+FRAME_END: Final = 0xCE
+
+
+class Consumer:
+    """One basic.consume, or one basic.get (`is_get`). `id` is that of its subscription."""
+
+    __slots__ = ("channel", "id", "is_cancelled", "is_get", "lead", "needs_ack", "queue", "tag", "was_given")
+
+    def __init__(
+        self, channel: "Channel", id: str, tag: str, queue: str, *, needs_ack: bool, is_get: bool = False
+    ) -> None:
+        self.channel = channel
+        self.id = id
+        self.tag = tag
+        self.queue = queue
+        """A destination."""
+        self.needs_ack = needs_ack
+        self.is_get = is_get
+        self.is_cancelled = False
+        self.was_given = False
+        """Whether any message was delivered to it."""
+        self.lead = GET_OK if is_get else DELIVER + short_string(tag)
+
+
+class Channel:
+    """One open channel, or one that is closing: then the client has not confirmed its close yet."""
+
+    __slots__ = (
+        "confirms",
+        "consumers",
+        "is_closing",
+        "last_queue",
+        "last_tag",
+        "number",
+        "prefetch",
+        "published",
+        "reply_consumer",
+        "serial",
+        "unacked",
+        "unconfirmed",
+    )
+
+    def __init__(self, number: int, serial: str) -> None:
+        self.number = number
+        self.serial = serial
+        """Names this channel among all that the connection has opened: numbers are used again."""
+        self.is_closing = False
+        self.last_tag = 0
+        self.unacked: dict[int, Delivery] = {}
+        """Delivery tag → the delivery, in order."""
+        self.consumers: dict[str, Consumer] = {}
+        """By consumer tag."""
+        self.reply_consumer: Consumer | None = None
+        self.prefetch = 0
+        """Of each consumer that begins from now on; 0 for as many as the node allows."""
+        self.confirms = False
+        self.published = 0
+        """Publishes since confirm.select: the number of the last one."""
+        self.unconfirmed: dict[int, None] = {}
+        """Numbers of publishes, in order."""
+        self.last_queue = ""
+        """The queue that was declared last: an empty name means it."""
+
+    @property
+    def reply_queue(self) -> str:
+        """The temporary queue of its consumer of direct replies. Raises AmqpRefusal."""
+        if self.reply_consumer is None:
+            raise AmqpRefusal(
+                ReplyCode.PRECONDITION_FAILED, f"a publish that is answered needs a consumer of {DIRECT_REPLY} first"
+            )
+        return self.reply_consumer.queue
+
+    def take(self, tag: int, multiple: bool) -> list[Delivery]:
+        """What an ack or nack is about, oldest first; it is unacked no more. Raises AmqpRefusal for an unknown tag."""
+        unacked = self.unacked
+        if not multiple:
+            delivery = unacked.pop(tag, None)
+            if delivery is None:
+                raise self._unknown(tag)
+            return [delivery]
+        if tag == 0:
+            found = list(unacked.values())
+            unacked.clear()
+            return found
+        if tag > self.last_tag:
+            raise self._unknown(tag)
+        tags = []
+        for one in unacked:
+            if one > tag:
+                break
+            tags.append(one)
+        if not tags:
+            raise self._unknown(tag)
+        return [unacked.pop(one) for one in tags]
+
+    def _unknown(self, tag: int) -> AmqpRefusal:
+        return AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+
+    # Confirms
+
+    def next_confirm(self) -> str:
+        """The receipt of the next publish."""
+        self.published += 1
+        self.unconfirmed[self.published] = None
+        return f"{self.serial}.{self.published}"
+
+    def confirm(self, numbers: Iterable[int]) -> bytes:
+        """Confirm publishes, in as few methods as their order allows."""
+        unconfirmed = self.unconfirmed
+        done = [number for number in numbers if unconfirmed.pop(number, self) is None]
+        if self.is_closing or not done:
+            return b""
+        last = done[-1]
+        oldest = next(iter(unconfirmed), None)
+        if oldest is None or oldest > last:
+            return self._settled(ACK_METHOD, last, len(done) > 1)
+        return b"".join([self._settled(ACK_METHOD, number, False) for number in done])
+
+    def refuse_publish(self, number: int) -> bytes:
+        """basic.nack of one publish."""
+        if self.is_closing or self.unconfirmed.pop(number, self) is not None:
+            return b""
+        return self._settled(NACK_METHOD, number, False)
+
+    def _settled(self, method: int, number: int, multiple: bool) -> bytes:
+        return ACK.pack(1, self.number, ACK_BYTES, BASIC, method, number, multiple, FRAME_END)
+
+    def close(self, refusal: AmqpRefusal, cause: tuple[int, int] = (0, 0)) -> bytes:
+        """channel.close; from now on the channel is closing. `cause` are class and method."""
+        self.is_closing = True
+        return method_frame(
+            self.number, encode_method(commands.Channel.Close(int(refusal.reply), refusal.text, cause[0], cause[1]))
+        )

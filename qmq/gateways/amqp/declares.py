@@ -1,0 +1,140 @@
+"""`queue.declare` and `exchange.declare` as the values that `/control/declare/…` takes (docs/queues.md, bindings.md).
+
+Arguments that RabbitMQ knows, and that mean nothing here, are accepted. One that would promise what the broker does not
+do is refused with NOT_IMPLEMENTED, which names it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from qmq.gateways.amqp.names import queue_destination, source_of
+from qmq.routing_names import TYPES
+from qmq.wire.amqp import AmqpRefusal, ReplyCode
+
+OVERFLOWS: Final[Mapping[str, str]] = {
+    "drop-head": "drop-oldest",
+    "reject-publish": "refuse",
+    "reject-publish-dlx": "drop-newest",
+}
+
+QUEUE_TYPES: Final = ("classic", "quorum")
+
+Arguments = Mapping[str, Any]
+
+
+def queue_value(*, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments | None) -> dict[str, Any]:
+    """What is declared of a queue. Raises AmqpRefusal."""
+    said = arguments or {}
+    value: dict[str, Any] = {}
+    if not durable:
+        value["durable"] = False
+    if exclusive:
+        value["exclusive_to_connection"] = True
+    if auto_delete:
+        value["auto_delete"] = True
+    for name, (key, read) in READERS.items():
+        if name in said and said[name] is not None:
+            value[key] = read(name, said[name])
+    if ("max_messages" in value or "max_bytes" in value) and "overflow" not in value:
+        value["overflow"] = OVERFLOWS["drop-head"]
+    if _text("x-queue-type", said.get("x-queue-type", "classic")) not in QUEUE_TYPES:
+        raise _not_here("x-queue-type", said["x-queue-type"], f"it is one of {', '.join(QUEUE_TYPES)}")
+    return {**value, **_dead_letter(said)}
+
+
+def _dead_letter(said: Arguments) -> dict[str, str]:
+    exchange = said.get("x-dead-letter-exchange")
+    key = said.get("x-dead-letter-routing-key")
+    if exchange is None:
+        if key is not None:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, "x-dead-letter-routing-key needs x-dead-letter-exchange")
+        return {}
+    if not exchange:
+        if not key:
+            raise _not_here(
+                "x-dead-letter-exchange", exchange, "the default exchange needs a queue in x-dead-letter-routing-key"
+            )
+        return {"dead_letter": queue_destination(_text("x-dead-letter-routing-key", key))}
+    value = {"dead_letter": source_of(_text("x-dead-letter-exchange", exchange))}
+    if key is not None:
+        value["dead_letter_routing_key"] = _text("x-dead-letter-routing-key", key)
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is text, not {value!r}")
+    return value
+
+
+def _count(name: str, value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is a whole number, at least 0, not {value!r}")
+    return value
+
+
+def _milliseconds(name: str, value: object) -> float:
+    # A queue with no time at all would keep nothing; the least that a policy can say is 1 ms.
+    return max(1, _count(name, value)) / 1000
+
+
+def _at_least_one(name: str, value: object) -> int:
+    count = _count(name, value)
+    if not count:
+        raise _not_here(name, value, "a bound is at least 1")
+    return count
+
+
+def _overflow(name: str, value: object) -> str:
+    text = _text(name, value)
+    if text not in OVERFLOWS:
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is one of {', '.join(OVERFLOWS)}, not {text!r}")
+    return OVERFLOWS[text]
+
+
+def _lowest_priority(name: str, value: object) -> int:
+    # The priority of messages that name none; without x-max-priority all have the node's default.
+    if not 1 <= _count(name, value) <= 255:
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is 1 to 255, not {value!r}")
+    return 0
+
+
+def _flag(name: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is true or false, not {value!r}")
+    return value
+
+
+READERS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
+    "x-message-ttl": ("ttl_seconds", _milliseconds),
+    "x-expires": ("expires_seconds", _milliseconds),
+    "x-max-length": ("max_messages", _at_least_one),
+    "x-max-length-bytes": ("max_bytes", _at_least_one),
+    "x-overflow": ("overflow", _overflow),
+    "x-max-priority": ("priority", _lowest_priority),
+    "x-single-active-consumer": ("exclusive", _flag),
+    "x-delivery-limit": ("delivery_limit", _count),
+    "x-consumer-timeout": ("ack_timeout_seconds", _milliseconds),
+}
+"""Argument → key of a declared queue."""
+
+
+def exchange_value(name: str, kind: str, *, internal: bool, arguments: Arguments | None) -> dict[str, str]:
+    """What is declared of an exchange. Raises AmqpRefusal."""
+    if not name:
+        raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be declared")
+    if kind not in TYPES:
+        raise AmqpRefusal(
+            ReplyCode.COMMAND_INVALID, f"the type of an exchange is one of {', '.join(TYPES)}, not {kind}"
+        )
+    if internal:
+        raise _not_here("internal", True, "every exchange can be sent to")
+    alternate = (arguments or {}).get("alternate-exchange")
+    value = {"type": kind}
+    if alternate is not None:
+        value["alternate"] = _text("alternate-exchange", alternate)
+    return value
+
+
+def _not_here(name: str, value: object, why: str) -> AmqpRefusal:
+    return AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, f"{name} = {value!r} is not supported: {why}")

@@ -1,0 +1,59 @@
+"""Names of queues and exchanges: AMQP's ↔ destinations. Both protocols see the same queues and exchanges."""
+
+from typing import Final
+
+from qmq.broker.messages.destination import is_pattern
+from qmq.routing_names import PREFIX, RESERVED
+from qmq.wire.amqp import AmqpRefusal, ReplyCode
+
+QUEUE: Final = "/queue/"
+REPLIES: Final = "/reply-queue/"
+
+DIRECT_REPLY: Final = "amq.rabbitmq.reply-to"
+"""A pseudo queue: replies to requests of the same channel, which no queue keeps."""
+
+GENERATED: Final = "amq.gen-"
+"""Names of queues that a node has chosen begin so."""
+
+ALIASES: Final = {"amq.match": "amq.headers"}
+"""AMQP 0-9-1 has two names for the predefined exchange of the type headers."""
+
+
+def queue_destination(name: str) -> str:
+    """The destination of a queue. Raises AmqpRefusal for a name that no queue can have."""
+    if not name or "\0" in name or is_pattern(name):
+        raise AmqpRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"the name of a queue is not empty, and has no *, # or NUL: {name!r}"
+        )
+    return f"{QUEUE}{name}"
+
+
+def queue_name(destination: str) -> str:
+    """The name of the queue, as AMQP says it."""
+    return destination.removeprefix(QUEUE)
+
+
+def check_declarable(name: str) -> None:
+    """Refuse a name that is the server's to choose. Raises AmqpRefusal."""
+    if name.startswith(RESERVED):
+        raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, f"names that begin with {RESERVED} are reserved: {name!r}")
+
+
+def exchange_name(name: str) -> str:
+    """The name under which the mesh knows an exchange."""
+    return ALIASES.get(name, name)
+
+
+def source_of(exchange: str) -> str:
+    """What a binding names as its source."""
+    return f"{PREFIX}{exchange_name(exchange)}"
+
+
+def publish_destination(exchange: str, key: str) -> str:
+    """Where a publish goes. Raises AmqpRefusal for a key that cannot be part of a destination."""
+    if "\0" in key or is_pattern(key):
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a routing key has no *, # or NUL here: {key!r}")
+    if exchange:
+        return f"{source_of(exchange)}/{key}" if key else source_of(exchange)
+    # What a requester of another protocol has named in reply_to.
+    return key if key.startswith((REPLIES, QUEUE)) else f"{QUEUE}{key}"

@@ -1,0 +1,327 @@
+"""The login of one AMQP connection: from the protocol header to `connection.open-ok`, or to why not (4.2.2, 2.2.4)."""
+
+from collections.abc import Collection
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.auth.credentials import Credentials
+from qmq.environment import Pipe
+from qmq.errors import Refused
+from qmq.gateways.amqp.replies import of_connection
+from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.session import ClientSession
+from qmq.server.stomp.login_exchange import EXPIRY_POLL_SECONDS, LoginContext
+from qmq.wire.amqp import (
+    PROTOCOL_HEADER,
+    AmqpReader,
+    AmqpRefusal,
+    Command,
+    Method,
+    ReplyCode,
+    commands,
+    encode_method,
+    method_frame,
+    read_method,
+    read_table,
+)
+
+CHANNEL_MAX: Final = 255
+"""Channels of one connection."""
+
+FRAME_BYTES_MAX: Final = 128 << 10
+"""As RabbitMQ offers. A body may have many frames."""
+
+FRAME_BYTES_MIN: Final = 4096
+
+HEARTBEAT_SECONDS: Final = 60
+"""The offer; the client may want less, more, or none."""
+
+VIRTUAL_HOST: Final = "/"
+
+CAPABILITIES: Final = {
+    "authentication_failure_close": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "direct_reply_to": True,
+    "per_consumer_qos": True,
+    "publisher_confirms": True,
+}
+
+SPEC_QOS_PRODUCTS: Final = ("py-amqp",)
+"""Libraries that take basic.qos without `global` as the specification says it, if the server is not RabbitMQ: as a
+bound on the channel that counts at once. Celery needs that, because it raises the bound for tasks with an ETA."""
+
+
+class HandshakeDialogue(Protocol):
+    """The dialogue whose login this is (`AmqpDialogue`)."""
+
+    def begin(self) -> None:
+        """The client is logged in, and has opened its virtual host."""
+
+    def agree_heartbeat(self, seconds: int) -> None: ...
+
+    def put(self, data: bytes) -> None: ...
+
+
+class Handshake:
+    """One login. `take` gets one command after the other."""
+
+    def __init__(
+        self,
+        context: LoginContext,
+        session: ClientSession,
+        dialogue: HandshakeDialogue,
+        pipe: Pipe,
+        reader: AmqpReader,
+        login: PendingLogin,
+    ) -> None:
+        self._context = context
+        self._session = session
+        self._dialogue = dialogue
+        self._pipe = pipe
+        self._reader = reader
+        self._login = login
+        login.dismiss = self._dismiss
+        self._checking = trio.CancelScope()
+        self._expected: type[Method] = commands.Connection.StartOk
+        self._expires_us = 0
+        self._expiry = -1
+        self.is_started = False
+        self.is_done = False
+        self.qos_is_of_channel = False
+        """See SPEC_QOS_PRODUCTS."""
+        self.understands_cancel = False
+        """Whether basic.cancel may be sent to the client."""
+        self.frame_bytes_max = FRAME_BYTES_MIN
+
+    def start(self) -> None:
+        """The client has sent the protocol header."""
+        self.is_started = True
+        properties: dict[str, Any] = {
+            "product": "QMQ",
+            "version": self._context.software.partition("/")[2],
+            "platform": "Python",
+            "capabilities": dict(CAPABILITIES),
+        }
+        # PLAIN first: some clients take the first that they know.
+        mechanisms = "PLAIN AMQPLAIN EXTERNAL" if self._certified() else "PLAIN AMQPLAIN"
+        self._send(commands.Connection.Start(0, 9, properties, mechanisms, "en_US"))
+
+    def refuse_version(self) -> None:
+        """Another protocol: the answer is the header of the one that is spoken (4.2.2)."""
+        self._dialogue.put(PROTOCOL_HEADER)
+        self._session.finish()
+
+    async def take(self, command: Command) -> None:
+        """One step. A refusal is answered, and the session finishes."""
+        try:
+            method = read_method(command)
+            if isinstance(method, commands.Connection.Close):
+                self._send(commands.Connection.CloseOk())
+                self._session.finish()
+                return
+            if not isinstance(method, self._expected) or command.channel:
+                raise AmqpRefusal(ReplyCode.COMMAND_INVALID, f"{self._expected.name} is due, not {method.name}")
+            if isinstance(method, commands.Connection.StartOk):
+                await self._log_in(method)
+            elif isinstance(method, commands.Connection.TuneOk):
+                self._tune(method)
+            elif isinstance(method, commands.Connection.Open):
+                self._open(method)
+        except AmqpRefusal as refusal:
+            self.refuse(refusal, (command.class_id, command.method_id))
+
+    def refuse(self, error: AmqpRefusal | Refused, cause: tuple[int, int] = (0, 0), login: str | None = None) -> None:
+        """Send connection.close; the session finishes."""
+        context = self._context
+        context.refusals.note(self._pipe.peer_address, error, login, is_user=context.logins.is_user(login))
+        refusal = of_connection(error)
+        self._send(commands.Connection.Close(int(refusal.reply), refusal.text, cause[0], cause[1]))
+        self._session.finish()
+
+    def _send(self, method: Method) -> None:
+        self._dialogue.put(method_frame(0, encode_method(method)))
+
+    # Steps
+
+    async def _log_in(self, start_ok: Any) -> None:
+        context, session = self._context, self._session
+        client = start_ok.client_properties or {}
+        self.qos_is_of_channel = client.get("product") in SPEC_QOS_PRODUCTS
+        capabilities = client.get("capabilities")
+        self.understands_cancel = isinstance(capabilities, dict) and bool(capabilities.get("consumer_cancel_notify"))
+        credentials = self._credentials(str(start_ok.mechanism), start_ok.response)
+        self._login.is_silent = False
+        certified = self._certified() if start_ok.mechanism == "EXTERNAL" else ()
+        try:
+            context.admission.check_open()
+            with self._checking:
+                grant = await context.logins.check(credentials, session.listener, session.until_left, certified)
+                if grant is not None:
+                    session.principal, session.authenticator = grant.principal, grant.authenticator
+                    session.user = grant.principal.name
+                    self._expires_us = grant.expires_us or 0
+                async with context.admission.turns:
+                    await trio.lowlevel.checkpoint()
+        except Refused as refused:
+            if not session.finishing:
+                self.refuse(refused, (10, 11), credentials.login)
+            return
+        if session.finishing:
+            return
+        if session.user is not None:
+            context.audit("login", user=session.user, address=session.peer_address, authenticator=session.authenticator)
+        self._expected = commands.Connection.TuneOk
+        self._send(commands.Connection.Tune(CHANNEL_MAX, FRAME_BYTES_MAX, HEARTBEAT_SECONDS))
+
+    def _tune(self, method: Any) -> None:
+        frame_bytes = method.frame_max or FRAME_BYTES_MAX
+        if not FRAME_BYTES_MIN <= frame_bytes <= FRAME_BYTES_MAX:
+            raise AmqpRefusal(
+                ReplyCode.NOT_ALLOWED, f"frame_max is {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}, not {frame_bytes}"
+            )
+        channels = method.channel_max or CHANNEL_MAX
+        if channels > CHANNEL_MAX:
+            raise AmqpRefusal(ReplyCode.NOT_ALLOWED, f"channel_max is at most {CHANNEL_MAX}, not {channels}")
+        self.frame_bytes_max = self._reader.frame_bytes_max = frame_bytes
+        self._reader.channel_max = channels
+        self._dialogue.agree_heartbeat(method.heartbeat)
+        self._expected = commands.Connection.Open
+
+    def _open(self, method: Any) -> None:
+        if method.virtual_host != VIRTUAL_HOST:
+            raise AmqpRefusal(
+                ReplyCode.NOT_ALLOWED, f"there is no virtual host {method.virtual_host!r}; the only one is '/'"
+            )
+        self.is_done = True
+        self._reader.body_bytes_max = self._context.limits.body_bytes_max
+        self._context.admission.decided(self._login)
+        self._dialogue.begin()
+        self._send(commands.Connection.OpenOk())
+        self._watch_expiry()
+
+    def _watch_expiry(self) -> None:
+        self._context.beats.forget(self._expiry)
+        self._expiry = -1
+        if self._expires_us:
+            self._expiry = self._context.beats.watch(trio.current_time(), self._check_expiry)
+
+    async def renew(self, secret: object) -> None:
+        """The client has a newer token of the same principal (connection.update-secret).
+
+        Raises AmqpRefusal and Refused.
+        """
+        context, session = self._context, self._session
+        session.waits_for_slot = True  # Meanwhile it is not read.
+        try:
+            grant = await context.logins.check(
+                self._of_login(None, "", _text(secret)), session.listener, session.until_left
+            )
+        finally:
+            session.waits_for_slot = False
+        if grant is None:
+            return  # This listener serves everyone without login.
+        context.logins.leave(grant.principal.name)  # This connection is counted already.
+        if grant.principal != session.principal:
+            raise AmqpRefusal(
+                ReplyCode.ACCESS_REFUSED, "the new secret is of another user or other groups: connect with it instead"
+            )
+        self._expires_us = grant.expires_us or 0
+        self._watch_expiry()
+
+    # Credentials
+
+    def _credentials(self, mechanism: str, response: object) -> Credentials:
+        """Raises AmqpRefusal for a mechanism that is not offered, and for a response that has no login."""
+        login: str | None = None
+        passcode = ""
+        data = _bytes(response)
+        if mechanism == "PLAIN":
+            parts = data.split(b"\0")
+            if len(parts) != 3:
+                raise AmqpRefusal(ReplyCode.SYNTAX_ERROR, "the response of PLAIN is NUL, login, NUL, password")
+            login, passcode = _decoded(parts[1]), _decoded(parts[2])
+        elif mechanism == "AMQPLAIN":
+            table = _table_of(data)
+            login, passcode = str(table.get("LOGIN", "")), str(table.get("PASSWORD", ""))
+        elif mechanism != "EXTERNAL" or not self._certified():
+            raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, f"the mechanism {mechanism!r} is not offered")
+        # A login without a name is a token, as with RabbitMQ's OAuth 2.
+        token = passcode if login == "" else None
+        return self._of_login(login or None, "" if token is not None else passcode, token)
+
+    def _of_login(self, login: str | None, passcode: str, token: str | None) -> Credentials:
+        return Credentials(
+            login,
+            passcode,
+            token,
+            address=self._pipe.peer_address,
+            node=self._context.broker.origin.node,
+            tls_names=self._pipe.peer_certificate_names,
+        )
+
+    def _certified(self) -> Collection[str]:
+        source = None if self._session.listener is None else self._session.listener.certificate_user
+        if source is None:
+            return ()
+        return self._pipe.peer_certificate_subject if source == "subject" else self._pipe.peer_certificate_names
+
+    # Ends
+
+    def check_time(self, now: float) -> float | None:
+        """The time for the login is over."""
+        if not self.is_done and not self._session.finishing:
+            limit = self._context.limits.login_seconds
+            self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
+            self._checking.cancel()
+        return None
+
+    def _check_expiry(self, now: float) -> float | None:
+        """End the session when its token has expired."""
+        left_seconds = (self._expires_us - self._context.environment.now_us()) / 1e6
+        if left_seconds > 0:
+            return now + min(left_seconds, EXPIRY_POLL_SECONDS)
+        self._session.dismiss(Refused("token-expired", "The token of this connection has expired."))
+        return None
+
+    def _dismiss(self, why: Refused) -> None:
+        """End this login at once: another one needs its place."""
+        if not self._session.finishing:
+            self._session.finishing = True
+            self._context.refusals.note(self._pipe.peer_address, why)
+            self._pipe.close()
+            self._checking.cancel()
+
+    def decided(self) -> None:
+        """It is pending no more."""
+        self._context.admission.decided(self._login)
+
+    def leave(self) -> None:
+        """The connection has ended, and everything that it delivers."""
+        self._context.beats.forget(self._expiry)
+        self._context.admission.leave(self._login)
+        self._context.logins.leave(self._session.user)
+        # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
+        del self._login.dismiss, self._dialogue
+
+
+def _bytes(value: object) -> bytes:
+    """A long string, which pamqp reads as text if it is some."""
+    return value.encode() if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]
+
+
+def _text(value: object) -> str:
+    return _decoded(_bytes(value or b""))
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise AmqpRefusal(ReplyCode.SYNTAX_ERROR, "a login and its password are UTF-8") from None
+
+
+def _table_of(data: bytes) -> dict[str, Any]:
+    """A table without its length. Raises AmqpRefusal."""
+    return read_table(len(data).to_bytes(4, "big") + data)

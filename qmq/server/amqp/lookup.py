@@ -1,0 +1,83 @@
+"""Whether a queue or an exchange exists in the mesh.
+
+AMQP refuses what does not exist, and drops a publish to it. So before this node says that something does not exist, it
+asks its peers: a client of another node may have declared it a moment ago. A queue exists if it is declared, has
+messages, or has consumers; STOMP clients use queues that are not declared.
+"""
+
+import json
+from typing import Protocol
+
+from qmq.broker.broker import Broker
+from qmq.gateways.amqp.names import exchange_name
+from qmq.gateways.rules import Rules
+from qmq.server.admin.control import FACTS, LIST, ControlContext, control_response
+from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.definitions.sync import DefinitionSync
+from qmq.server.routing.definitions import RoutingDefinitions
+from qmq.wire.amqp import AmqpRefusal, ReplyCode
+
+
+class LookupContext(ControlContext, Protocol):
+    """What looking up needs of the node."""
+
+    broker: Broker
+    declared_queues: DeclaredQueues
+    definition_sync: DefinitionSync
+    routing: RoutingDefinitions
+    rules: Rules
+
+
+def knows_queue(context: LookupContext, queue: str) -> bool:
+    """Whether this node knows the queue without asking: it is declared, or in use here."""
+    return queue in context.declared_queues.texts or queue in context.broker.queues.by_name
+
+
+async def queue_exists(context: LookupContext, queue: str) -> bool:
+    """Whether the queue exists on any node that can be reached."""
+    if knows_queue(context, queue):
+        return True
+    await context.definition_sync.refresh()
+    if knows_queue(context, queue):
+        return True
+    messages, consumers = await queue_counts(context, queue)
+    return bool(messages or consumers)
+
+
+async def check_queue(context: LookupContext, queue: str, name: str) -> None:
+    """Raises AmqpRefusal if there is no such queue."""
+    if not await queue_exists(context, queue):
+        raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no queue {name!r} in vhost '/'")
+
+
+async def check_exchange(context: LookupContext, name: str) -> None:
+    """Raises AmqpRefusal if there is no such exchange."""
+    if exchange_name(name) not in context.routing.table.exchanges:
+        await context.definition_sync.refresh()
+    if exchange_name(name) not in context.routing.table.exchanges:
+        raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no exchange {name!r} in vhost '/'")
+
+
+async def queue_counts(context: LookupContext, queue: str) -> tuple[int, int]:
+    """Messages that are not in flight, and consumers, of a queue in the mesh, as far as nodes respond."""
+    headers = {"destination": f"{LIST}{queue}", "scope": "mesh", "limit": "1", "reply-to": "amqp"}
+    response = await control_response(context, headers, _allow)
+    # The name itself comes first among those that begin with it.
+    for row in json.loads(response.body)[FACTS[LIST]]:
+        if row["destination"] == queue:
+            return max(0, row["messages"] - row["in_flight"]), row["consumers"]
+    return 0, 0
+
+
+def counts_here(context: LookupContext, queue: str) -> tuple[int, int]:
+    """The same as far as this node knows without asking its peers or its store: its messages in memory, its consumers,
+    and the peers that have some."""
+    found = context.broker.queues.by_name.get(queue)
+    if found is None:
+        return 0, 0
+    in_flight = sum([len(one.in_flight) for one in found.subscriptions])
+    return max(0, found.depth - in_flight), len(found.subscriptions) + len(found.borrowers or ())
+
+
+def _allow(destination: str) -> None:
+    """AMQP lets each client that declares a queue know its counts."""

@@ -1,0 +1,261 @@
+"""Queues, exchanges and bindings over AMQP: each method is a control request (docs/definitions.md, bindings.md)."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from qmq.access.rules import Principal
+from qmq.broker.routing.binding import read_binding
+from qmq.errors import Refused
+from qmq.gateways.amqp.channel import Channel
+from qmq.gateways.amqp.declares import exchange_value, queue_value
+from qmq.gateways.amqp.names import GENERATED, check_declarable, exchange_name, queue_destination, source_of
+from qmq.routing_names import RESERVED
+from qmq.server.amqp.lookup import (
+    LookupContext,
+    check_exchange,
+    check_queue,
+    counts_here,
+    knows_queue,
+    queue_counts,
+    queue_exists,
+)
+from qmq.server.clients.session import ClientSession
+from qmq.server.definitions.exclusive_queues import ExclusiveQueues
+from qmq.server.definitions.queue_lifetimes import QueueLifetimes
+from qmq.server.peers.control_response import ControlResponse
+from qmq.server.routing.requests import source_request
+from qmq.server.runtime.contexts import MeshPeers
+from qmq.wire.amqp import AmqpRefusal, Method, ReplyCode, commands, encode_method, method_frame, short_string
+
+NAME_BITS: Final = 96
+
+DECLARE_OK: Final = b"\x00\x32\x00\x0b"
+
+HEADERS: Final = "headers"
+
+
+class TopologyContext(LookupContext, MeshPeers, Protocol):
+    """What these methods need of the node."""
+
+    exclusive_queues: ExclusiveQueues
+    queue_lifetimes: QueueLifetimes
+
+    def check_right(self, principal: Principal | None, destination: str) -> None:
+        """Raises Refused if the principal may not make this control request."""
+
+
+class TopologyOwner(Protocol):
+    """The dialogue of the connection (`AmqpDialogue`)."""
+
+    session: ClientSession
+
+    @property
+    def context(self) -> TopologyContext: ...
+
+    def put(self, data: bytes) -> None: ...
+
+    async def control(self, destination: str, headers: dict[str, str], body: bytes = b"") -> ControlResponse: ...
+
+
+class Topology:
+    """These methods on one channel. Every one raises AmqpRefusal and Refused."""
+
+    def __init__(self, owner: TopologyOwner, state: Channel) -> None:
+        self._owner = owner
+        self._state = state
+
+    def handler_of(self, method: Method) -> Callable[[Any], Awaitable[None]] | None:
+        """What obeys `method`; None if it is not about queues, exchanges or bindings."""
+        name = HANDLERS.get(type(method))
+        return None if name is None else getattr(self, name)
+
+    def named(self, queue: str | None) -> str:
+        """The name that a method says; an empty one means the queue that was declared last. Raises AmqpRefusal."""
+        name = queue or self._state.last_queue
+        if not name:
+            raise AmqpRefusal(ReplyCode.NOT_FOUND, "no queue is named, and none was declared on this channel")
+        return name
+
+    def _send(self, method: Method) -> None:
+        self._owner.put(method_frame(self._state.number, encode_method(method)))
+
+    async def _control(self, destination: str, headers: dict[str, str], value: object = None) -> dict[str, Any]:
+        body = b"" if value is None else json.dumps(value).encode()
+        response = await self._owner.control(destination, headers, body)
+        facts = json.loads(response.body or b"{}")
+        return facts if isinstance(facts, dict) else {}
+
+    # Queues
+
+    async def declare_queue(self, method: Any) -> None:
+        context, session = self._owner.context, self._owner.session
+        name = method.queue
+        if not name:
+            name = f"{GENERATED}{context.environment.rng.getrandbits(NAME_BITS):024x}"
+        elif name.startswith(RESERVED) and not (method.passive or knows_queue(context, queue_destination(name))):
+            check_declarable(name)
+        queue = queue_destination(name)
+        if method.passive:
+            await check_queue(context, queue, name)
+            context.rules.lock(queue, session.id)
+            counts = await queue_counts(context, queue)
+        else:
+            value = queue_value(
+                durable=method.durable,
+                exclusive=method.exclusive,
+                auto_delete=method.auto_delete,
+                arguments=method.arguments,
+            )
+            await self._declared(queue, value)
+            # Clients declare before each use, and few look at the counts: no other node is asked for them.
+            counts = counts_here(context, queue)
+        self._state.last_queue = name
+        if not method.nowait:
+            numbers = b"".join([min(count, 0xFFFFFFFF).to_bytes(4, "big") for count in counts])
+            self._owner.put(method_frame(self._state.number, DECLARE_OK + short_string(name) + numbers))
+
+    async def _declared(self, queue: str, value: dict[str, Any]) -> dict[str, Any]:
+        """Declare a queue. Clients do so before each use, so what is declared already costs no change."""
+        context, session = self._owner.context, self._owner.session
+        known = context.declared_queues.value_of(queue)
+        if known is not None and self._reaches_all():
+            wanted = dict(value)
+            if "exclusive_to_connection" in wanted:
+                wanted["exclusive_to_connection"] = context.exclusive_queues.owner(session.id)
+            if context.declared_queues.check_same(queue, wanted, is_replacing=True):
+                self._check_right(f"/control/declare{queue}")
+                context.rules.lock(queue, session.id)
+                context.queue_lifetimes.declared_again(queue)
+                return {"changed": 0}
+        return await self._control(f"/control/declare{queue}", {}, value)
+
+    def _reaches_all(self) -> bool:
+        """Else a declaration is made anew, so that it wins over a deletion behind a cut."""
+        context = self._owner.context
+        return set(context.peer_names) <= set(context.linked_peers())
+
+    def _check_right(self, destination: str) -> None:
+        self._owner.context.check_right(self._owner.session.principal, destination)
+
+    async def delete_queue(self, method: Any) -> None:
+        name = self.named(method.queue)
+        queue = queue_destination(name)
+        messages = 0
+        # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).
+        if await queue_exists(self._owner.context, queue):
+            headers = {} if method.if_unused else {"force": "true"}
+            if method.if_empty:
+                headers["if-empty"] = "true"
+            self._owner.context.rules.lock(queue, self._owner.session.id)
+            facts = await self._control(f"/control/delete{queue}", headers)
+            messages = facts.get("messages", 0)
+        if not method.nowait:
+            self._send(commands.Queue.DeleteOk(messages))
+
+    async def purge_queue(self, method: Any) -> None:
+        name = self.named(method.queue)
+        queue = queue_destination(name)
+        await check_queue(self._owner.context, queue, name)
+        facts = await self._control(f"/control/purge{queue}", {"scope": "mesh"})
+        if not method.nowait:
+            self._send(commands.Queue.PurgeOk(facts.get("messages", 0)))
+
+    # Bindings
+
+    async def bind_queue(self, method: Any) -> None:
+        name = self.named(method.queue)
+        queue = queue_destination(name)
+        context = self._owner.context
+        await check_queue(context, queue, name)
+        await check_exchange(context, self._bindable(method.exchange))
+        headers, arguments = self._binding(method)
+        binding = read_binding({**headers, "queue": queue, "arguments": arguments})
+        if context.routing.table.has_binding(binding.name) and self._reaches_all():
+            self._check_right(f"/control/bind{queue}")
+            self._check_right(source_request(headers))
+            context.rules.lock(queue, self._owner.session.id)
+        else:
+            await self._control(f"/control/bind{queue}", headers, arguments)
+            # The client may let another one publish by any node now: a request that names this queue for replies.
+            await context.definitions.spread()
+        if not method.nowait:
+            self._send(commands.Queue.BindOk())
+
+    async def unbind_queue(self, method: Any) -> None:
+        name = self.named(method.queue)
+        queue = queue_destination(name)
+        context = self._owner.context
+        self._bindable(method.exchange)
+        await context.definition_sync.refresh()
+        headers, arguments = self._binding(method)
+        try:
+            await self._control(f"/control/unbind{queue}", headers, arguments)
+        except Refused as refused:
+            # What is not bound is unbound already.
+            if refused.code not in ("unknown-definition", "unknown-destination"):
+                raise
+        self._send(commands.Queue.UnbindOk())
+
+    def _bindable(self, exchange: str) -> str:
+        if not exchange:
+            raise AmqpRefusal(
+                ReplyCode.ACCESS_REFUSED, "the default exchange has one binding to each queue, by its name"
+            )
+        return exchange
+
+    def _binding(self, method: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        """The headers and the arguments of a binding. Only an exchange of the type headers compares arguments."""
+        exchange = self._owner.context.routing.table.exchanges.get(exchange_name(method.exchange))
+        is_headers = exchange is not None and exchange.type == HEADERS
+        headers = {"source": source_of(method.exchange), "key": method.routing_key or ""}
+        return headers, dict(method.arguments or {}) if is_headers else {}
+
+    # Exchanges
+
+    async def declare_exchange(self, method: Any) -> None:
+        context = self._owner.context
+        name = exchange_name(method.exchange)
+        if method.passive:
+            await check_exchange(context, name)
+        else:
+            if name not in context.routing.table.exchanges:
+                check_declarable(name)
+            value = exchange_value(name, method.exchange_type, internal=method.internal, arguments=method.arguments)
+            known = context.routing.table.exchanges.get(name)
+            if known is not None and known.value == value and self._reaches_all():
+                self._check_right(f"/control/declare/exchange/{name}")
+            else:
+                await self._control(f"/control/declare/exchange/{name}", {}, value)
+        if not method.nowait:
+            self._send(commands.Exchange.DeclareOk())
+
+    async def delete_exchange(self, method: Any) -> None:
+        context = self._owner.context
+        name = exchange_name(method.exchange)
+        if not name:
+            raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be deleted")
+        if name not in context.routing.table.exchanges:
+            await context.definition_sync.refresh()
+        # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).
+        if name in context.routing.table.exchanges:
+            headers = {"if-unused": "true"} if method.if_unused else {}
+            await self._control(f"/control/delete/exchange/{name}", headers)
+        if not method.nowait:
+            self._send(commands.Exchange.DeleteOk())
+
+    async def bind_exchange(self, method: Any) -> None:
+        raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "bindings between exchanges are not supported: bind a queue")
+
+
+HANDLERS: Final[dict[type[Method], str]] = {
+    commands.Queue.Declare: "declare_queue",
+    commands.Queue.Delete: "delete_queue",
+    commands.Queue.Purge: "purge_queue",
+    commands.Queue.Bind: "bind_queue",
+    commands.Queue.Unbind: "unbind_queue",
+    commands.Exchange.Declare: "declare_exchange",
+    commands.Exchange.Delete: "delete_exchange",
+    commands.Exchange.Bind: "bind_exchange",
+    commands.Exchange.Unbind: "bind_exchange",
+}

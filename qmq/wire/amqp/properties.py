@@ -1,0 +1,115 @@
+"""The properties of a message: the bytes of a content header behind its size ↔ an object of pamqp.
+
+Every length in them is checked here first. pamqp cuts a text that is longer than its table, and another client that got
+these bytes might not. So what was published is either whole, or refused.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pamqp import commands, decode, exceptions
+
+from qmq.wire.amqp.methods import BAD
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
+
+Properties = commands.Basic.Properties
+
+NO_PROPERTIES: Final = b"\x00\x00"
+"""No flag is set."""
+
+DEPTH_MAX: Final = 20
+"""Of tables and arrays inside each other, as for definitions."""
+
+SIZES: Final[Mapping[int, int]] = {
+    **dict.fromkeys(b"tbB", 1),
+    **dict.fromkeys(b"su", 2),
+    **dict.fromkeys(b"Iif", 4),
+    b"D"[0]: 5,
+    **dict.fromkeys(b"lLdT", 8),
+    **dict.fromkeys(b"V\x00", 0),
+}
+"""Type of a value → its bytes, where these are fixed."""
+
+TEXTS: Final = frozenset(b"Sx")
+TABLE: Final = b"F"[0]
+ARRAY: Final = b"A"[0]
+
+KINDS: Final[tuple[str, ...]] = tuple(str(getattr(Properties, f"_{name}")) for name in Properties.__slots__)
+FIXED: Final[Mapping[str, int]] = {"octet": 1, "timestamp": 8}
+
+
+def read_properties(block: bytes) -> Properties:
+    """The properties. Raises AmqpRefusal, SYNTAX_ERROR."""
+    properties = Properties()
+    if block == NO_PROPERTIES:
+        return properties
+    try:
+        flags = _checked_flags(block)
+        properties.unmarshal(flags, block[2:])
+    except (*BAD, exceptions.PAMQPException) as problem:
+        raise AmqpRefusal(ReplyCode.SYNTAX_ERROR, f"the properties of a message cannot be read: {problem}") from problem
+    return properties
+
+
+def write_properties(properties: Properties) -> bytes:
+    """The flags and the values. Raises AmqpRefusal for a value that cannot be written."""
+    try:
+        return properties.marshal()
+    except (*BAD, exceptions.PAMQPException) as problem:
+        raise AmqpRefusal(ReplyCode.SYNTAX_ERROR, "the properties of a message cannot be written") from problem
+
+
+def read_table(data: bytes) -> dict[str, Any]:
+    """A field table, with its length before it. Raises AmqpRefusal, SYNTAX_ERROR."""
+    try:
+        if _end_of_table(data, 0, len(data), 0) != len(data):
+            raise ValueError("bytes are left")
+        return dict(decode.field_table(data)[1])
+    except (*BAD, exceptions.PAMQPException) as problem:
+        raise AmqpRefusal(ReplyCode.SYNTAX_ERROR, f"a table cannot be read: {problem}") from problem
+
+
+def _checked_flags(block: bytes) -> int:
+    """The flags of properties that are whole. Raises ValueError or IndexError."""
+    flags = block[0] << 8 | block[1]
+    if flags & 3:
+        raise ValueError("they are those of no message")
+    at = 2
+    for number, kind in enumerate(KINDS):
+        if flags & 0x8000 >> number:
+            if kind == "table":
+                at = _end_of_table(block, at, len(block), 0)
+            else:
+                at += FIXED[kind] if kind in FIXED else 1 + block[at]
+    if at != len(block):
+        raise ValueError("they do not end where they should")
+    return flags
+
+
+def _end_of_table(data: bytes, at: int, end: int, depth: int, is_array: bool = False) -> int:
+    """Where the table or array ends that begins at `at`. Raises ValueError if it is not whole."""
+    if depth > DEPTH_MAX:
+        raise ValueError(f"tables and arrays are at most {DEPTH_MAX} deep")
+    begin = at + 4
+    stop = begin + int.from_bytes(data[at:begin], "big")
+    if begin > end or stop > end:
+        raise ValueError("a table is longer than what it is in")
+    at = begin
+    while at < stop:
+        if not is_array:
+            at += 1 + data[at]
+        if at >= stop:
+            raise ValueError("a name has no value")
+        kind = data[at]
+        at += 1
+        if kind in TEXTS:
+            at += 4 + int.from_bytes(data[at : at + 4], "big")
+        elif kind == TABLE or kind == ARRAY:
+            at = _end_of_table(data, at, stop, depth + 1, kind == ARRAY)
+        elif kind in SIZES:
+            at += SIZES[kind]
+        else:
+            raise ValueError(f"a value has the unknown type {kind}")
+    if at != stop:
+        raise ValueError("a value is longer than its table")
+    return stop

@@ -1,0 +1,119 @@
+"""What AMQP declares is what the broker is asked to declare; what it does not do is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from qmq.gateways.amqp.declares import exchange_value, queue_value
+from qmq.gateways.amqp.names import exchange_name, publish_destination, queue_destination
+from qmq.wire.amqp import AmqpRefusal, ReplyCode
+
+
+def declared(arguments: dict[str, Any] | None = None, **flags: bool) -> dict[str, Any]:
+    said = {"durable": True, "exclusive": False, "auto_delete": False, **flags}
+    return queue_value(arguments=arguments, **said)
+
+
+def test_a_plain_durable_queue_declares_nothing_special() -> None:
+    assert declared() == {}
+
+
+def test_flags_are_keys() -> None:
+    assert declared(durable=False, exclusive=True, auto_delete=True) == {
+        "durable": False,
+        "exclusive_to_connection": True,
+        "auto_delete": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ({"x-message-ttl": 1500}, {"ttl_seconds": 1.5}),
+        ({"x-expires": 60000}, {"expires_seconds": 60.0}),
+        ({"x-max-length": 5}, {"max_messages": 5, "overflow": "drop-oldest"}),
+        ({"x-max-length": 5, "x-overflow": "reject-publish"}, {"max_messages": 5, "overflow": "refuse"}),
+        ({"x-max-length-bytes": 99}, {"max_bytes": 99, "overflow": "drop-oldest"}),
+        ({"x-max-priority": 10}, {"priority": 0}),
+        ({"x-single-active-consumer": True}, {"exclusive": True}),
+        ({"x-delivery-limit": 3}, {"delivery_limit": 3}),
+        ({"x-consumer-timeout": 2000}, {"ack_timeout_seconds": 2.0}),
+        ({"x-queue-type": "quorum"}, {}),
+        ({"x-queue-mode": "lazy", "my-own": 1}, {}),
+        ({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}, {"dead_letter": "/queue/dead"}),
+        ({"x-dead-letter-exchange": "dlx"}, {"dead_letter": "/exchange/dlx"}),
+        (
+            {"x-dead-letter-exchange": "amq.match", "x-dead-letter-routing-key": "a.b"},
+            {"dead_letter": "/exchange/amq.headers", "dead_letter_routing_key": "a.b"},
+        ),
+    ],
+)
+def test_arguments_are_keys(arguments: dict[str, Any], value: dict[str, Any]) -> None:
+    assert declared(arguments) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reply"),
+    [
+        ({"x-message-ttl": "5"}, ReplyCode.PRECONDITION_FAILED),
+        ({"x-message-ttl": -1}, ReplyCode.PRECONDITION_FAILED),
+        ({"x-overflow": "explode"}, ReplyCode.PRECONDITION_FAILED),
+        ({"x-max-priority": 256}, ReplyCode.PRECONDITION_FAILED),
+        ({"x-single-active-consumer": 1}, ReplyCode.PRECONDITION_FAILED),
+        ({"x-dead-letter-routing-key": "dead"}, ReplyCode.PRECONDITION_FAILED),
+        ({"x-queue-type": "stream"}, ReplyCode.NOT_IMPLEMENTED),
+        ({"x-max-length": 0}, ReplyCode.NOT_IMPLEMENTED),
+        ({"x-dead-letter-exchange": 5}, ReplyCode.PRECONDITION_FAILED),
+        ({"x-dead-letter-exchange": ""}, ReplyCode.NOT_IMPLEMENTED),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], reply: ReplyCode) -> None:
+    with pytest.raises(AmqpRefusal) as caught:
+        declared(arguments)
+    assert caught.value.reply is reply
+    assert any(name in caught.value.message for name in arguments)
+
+
+def test_exchanges_have_a_type_and_an_alternate() -> None:
+    assert exchange_value("e", "topic", internal=False, arguments={"alternate-exchange": "f"}) == {
+        "type": "topic",
+        "alternate": "f",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "internal", "reply"),
+    [
+        ("", "direct", False, ReplyCode.ACCESS_REFUSED),
+        ("e", "x-delayed-message", False, ReplyCode.COMMAND_INVALID),
+        ("e", "direct", True, ReplyCode.NOT_IMPLEMENTED),
+    ],
+)
+def test_exchanges_that_cannot_be_are_refused(name: str, kind: str, internal: bool, reply: ReplyCode) -> None:
+    with pytest.raises(AmqpRefusal) as caught:
+        exchange_value(name, kind, internal=internal, arguments=None)
+    assert caught.value.reply is reply
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "destination"),
+    [
+        ("", "jobs", "/queue/jobs"),
+        ("", "/reply-queue/a-1.2", "/reply-queue/a-1.2"),
+        ("e", "a.b", "/exchange/e/a.b"),
+        ("e", "", "/exchange/e"),
+        ("amq.match", "", "/exchange/amq.headers"),
+    ],
+)
+def test_a_publish_goes_to_a_destination(exchange: str, key: str, destination: str) -> None:
+    assert publish_destination(exchange, key) == destination
+
+
+@pytest.mark.parametrize("name", ["", "a*", "#", "a\0"])
+def test_names_that_no_queue_can_have_are_refused(name: str) -> None:
+    with pytest.raises(AmqpRefusal, match="name of a queue"):
+        queue_destination(name)
+
+
+def test_amq_match_is_another_name_of_amq_headers() -> None:
+    assert (exchange_name("amq.match"), exchange_name("e")) == ("amq.headers", "e")

@@ -1,0 +1,114 @@
+"""Limits of users, and what operators see of connections: for AMQP clients as for those of other protocols."""
+
+from typing import Any
+
+import argon2
+import pytest
+import trio
+from pamqp import commands
+from trio.testing import MockClock
+
+from qmq.config import User, UserLimitSettings
+from qmq.server.web.metrics import metrics_page
+from tests.server.amqp.rig import AmqpClient, amqp_node, connect
+
+HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
+
+
+def limited(*, groups: tuple[str, ...] = ("client",), **limits: int) -> dict[str, Any]:
+    return {
+        "users": (User(name="ann", password_hash=HASH, groups=groups),),
+        "user_limits": (UserLimitSettings(user="ann", **limits),),
+    }
+
+
+async def with_confirms(client: AmqpClient) -> None:
+    await client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+
+async def test_a_fast_publisher_is_slowed_to_its_rate(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(messages_per_second_max=20)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await ann.declare()
+        await with_confirms(ann)
+        began = trio.current_time()
+
+        await ann.publish("jobs", *[b"x"] * 100)
+        confirmed = 0
+        while confirmed < 100:
+            confirmed = (await ann.next(commands.Basic.Ack)).delivery_tag
+
+        # 20 of them at once: what a second allows.
+        assert trio.current_time() - began == pytest.approx(4.0, abs=0.3)
+
+
+async def test_a_channel_that_is_refused_does_not_wait_for_the_rate_of_what_followed(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node(**limited(groups=(), messages_per_second_max=20)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        began = trio.current_time()
+
+        await ann.publish("jobs", *[b"x"] * 200, exchange="amq.direct")
+        code, _ = await ann.closed()
+
+        assert code == 403
+        await ann.channel()
+        assert trio.current_time() - began < 5.0
+
+
+async def test_one_subscription_too_many_closes_its_channel_and_no_other(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(subscriptions_max=1)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await ann.channel(2)
+        await ann.declare()
+        await ann.consume()
+
+        await ann.send(2, commands.Basic.Consume(0, "jobs", "second"))
+        code, text = await ann.closed(2)
+
+        assert code == 406
+        assert "The user ann may have 1 subscriptions here." in text
+        await ann.publish("jobs", b"still consumed")
+        assert await ann.bodies(1) == [b"still consumed"]
+
+
+async def test_a_user_who_may_declare_no_more_queues_declares_those_that_it_has(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(queues_max=1)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await ann.declare("one")
+        await ann.declare("one")
+
+        await ann.send(1, commands.Queue.Declare(0, "two", durable=True))
+        code, text = await ann.closed()
+
+        assert code == 406
+        assert "maximum of 1 queues" in text
+
+
+async def test_a_publish_to_queues_that_hold_too_much_is_nacked(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(held_bytes_max=1000)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await ann.declare()
+        await with_confirms(ann)
+
+        await ann.publish("jobs", b"x" * 900)
+        await ann.next(commands.Basic.Ack)
+        await ann.publish("jobs", b"x" * 900)
+
+        assert (await ann.next(commands.Basic.Nack)).delivery_tag == 2
+
+
+async def test_one_connection_too_many_is_refused_with_a_reason(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(connections_max=1)) as rig:
+        await connect(rig, response="\0ann\0secret")
+
+        with pytest.raises(AssertionError, match="at most 1 connections"):
+            await connect(rig, response="\0ann\0secret")
+
+
+async def test_metrics_count_connections_of_this_protocol(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        await connect(rig)
+
+        assert 'qmq_connections{protocol="amqp"} 1' in (await metrics_page(rig.alive)).decode()

@@ -1,0 +1,438 @@
+"""Publishing, consuming, acks, confirms and returns over AMQP."""
+
+import trio
+from pamqp import commands
+from trio.testing import MockClock
+
+from tests.server.amqp.rig import LISTENER, AmqpClient, Message, amqp_node, connect
+from tests.server.rig import Rig
+
+CONFIRM = commands.Confirm.Select()
+
+
+async def confirming(client: AmqpClient) -> None:
+    await client.call(1, CONFIRM, commands.Confirm.SelectOk)
+
+
+async def confirmed(client: AmqpClient, last: int) -> None:
+    """Wait until all publishes up to `last` are acknowledged."""
+    seen: set[int] = set()
+    while seen != set(range(1, last + 1)):
+        ack = await client.next(commands.Basic.Ack)
+        low = 1 if ack.multiple else ack.delivery_tag
+        seen |= set(range(low, ack.delivery_tag + 1))
+
+
+async def test_a_message_comes_with_its_properties_and_routing(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.consume()
+        await client.publish("jobs", b"one", delivery_mode=2, content_type="a/b", headers={"x": [1, 2]})
+
+        (message,) = await client.messages(1)
+
+        assert message.body == b"one"
+        assert (message.method.exchange, message.method.routing_key) == ("", "jobs")
+        assert (message.method.consumer_tag, message.method.delivery_tag, message.method.redelivered) == ("c", 1, False)
+        assert (message.properties.content_type, message.properties.headers) == ("a/b", {"x": [1, 2]})
+
+
+async def test_large_and_empty_bodies_are_whole(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig, frame_max=4096)
+        await client.declare()
+        await client.consume()
+        await client.publish("jobs", b"", b"x" * 100_000, b"y" * 4088)
+
+        assert await client.bodies(3) == [b"", b"x" * 100_000, b"y" * 4088]
+
+
+async def test_confirms_come_when_the_messages_are_recorded_and_are_merged(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await confirming(client)
+        await client.publish("jobs", *[b"%d" % number for number in range(50)], delivery_mode=2)
+
+        ack = await client.next(commands.Basic.Ack)
+
+        assert ack.multiple and ack.delivery_tag > 1
+        if ack.delivery_tag < 50:
+            await confirmed(client, 50)
+
+
+async def test_what_was_confirmed_is_there_after_a_restart(autojump_clock: MockClock) -> None:
+    rig = Rig(amqp=(LISTENER,))
+    async with rig.run():
+        client = await connect(rig)
+        await client.declare()
+        await confirming(client)
+        await client.publish("jobs", b"kept", delivery_mode=2)
+        await client.publish("jobs", b"lost", delivery_mode=1)
+        await confirmed(client, 2)
+    async with rig.run():
+        client = await connect(rig)
+        await client.consume()
+
+        assert await client.bodies(1) == [b"kept"]
+        await client.nothing()
+
+
+async def test_an_ack_settles_and_a_lost_connection_requeues(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.consume()
+        await client.publish("jobs", b"1", b"2", b"3", delivery_mode=2)
+        assert await client.bodies(3) == [b"1", b"2", b"3"]
+        await client.send(1, commands.Basic.Ack(2, True))
+        await client.declare("other")
+        client.pipe.close()
+
+        other = await connect(rig)
+        await other.consume()
+        (message,) = await other.messages(1)
+
+        assert (message.body, message.method.redelivered) == (b"3", True)
+
+
+async def test_acks_of_several_cover_all_consumers_of_the_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        for queue in ("a", "b"):
+            await client.declare(queue)
+            await client.consume(queue, tag=queue)
+        for number in range(3):
+            await client.publish("a", b"a%d" % number)
+            await client.publish("b", b"b%d" % number)
+        await client.messages(6)
+        await client.send(1, commands.Basic.Ack(0, True))
+
+        counts = [(await client.declare(queue, passive=True)).message_count for queue in ("a", "b")]
+        client.pipe.close()
+        other = await connect(rig)
+
+        assert counts == [0, 0]
+        assert [(await other.declare(queue)).message_count for queue in ("a", "b")] == [0, 0]
+
+
+async def test_a_nack_requeues_at_once_and_without_end(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.consume()
+        await client.publish("jobs", b"poison")
+        for tag in range(1, 40):
+            (message,) = await client.messages(1)
+            assert message.method.delivery_tag == tag
+            await client.send(1, commands.Basic.Nack(tag, False, True))
+
+        assert (await client.messages(1))[0].method.redelivered
+
+
+async def test_a_reject_drops_unless_a_dead_letter_queue_is_declared(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare("plain")
+        await client.declare("dead")
+        await client.declare("kept", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+        for queue in ("plain", "kept", "dead"):
+            await client.consume(queue, tag=queue)
+        await client.publish("plain", b"gone", delivery_mode=2)
+        await client.publish("kept", b"saved", delivery_mode=2)
+        for message in await client.messages(2):
+            await client.send(1, commands.Basic.Reject(message.method.delivery_tag, False))
+
+        (message,) = await client.messages(1)
+
+        assert (message.method.consumer_tag, message.body) == ("dead", b"saved")
+        assert message.properties.headers["x-death"][0]["queue"] == "kept"
+        await client.nothing()
+        assert rig.alive.broker.queues.by_name.get("/queue/dead-letters") is None
+
+
+async def test_a_message_that_goes_round_by_a_queue_with_a_ttl_counts_its_deaths(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        for name in ("again", "later"):
+            await client.call(1, commands.Exchange.Declare(0, name, "topic"), commands.Exchange.DeclareOk)
+        await client.declare(arguments={"x-dead-letter-exchange": "later"})
+        await client.declare(
+            "wait",
+            arguments={
+                "x-message-ttl": 1000,
+                "x-dead-letter-exchange": "again",
+                "x-dead-letter-routing-key": "job.old",
+            },
+        )
+        await client.call(1, commands.Queue.Bind(0, "wait", "later", "#"), commands.Queue.BindOk)
+        await client.call(1, commands.Queue.Bind(0, "jobs", "again", "job.*"), commands.Queue.BindOk)
+        await client.consume()
+        await client.publish("job.new", b"retry me", exchange="again", delivery_mode=2, headers={"mine": 1})
+
+        for _ in range(3):
+            (message,) = await client.messages(1)
+            await client.send(1, commands.Basic.Reject(message.method.delivery_tag, False))
+        (message,) = await client.messages(1)
+
+        assert (message.method.exchange, message.method.routing_key) == ("again", "job.old")
+        headers = message.properties.headers
+        assert headers["mine"] == 1
+        assert headers["x-death"] == [
+            {"count": 3, "reason": "expired", "queue": "wait", "exchange": "later", "routing-keys": ["job.new"]},
+            {"count": 3, "reason": "rejected", "queue": "jobs", "exchange": "again", "routing-keys": ["job.old"]},
+        ]
+        assert headers["x-first-death-queue"] == "jobs"
+        assert headers["x-first-death-exchange"] == "again"
+
+
+async def test_an_unknown_delivery_tag_closes_only_its_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.channel(2)
+        await client.send(1, commands.Basic.Ack(5))
+
+        assert await client.closed(1) == (406, "PRECONDITION_FAILED - unknown delivery tag 5")
+        assert (await client.declare(channel=2)).queue == "jobs"
+        await client.channel(1)
+        assert (await client.declare(channel=1)).queue == "jobs"
+
+
+async def test_closing_a_channel_requeues_what_it_has(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.channel(2)
+        await client.declare()
+        await client.consume()
+        await client.publish("jobs", b"1")
+        await client.messages(1)
+        await client.call(1, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
+        await client.consume(channel=2)
+
+        (message,) = await client.messages(1)
+
+        assert message.method.redelivered
+
+
+async def test_a_cancelled_consumer_keeps_what_it_has_unacked(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.consume()
+        await client.publish("jobs", b"1", delivery_mode=2)
+        await client.messages(1)
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+        await client.publish("jobs", b"2", delivery_mode=2)
+        await client.consume(tag="d")
+
+        (message,) = await client.messages(1)
+        await client.send(1, commands.Basic.Ack(1))
+        await client.send(1, commands.Basic.Ack(message.method.delivery_tag))
+
+        assert message.body == b"2"
+        assert (await client.declare(passive=True)).consumer_count == 1
+        client.pipe.close()
+        assert (await (await connect(rig)).declare(passive=True)).message_count == 0
+
+
+async def test_prefetch_bounds_each_consumer_or_the_whole_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", *[b"%d" % number for number in range(9)])
+        await client.call(1, commands.Basic.Qos(0, 2), commands.Basic.QosOk)
+        await client.consume(tag="a")
+        await client.consume(tag="b")
+        assert len(await client.messages(4)) == 4
+        await client.nothing()
+
+        await client.channel(2)
+        await client.call(2, commands.Basic.Qos(0, 1, True), commands.Basic.QosOk)
+        await client.consume(tag="a", channel=2)
+        await client.consume(tag="b", channel=2)
+        assert len(await client.messages(1)) == 1
+        await client.nothing()
+
+        await client.call(2, commands.Basic.Qos(0, 3, True), commands.Basic.QosOk)
+        assert len(await client.messages(2)) == 2
+        await client.nothing()
+
+
+async def test_py_amqp_bounds_the_channel_at_once_as_it_expects(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig, properties={"product": "py-amqp"})
+        await client.declare()
+        await client.call(1, commands.Basic.Qos(0, 1), commands.Basic.QosOk)
+        await client.consume()
+        await client.publish("jobs", b"1", b"2", b"3")
+        await client.messages(1)
+        await client.nothing()
+
+        await client.call(1, commands.Basic.Qos(0, 2), commands.Basic.QosOk)
+
+        assert await client.bodies(1) == [b"2"]
+
+
+async def test_without_prefetch_more_comes_than_a_stomp_consumer_may_have(autojump_clock: MockClock) -> None:
+    async with amqp_node(limits={"prefetch_max": 100}) as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.consume()
+        await client.publish("jobs", *[b"x"] * 300)
+
+        assert len(await client.messages(300)) == 300
+
+
+async def test_a_message_is_got_and_an_empty_queue_says_so(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2")
+
+        got = await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        assert (got.body, got.method.message_count) == (b"1", 1)
+        got = await client.call(1, commands.Basic.Get(0, "jobs", True), Message)
+        assert (got.body, got.method.message_count) == (b"2", 0)
+        await client.call(1, commands.Basic.Get(0, "jobs"), commands.Basic.GetEmpty)
+        await client.send(1, commands.Basic.Nack(1, False, True))
+        assert (await client.call(1, commands.Basic.Get(0, "jobs"), Message)).method.redelivered
+
+
+async def test_more_messages_are_got_than_a_connection_has_subscriptions(autojump_clock: MockClock) -> None:
+    async with amqp_node(limits={"subscriptions_max": 3}) as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", *[b"%d" % number for number in range(10)])
+        for number in range(10):
+            assert (await client.call(1, commands.Basic.Get(0, "jobs"), Message)).body == b"%d" % number
+        await client.send(1, commands.Basic.Ack(0, True))
+
+        assert (await client.declare()).message_count == 0
+        assert len(rig.alive.broker.sessions[next(iter(rig.alive.sessions))].subscriptions) == 0
+
+
+async def test_a_mandatory_message_without_a_queue_is_returned_and_confirmed(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await confirming(client)
+        await client.publish("nowhere", b"back", mandatory=True, message_id="m1")
+        returned = await client.next(Message)
+        ack = await client.next(commands.Basic.Ack)
+
+        assert (returned.method.reply_code, returned.method.routing_key, returned.body) == (312, "nowhere", b"back")
+        assert returned.properties.message_id == "m1" and ack.delivery_tag == 1
+        await client.publish("nowhere", b"gone")
+        assert (await client.next(commands.Basic.Ack)).delivery_tag == 2
+        assert "/queue/nowhere" not in rig.alive.broker.queues.by_name
+
+
+async def test_a_message_that_is_too_large_closes_the_channel_and_says_the_bound(autojump_clock: MockClock) -> None:
+    async with amqp_node(limits={"body_bytes_max": 1000}) as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"x" * 1001)
+
+        code, text = await client.closed(1)
+
+        assert code == 406 and "1001 bytes; limits.body_bytes_max of this node is 1000" in text
+
+
+async def test_a_full_queue_nacks_and_without_confirms_drops(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare(arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        await client.publish("jobs", b"1", b"2")
+        await confirming(client)
+        await client.publish("jobs", b"3")
+
+        assert (await client.next(commands.Basic.Nack)).delivery_tag == 1
+        assert (await client.declare(passive=True)).message_count == 1
+
+
+async def test_recover_delivers_again(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.consume()
+        await client.publish("jobs", b"1")
+        await client.messages(1)
+        await client.call(1, commands.Basic.Recover(True), commands.Basic.RecoverOk)
+
+        (message,) = await client.messages(1)
+
+        assert message.method.redelivered and message.method.delivery_tag == 2
+
+
+async def test_a_transaction_is_all_or_nothing(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.declare("in")
+        await client.publish("in", b"work", delivery_mode=2)
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        await client.consume("in")
+        await client.messages(1)
+        await client.publish("jobs", b"no")
+        await client.send(1, commands.Basic.Ack(1))
+        await client.call(1, commands.Tx.Rollback(), commands.Tx.RollbackOk)
+        assert (await client.declare(passive=True)).message_count == 0
+
+        await client.publish("jobs", b"yes")
+        await client.send(1, commands.Basic.Ack(1))
+        await client.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+
+        assert (await client.declare(passive=True)).message_count == 1
+        client.pipe.close()
+        assert (await (await connect(rig)).declare("in", passive=True)).message_count == 0
+
+
+async def test_a_reply_goes_to_the_pseudo_queue_of_the_requester(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        asks, answers = await connect(rig), await connect(rig)
+        await asks.declare("rpc")
+        await asks.consume("amq.rabbitmq.reply-to", no_ack=True)
+        await asks.publish("rpc", b"2+2", reply_to="amq.rabbitmq.reply-to", correlation_id="7")
+        await answers.consume("rpc", no_ack=True)
+        (request,) = await answers.messages(1)
+        await answers.publish(request.properties.reply_to, b"4", correlation_id=request.properties.correlation_id)
+
+        (reply,) = await asks.messages(1)
+
+        assert (reply.body, reply.properties.correlation_id, reply.method.consumer_tag) == (b"4", "7", "c")
+
+
+async def test_stomp_and_amqp_clients_share_a_queue(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        stomp = await rig.connect()
+        await client.declare()
+        await client.publish("jobs", b"hello", delivery_mode=2, content_type="a/b", headers={"colour": "red", "n": 1})
+        await stomp.send("SUBSCRIBE\nid:1\ndestination:/queue/jobs\n\n")
+        headers = (await stomp.next("MESSAGE")).head.headers
+        await stomp.send("UNSUBSCRIBE\nid:1\n\n")
+        await stomp.send("SEND\ndestination:/queue/jobs\ncontent-type:text/plain\nsize:big\nreceipt:1\n\nback")
+        await stomp.receipt()
+        await client.consume()
+        (message,) = await client.messages(1)
+
+        assert (headers["content-type"], headers["colour"], headers["n"]) == ("a/b", "red", "1")
+        assert (message.body, message.properties.content_type) == (b"back", "text/plain")
+        assert message.properties.headers == {"size": "big"} and message.properties.delivery_mode == 2
+
+
+async def test_late_confirms_of_a_channel_are_none_of_the_next_with_its_number(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await confirming(client)
+        close = commands.Channel.Close(200, "", 0, 0)
+        select = commands.Confirm.Select()
+        await client.pipe.send_all(client.publishing("jobs", b"old", delivery_mode=2))
+        await client.send(1, close, commands.Channel.Open(), select)
+        await client.next(commands.Confirm.SelectOk)
+        with trio.move_on_after(5):
+            while True:
+                await client._read()
+
+        assert not [found for _, found in client.received if isinstance(found, commands.Basic.Ack)]

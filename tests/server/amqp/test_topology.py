@@ -1,0 +1,317 @@
+"""Queues, exchanges and bindings over AMQP: declared for the mesh, refused with the right codes."""
+
+from typing import Any
+
+import argon2
+import pytest
+import trio
+from pamqp import commands
+from trio.testing import MockClock
+
+from qmq.config import PermissionSettings, User
+from tests.server.amqp.rig import AmqpClient, Message, amqp_node, connect
+
+
+async def exchange(client: AmqpClient, name: str, kind: str, **options: Any) -> None:
+    await client.call(1, commands.Exchange.Declare(0, name, kind, **options), commands.Exchange.DeclareOk)
+
+
+async def bind(client: AmqpClient, queue: str, name: str, key: str = "", **arguments: Any) -> None:
+    method = commands.Queue.Bind(0, queue, name, key, arguments=arguments)
+    await client.call(1, method, commands.Queue.BindOk)
+
+
+async def routed(client: AmqpClient, queue: str) -> list[bytes]:
+    found = []
+    while True:
+        await client.send(1, commands.Basic.Get(0, queue, True))
+        got = await client.next(Message | commands.Basic.GetEmpty)
+        if not isinstance(got, Message):
+            return found
+        found.append(got.body)
+
+
+async def test_exchanges_of_all_types_route(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        for kind, key, arguments in (
+            ("direct", "a.b", {}),
+            ("topic", "a.*", {}),
+            ("fanout", "", {}),
+            ("headers", "", {"colour": "red", "n": 1, "x-match": "all"}),
+        ):
+            await exchange(client, f"my-{kind}", kind)
+            await client.declare(kind)
+            await bind(client, kind, f"my-{kind}", key, **arguments)
+            await client.publish("a.b", b"yes", exchange=f"my-{kind}", headers={"colour": "red", "n": 1})
+        for kind in ("direct", "topic", "headers"):
+            await client.publish("x", b"no", exchange=f"my-{kind}", headers={"colour": "red"})
+
+        for kind in ("direct", "topic", "fanout", "headers"):
+            assert await routed(client, kind) == [b"yes"], kind
+
+
+@pytest.mark.parametrize("name", ["amq.direct", "amq.topic", "amq.fanout", "amq.headers", "amq.match"])
+async def test_predeclared_exchanges_are_there(autojump_clock: MockClock, name: str) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await bind(client, "jobs", name, "k")
+        await client.publish("k", b"1", exchange=name)
+
+        assert await routed(client, "jobs") == [b"1"]
+
+
+async def test_a_message_says_by_which_exchange_it_came(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await bind(client, "jobs", "amq.topic", "a.#")
+        await client.consume()
+        await client.publish("a.b.c", b"1", exchange="amq.topic", headers={"exchange": "mine"})
+        (message,) = await client.messages(1)
+
+        assert (message.method.exchange, message.method.routing_key) == ("amq.topic", "a.b.c")
+        assert message.properties.headers == {"exchange": "mine"}
+
+
+async def test_a_mandatory_publish_to_an_exchange_without_a_match_is_returned(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.publish("k", b"1", exchange="amq.topic", mandatory=True)
+
+        assert (await client.next(Message)).method.reply_code == 312
+
+
+async def test_a_server_named_queue_is_the_last_one_of_its_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        declared = await client.declare("", exclusive=True)
+        await bind(client, "", "amq.fanout")
+        await client.consume("")
+        await client.publish("", b"1", exchange="amq.fanout")
+
+        assert declared.queue.startswith("amq.gen-")
+        assert await client.bodies(1) == [b"1"]
+
+
+async def test_an_exclusive_queue_is_locked_and_ends_with_its_connection(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        owner, other = await connect(rig), await connect(rig)
+        await owner.declare("mine", exclusive=True)
+        await owner.declare("mine", exclusive=True)
+        for method in (
+            commands.Queue.Declare(0, "mine", passive=True),
+            commands.Basic.Consume(0, "mine"),
+            commands.Queue.Delete(0, "mine"),
+            commands.Queue.Purge(0, "mine"),
+        ):
+            await other.send(1, method)
+            assert (await other.closed())[0] == 405, method.name
+            await other.channel()
+        owner.pipe.close()
+        await trio.sleep(5)
+
+        await other.send(1, commands.Queue.Declare(0, "mine", passive=True))
+        assert (await other.closed())[0] == 404
+
+
+async def test_an_auto_delete_queue_goes_with_its_last_consumer(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare("short", auto_delete=True)
+        await client.consume("short")
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+        await trio.sleep(1)
+
+        await client.send(1, commands.Queue.Declare(0, "short", passive=True))
+        assert (await client.closed())[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "text"),
+    [
+        (commands.Queue.Declare(0, "jobs", durable=False), 406, "durable is not set, requested: false."),
+        (commands.Queue.Declare(0, "none", passive=True), 404, "no queue 'none' in vhost '/'"),
+        (commands.Queue.Declare(0, "amq.mine"), 403, "reserved"),
+        (commands.Queue.Bind(0, "jobs", "none"), 404, "no exchange 'none' in vhost '/'"),
+        (commands.Queue.Bind(0, "none", "amq.topic"), 404, "no queue"),
+        (commands.Queue.Bind(0, "jobs", ""), 403, "default exchange"),
+        (commands.Basic.Consume(0, "none"), 404, "no queue"),
+        (commands.Basic.Get(0, "none"), 404, "no queue"),
+        (commands.Exchange.Declare(0, "none", passive=True), 404, "no exchange"),
+        (commands.Exchange.Declare(0, "amq.topic", "direct"), 406, "type is topic, not direct"),
+        (commands.Exchange.Declare(0, "amq.mine", "direct"), 403, "reserved"),
+        (commands.Exchange.Declare(0, "a b", "direct"), 406, "blanks"),
+        (commands.Exchange.Delete(0, "amq.topic"), 403, "predefined"),
+        (commands.Confirm.Select(), 406, "transactions has no confirms"),
+    ],
+)
+async def test_a_refusal_closes_the_channel_with_its_code(
+    autojump_clock: MockClock, method: Any, code: int, text: str
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.channel(2)
+        await client.declare()
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        await client.send(1, method)
+
+        found = await client.closed(1)
+
+        assert found[0] == code and text in found[1], found
+        await client.declare(channel=2)
+
+
+@pytest.mark.parametrize(
+    ("methods", "code"),
+    [
+        ([commands.Exchange.Bind(0, "amq.topic", "amq.fanout")], 540),
+        ([commands.Queue.Declare(0, "q", arguments={"x-queue-type": "stream"})], 540),
+        ([commands.Basic.Qos(5, 0)], 540),
+        ([commands.Basic.Recover(False)], 540),
+        ([commands.Exchange.Declare(0, "e", "x-delayed-message")], 503),
+        ([commands.Basic.Consume(0, "jobs", "c"), commands.Basic.Consume(0, "jobs", "c")], 530),
+        ([commands.Channel.Open()], 504),
+    ],
+)
+async def test_what_breaks_the_protocol_closes_the_connection(
+    autojump_clock: MockClock, methods: list[Any], code: int
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.send(1, *methods)
+
+        assert (await client.closed(0))[0] == code
+        await client.until_ended()
+
+
+async def test_a_method_on_a_channel_that_is_not_open_closes_the_connection(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.send(7, commands.Queue.Declare(0, "q"))
+
+        assert await client.closed(0) == (504, "CHANNEL_ERROR - channel 7 is not open")
+
+
+async def test_what_follows_on_a_closed_channel_is_ignored(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("k", b"1", exchange="none")
+        await client.publish("jobs", b"2")
+        await client.send(1, commands.Queue.Declare(0, "late"))
+
+        assert (await client.closed())[0] == 404
+        await client.channel()
+        assert (await client.declare(passive=True)).message_count == 0
+        assert rig.alive.declared_queues.value_of("/queue/late") is None
+
+
+async def test_deleting_a_queue_cancels_its_consumers(autojump_clock: MockClock) -> None:
+    notified = {"capabilities": {"consumer_cancel_notify": True}}
+    async with amqp_node() as rig:
+        owner, reader, silent = await connect(rig), await connect(rig, properties=notified), await connect(rig)
+        await owner.declare()
+        await reader.consume()
+        await silent.consume()
+        deleted = await owner.call(1, commands.Queue.Delete(0, "jobs"), commands.Queue.DeleteOk)
+
+        assert deleted.message_count == 0
+        assert (await reader.next(commands.Basic.Cancel)).consumer_tag == "c"
+        await silent.nothing()
+        await owner.declare()
+        await owner.publish("jobs", b"1")
+        await reader.nothing()
+
+
+async def test_if_unused_and_if_empty_keep_a_queue(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client, reader = await connect(rig), await connect(rig)
+        await client.declare()
+        await reader.consume()
+        await client.send(1, commands.Queue.Delete(0, "jobs", if_unused=True))
+        assert (await client.closed())[0] == 406
+        await client.channel()
+        await client.declare("full")
+        await client.publish("full", b"1")
+        await client.send(1, commands.Queue.Delete(0, "full", if_empty=True))
+        assert (await client.closed())[0] == 406
+        await client.channel()
+
+        assert (await client.call(1, commands.Queue.Purge(0, "full"), commands.Queue.PurgeOk)).message_count == 1
+        await client.call(1, commands.Queue.Delete(0, "full", if_empty=True), commands.Queue.DeleteOk)
+        await client.call(1, commands.Queue.Delete(0, "never"), commands.Queue.DeleteOk)
+
+
+async def test_what_is_unbound_gets_nothing_more(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await bind(client, "jobs", "amq.direct", "k")
+        unbind = commands.Queue.Unbind(0, "jobs", "amq.direct", "k")
+        await client.call(1, unbind, commands.Queue.UnbindOk)
+        await client.call(1, unbind, commands.Queue.UnbindOk)
+        await client.publish("k", b"1", exchange="amq.direct")
+
+        assert await routed(client, "jobs") == []
+
+
+async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        for _ in range(2):
+            before = rig.alive.store.journal.vector()
+            await exchange(client, "e", "topic")
+            await client.declare(arguments={"x-max-length": 5})
+            await bind(client, "jobs", "e", "k")
+
+        assert rig.alive.store.journal.vector() == before
+
+
+async def test_a_queue_that_only_stomp_has_used_exists(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        stomp, client = await rig.connect(), await connect(rig)
+        await stomp.send("SEND\ndestination:/queue/plain\nreceipt:1\n\nhello")
+        await stomp.receipt()
+
+        assert (await client.declare("plain", passive=True)).message_count == 1
+        assert (await client.call(1, commands.Basic.Get(0, "plain", True), Message)).body == b"hello"
+
+
+async def test_permissions_count_as_for_stomp(autojump_clock: MockClock) -> None:
+    password = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("x")
+    users = (User(name="ann", password_hash=password),)
+    allowed = PermissionSettings(
+        user="ann", allow=("send", "subscribe", "declare"), destinations=("/queue/ann.*", "/exchange/amq.topic/ann.*")
+    )
+    async with amqp_node(users=users, permissions=(allowed,)) as rig:
+        client = await connect(rig, response="\0ann\0x")
+        await client.declare("ann.jobs")
+        await client.publish("ann.jobs", b"1")
+        assert await routed(client, "ann.jobs") == [b"1"]
+        for step in ("declare", "publish", "exchange"):
+            if step == "declare":
+                await client.send(1, commands.Queue.Declare(0, "other"))
+            elif step == "publish":
+                await client.publish("bob.x", b"1", exchange="amq.topic")
+            else:
+                await client.send(1, commands.Exchange.Declare(0, "mine", "direct"))
+            assert (await client.closed())[0] == 403, step
+            await client.channel()
+
+
+async def test_a_declare_counts_what_waits_and_who_consumes_here(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2", delivery_mode=2)
+        waiting = await client.declare()
+        await client.call(1, commands.Basic.Qos(0, 1), commands.Basic.QosOk)
+        await client.consume()
+        await client.messages(1)
+        consumed = await client.declare()
+
+        assert (waiting.message_count, waiting.consumer_count) == (2, 0)
+        assert (consumed.message_count, consumed.consumer_count) == (1, 1)

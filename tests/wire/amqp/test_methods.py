@@ -1,0 +1,130 @@
+"""AMQP methods: what is read and written by hand is what pamqp reads and writes; bad arguments are one error."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import commands
+
+from qmq.wire.amqp import (
+    AmqpRefusal,
+    Command,
+    ReplyCode,
+    encode_method,
+    read_ack,
+    read_method,
+    read_nack,
+    read_properties,
+    read_publish,
+    read_table,
+    short_string,
+    write_properties,
+)
+
+
+@given(st.text(max_size=60), st.text(max_size=60), st.booleans(), st.booleans())
+def test_publish_is_read_as_pamqp_writes_it(exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
+    method = commands.Basic.Publish(0, "", "", mandatory, immediate)
+    method.exchange, method.routing_key = exchange, key
+    method.validate = lambda: None  # type: ignore[method-assign]
+
+    assert read_publish(method.marshal()) == (exchange, key, mandatory | immediate << 1)
+
+
+def test_acks_are_read_as_pamqp_writes_them() -> None:
+    assert read_ack(commands.Basic.Ack(9, True).marshal()) == (9, True)
+    assert read_nack(commands.Basic.Nack(1 << 40, False, True).marshal()) == (1 << 40, False, True)
+    assert read_nack(commands.Basic.Nack(2, True, False).marshal()) == (2, True, False)
+
+
+@pytest.mark.parametrize("read", [read_publish, read_ack, read_nack])
+@given(data=st.binary(max_size=12))
+def test_bad_arguments_are_a_syntax_error(read: object, data: bytes) -> None:
+    try:
+        read(data)  # type: ignore[operator]
+    except AmqpRefusal as refusal:
+        assert refusal.reply is ReplyCode.SYNTAX_ERROR
+
+
+@given(st.sampled_from([(50, 10), (60, 20), (10, 11), (40, 10), (10, 31), (50, 20)]), st.binary(max_size=60))
+def test_any_arguments_are_a_method_or_a_syntax_error(kind: tuple[int, int], data: bytes) -> None:
+    try:
+        read_method(Command(1, *kind, data))
+    except AmqpRefusal as refusal:
+        assert refusal.reply is ReplyCode.SYNTAX_ERROR
+
+
+def test_an_unknown_method_is_command_invalid() -> None:
+    with pytest.raises(AmqpRefusal, match="no method 99 of the class 60") as caught:
+        read_method(Command(1, 60, 99, b""))
+    assert caught.value.reply is ReplyCode.COMMAND_INVALID
+
+
+def test_a_method_survives_its_encoding() -> None:
+    data = encode_method(commands.Queue.Declare(queue="jobs", durable=True, arguments={"x-expires": 5}))
+
+    method = read_method(Command(1, 50, 10, data[4:]))
+
+    assert isinstance(method, commands.Queue.Declare)
+    assert (method.queue, method.durable, method.arguments) == ("jobs", True, {"x-expires": 5})
+
+
+def test_properties_survive_as_bytes() -> None:
+    block = write_properties(commands.Basic.Properties(priority=3, headers={"a": [1, {"b": True}]}, reply_to="q"))
+
+    assert write_properties(read_properties(block)) == block
+    assert read_properties(block).headers == {"a": [1, {"b": True}]}
+
+
+@given(st.binary(max_size=80))
+def test_any_properties_are_read_or_refused(block: bytes) -> None:
+    try:
+        read_properties(block)
+    except AmqpRefusal as refusal:
+        assert refusal.reply is ReplyCode.SYNTAX_ERROR
+
+
+def test_tables_that_are_nested_too_deeply_are_refused() -> None:
+    table = b""
+    for _ in range(3000):
+        table = b"\x01aF" + len(table).to_bytes(4, "big") + table
+
+    with pytest.raises(AmqpRefusal, match="a table cannot be read"):
+        read_table(len(table).to_bytes(4, "big") + table)
+
+
+def test_a_short_string_is_cut() -> None:
+    assert short_string("é" * 300)[0] == 255
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        b"\x00",
+        b"\x00\x01",
+        b"\x80\x00\x05abc",
+        b"\x80\x00\x01ab",
+        b"\x20\x00\x00\x00\x00\x09\x01aS\x00\x00\x00\xffx",
+        b"\x20\x00\x00\x00\x00\x03\x01aQ",
+        b"\x20\x00\x00\x00\x00\x02\x01a",
+    ],
+)
+def test_properties_that_are_not_whole_are_refused(block: bytes) -> None:
+    with pytest.raises(AmqpRefusal, match="cannot be read"):
+        read_properties(block)
+
+
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(1 << 31), (1 << 31) - 1) | st.text(max_size=8) | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=8), VALUES, max_size=4), st.integers(0, 255))
+def test_whole_properties_of_all_kinds_are_read(table: dict[str, object], number: int) -> None:
+    properties = commands.Basic.Properties(headers=table, priority=number, message_id="m")  # type: ignore[arg-type]
+
+    found = read_properties(properties.marshal())
+
+    assert (found.headers or {}, found.priority, found.message_id) == (table, number, "m")
