@@ -50,8 +50,8 @@ PAGES = (
 QUEUES = 200
 SETTLE_SECONDS = 5.0
 """For the requests with which a page begins; they are a cost of opening it, not of keeping it open."""
-VISITS = 5
-PAIRS = 5
+VISITS = 9
+PAIRS = 12
 KILO = 1000
 TICKS = os.sysconf("SC_CLK_TCK")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
@@ -221,7 +221,7 @@ class Tabs:
 
 
 def latency(seconds: float) -> Figures:
-    """PAIRS of runs; the one in the middle by the ratio of the pair."""
+    """PAIRS of runs of half as long; the one in the middle by the ratio of the pair."""
     own, other = cores()
     with node_of_three() as (process, address, mesh):
         requests: list[tuple[float, str]] = []
@@ -238,7 +238,7 @@ def latency(seconds: float) -> Figures:
         script = [(at - began, target) for at, target in requests]
         node = mesh.nodes["a"]
         assert node.process is not None
-        command = [sys.executable, "-m", "qmq", "bench", "latency", "--line", "--seconds", str(seconds)]
+        command = [sys.executable, "-m", "qmq", "bench", "latency", "--line", "--seconds", str(seconds / 2)]
         command += ["--server", str(node.address), "--pid", str(node.process.pid), "--cores", f"{own},{other}"]
 
         def run() -> Mapping[str, float]:
