@@ -83,6 +83,8 @@ SPEED: Mapping[str, Sequence[Row]] = {
             "HTTP: durable messages in batches of 500, 4 connections", "benchmarks.web batch", "messages/s", "≥ 60,000"
         ),
         _rate("HTTP: events to 100 streams of a topic", "benchmarks.web events", "events/s", "≥ 100,000"),
+        _rate("STOMP over a WebSocket: topic, 1 to 1", "benchmarks.web websocket", "messages/s", "≥ 60 % of TCP"),
+        _rate("the same over TCP, for comparison", "benchmarks.web tcp", "messages/s"),
     ),
     "mesh": (
         _rate("topic, published on one node, delivered on another", "mesh", "messages/s"),

@@ -9,6 +9,7 @@ sockets, and no more parsing than is needed to count. Prints one line of JSON.
 import argparse
 import json
 import os
+import platform
 import selectors
 import socket
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from qmq import __version__
 from qmq.build import BUILD
 from qmq.cli.bench.target import cores
 from qmq.cli.throwaway import Throwaway, exit_on_signals, throwaway
@@ -236,7 +238,10 @@ def main() -> None:
                 "load": options.load,
                 "build": BUILD,
                 "per_second": round(load.counted / load.seconds),
-                "server_cpu_us": round(load.cpu_seconds * 1e6 / max(load.counted, 1), 2),
+                "server_cpu_us_per_message": round(load.cpu_seconds * 1e6 / max(load.counted, 1), 2),
+                "server_cpu_share": round(load.cpu_seconds / load.seconds, 2),
+                "qmq": __version__,
+                "python": platform.python_version(),
             }
         )
     )

@@ -251,6 +251,9 @@ class WebCalls:
         self._responded = trio.Event()
         self._encoder.on_response = self._responded.set
         for at in range(0, len(frames), FRAMES_AT_ONCE):
+            if at:
+                # What is decided so far is held by the transaction of the batch.
+                await trio.lowlevel.checkpoint()
             session.waits_for_slot = True
             await context.slot(session.id)
             session.waits_for_slot = False
