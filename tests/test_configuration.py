@@ -28,9 +28,9 @@ from qmq.config import (
     load_node,
     load_peers,
 )
+from qmq.config.destinations.policy import KEYS
 from qmq.config.difference import CHANGES_LIVE
-from qmq.config.model import Section, read_size
-from qmq.config.policy import KEYS
+from qmq.config.values.model import Section, read_size
 from qmq.errors import ConfigError
 from tests.server.rig import Rig, send
 

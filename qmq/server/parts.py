@@ -216,6 +216,9 @@ class NodeParts:
         self.addresses: list[tuple[str, int]] = []
         self.web_addresses: list[tuple[str, int]] = []
         self.amqp_addresses: list[tuple[str, int]] = []
+        self.beanstalk_addresses: list[tuple[str, int]] = []
+        self.beanstalk: object = None
+        """What its beanstalkd connections share, once there is one (`qmq.server.beanstalk.part`)."""
         self.event_data = EventData()
         self.pulls = Pulls(self)
         self.sockjs = SockJsSessions(self)
