@@ -81,7 +81,7 @@ class Client:
         """Record and tell, as a server would."""
         self.broker.finish(out, self.now_us)
         for deliveries in (*out.deliveries_now.values(), *out.deliveries_after.values()):
-            for delivery in self.broker.queues.told(deliveries, self.now_us):
+            for delivery in self.broker.queues.start_ack_timeouts(deliveries, self.now_us):
                 delivery.sent = True
         return out
 
