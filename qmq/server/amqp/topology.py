@@ -189,6 +189,8 @@ class Topology:
         self._bindable(method.exchange)
         await context.definition_sync.refresh()
         headers, arguments = self._binding(method)
+        # Tables have values that JSON has not.
+        read_binding({**headers, "queue": queue, "arguments": arguments})
         try:
             await self._control(f"/control/unbind{queue}", headers, arguments)
         except Refused as refused:

@@ -1,5 +1,7 @@
 """Queues, exchanges and bindings over AMQP: declared for the mesh, refused with the right codes."""
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import argon2
@@ -315,3 +317,17 @@ async def test_a_declare_counts_what_waits_and_who_consumes_here(autojump_clock:
 
         assert (waiting.message_count, waiting.consumer_count) == (2, 0)
         assert (consumed.message_count, consumed.consumer_count) == (1, 1)
+
+
+@pytest.mark.parametrize("value", [datetime(2020, 1, 1, tzinfo=UTC), bytearray(b"x"), Decimal("1.5"), {"a": [1]}])
+async def test_an_unbind_with_arguments_that_no_binding_has_closes_its_channel_only(
+    autojump_clock: MockClock, value: Any
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+
+        await client.send(1, commands.Queue.Unbind(0, "jobs", "amq.headers", "", {"a": value}))
+
+        assert (await client.closed())[0] == 406
+        await client.channel()
