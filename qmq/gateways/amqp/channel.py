@@ -92,18 +92,18 @@ class Channel:
             )
         return self.reply_consumer.queue
 
-    def take(self, tag: int, multiple: bool) -> list[Delivery]:
-        """What an ack or nack is about, oldest first; it is unacked no more. Raises AmqpRefusal for an unknown tag."""
+    def take(self, tag: int, multiple: bool) -> dict[int, Delivery]:
+        """What an ack or nack is about, by tag, oldest first; it is unacked no more. Raises AmqpRefusal for an unknown
+        tag."""
         unacked = self.unacked
         if not multiple:
             delivery = unacked.pop(tag, None)
             if delivery is None:
                 raise self._unknown(tag)
-            return [delivery]
+            return {tag: delivery}
         if tag == 0:
-            found = list(unacked.values())
-            unacked.clear()
-            return found
+            self.unacked = {}
+            return unacked
         if tag > self.last_tag:
             raise self._unknown(tag)
         tags = []
@@ -113,7 +113,7 @@ class Channel:
             tags.append(one)
         if not tags:
             raise self._unknown(tag)
-        return [unacked.pop(one) for one in tags]
+        return {one: unacked.pop(one) for one in tags}
 
     def _unknown(self, tag: int) -> AmqpRefusal:
         return AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")

@@ -260,13 +260,11 @@ class AmqpChannel:
 
     def _taken(self, tag: int, multiple: bool) -> list[Delivery]:
         """What an ack or nack is about. Raises AmqpRefusal."""
-        if self._transaction is None:
-            return self.state.take(tag, multiple)
-        before = dict(self.state.unacked)
         taken = self.state.take(tag, multiple)
-        # A rollback makes them unacked again.
-        self._tx_taken.update({tag: one for tag, one in before.items() if tag not in self.state.unacked})
-        return taken
+        if self._transaction is not None:
+            # A rollback makes them unacked again.
+            self._tx_taken.update(taken)
+        return list(taken.values())
 
     def _nack_frame(self, delivery: Delivery, requeue: bool) -> Frame:
         headers = {"id": str(delivery.tag), "requeue": "true" if requeue else "false"}
