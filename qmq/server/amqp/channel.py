@@ -188,6 +188,8 @@ class AmqpChannel:
         if bits & IMMEDIATE:
             raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate = true is not supported")
         head = self._head_of(exchange, key, command.properties)
+        # First: a client without the right is not told whether a queue would get the message.
+        self._rights.check_send(head.headers["destination"])
         if exchange and exchange_name(exchange) not in context.rules.routing.exchanges:
             await check_exchange(context, exchange)
         receipt = self.state.next_confirm() if self.state.confirms else None
@@ -329,6 +331,7 @@ class AmqpChannel:
             consumer, headers = self._reply_consumer(id, tag, method.no_ack)
         else:
             queue = queue_destination(name)
+            self._rights.check_subscribe(queue)
             await check_queue(context, queue, name)
             consumer = Consumer(state, id, tag, queue, needs_ack=not method.no_ack)
             headers = self._subscribe(consumer, method.arguments or {})
@@ -457,6 +460,7 @@ class AmqpChannel:
         owner, state = self._owner, self.state
         name = self._topology.named(method.queue)
         queue = queue_destination(name)
+        self._rights.check_subscribe(queue)
         await check_queue(owner.context, queue, name)
         given = trio.Event()
         owner.encoder.on_given = given.set
