@@ -468,7 +468,10 @@ class AmqpChannel:
         with trio.move_on_after(GET_SECONDS):
             await given.wait()
         owner.encoder.on_given = bool
-        if owner.is_over or state.is_closing:
+        if owner.is_over:
+            return
+        if state.is_closing:
+            owner.encoder.consumers.pop(consumer.id, None)
             return
         self._cease(consumer)
         if not consumer.was_given:

@@ -9,6 +9,7 @@ from pamqp import commands
 from trio.testing import MockClock
 
 from qmq.config import User, UserLimitSettings
+from qmq.server.amqp.dialogue import AmqpDialogue
 from qmq.server.web.metrics import metrics_page
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect
 
@@ -112,3 +113,19 @@ async def test_metrics_count_connections_of_this_protocol(autojump_clock: MockCl
         await connect(rig)
 
         assert 'qmq_connections{protocol="amqp"} 1' in (await metrics_page(rig.alive)).decode()
+
+
+async def test_a_get_that_is_refused_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(subscriptions_max=1)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await ann.channel(2)
+        await ann.declare()
+        await ann.consume()
+        for _ in range(3):
+            await ann.send(2, commands.Basic.Get(0, "jobs"))
+            assert (await ann.closed(2))[0] == 406
+            await ann.channel(2)
+        (session,) = rig.alive.sessions.values()
+        assert isinstance(session.dialogue, AmqpDialogue)
+
+        assert len(session.dialogue.encoder.consumers) == 1
