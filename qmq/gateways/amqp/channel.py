@@ -22,6 +22,9 @@ ACK_METHOD: Final = 80
 NACK_METHOD: Final = 120
 FRAME_END: Final = 0xCE
 
+LATE_MAX: Final = 1000
+"""An ack of one of so many deliveries, the last ones, is never an error, whatever became of the delivery."""
+
 
 class Consumer:
     """One basic.consume, or one basic.get (`is_get`). `id` is that of its subscription."""
@@ -59,6 +62,7 @@ class Channel:
         "reply_consumer",
         "serial",
         "unacked",
+        "unacked_max",
         "unconfirmed",
     )
 
@@ -69,7 +73,8 @@ class Channel:
         self.is_closing = False
         self.last_tag = 0
         self.unacked: dict[int, Delivery] = {}
-        """Delivery tag → the delivery, in order."""
+        """Delivery tag → the delivery, in order. Some may have been taken back: their acks may still come."""
+        self.unacked_max = 2 * LATE_MAX
         self.consumers: dict[str, Consumer] = {}
         """By consumer tag."""
         self.reply_consumer: Consumer | None = None
@@ -114,6 +119,16 @@ class Channel:
         if not tags:
             raise self._unknown(tag)
         return {one: unacked.pop(one) for one in tags}
+
+    def forget_late(self) -> None:
+        """`unacked` has grown to `unacked_max`: forget what was taken back, except among the last deliveries."""
+        kept = self.last_tag - LATE_MAX
+        self.unacked = {
+            tag: one
+            for tag, one in self.unacked.items()
+            if tag > kept or one.subscription.in_flight.get(one.tag) is one
+        }
+        self.unacked_max = 2 * (len(self.unacked) + LATE_MAX)
 
     def _unknown(self, tag: int) -> AmqpRefusal:
         return AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")

@@ -129,3 +129,23 @@ async def test_a_get_that_is_refused_leaves_nothing_behind(autojump_clock: MockC
         assert isinstance(session.dialogue, AmqpDialogue)
 
         assert len(session.dialogue.encoder.consumers) == 1
+
+
+async def test_deliveries_that_were_taken_back_are_forgotten_at_last(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", *[b"x"] * 100)
+        await client.consume(arguments={"x-consumer-timeout": 100})
+        (session,) = rig.alive.sessions.values()
+        assert isinstance(session.dialogue, AmqpDialogue)
+        (state,) = session.dialogue.encoder.channels.values()
+
+        messages = await client.messages(10_000)
+
+        assert len(state.unacked) < 5000
+        # A late ack is no error of the client, and those in flight are all there.
+        await client.send(1, commands.Basic.Ack(messages[-500].method.delivery_tag))
+        await client.call(1, commands.Basic.Qos(0, 1), commands.Basic.QosOk)
+        in_flight = sum(one.subscription.in_flight.get(one.tag) is one for one in state.unacked.values())
+        assert in_flight == len(next(iter(rig.alive.broker.sessions[session.id].subscriptions.values())).in_flight)
