@@ -50,7 +50,7 @@ PREFETCH_MAX: Final = 65_535
 """Of a consumer or a channel: the largest number that basic.qos can say, and what 0, no bound, means here."""
 
 HEADS_MAX: Final = 256
-"""Different publishes of a channel that are remembered; at the bound all are forgotten."""
+"""Different publishes of a connection that are remembered; at the bound all are forgotten."""
 HEAD_BYTES_MAX: Final = 1024
 """Properties of such a publish."""
 
@@ -89,6 +89,8 @@ class ChannelOwner(Protocol):
     session: ClientSession
     encoder: AmqpEncoder
     rights: Rights | None
+    heads: dict[tuple[str, str, str, bytes], Head]
+    """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
 
     @property
     def context(self) -> ChannelContext: ...
@@ -133,7 +135,6 @@ class AmqpChannel:
         self._loop = FrameLoop(context, session, self._gateway, NoSource())
         self._topology = Topology(owner, self.state)
         self._pending: list[Item] = []
-        self._heads: dict[tuple[str, str, bytes], Head] = {}
         self._numbers = 0
         self._ceased: dict[str, Consumer] = {}
         """Cancelled consumers that have messages in flight, and those of basic.get, by the id of their subscription."""
@@ -204,7 +205,8 @@ class AmqpChannel:
 
     def _head_of(self, exchange: str, key: str, properties: bytes) -> Head:
         """The header block of a publish. Raises AmqpRefusal."""
-        known = self._heads.get((exchange, key, properties))
+        heads, place = self._owner.heads, (self.state.serial, exchange, key, properties)
+        known = heads.get(place)
         if known is not None:
             return known
         session = self._owner.session
@@ -215,9 +217,9 @@ class AmqpChannel:
             headers["transaction"] = self._transaction
         head = Head("SEND", headers, Version.V12)
         if len(properties) <= HEAD_BYTES_MAX:
-            if len(self._heads) >= HEADS_MAX:
-                self._heads.clear()
-            self._heads[exchange, key, properties] = head
+            if len(heads) >= HEADS_MAX:
+                heads.clear()
+            heads[place] = head
         return head
 
     async def _is_routable(self, exchange: str, head: Head, is_mandatory: bool) -> bool:
@@ -406,7 +408,7 @@ class AmqpChannel:
         subscription = None if session is None else session.subscriptions.get(consumer.id)
         if consumer is self.state.reply_consumer:
             self.state.reply_consumer = None
-            self._heads.clear()
+            self._owner.heads.clear()
         if subscription is None:
             owner.encoder.consumers.pop(consumer.id, None)
             return
@@ -555,7 +557,7 @@ class AmqpChannel:
         if self._transaction is None:
             self._transaction = f"amqp-{self.state.serial}"
             self._written.is_transactional = True
-            self._heads.clear()
+            self._owner.heads.clear()
         self._send(commands.Tx.SelectOk())
 
     async def _commit(self, method: Any) -> None:
@@ -594,7 +596,7 @@ class AmqpChannel:
             self._owner.context.queue_watchers.forget(consumer.queue, consumer)
         self._owner.encoder.channels.pop(self.state.serial, None)
         self._pending.clear()
-        self._heads.clear()
+        self._owner.heads.clear()
 
 
 Handler = Callable[[AmqpChannel, Any], Awaitable[None]]

@@ -9,6 +9,7 @@ from pamqp import commands
 from trio.testing import MockClock
 
 from qmq.config import User, UserLimitSettings
+from qmq.server.amqp.channel import HEADS_MAX
 from qmq.server.amqp.dialogue import AmqpDialogue
 from qmq.server.web.metrics import metrics_page
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect
@@ -149,3 +150,24 @@ async def test_deliveries_that_were_taken_back_are_forgotten_at_last(autojump_cl
         await client.call(1, commands.Basic.Qos(0, 1), commands.Basic.QosOk)
         in_flight = sum(one.subscription.in_flight.get(one.tag) is one for one in state.unacked.values())
         assert in_flight == len(next(iter(rig.alive.broker.sessions[session.id].subscriptions.values())).in_flight)
+
+
+async def test_a_connection_remembers_few_different_publishes_however_many_channels_it_has(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        for channel in range(2, 6):
+            await client.channel(channel)
+        await client.pipe.send_all(
+            b"".join(
+                client.publishing(f"key {number}", b"x", exchange="amq.direct", channel=channel)
+                for channel in range(1, 6)
+                for number in range(200)
+            )
+        )
+        await client.call(1, commands.Basic.Qos(0, 1), commands.Basic.QosOk)
+        (session,) = rig.alive.sessions.values()
+        assert isinstance(session.dialogue, AmqpDialogue)
+
+        assert 0 < len(session.dialogue.heads) <= HEADS_MAX
