@@ -393,3 +393,16 @@ async def test_without_a_right_nothing_is_said_of_where_a_message_would_go(
         assert (await eve.closed())[0] == 403
         await eve.channel()
         assert not eve.received
+
+
+@pytest.mark.parametrize("name", ["/queue/jobs", "/reply-queue/jobs"])
+async def test_a_queue_that_no_routing_key_can_name_is_refused(autojump_clock: MockClock, name: str) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+
+        method = commands.Queue.Declare(0, name, durable=True)
+        await client.send(1, method)
+        code, text = await client.closed()
+
+        assert code == 406
+        assert "a name is given without /queue/" in text
