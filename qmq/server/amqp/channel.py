@@ -195,6 +195,9 @@ class AmqpChannel:
             await check_exchange(context, exchange)
         receipt = self.state.next_confirm() if self.state.confirms else None
         if not await self._is_routable(exchange, head, bool(bits & MANDATORY)):
+            await self._pay(Frame(head, command.body, None))
+            if self._owner.is_over or self.state.is_closing:
+                return
             if bits & MANDATORY:
                 self._return(exchange, key, command)
             if receipt is not None:
@@ -234,6 +237,15 @@ class AmqpChannel:
             return True
         name, _, key = destination.removeprefix("/exchange/").partition("/")
         return bool(context.rules.routing.queues_of_exchange(name, key, headers))
+
+    async def _pay(self, frame: Frame) -> None:
+        """Wait for the rates of the client, which a publish that no queue gets uses up, too."""
+        context, session = self._owner.context, self._owner.session
+        if session.allowance.is_limited:
+            await self.flush()
+            session.waits_for_slot = True
+            await context.usages.portion(session.allowance, [frame], session.bytes_in)
+            session.waits_for_slot = False
 
     def _return(self, exchange: str, key: str, command: Command) -> None:
         """basic.return of a publish that no queue gets."""

@@ -171,3 +171,17 @@ async def test_a_connection_remembers_few_different_publishes_however_many_chann
         assert isinstance(session.dialogue, AmqpDialogue)
 
         assert 0 < len(session.dialogue.heads) <= HEADS_MAX
+
+
+async def test_publishes_that_no_queue_gets_count_as_messages_too(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(messages_per_second_max=20)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await with_confirms(ann)
+        began = trio.current_time()
+
+        await ann.publish("none", *[b"x"] * 100)
+        confirmed = 0
+        while confirmed < 100:
+            confirmed = (await ann.next(commands.Basic.Ack)).delivery_tag
+
+        assert trio.current_time() - began == pytest.approx(4.0, abs=0.3)
