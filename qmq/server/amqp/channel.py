@@ -405,7 +405,8 @@ class AmqpChannel:
         """The queue of a consumer is deleted: cancel it, and notify a client that understands that."""
         await trio.lowlevel.checkpoint()
         owner = self._owner
-        if owner.is_over or self.state.consumers.pop(consumer.tag, None) is not consumer:
+        # A channel that has been left has no consumers, and its owner has no session any more.
+        if self.state.consumers.pop(consumer.tag, None) is not consumer or owner.is_over:
             return
         self._cease(consumer)
         if owner.understands_cancel:
@@ -606,6 +607,7 @@ class AmqpChannel:
         """Drop what refers to the session."""
         for consumer in self.state.consumers.values():
             self._owner.context.queue_watchers.forget(consumer.queue, consumer)
+        self.state.consumers.clear()
         self._owner.encoder.channels.pop(self.state.serial, None)
         self._pending.clear()
         self._owner.heads.clear()

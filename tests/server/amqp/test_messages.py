@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from qmq.server.amqp.dialogue import AmqpDialogue
 from tests.server.amqp.rig import LISTENER, AmqpClient, Message, amqp_node, connect
-from tests.server.rig import Rig
+from tests.server.rig import Rig, eventually
 
 CONFIRM = commands.Confirm.Select()
 
@@ -471,3 +471,21 @@ async def test_an_ack_in_a_transaction_looks_at_no_other_delivery(autojump_clock
 
         assert not unacked
         assert unacked.looked_at == 0
+
+
+async def test_a_queue_that_is_deleted_while_its_consumer_leaves_harms_nobody(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client, other = await connect(rig), await connect(rig)
+        await client.declare()
+        await client.consume()
+        session = next(iter(rig.alive.sessions.values()))
+        # The task of a deletion runs a moment after it, when the connection may have been left.
+        (notify,) = rig.alive.queue_watchers._watchers["/queue/jobs"].values()
+        client.pipe.close()
+        await session.closed.wait()
+        await eventually(lambda: not hasattr(session, "dialogue"))
+
+        notify()
+        await trio.sleep(1)
+
+        await other.declare("others")
