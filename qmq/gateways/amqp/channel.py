@@ -22,6 +22,9 @@ ACK_METHOD: Final = 80
 NACK_METHOD: Final = 120
 FRAME_END: Final = 0xCE
 
+LATE_MAX: Final = 1000
+"""An ack of one of so many deliveries, the last ones, is never an error, whatever became of the delivery."""
+
 
 class Consumer:
     """One basic.consume, or one basic.get (`is_get`). `id` is that of its subscription."""
@@ -59,6 +62,7 @@ class Channel:
         "reply_consumer",
         "serial",
         "unacked",
+        "unacked_max",
         "unconfirmed",
     )
 
@@ -69,7 +73,8 @@ class Channel:
         self.is_closing = False
         self.last_tag = 0
         self.unacked: dict[int, Delivery] = {}
-        """Delivery tag → the delivery, in order."""
+        """Delivery tag → the delivery, in order. Some may have been taken back: their acks may still come."""
+        self.unacked_max = 2 * LATE_MAX
         self.consumers: dict[str, Consumer] = {}
         """By consumer tag."""
         self.reply_consumer: Consumer | None = None
@@ -92,18 +97,18 @@ class Channel:
             )
         return self.reply_consumer.queue
 
-    def take(self, tag: int, multiple: bool) -> list[Delivery]:
-        """What an ack or nack is about, oldest first; it is unacked no more. Raises AmqpRefusal for an unknown tag."""
+    def take(self, tag: int, multiple: bool) -> dict[int, Delivery]:
+        """What an ack or nack is about, by tag, oldest first; it is unacked no more. Raises AmqpRefusal for an unknown
+        tag."""
         unacked = self.unacked
         if not multiple:
             delivery = unacked.pop(tag, None)
             if delivery is None:
                 raise self._unknown(tag)
-            return [delivery]
+            return {tag: delivery}
         if tag == 0:
-            found = list(unacked.values())
-            unacked.clear()
-            return found
+            self.unacked = {}
+            return unacked
         if tag > self.last_tag:
             raise self._unknown(tag)
         tags = []
@@ -113,7 +118,17 @@ class Channel:
             tags.append(one)
         if not tags:
             raise self._unknown(tag)
-        return [unacked.pop(one) for one in tags]
+        return {one: unacked.pop(one) for one in tags}
+
+    def forget_late(self) -> None:
+        """`unacked` has grown to `unacked_max`: forget what was taken back, except among the last deliveries."""
+        kept = self.last_tag - LATE_MAX
+        self.unacked = {
+            tag: one
+            for tag, one in self.unacked.items()
+            if tag > kept or one.subscription.in_flight.get(one.tag) is one
+        }
+        self.unacked_max = 2 * (len(self.unacked) + LATE_MAX)
 
     def _unknown(self, tag: int) -> AmqpRefusal:
         return AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")

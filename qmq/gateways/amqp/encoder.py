@@ -155,6 +155,8 @@ class AmqpEncoder:
             parts.append(self._delivery(consumer, is_redelivered, routing, properties, message.body))
             if consumer.needs_ack:
                 channel.unacked[channel.last_tag] = delivery
+        if len(channel.unacked) > channel.unacked_max:
+            channel.forget_late()
         if totals is not None:
             totals.delivered += len(deliveries)
             totals.redelivered += redelivered

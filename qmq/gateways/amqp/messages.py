@@ -59,10 +59,11 @@ ASKING: Final = frozenset(
         "routing-key",
         "selector",
         "ttl",
+        "user-id",
         BLOCK,
     }
 )
-"""Headers that ask a node for something, or that only a node sets; besides OWN_HEADERS."""
+"""Headers that ask a node for something, that only a node sets, or that it has checked; besides OWN_HEADERS."""
 
 TEXT_HEADERS_MAX: Final = 50
 TEXT_HEADER_BYTES_MAX: Final = 1024

@@ -25,6 +25,9 @@ def queue_destination(name: str) -> str:
         raise AmqpRefusal(
             ReplyCode.PRECONDITION_FAILED, f"the name of a queue is not empty, and has no *, # or NUL: {name!r}"
         )
+    if name.startswith((QUEUE, REPLIES)):
+        # As a routing key it is an address of another protocol: no publish would reach such a queue.
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a name is given without {QUEUE} before it, not as {name!r}")
     return f"{QUEUE}{name}"
 
 

@@ -50,7 +50,7 @@ PREFETCH_MAX: Final = 65_535
 """Of a consumer or a channel: the largest number that basic.qos can say, and what 0, no bound, means here."""
 
 HEADS_MAX: Final = 256
-"""Different publishes of a channel that are remembered; at the bound all are forgotten."""
+"""Different publishes of a connection that are remembered; at the bound all are forgotten."""
 HEAD_BYTES_MAX: Final = 1024
 """Properties of such a publish."""
 
@@ -89,6 +89,8 @@ class ChannelOwner(Protocol):
     session: ClientSession
     encoder: AmqpEncoder
     rights: Rights | None
+    heads: dict[tuple[str, str, str, bytes], Head]
+    """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
 
     @property
     def context(self) -> ChannelContext: ...
@@ -133,7 +135,6 @@ class AmqpChannel:
         self._loop = FrameLoop(context, session, self._gateway, NoSource())
         self._topology = Topology(owner, self.state)
         self._pending: list[Item] = []
-        self._heads: dict[tuple[str, str, bytes], Head] = {}
         self._numbers = 0
         self._ceased: dict[str, Consumer] = {}
         """Cancelled consumers that have messages in flight, and those of basic.get, by the id of their subscription."""
@@ -188,10 +189,15 @@ class AmqpChannel:
         if bits & IMMEDIATE:
             raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate = true is not supported")
         head = self._head_of(exchange, key, command.properties)
+        # First: a client without the right is not told whether a queue would get the message.
+        self._rights.check_send(head.headers["destination"])
         if exchange and exchange_name(exchange) not in context.rules.routing.exchanges:
             await check_exchange(context, exchange)
         receipt = self.state.next_confirm() if self.state.confirms else None
         if not await self._is_routable(exchange, head, bool(bits & MANDATORY)):
+            await self._pay(Frame(head, command.body, None))
+            if self._owner.is_over or self.state.is_closing:
+                return
             if bits & MANDATORY:
                 self._return(exchange, key, command)
             if receipt is not None:
@@ -202,7 +208,8 @@ class AmqpChannel:
 
     def _head_of(self, exchange: str, key: str, properties: bytes) -> Head:
         """The header block of a publish. Raises AmqpRefusal."""
-        known = self._heads.get((exchange, key, properties))
+        heads, place = self._owner.heads, (self.state.serial, exchange, key, properties)
+        known = heads.get(place)
         if known is not None:
             return known
         session = self._owner.session
@@ -213,9 +220,9 @@ class AmqpChannel:
             headers["transaction"] = self._transaction
         head = Head("SEND", headers, Version.V12)
         if len(properties) <= HEAD_BYTES_MAX:
-            if len(self._heads) >= HEADS_MAX:
-                self._heads.clear()
-            self._heads[exchange, key, properties] = head
+            if len(heads) >= HEADS_MAX:
+                heads.clear()
+            heads[place] = head
         return head
 
     async def _is_routable(self, exchange: str, head: Head, is_mandatory: bool) -> bool:
@@ -230,6 +237,15 @@ class AmqpChannel:
             return True
         name, _, key = destination.removeprefix("/exchange/").partition("/")
         return bool(context.rules.routing.queues_of_exchange(name, key, headers))
+
+    async def _pay(self, frame: Frame) -> None:
+        """Wait for the rates of the client, which a publish that no queue gets uses up, too."""
+        context, session = self._owner.context, self._owner.session
+        if session.allowance.is_limited:
+            await self.flush()
+            session.waits_for_slot = True
+            await context.usages.portion(session.allowance, [frame], session.bytes_in)
+            session.waits_for_slot = False
 
     def _return(self, exchange: str, key: str, command: Command) -> None:
         """basic.return of a publish that no queue gets."""
@@ -260,13 +276,11 @@ class AmqpChannel:
 
     def _taken(self, tag: int, multiple: bool) -> list[Delivery]:
         """What an ack or nack is about. Raises AmqpRefusal."""
-        if self._transaction is None:
-            return self.state.take(tag, multiple)
-        before = dict(self.state.unacked)
         taken = self.state.take(tag, multiple)
-        # A rollback makes them unacked again.
-        self._tx_taken.update({tag: one for tag, one in before.items() if tag not in self.state.unacked})
-        return taken
+        if self._transaction is not None:
+            # A rollback makes them unacked again.
+            self._tx_taken.update(taken)
+        return list(taken.values())
 
     def _nack_frame(self, delivery: Delivery, requeue: bool) -> Frame:
         headers = {"id": str(delivery.tag), "requeue": "true" if requeue else "false"}
@@ -331,6 +345,7 @@ class AmqpChannel:
             consumer, headers = self._reply_consumer(id, tag, method.no_ack)
         else:
             queue = queue_destination(name)
+            self._rights.check_subscribe(queue)
             await check_queue(context, queue, name)
             consumer = Consumer(state, id, tag, queue, needs_ack=not method.no_ack)
             headers = self._subscribe(consumer, method.arguments or {})
@@ -390,7 +405,8 @@ class AmqpChannel:
         """The queue of a consumer is deleted: cancel it, and notify a client that understands that."""
         await trio.lowlevel.checkpoint()
         owner = self._owner
-        if owner.is_over or self.state.consumers.pop(consumer.tag, None) is not consumer:
+        # A channel that has been left has no consumers, and its owner has no session any more.
+        if self.state.consumers.pop(consumer.tag, None) is not consumer or owner.is_over:
             return
         self._cease(consumer)
         if owner.understands_cancel:
@@ -405,7 +421,7 @@ class AmqpChannel:
         subscription = None if session is None else session.subscriptions.get(consumer.id)
         if consumer is self.state.reply_consumer:
             self.state.reply_consumer = None
-            self._heads.clear()
+            self._owner.heads.clear()
         if subscription is None:
             owner.encoder.consumers.pop(consumer.id, None)
             return
@@ -459,6 +475,7 @@ class AmqpChannel:
         owner, state = self._owner, self.state
         name = self._topology.named(method.queue)
         queue = queue_destination(name)
+        self._rights.check_subscribe(queue)
         await check_queue(owner.context, queue, name)
         given = trio.Event()
         owner.encoder.on_given = given.set
@@ -466,7 +483,10 @@ class AmqpChannel:
         with trio.move_on_after(GET_SECONDS):
             await given.wait()
         owner.encoder.on_given = bool
-        if owner.is_over or state.is_closing:
+        if owner.is_over:
+            return
+        if state.is_closing:
+            owner.encoder.consumers.pop(consumer.id, None)
             return
         self._cease(consumer)
         if not consumer.was_given:
@@ -550,7 +570,7 @@ class AmqpChannel:
         if self._transaction is None:
             self._transaction = f"amqp-{self.state.serial}"
             self._written.is_transactional = True
-            self._heads.clear()
+            self._owner.heads.clear()
         self._send(commands.Tx.SelectOk())
 
     async def _commit(self, method: Any) -> None:
@@ -587,9 +607,10 @@ class AmqpChannel:
         """Drop what refers to the session."""
         for consumer in self.state.consumers.values():
             self._owner.context.queue_watchers.forget(consumer.queue, consumer)
+        self.state.consumers.clear()
         self._owner.encoder.channels.pop(self.state.serial, None)
         self._pending.clear()
-        self._heads.clear()
+        self._owner.heads.clear()
 
 
 Handler = Callable[[AmqpChannel, Any], Awaitable[None]]

@@ -76,6 +76,7 @@ class AmqpDialogue:
         self._channels: dict[int, AmqpChannel] = {}
         self._serials = 0
         self.rights: Rights | None = None
+        self.heads: dict[tuple[str, str, str, bytes], Head] = {}
         self._loop: FrameLoop | None = None
 
     @property

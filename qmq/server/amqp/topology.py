@@ -4,7 +4,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from qmq.access.rules import Principal
+from qmq.access.rights import Rights
+from qmq.access.rules import Action, Principal
 from qmq.broker.routing.binding import read_binding
 from qmq.errors import Refused
 from qmq.gateways.amqp.channel import Channel
@@ -49,6 +50,7 @@ class TopologyOwner(Protocol):
     """The dialogue of the connection (`AmqpDialogue`)."""
 
     session: ClientSession
+    rights: Rights | None
 
     @property
     def context(self) -> TopologyContext: ...
@@ -97,6 +99,7 @@ class Topology:
             check_declarable(name)
         queue = queue_destination(name)
         if method.passive:
+            self._check_any_right(queue)
             await check_queue(context, queue, name)
             context.rules.lock(queue, session.id)
             counts = await queue_counts(context, queue)
@@ -138,10 +141,18 @@ class Topology:
     def _check_right(self, destination: str) -> None:
         self._owner.context.check_right(self._owner.session.principal, destination)
 
+    def _check_any_right(self, queue: str) -> None:
+        """Raises Refused for a client without any right to the queue: it is not told whether there is one."""
+        rights = self._owner.rights
+        assert rights is not None
+        if not any(rights.allows(action, queue) for action in Action):
+            rights.check(Action.SUBSCRIBE, queue)
+
     async def delete_queue(self, method: Any) -> None:
         name = self.named(method.queue)
         queue = queue_destination(name)
         messages = 0
+        self._check_any_right(queue)
         # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).
         if await queue_exists(self._owner.context, queue):
             headers = {} if method.if_unused else {"force": "true"}
@@ -156,6 +167,7 @@ class Topology:
     async def purge_queue(self, method: Any) -> None:
         name = self.named(method.queue)
         queue = queue_destination(name)
+        self._check_any_right(queue)
         await check_queue(self._owner.context, queue, name)
         facts = await self._control(f"/control/purge{queue}", {"scope": "mesh"})
         if not method.nowait:
@@ -167,6 +179,7 @@ class Topology:
         name = self.named(method.queue)
         queue = queue_destination(name)
         context = self._owner.context
+        self._check_any_right(queue)
         await check_queue(context, queue, name)
         await check_exchange(context, self._bindable(method.exchange))
         headers, arguments = self._binding(method)
@@ -189,6 +202,8 @@ class Topology:
         self._bindable(method.exchange)
         await context.definition_sync.refresh()
         headers, arguments = self._binding(method)
+        # Tables have values that JSON has not.
+        read_binding({**headers, "queue": queue, "arguments": arguments})
         try:
             await self._control(f"/control/unbind{queue}", headers, arguments)
         except Refused as refused:

@@ -35,6 +35,9 @@ FRAME_BYTES_MIN: Final = 4096
 LOGIN_FRAME_BYTES_MAX: Final = 16 << 10
 """Until `connection.tune`: `start-ok` has the properties of the client, and RabbitMQ accepts more than 4096, too."""
 
+PART_BYTES_MIN: Final = 1024
+"""A part of a body that is smaller is joined with others: each object would occupy more than its bytes."""
+
 _HEAD: Final = Struct(">BHI")
 _METHOD: Final = Struct(">HH")
 _CONTENT: Final = Struct(">HHQ")
@@ -66,8 +69,8 @@ class _Content:
         self.properties = b""
         self.size = 0
         self.left = -1
-        self.parts: list[bytes] | None = []
-        """None: the body is too long, and skipped."""
+        self.parts: list[bytes | bytearray] | None = []
+        """Small ones are joined. None: the body is too long, and skipped."""
 
     @property
     def held(self) -> int:
@@ -191,7 +194,7 @@ class AmqpReader:
         del contents[channel]
         self._content_bytes -= content.held
         parts = content.parts
-        body = None if parts is None else parts[0] if len(parts) == 1 else b"".join(parts)
+        body = None if parts is None else bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         return Command(channel, BASIC, PUBLISH, content.arguments, content.properties, body, content.size)
 
     def _begin(self, content: _Content, payload: bytes) -> None:
@@ -210,9 +213,16 @@ class AmqpReader:
         if not payload or len(payload) > content.left:
             raise AmqpRefusal(ReplyCode.FRAME_ERROR, "a body frame is empty, or longer than its content header says")
         content.left -= len(payload)
-        if content.parts is not None:
-            content.parts.append(payload)
-            self._content_bytes += len(payload)
+        parts = content.parts
+        if parts is None:
+            return
+        self._content_bytes += len(payload)
+        if len(payload) >= PART_BYTES_MIN or (not parts and not content.left):
+            parts.append(payload)
+        elif parts and isinstance(parts[-1], bytearray):
+            parts[-1] += payload
+        else:
+            parts.append(bytearray(payload))
 
 
 def method_frame(channel: int, payload: bytes) -> bytes:

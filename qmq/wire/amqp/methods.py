@@ -10,7 +10,7 @@ from pamqp import base, exceptions
 from pamqp import commands as commands
 
 from qmq.wire.amqp.frames import Command
-from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
+from qmq.wire.amqp.refusals import TEXT_BYTES_MAX, AmqpRefusal, ReplyCode, short_text
 
 Method = base.Frame
 """A method with its arguments as attributes."""
@@ -80,6 +80,8 @@ def _settling(arguments: bytes, name: str) -> tuple[int, int]:
 
 
 def short_string(text: str) -> bytes:
-    """A short string, at most 255 bytes; a longer text is cut."""
-    data = text.encode()[:255]
+    """A short string, at most 255 bytes; a longer text is cut between two characters."""
+    data = text.encode()
+    if len(data) > TEXT_BYTES_MAX:
+        data = short_text(text).encode()
     return _LENGTH.pack(len(data)) + data

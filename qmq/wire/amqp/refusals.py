@@ -6,7 +6,7 @@ from typing import Final
 from qmq.errors import RemoteProtocolError
 
 TEXT_BYTES_MAX: Final = 255
-"""Of a reply text: it is a short string."""
+"""Of a short string, as a reply text is."""
 
 
 class ReplyCode(IntEnum):

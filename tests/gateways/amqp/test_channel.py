@@ -35,7 +35,7 @@ def _named(tag: int) -> Any:
 def test_an_ack_of_one_takes_one() -> None:
     made = channel(unacked=3)
 
-    assert made.take(2, False) == [_named(2)]
+    assert made.take(2, False) == {2: _named(2)}
     assert list(made.unacked) == [1, 3]
 
 
@@ -43,9 +43,9 @@ def test_an_ack_of_several_takes_all_up_to_its_tag_and_zero_takes_all() -> None:
     made = channel(unacked=5)
     made.take(2, False)
 
-    assert made.take(3, True) == [_named(1), _named(3)]
-    assert made.take(0, True) == [_named(4), _named(5)]
-    assert made.take(0, True) == []
+    assert made.take(3, True) == {1: _named(1), 3: _named(3)}
+    assert made.take(0, True) == {4: _named(4), 5: _named(5)}
+    assert made.take(0, True) == {}
 
 
 @pytest.mark.parametrize(("tag", "multiple"), [(9, False), (9, True), (0, False), (1, True)])

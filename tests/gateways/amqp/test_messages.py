@@ -200,3 +200,11 @@ def test_copies_that_no_queue_would_get_are_refused(name: str) -> None:
     with pytest.raises(AmqpRefusal, match=name) as caught:
         headers_of(headers={name: ["other"]})
     assert caught.value.reply is ReplyCode.NOT_IMPLEMENTED
+
+
+def test_a_header_named_as_the_checked_user_id_is_none_for_other_protocols() -> None:
+    block = write_properties(Properties(headers={"user-id": "admin", "app-id": "x"}))
+
+    headers = send_headers("/queue/jobs", block, "eve")
+
+    assert "user-id" not in headers and headers["app-id"] == "x"

@@ -9,6 +9,8 @@ from pamqp import commands
 from trio.testing import MockClock
 
 from qmq.config import User, UserLimitSettings
+from qmq.server.amqp.channel import HEADS_MAX
+from qmq.server.amqp.dialogue import AmqpDialogue
 from qmq.server.web.metrics import metrics_page
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect
 
@@ -112,3 +114,74 @@ async def test_metrics_count_connections_of_this_protocol(autojump_clock: MockCl
         await connect(rig)
 
         assert 'qmq_connections{protocol="amqp"} 1' in (await metrics_page(rig.alive)).decode()
+
+
+async def test_a_get_that_is_refused_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(subscriptions_max=1)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await ann.channel(2)
+        await ann.declare()
+        await ann.consume()
+        for _ in range(3):
+            await ann.send(2, commands.Basic.Get(0, "jobs"))
+            assert (await ann.closed(2))[0] == 406
+            await ann.channel(2)
+        (session,) = rig.alive.sessions.values()
+        assert isinstance(session.dialogue, AmqpDialogue)
+
+        assert len(session.dialogue.encoder.consumers) == 1
+
+
+async def test_deliveries_that_were_taken_back_are_forgotten_at_last(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", *[b"x"] * 100)
+        await client.consume(arguments={"x-consumer-timeout": 100})
+        (session,) = rig.alive.sessions.values()
+        assert isinstance(session.dialogue, AmqpDialogue)
+        (state,) = session.dialogue.encoder.channels.values()
+
+        messages = await client.messages(10_000)
+
+        assert len(state.unacked) < 5000
+        # A late ack is no error of the client, and those in flight are all there.
+        await client.send(1, commands.Basic.Ack(messages[-500].method.delivery_tag))
+        await client.call(1, commands.Basic.Qos(0, 1), commands.Basic.QosOk)
+        in_flight = sum(one.subscription.in_flight.get(one.tag) is one for one in state.unacked.values())
+        assert in_flight == len(next(iter(rig.alive.broker.sessions[session.id].subscriptions.values())).in_flight)
+
+
+async def test_a_connection_remembers_few_different_publishes_however_many_channels_it_has(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        for channel in range(2, 6):
+            await client.channel(channel)
+        await client.pipe.send_all(
+            b"".join(
+                client.publishing(f"key {number}", b"x", exchange="amq.direct", channel=channel)
+                for channel in range(1, 6)
+                for number in range(200)
+            )
+        )
+        await client.call(1, commands.Basic.Qos(0, 1), commands.Basic.QosOk)
+        (session,) = rig.alive.sessions.values()
+        assert isinstance(session.dialogue, AmqpDialogue)
+
+        assert 0 < len(session.dialogue.heads) <= HEADS_MAX
+
+
+async def test_publishes_that_no_queue_gets_count_as_messages_too(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(messages_per_second_max=20)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await with_confirms(ann)
+        began = trio.current_time()
+
+        await ann.publish("none", *[b"x"] * 100)
+        confirmed = 0
+        while confirmed < 100:
+            confirmed = (await ann.next(commands.Basic.Ack)).delivery_tag
+
+        assert trio.current_time() - began == pytest.approx(4.0, abs=0.3)

@@ -1,11 +1,15 @@
 """Publishing, consuming, acks, confirms and returns over AMQP."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import trio
 from pamqp import commands
 from trio.testing import MockClock
 
+from qmq.server.amqp.dialogue import AmqpDialogue
 from tests.server.amqp.rig import LISTENER, AmqpClient, Message, amqp_node, connect
-from tests.server.rig import Rig
+from tests.server.rig import Rig, eventually
 
 CONFIRM = commands.Confirm.Select()
 
@@ -436,3 +440,52 @@ async def test_late_confirms_of_a_channel_are_none_of_the_next_with_its_number(a
                 await client._read()
 
         assert not [found for _, found in client.received if isinstance(found, commands.Basic.Ack)]
+
+
+async def test_an_ack_in_a_transaction_looks_at_no_other_delivery(autojump_clock: MockClock) -> None:
+    class Counting(dict[int, Any]):
+        looked_at = 0
+
+        def __iter__(self) -> Iterator[int]:
+            for tag in super().__iter__():
+                self.looked_at += 1
+                yield tag
+
+        def keys(self) -> Any:
+            return list(self)
+
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", *[b"x"] * 50)
+        await client.consume()
+        await client.messages(50)
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        (session,) = rig.alive.sessions.values()
+        assert isinstance(session.dialogue, AmqpDialogue)
+        state = next(iter(session.dialogue.encoder.channels.values()))
+        state.unacked = unacked = Counting(state.unacked)
+
+        await client.send(1, *[commands.Basic.Ack(tag) for tag in range(1, 51)])
+        await client.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+
+        assert not unacked
+        assert unacked.looked_at == 0
+
+
+async def test_a_queue_that_is_deleted_while_its_consumer_leaves_harms_nobody(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client, other = await connect(rig), await connect(rig)
+        await client.declare()
+        await client.consume()
+        session = next(iter(rig.alive.sessions.values()))
+        # The task of a deletion runs a moment after it, when the connection may have been left.
+        (notify,) = rig.alive.queue_watchers._watchers["/queue/jobs"].values()
+        client.pipe.close()
+        await session.closed.wait()
+        await eventually(lambda: not hasattr(session, "dialogue"))
+
+        notify()
+        await trio.sleep(1)
+
+        await other.declare("others")

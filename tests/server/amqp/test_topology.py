@@ -1,6 +1,8 @@
 """Queues, exchanges and bindings over AMQP: declared for the mesh, refused with the right codes."""
 
-from typing import Any
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
 
 import argon2
 import pytest
@@ -10,6 +12,8 @@ from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
 from tests.server.amqp.rig import AmqpClient, Message, amqp_node, connect
+
+HASH: Final = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("x")
 
 
 async def exchange(client: AmqpClient, name: str, kind: str, **options: Any) -> None:
@@ -281,8 +285,7 @@ async def test_a_queue_that_only_stomp_has_used_exists(autojump_clock: MockClock
 
 
 async def test_permissions_count_as_for_stomp(autojump_clock: MockClock) -> None:
-    password = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("x")
-    users = (User(name="ann", password_hash=password),)
+    users = (User(name="ann", password_hash=HASH),)
     allowed = PermissionSettings(
         user="ann", allow=("send", "subscribe", "declare"), destinations=("/queue/ann.*", "/exchange/amq.topic/ann.*")
     )
@@ -315,3 +318,91 @@ async def test_a_declare_counts_what_waits_and_who_consumes_here(autojump_clock:
 
         assert (waiting.message_count, waiting.consumer_count) == (2, 0)
         assert (consumed.message_count, consumed.consumer_count) == (1, 1)
+
+
+@pytest.mark.parametrize("value", [datetime(2020, 1, 1, tzinfo=UTC), bytearray(b"x"), Decimal("1.5"), {"a": [1]}])
+async def test_an_unbind_with_arguments_that_no_binding_has_closes_its_channel_only(
+    autojump_clock: MockClock, value: Any
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+
+        await client.send(1, commands.Queue.Unbind(0, "jobs", "amq.headers", "", {"a": value}))
+
+        assert (await client.closed())[0] == 406
+        await client.channel()
+
+
+EVE: Final[dict[str, Any]] = {
+    "users": (
+        User(name="ann", password_hash=HASH, groups=("client",)),
+        User(name="eve", password_hash=HASH),
+    ),
+    "permissions": (
+        PermissionSettings(user="eve", allow=("send",), destinations=("/queue/eve.*",)),
+        PermissionSettings(user="eve", allow=("observe",), destinations=("/queue/seen",)),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        commands.Queue.Declare(0, "secret", passive=True),
+        commands.Queue.Declare(0, "none", passive=True),
+        commands.Queue.Delete(0, "none"),
+        commands.Queue.Purge(0, "none"),
+        commands.Queue.Bind(0, "none", "amq.topic", "k"),
+        commands.Basic.Consume(0, "none"),
+        commands.Basic.Get(0, "none"),
+    ],
+)
+async def test_without_a_right_nothing_is_said_of_a_queue(autojump_clock: MockClock, method: Any) -> None:
+    async with amqp_node(**EVE) as rig:
+        ann = await connect(rig, response="\0ann\0x")
+        await ann.declare("secret")
+        eve = await connect(rig, response="\0eve\0x")
+
+        await eve.send(1, method)
+
+        assert (await eve.closed())[0] == 403
+        await eve.channel()
+
+
+async def test_any_right_to_a_queue_is_enough_to_ask_whether_it_exists(autojump_clock: MockClock) -> None:
+    async with amqp_node(**EVE) as rig:
+        ann = await connect(rig, response="\0ann\0x")
+        eve = await connect(rig, response="\0eve\0x")
+        for queue in ("eve.jobs", "seen"):
+            await ann.declare(queue)
+
+            assert (await eve.declare(queue, passive=True)).queue == queue
+
+
+@pytest.mark.parametrize(("exchange", "key"), [("", "none"), ("amq.topic", "k"), ("none", "k")])
+async def test_without_a_right_nothing_is_said_of_where_a_message_would_go(
+    autojump_clock: MockClock, exchange: str, key: str
+) -> None:
+    async with amqp_node(**EVE) as rig:
+        eve = await connect(rig, response="\0eve\0x")
+        await eve.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+        await eve.publish(key, b"x", exchange=exchange, mandatory=True)
+
+        assert (await eve.closed())[0] == 403
+        await eve.channel()
+        assert not eve.received
+
+
+@pytest.mark.parametrize("name", ["/queue/jobs", "/reply-queue/jobs"])
+async def test_a_queue_that_no_routing_key_can_name_is_refused(autojump_clock: MockClock, name: str) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+
+        method = commands.Queue.Declare(0, name, durable=True)
+        await client.send(1, method)
+        code, text = await client.closed()
+
+        assert code == 406
+        assert "a name is given without /queue/" in text

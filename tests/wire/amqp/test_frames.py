@@ -1,6 +1,7 @@
 """AMQP frames: how reads are cut does not matter, and every bound is checked before bytes are kept."""
 
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -183,3 +184,22 @@ def test_contents_are_cut_into_frames_that_fit(content: bytes, frame_bytes_max: 
         found += written[at + 7 : at + 7 + size]
         at += size + 8
     assert found == content
+
+
+def test_a_body_in_tiny_frames_occupies_about_its_size() -> None:
+    found = reader(body_bytes_max=100_000)
+    whole = publish(1, b"ab" * 10_000, frame_bytes=10)
+    found.receive(PROTOCOL_HEADER)
+    tracemalloc.start()
+    try:
+        begin = tracemalloc.get_traced_memory()[0]
+        for at in range(0, len(whole) - 10, 4000):
+            found.receive(whole[at : min(at + 4000, len(whole) - 10)])
+        held = tracemalloc.get_traced_memory()[0] - begin
+    finally:
+        tracemalloc.stop()
+
+    assert found.unfinished_bytes > 19_000
+    assert held < 3 * found.unfinished_bytes
+    (command,) = found.receive(whole[-10:])
+    assert command.body == b"ab" * 10_000 and type(command.body) is bytes

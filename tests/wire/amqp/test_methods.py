@@ -92,8 +92,9 @@ def test_tables_that_are_nested_too_deeply_are_refused() -> None:
         read_table(len(table).to_bytes(4, "big") + table)
 
 
-def test_a_short_string_is_cut() -> None:
-    assert short_string("é" * 300)[0] == 255
+def test_a_text_that_is_too_long_is_cut_between_characters() -> None:
+    assert short_string("x" + "é" * 200) == bytes([255]) + ("x" + "é" * 127).encode()
+    assert short_string("é" * 200) == bytes([254]) + ("é" * 127).encode()
 
 
 @pytest.mark.parametrize(
