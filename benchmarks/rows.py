@@ -83,6 +83,8 @@ SPEED: Mapping[str, Sequence[Row]] = {
             "HTTP: durable messages in batches of 500, 4 connections", "benchmarks.web batch", "messages/s", "≥ 60,000"
         ),
         _rate("HTTP: events to 100 streams of a topic", "benchmarks.web events", "events/s", "≥ 100,000"),
+        _rate("STOMP over a WebSocket: topic, 1 to 1", "benchmarks.web websocket", "messages/s", "≥ 60 % of TCP"),
+        _rate("the same over TCP, for comparison", "benchmarks.web tcp", "messages/s"),
     ),
     "mesh": (
         _rate("topic, published on one node, delivered on another", "mesh", "messages/s"),
@@ -142,6 +144,25 @@ DEFINITIONS: Mapping[str, Sequence[Row]] = {
     ),
 }
 """Part → what definitions, bindings and totals cost."""
+
+_TABS = "benchmarks.console tabs"
+_PAINT = "benchmarks.console paint"
+_PAIRS = "benchmarks.console latency"
+
+CONSOLE: Mapping[str, Sequence[Row]] = {
+    "console": (
+        _less("ten tabs of the mesh page: processor time of the node", _TABS, "mesh_cpu_percent", "%", "≤ 2", "≤ 2"),
+        _less("the same: growth of the node's memory", _TABS, "mesh_memory_mb", "MB", "≤ 5", "≤ 5"),
+        _less("ten tabs of ten pages: processor time of the node", _TABS, "pages_cpu_percent", "%", "≤ 2", "≤ 2"),
+        _less("the same: growth of the node's memory", _TABS, "pages_memory_mb", "MB", "≤ 5", "≤ 5"),
+        _less("first visit of the mesh page: all that is loaded", _PAINT, "kilobytes", "KB", "≤ 200", "≤ 200"),
+        _less("the same: first paint", _PAINT, "first_paint_ms", "ms", "≤ 1,000", "≤ 1,000"),
+        _less("the same: the mesh is drawn", _PAINT, "drawn_ms", "ms", "≤ 1,000", "≤ 1,000"),
+        _less("latency of a topic at 1,000/s, p99, without tabs", _PAIRS, "p99_alone_us", "µs"),
+        _less("the same beside ten tabs of ten pages: more", _PAIRS, "p99_more_percent", "%", "± 5", "± 5"),
+    ),
+}
+"""Part → what open tabs of the console cost."""
 
 SEND_CPU = "send_server_cpu_us_per_message"
 FLAT = "± 20 %"

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from benchmarks import growth
 from benchmarks.figures import Facts, Store
 from benchmarks.others import OTHERS, Other, started
-from benchmarks.rows import COMPARED, DEFINITIONS, GROWTH, SPEED, Row, held
+from benchmarks.rows import COMPARED, CONSOLE, DEFINITIONS, GROWTH, SPEED, Row, held
 from benchmarks.tables import COUNTS, write_pages
 from qmq.build import BUILD
 from qmq.cli.bench.target import cores
@@ -39,7 +39,7 @@ Run = Callable[[Row], Facts]
 def parts_of(full: bool) -> Mapping[str, Sequence[Row]]:
     """Part → its rows; of those that measure this node alone."""
     lines = {part: [line.row(n) for line in lines for n in line.sizes] for part, (_, lines) in GROWTH.items()}
-    return {**SPEED, **held(full), **DEFINITIONS, **lines}
+    return {**SPEED, **held(full), **DEFINITIONS, **CONSOLE, **lines}
 
 
 def names_of_parts() -> list[str]:

@@ -1,13 +1,14 @@
 """Tables and plots of the pages, made of what is in the store and nothing else: the same store gives the same page."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from textwrap import wrap
 
 from benchmarks import growth, plots
 from benchmarks.figures import BUILDS, COUNTED, Store, number
 from benchmarks.others import OTHERS
 from benchmarks.page import DOCS, shown, table, write_section
-from benchmarks.rows import COMPARED, DEFINITIONS, GROWTH, SPEED, Line, Row, held
+from benchmarks.rows import COMPARED, CONSOLE, DEFINITIONS, GROWTH, SPEED, Line, Row, held
 
 PAGE = DOCS / "benchmarks.md"
 GROWTH_PAGE = DOCS / "growth.md"
@@ -30,7 +31,8 @@ def write_pages(store: Store) -> None:
     sections = (
         (PAGE, "speed", speed_section),
         (PAGE, "many", many_section),
-        (PAGE, "definitions", definitions_section),
+        (PAGE, "definitions", partial(costs_section, DEFINITIONS)),
+        (PAGE, "console", partial(costs_section, CONSOLE)),
         (PAGE, "others", others_section),
         (GROWTH_PAGE, "counted work", counted_section),
         (GROWTH_PAGE, "measured growth", growth_section),
@@ -54,8 +56,8 @@ def many_section(store: Store) -> list[str]:
     return [*machine(store, rows), "", *rows_table(store, rows)] if rows else []
 
 
-def definitions_section(store: Store) -> list[str]:
-    rows = measured(store, [row for part in DEFINITIONS.values() for row in part])
+def costs_section(parts: Mapping[str, Sequence[Row]], store: Store) -> list[str]:
+    rows = measured(store, [row for part in parts.values() for row in part])
     if not rows:
         return []
     cells = []

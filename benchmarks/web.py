@@ -1,6 +1,6 @@
 """The web port of one node: messages that are sent by themselves and in batches, and streams of events.
 
-    python -m benchmarks.web post|batch|events [--connections 4] [--seconds 5]
+    python -m benchmarks.web post|batch|events|tcp|websocket [--connections 4] [--seconds 5]
 
 The node is a throwaway one on a core of its own, with the default fsync. The load is one process on another core: plain
 sockets, and no more parsing than is needed to count. Prints one line of JSON.
@@ -9,6 +9,7 @@ sockets, and no more parsing than is needed to count. Prints one line of JSON.
 import argparse
 import json
 import os
+import platform
 import selectors
 import socket
 import sys
@@ -16,9 +17,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from qmq import __version__
 from qmq.build import BUILD
 from qmq.cli.bench.target import cores
 from qmq.cli.throwaway import Throwaway, exit_on_signals, throwaway
+from qmq.config import Address
 
 CONNECTIONS = 4
 BODY_BYTES = 200
@@ -26,6 +29,8 @@ BATCH = 500
 STREAMS = 100
 EVENTS_AHEAD = 2
 """Batches that may be on their way to the streams; a broker that is sent more drops clients that are slow."""
+SENDS = 1000
+MESSAGE = b"MESSAGE\n"
 WARMUP_SECONDS = 1.0
 READ_BYTES = 1 << 18
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -41,7 +46,11 @@ def batch_of(count: int) -> bytes:
 
 
 def connect(node: Throwaway) -> socket.socket:
-    one = socket.create_connection((node.web_address.host, node.web_address.port))
+    return connect_to(node.web_address)
+
+
+def connect_to(address: Address) -> socket.socket:
+    one = socket.create_connection((address.host, address.port))
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return one
 
@@ -143,7 +152,71 @@ def events(load: Load, node: Throwaway) -> None:
         sender.sendall(request)
 
 
-LOADS: Mapping[str, Callable[[Load, Throwaway], None]] = {"post": singles, "batch": batches, "events": events}
+def framed(data: bytes) -> bytes:
+    """A text message of a WebSocket client. Its mask is zero, which costs the node as much as any other."""
+    assert len(data) >= 126, "as STOMP frames of a benchmark are"
+    return bytes((0x81, 0xFE)) + len(data).to_bytes(2, "big") + bytes(4) + data
+
+
+def topic(
+    load: Load, node: Throwaway, connect_client: Callable[[], socket.socket], frame: Callable[[bytes], bytes]
+) -> None:
+    """A sender and a subscriber of one topic; `SENDS` are sent when as many of those before have been delivered."""
+    sends = frame(b"SEND\ndestination:/topic/bench\n\n" + b"x" * BODY_BYTES + b"\0") * SENDS
+    sender, subscriber = connect_client(), connect_client()
+    got = 0
+    rest = b""
+
+    def take(data: bytes) -> int:
+        nonlocal got, rest
+        data = rest + data
+        # A word that is cut at the end of one read is counted in the next.
+        rest = data[-len(MESSAGE) + 1 :]
+        before, count = got // SENDS, data.count(MESSAGE)
+        got += count
+        for _ in range(got // SENDS - before):
+            sender.sendall(sends)
+        return count
+
+    for one in (sender, subscriber):
+        one.sendall(frame(b"CONNECT\naccept-version:1.2\nhost:bench\npadding:" + b"x" * 100 + b"\n\n\0"))
+        one.recv(READ_BYTES)
+    subscriber.sendall(
+        frame(b"SUBSCRIBE\nid:1\ndestination:/topic/bench\nreceipt:r\npadding:" + b"x" * 100 + b"\n\n\0")
+    )
+    subscriber.recv(READ_BYTES)
+    load.watch(subscriber, take)
+    for _ in range(EVENTS_AHEAD):
+        sender.sendall(sends)
+
+
+def over_tcp(load: Load, node: Throwaway) -> None:
+    topic(load, node, lambda: connect_to(node.address), bytes)
+
+
+def over_websocket(load: Load, node: Throwaway) -> None:
+    """Each frame is a message by itself, as clients in browsers send them."""
+
+    def connect_client() -> socket.socket:
+        one = connect(node)
+        one.sendall(
+            b"GET /stomp HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        if b" 101 " not in one.recv(READ_BYTES):
+            sys.exit("benchmarks.web: the node has accepted no WebSocket")
+        return one
+
+    topic(load, node, connect_client, framed)
+
+
+LOADS: Mapping[str, Callable[[Load, Throwaway], None]] = {
+    "post": singles,
+    "batch": batches,
+    "events": events,
+    "tcp": over_tcp,
+    "websocket": over_websocket,
+}
 
 
 def main() -> None:
@@ -165,7 +238,10 @@ def main() -> None:
                 "load": options.load,
                 "build": BUILD,
                 "per_second": round(load.counted / load.seconds),
-                "server_cpu_us": round(load.cpu_seconds * 1e6 / max(load.counted, 1), 2),
+                "server_cpu_us_per_message": round(load.cpu_seconds * 1e6 / max(load.counted, 1), 2),
+                "server_cpu_share": round(load.cpu_seconds / load.seconds, 2),
+                "qmq": __version__,
+                "python": platform.python_version(),
             }
         )
     )

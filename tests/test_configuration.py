@@ -28,7 +28,7 @@ from qmq.config import (
     load_node,
     load_peers,
 )
-from qmq.config.destinations import KEYS
+from qmq.config.destinations.policy import KEYS
 from qmq.config.difference import CHANGES_LIVE
 from qmq.config.model import Section, read_size
 from qmq.errors import ConfigError

@@ -91,6 +91,7 @@ WITHIN_WIRE: Mapping[str, set[str]] = {
     "websocket": {"http"},
     "sockjs": {"http"},
     "amqp": set(),
+    "beanstalk": set(),
 }
 
 # Path in qmq/wire → packages from outside the standard library that it may import.

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from qmq.config import LimitSettings, ListenerSettings, MeshSettings, StorageSettings
-from qmq.config.declared import QueueLifetime
-from qmq.config.destinations import DestinationPolicy
+from qmq.config.destinations.declared import QueueLifetime
+from qmq.config.destinations.policy import DestinationPolicy
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migration.md").read_text("utf-8")

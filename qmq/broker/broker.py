@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
-from qmq.broker.consumers.subscription import Delivery, covered
+from qmq.broker.consumers.subscription import Delivery, Subscription, covered
 from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions
 from qmq.broker.messages.dedup import Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.destination import DestinationKind
@@ -126,8 +126,12 @@ class Broker:
 
     # Messages
 
-    def send(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> Message | None:
+    def send(
+        self, envelope: Envelope, body: bytes, now_us: int, out: Outcome, taker: Subscription | None = None
+    ) -> Message | None:
         """Accept one message and decide who gets it. Call `SendLimits.check_send` first.
+
+        `taker`: a consumer that pulls from its queue, and gets it (`Queues.may_give`).
 
         Returns the message; of an exchange the first of its copies, None if there is none.
         """
@@ -155,7 +159,7 @@ class Broker:
         if envelope.key is not None:
             self._learn(message, now_us)
         if kind is QUEUE:
-            self.queues.intake.push(message, out)
+            self.queues.intake.push(message, out, taker)
         elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
             if self.subscriptions.fanout_cost:

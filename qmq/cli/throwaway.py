@@ -50,6 +50,8 @@ client = "{client}"
 mesh = "{mesh}"
 """
 
+PEER_HTTP = 'http = "{http}"\n'
+
 MESH_NODE_FILE = """\
 [limits]
 {limits}
@@ -144,18 +146,20 @@ def throwaway(
 
 
 @contextlib.contextmanager
-def throwaway_mesh(folder: Path | None, limits: Mapping[str, int], core: int | None, nodes: int) -> Iterator[LocalMesh]:
+def throwaway_mesh(
+    folder: Path | None, limits: Mapping[str, int], core: int | None, nodes: int, *, has_web: bool = False
+) -> Iterator[LocalMesh]:
     """Started nodes a, b, …, each with `limits`, all on `core` if it is given.
 
     They answer clients; their links may not be up yet. Raises Failed if one does not start.
     """
     names = "abcdefgh"[:nodes]
-    addresses = free_addresses(2 * nodes)
+    addresses = free_addresses(3 * nodes)
     with _place(folder) as place:
         peers, config = Path(place, "peers.toml"), Path(place, "node.toml")
         text = "".join(
-            PEER.format(name=name, client=client, mesh=link)
-            for name, client, link in zip(names, addresses[::2], addresses[1::2], strict=True)
+            PEER.format(name=name, client=client, mesh=link) + (PEER_HTTP.format(http=http) if has_web else "")
+            for name, client, link, http in zip(names, addresses[::3], addresses[1::3], addresses[2::3], strict=True)
         )
         peers.touch(0o600)
         peers.write_text(PEERS_FILE + text, "utf-8")

@@ -16,16 +16,14 @@ from pydantic import BaseModel, ValidationError
 from qmq.auth.jwks import load_keys
 
 from ..errors import ConfigError
+from .authentication import asks_others
 from .diagnostics import LineIndex, describe, suggest
-from .node import NodeSettings, has_amqp
+from .node import LISTENERS, NodeSettings, has_amqp
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
 
 FILE_BYTES_MAX = 4 << 20
 """A larger file is not a configuration."""
-
-LISTENERS = ("stomp", "http", "amqp")
-"""Sections of listeners in a node file."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -73,6 +71,7 @@ def load(
         source = str(node_file) if node_file is not None else "settings"
         diagnostics += _check_levels(settings, peers, source)
         diagnostics += _check_authentication(settings, source)
+        diagnostics += _check_acting_users(settings, source)
     if settings is not None and peers is not None:
         diagnostics += check_together(settings, peers, str(peers_file))
     diagnostics += check_secrecy(settings, peers, peers_file)
@@ -119,6 +118,22 @@ def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) 
     ]
 
 
+def _check_acting_users(settings: NodeSettings, source: str) -> list[str]:
+    """Errors of listeners without login that act as no user although clients log in, or as one that does not exist."""
+    names = [user.name for user in settings.users]
+    has_logins = bool(names) or asks_others(settings.authentication)
+    found = []
+    for one in settings.beanstalk:
+        key = f"{source}: beanstalk: user"
+        if one.user is not None and one.user not in names:
+            found.append(f"{key}: no user is named {one.user!r}; {suggest(one.user, names)}")
+        elif one.user is None and has_logins and not one.anonymous:
+            found.append(f"{key}: must name the user as which clients at {one.address} act: beanstalkd has no login")
+        elif one.user is None and not one.address.is_loopback:
+            found.append(f"{key}: must name a user: {one.address} can be reached from other machines without login")
+    return found
+
+
 def _check_authentication(settings: NodeSettings, source: str) -> list[str]:
     """Errors of the files that authenticators need, and of keys that other users can read."""
     found = []
@@ -158,6 +173,8 @@ def _load_node(
             # The peers file is that of all nodes, and the package may be installed on some of them.
             if peer.amqp is not None and has_amqp():
                 values.setdefault("amqp", [{"address": str(peer.amqp)}])
+            if peer.beanstalk is not None:
+                values.setdefault("beanstalk", [{"address": str(peer.beanstalk)}])
     if "stomp" in values and "stomp" in overrides:
         diagnostics.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():

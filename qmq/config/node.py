@@ -15,7 +15,7 @@ from pydantic_core import InitErrorDetails
 
 from .address import Address
 from .authentication import AuthenticationSettings, asks_others, asks_users
-from .declared import (
+from .destinations.declared import (
     BindingEntry,
     EntryError,
     ExchangeEntry,
@@ -24,14 +24,16 @@ from .declared import (
     exchange_errors,
     queue_errors,
 )
-from .destinations import DestinationSettings
+from .destinations.settings import DestinationSettings
 from .limits import LimitSettings
-from .model import AddressText, FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
+from .listeners import BeanstalkListenerSettings, HttpListenerSettings, ListenerSettings, TlsSettings
+from .model import FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
 from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
+LISTENERS = ("stomp", "http", "amqp", "beanstalk")
+"""Sections of listeners in a node file."""
 DEFAULT_HTTP = Address("127.0.0.1", 61680)
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SYNC_INTERVAL_MS_MAX = 60_000
 
 CHECKPOINT_PARTS = 16
@@ -40,83 +42,6 @@ that a checkpoint reads, and a file holds half of the reserve for the journal al
 
 CHECKPOINT_ROOM_MAX = 32 << 20
 """No checkpoint needs a larger reserve, because it works in parts."""
-
-
-class TlsSettings(Section):
-    """PEM files, read when the node starts."""
-
-    certificate: FilePath
-    key: FilePath
-    ca: FilePath | None = None
-    """The authority for certificates of the other side; required for the mesh, optional for a client listener."""
-
-
-class ListenerSettings(Section):
-    """One `[[stomp]]`: an address at which the node serves clients."""
-
-    address: AddressText
-    tls: TlsSettings | None = None
-    anonymous: bool | None = None
-    """Whether CONNECT without login is accepted. None: on loopback, while no user is configured."""
-    certificate_user: Literal["subject", "san"] | None = None
-    """Where the certificate of a client names its user: the common name, or a DNS name (subjectAltName). None: nowhere,
-    and clients log in with a password."""
-    insecure: bool = False
-    """Whether passwords may arrive without TLS from other machines. It must be written down."""
-    receipts_before_commit: bool = False
-    """Whether the receipts of a transaction's frames come at once, for clients that wait for them before COMMIT."""
-
-    def serves_anonymous(self, *, has_users: bool) -> bool:
-        """Whether CONNECT without login is accepted here; `has_users` says whether the node has any user."""
-        return self.address.is_loopback and not has_users if self.anonymous is None else self.anonymous
-
-    @field_validator("certificate_user")
-    @classmethod
-    def _certificates_are_checked(cls, source: str | None, info: ValidationInfo) -> str | None:
-        tls = info.data.get("tls")
-        if source is not None and (tls is None or tls.ca is None) and "tls" in info.data:
-            raise ValueError("must be left out, unless tls has ca: only a checked certificate names a user")
-        return source
-
-    @field_validator("insecure")
-    @classmethod
-    def _passwords_are_encrypted(cls, insecure: bool, info: ValidationInfo) -> bool:
-        address = info.data.get("address")
-        if address is not None and not address.is_loopback and "tls" in info.data and info.data["tls"] is None:
-            if not insecure:
-                why = f"passwords would cross the network to {address} in clear"
-                raise ValueError(f"must be true, unless tls is set: {why}")
-        return insecure
-
-    @field_validator("anonymous")
-    @classmethod
-    def _anonymous_on_loopback_only(cls, anonymous: bool | None, info: ValidationInfo) -> bool | None:
-        address = info.data.get("address")
-        if anonymous and address is not None and not address.is_loopback:
-            raise ValueError(f"must be false: {address} can be reached from other machines; add [[users]] instead")
-        return anonymous
-
-
-class HttpListenerSettings(ListenerSettings):
-    """One `[[http]]`: an address of the web port. `hosts` are names of it besides its address."""
-
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    """Origins of pages that may use the port, besides pages of the port itself: `https://app.example.org`."""
-
-    def served_hosts(self, is_anonymous: bool) -> tuple[str, ...] | None:
-        """The names in `Host` that are served; None for all, where each client logs in and no names are given."""
-        if not is_anonymous and not self.hosts:
-            return None
-        return (*self.hosts, self.address.host, *(LOOPBACK_NAMES if self.address.is_loopback else ()))
-
-    @field_validator("origins")
-    @classmethod
-    def _origins_are_whole(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            if not re.fullmatch(r"https?://[^/?#@\s]+", origin):
-                raise ValueError(f"must have origins as https://HOST[:PORT], not {origin!r}")
-        return origins
 
 
 def _read_sync(value: object) -> object:
@@ -254,6 +179,7 @@ class NodeSettings(Section):
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
     http: tuple[HttpListenerSettings, ...] = ()
     amqp: tuple[ListenerSettings, ...] = ()
+    beanstalk: tuple[BeanstalkListenerSettings, ...] = ()
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     authentication: tuple[AuthenticationSettings, ...] = ()
@@ -286,28 +212,25 @@ class NodeSettings(Section):
         _check_addresses(listeners)
         return listeners
 
-    @field_validator("http")
-    @classmethod
-    def _web_listeners_differ(
-        cls, listeners: tuple[HttpListenerSettings, ...], info: ValidationInfo
-    ) -> tuple[HttpListenerSettings, ...]:
-        _check_addresses((*_listeners(info), *listeners))
-        return listeners
-
     @field_validator("amqp")
     @classmethod
-    def _amqp_listeners_differ(
+    def _amqp_is_installed(cls, listeners: tuple[ListenerSettings, ...]) -> tuple[ListenerSettings, ...]:
+        if listeners and not has_amqp():
+            raise ValueError("needs the package pamqp: pip install 'qmq[amqp]'")
+        return listeners
+
+    @field_validator("http", "amqp", "beanstalk")
+    @classmethod
+    def _addresses_differ(
         cls, listeners: tuple[ListenerSettings, ...], info: ValidationInfo
     ) -> tuple[ListenerSettings, ...]:
         _check_addresses((*_listeners(info), *listeners))
-        if listeners and not has_amqp():
-            raise ValueError("needs the package pamqp: pip install 'qmq[amqp]'")
         return listeners
 
     @property
     def listeners(self) -> tuple[ListenerSettings, ...]:
         """Those of all protocols."""
-        return (*self.stomp, *self.http, *self.amqp)
+        return (*self.stomp, *self.http, *self.amqp, *self.beanstalk)
 
     @field_validator("destinations")
     @classmethod
@@ -369,7 +292,8 @@ class NodeSettings(Section):
             raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
         if users or asks_others(authentication):
             return users
-        closed = [one.address for one in _listeners(info) if not one.serves_anonymous(has_users=False)]
+        with_login = [one for one in _listeners(info) if not isinstance(one, BeanstalkListenerSettings)]
+        closed = [one.address for one in with_login if not one.serves_anonymous(has_users=False)]
         if closed:
             raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")
         return users
@@ -416,7 +340,8 @@ def _check_addresses(listeners: tuple[ListenerSettings, ...]) -> None:
 
 
 def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
-    return (*info.data.get("stomp", ()), *info.data.get("http", ()), *info.data.get("amqp", ()))
+    """Those of the fields before the one that is checked."""
+    return tuple(one for key in LISTENERS if key != info.field_name for one in info.data.get(key, ()))
 
 
 def has_amqp() -> bool:

@@ -31,10 +31,12 @@ class Peer(Section):
     """The address of its web port, if it has one."""
     amqp: AddressText | None = None
     """The address for AMQP clients, if it has one."""
+    beanstalk: AddressText | None = None
+    """The address for beanstalkd clients, if it has one."""
 
     @property
     def addresses(self) -> list[Address]:
-        return [self.client, self.mesh, *(one for one in (self.http, self.amqp) if one is not None)]
+        return [self.client, self.mesh, *(one for one in (self.http, self.amqp, self.beanstalk) if one is not None)]
 
 
 class PeersFile(Section):

@@ -18,6 +18,7 @@ from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, asks_quorum
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.ack_frames import AckFrames, is_held
@@ -43,6 +44,8 @@ class StompGateway:
 
     `stays`: after a refusal the session stays, and the frames that follow are obeyed, until `ignores` is set. So a
     protocol with channels can end one of them.
+
+    `pulls`: its subscriptions to queues get only what they are granted (`Queues.grant`).
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class StompGateway:
         is_atomic: bool = False,
         stays: bool = False,
         prefetch_max: int | None = None,
+        pulls: bool = False,
     ) -> None:
         self.session_id = session_id
         self.encoder: Encoder = encoder or STOMP_ENCODERS[version]
@@ -88,6 +92,7 @@ class StompGateway:
             client_id=client_id,
             window=window,
             prefetch_max=prefetch_max,
+            pulls=pulls,
         )
         self._acks = AckFrames(session_id, broker, rules, version, self._subscribing, answers_early=answers_early)
         self.repeats = Repeats(session_id, broker, self._plans)
@@ -220,6 +225,18 @@ class StompGateway:
         if out.sent is not None:
             out.sent.append((message, False))
         return plan.level
+
+    def send_to(self, frame: Frame, taker: Subscription, now_us: int, out: Outcome) -> Message | None:
+        """Take one SEND to a queue, whose message goes to `taker` before all others; None if that cannot be now.
+
+        Raises Refused.
+        """
+        plan = self._plans.of(frame.head)
+        assert plan is not None and plan.envelope.destination == taker.destination
+        if not self._broker.queues.may_give(taker):
+            return None
+        self._broker.send_limits.check_send(plan.envelope, len(frame.body))
+        return self._broker.send(plan.envelope, frame.body, now_us, out, taker)
 
     def _send_run(self, plan: SendPlan, frames: list[Frame], start: int, out: Outcome) -> int:
         """Send what has the header block of the frame at `start`, from there on, as one; returns how many these were.

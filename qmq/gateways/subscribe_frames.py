@@ -49,6 +49,7 @@ class SubscribeFrames:
         "deleted",
         "_rights",
         "_rules",
+        "_pulls",
         "_session_id",
         "_version",
         "_prefetch_max",
@@ -68,6 +69,7 @@ class SubscribeFrames:
         client_id: str,
         window: ConnectionPrefetch[Subscription] | None,
         prefetch_max: int | None = None,
+        pulls: bool = False,
     ) -> None:
         self._session_id = session_id
         self._broker = broker
@@ -78,6 +80,7 @@ class SubscribeFrames:
         self._client_id = client_id
         self.window = window
         self._prefetch_max = prefetch_max
+        self._pulls = pulls
         self._bound_by_id: dict[str, BoundQueue] = {}
         self.deleted: BoundQueue | None = None
         """What was deleted for the UNSUBSCRIBE that comes next."""
@@ -126,6 +129,8 @@ class SubscribeFrames:
             if subscription.is_browser and ack is not Ack.AUTO:
                 raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
             subscription.window = self.window
+            if self._pulls:
+                subscription.is_pull, subscription.credit = True, 0
             target = None if subscription.asks is None else subscription.asks.dead_letter
             if target:
                 self._rights.check(Action.SEND, target)

@@ -210,6 +210,8 @@ async def _run(
                 log.info("= node %s serves HTTP on %s:%d", node.origin, host, port)
             for host, port in node.amqp_addresses:
                 log.info("= node %s serves AMQP on %s:%d", node.origin, host, port)
+            for host, port in node.beanstalk_addresses:
+                log.info("= node %s serves beanstalkd clients on %s:%d", node.origin, host, port)
             nursery.start_soon(_obey_signals, node, signals, reloader, early is not None and early.was_sent)
             if until_eof:
                 nursery.start_soon(_stop_at_eof, node)

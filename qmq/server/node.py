@@ -8,7 +8,7 @@ exception leaves `run`, because the decisions are not what the disk has (docs/gu
 `NodeParts` (`qmq.server.parts`) builds the parts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -107,14 +107,7 @@ class Node(NodeParts):
                         self.deleted_queues.begin()
                         self.declarations_changed(list(self.declared_queues.texts))
                         listeners += await self._listen_locally(serving)
-                        listeners += [await self._listen(serving, one, STOMP) for one in self.settings.stomp]
-                        listeners += [await self._listen(serving, one, HTTP) for one in self.settings.http]
-                        if self.settings.amqp:
-                            # Here, because it needs a package that is installed only where it is used.
-                            from qmq.server.amqp.dialogue import amqp_protocol
-
-                            amqp = amqp_protocol()
-                            listeners += [await self._listen(serving, one, amqp) for one in self.settings.amqp]
+                        listeners += await self._listen_for_clients(serving)
                         self.is_listening = True
                         note_if_open(self.settings)
                     task_status.started()
@@ -158,11 +151,37 @@ class Node(NodeParts):
         await self._stop.wait()
         scope.cancel()
 
+    async def _listen_for_clients(self, nursery: trio.Nursery) -> list[Callable[[], None]]:
+        settings = self.settings
+        served: list[tuple[Sequence[ListenerSettings], ClientProtocol, list[tuple[str, int]]]] = [
+            (settings.stomp, STOMP, self.addresses),
+            (settings.http, HTTP, self.web_addresses),
+        ]
+        # These are loaded only where they are used; AMQP needs a package of its own.
+        if settings.amqp:
+            from qmq.server.amqp.dialogue import amqp_protocol
+
+            served.append((settings.amqp, amqp_protocol(), self.amqp_addresses))
+        if settings.beanstalk:
+            from qmq.server.beanstalk.dialogue import BEANSTALK
+
+            served.append((settings.beanstalk, BEANSTALK, self.beanstalk_addresses))
+        return [
+            await self._listen(nursery, one, protocol, addresses)
+            for listeners, protocol, addresses in served
+            for one in listeners
+        ]
+
     async def _listen(
-        self, nursery: trio.Nursery, listener: ListenerSettings, protocol: ClientProtocol
+        self,
+        nursery: trio.Nursery,
+        listener: ListenerSettings,
+        protocol: ClientProtocol,
+        addresses: list[tuple[str, int]],
     ) -> Callable[[], None]:
+        """Serve clients at `listener`, and add its address to `addresses`. Returns what closes it."""
         address, close = await nursery.start(serve_clients, self, listener, protocol)
-        {STOMP: self.addresses, HTTP: self.web_addresses}.get(protocol, self.amqp_addresses).append(address)
+        addresses.append(address)
         return close  # type: ignore[no-any-return]  # started() hands the value through untyped
 
     async def _listen_locally(self, nursery: trio.Nursery) -> list[Callable[[], None]]:

@@ -93,10 +93,10 @@ from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.web.console import WebConsole
-from qmq.server.web.long_poll import LongPollSessions
 from qmq.server.web.pulls import Pulls
 from qmq.server.web.samples import Samples
-from qmq.server.web.sockjs import SockJsSessions
+from qmq.server.web.stomp.long_poll import LongPollSessions
+from qmq.server.web.stomp.sockjs import SockJsSessions
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
@@ -216,6 +216,9 @@ class NodeParts:
         self.addresses: list[tuple[str, int]] = []
         self.web_addresses: list[tuple[str, int]] = []
         self.amqp_addresses: list[tuple[str, int]] = []
+        self.beanstalk_addresses: list[tuple[str, int]] = []
+        self.beanstalk: object = None
+        """What its beanstalkd connections share, once there is one (`qmq.server.beanstalk.part`)."""
         self.event_data = EventData()
         self.pulls = Pulls(self)
         self.sockjs = SockJsSessions(self)

@@ -8,6 +8,7 @@ from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.control import ControlContext, respond_to_peer
 from qmq.server.admin.mesh_messages import respond_about_message
 from qmq.server.admin.mesh_queries import respond_to_query
+from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.console.requests import ConsoleRequests
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.membership.adopt_queues import AdoptionContext, respond_holding
@@ -21,6 +22,9 @@ from qmq.server.web.pulls import Pulls
 class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Protocol):
     """The parts that respond."""
 
+    queue_pager: QueuePager
+
+    beanstalk: object
     catch_up: CatchUp
     console: ConsoleRequests
     definition_sync: DefinitionSync
@@ -36,6 +40,13 @@ async def _holding(context: RequestContext, body: bytes) -> bytes:
     return respond_holding(context, body)
 
 
+async def _beanstalk(context: RequestContext, body: bytes) -> bytes:
+    # Here, because it is loaded only where it is used.
+    from qmq.server.beanstalk.answers import respond_about_jobs
+
+    return await respond_about_jobs(context, body)
+
+
 ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]] = {
     RequestKind.REPAIR: lambda context, body: context.catch_up.answer(body),
     RequestKind.QUARANTINE: lambda context, body: context.quarantine_restore.answer(body),
@@ -46,6 +57,7 @@ ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]]
     RequestKind.BULK_JOB: lambda context, body: context.mesh_jobs.answer(body),
     RequestKind.ADMIN_QUERY: respond_to_query,
     RequestKind.PULL_ACKS: lambda context, body: context.pulls.answer(body),
+    RequestKind.BEANSTALK: _beanstalk,
     RequestKind.MESSAGE: respond_about_message,
     RequestKind.CONSOLE: lambda context, body: context.console.answer(body),
     RequestKind.CONTROL: respond_to_peer,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.config import DestinationPolicy, DestinationSettings, load_node
-from qmq.config.destinations import CACHED_MAX, DEFAULT_DEAD_LETTER, KEYS, REASONS
+from qmq.config.destinations.policy import DEFAULT_DEAD_LETTER, KEYS, REASONS
+from qmq.config.destinations.settings import CACHED_MAX
 from qmq.errors import ConfigError
 
 

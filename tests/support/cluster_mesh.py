@@ -151,6 +151,13 @@ class Cluster:
         assert peer is not None and peer.amqp is not None
         return peer.amqp.port
 
+    def beanstalk_address(self, name: str) -> tuple[str, int]:
+        """Where beanstalkd clients go."""
+        peer = self.fleet.peers.peer(name)
+        assert peer is not None and peer.beanstalk is not None
+        host, port = peer.beanstalk
+        return host, port
+
     def at(self, name: str) -> str:
         """`--at` of the command line."""
         return str(self.fleet.nodes[name].address)

@@ -106,6 +106,7 @@ class Subscription:
         "id",
         "in_flight",
         "is_browser",
+        "is_pull",
         "is_timed",
         "lent_as",
         "message_ids",
@@ -143,6 +144,9 @@ class Subscription:
         self.asks: Asks | None = None
         self.selector: Selector | None = None
         self.is_browser = False
+        self.is_pull = False
+        """Whether it gets only as many messages as it is granted (`Queues.grant`): one that is settled, or comes back,
+        makes no room for the next one."""
         # Whether a message under an ack-timeout was ever given to it.
         self.is_timed = False
         self.exclusive = False

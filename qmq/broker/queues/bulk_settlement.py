@@ -83,6 +83,19 @@ class BulkSettlement:
             moved += self._move(message, queue, not target, out)
         return moved, next(iter(refusals.values()), None)
 
+    def hasten(self, message: Message, lines: bytes, out: Outcome) -> bool:
+        """Make this `waiting` message, which is delayed, ready at once: as a new message with these header lines, too.
+
+        Returns whether it is done.
+        """
+        expires_us = self._queues.shared.clocks.expiry(message)
+        dead_letters, queue = self._queues.redelivery.dead_letters, message.envelope.destination
+        return self._queues.redelivery.remove(
+            message,
+            lambda one, effects: dead_letters.move(one, queue, 0, expires_us, effects, is_redrive=False, lines=lines),
+            out,
+        )
+
     def finish(self, name: str, out: Outcome, *, is_deleted: bool = False) -> None:
         """The last page is settled: forget what memory still holds of it; with `is_deleted`, also the name."""
         queue = self._queues.by_name.get(name)

@@ -135,14 +135,23 @@ class DeadLetters:
         return len(self.queues_of(message, reason, target)) * letter_bytes_of(message)
 
     def move(
-        self, message: Message, target: str, due_us: int, expires_us: int, out: Outcome, *, is_redrive: bool
+        self,
+        message: Message,
+        target: str,
+        due_us: int,
+        expires_us: int,
+        out: Outcome,
+        *,
+        is_redrive: bool,
+        lines: bytes = b"",
     ) -> int:
         """Put `message` into the queue `target`, with its headers; returns the same as `accept`.
 
-        It is due at `due_us` and expires at `expires_us`, 0: at once and never. A redriven message loses what its dead
-        letter said. The dedup id stays behind: with it the copy could count as an attempt of the SEND that had the id.
+        It is due at `due_us` and expires at `expires_us`, 0: at once and never. It has these header `lines`, too. A
+        redriven message loses what its dead letter said. The dedup id stays behind: with it the copy could count as an
+        attempt of the SEND that had the id.
         """
-        headers = _STAYS_BEHIND.sub(b"", message.envelope.headers)
+        headers = lines + _STAYS_BEHIND.sub(b"", message.envelope.headers)
         if is_redrive:
             headers = _LEFT_OUT.sub(b"", headers)
         if due_us > out.now_us:

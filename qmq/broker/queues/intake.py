@@ -1,6 +1,7 @@
 """Messages come in: accepted here, from the journal, or from the queue store when the node starts."""
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import MAYBE_SEEN, Envelope, Message
 from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging.pager import Pager
@@ -15,8 +16,11 @@ class Intake:
         self._owned = registry.owned
         self._paging = paging
 
-    def push(self, message: Message, out: Outcome) -> None:
-        """Take in a message that this node serves, or has accepted: that goes to its server by the journal."""
+    def push(self, message: Message, out: Outcome, taker: Subscription | None = None) -> None:
+        """Take in a message that this node serves, or has accepted: that goes to its server by the journal.
+
+        `taker` gets it before all other consumers; it pulls, and nothing else is granted to it.
+        """
         registry = self._registry
         if message.envelope.durable:
             if not registry.serves_own and message.origin.node == registry.node:
@@ -30,6 +34,12 @@ class Intake:
         if registry.held and registry.isolated_mode.may_take(queue, message):
             queue.count_in(message)
             registry.isolated_mode.take(queue, message, out)
+            return
+        if taker is not None:
+            queue.count_in(message)
+            taker.credit += 1
+            queue.free += 1
+            queue.give(message, taker, out)
             return
         queue.push(message, out.now_us)
         if not registry.held:

@@ -77,6 +77,33 @@ class Queues(QueueRegistry):
         self.touched[queue.name] = None
         self.dispatch(queue, out)
 
+    def grant(self, subscription: Subscription, out: Outcome) -> None:
+        """A consumer that pulls may have one message more, unless it has ceased."""
+        queue = self.get(subscription.destination)
+        if subscription not in queue.subscriptions:
+            return
+        subscription.credit += 1
+        queue.free += 1
+        queue.line_up(subscription)
+        self.touched[queue.name] = None
+        self.dispatch(queue, out)
+
+    def may_give(self, subscription: Subscription) -> bool:
+        """Whether a new message can be given to this consumer before all others."""
+        queue = self.by_name.get(subscription.destination)
+        is_open = queue is not None and queue.selective is None and subscription in queue.subscriptions
+        return is_open and not self.held and self.serves_own
+
+    def withdraw(self, subscription: Subscription) -> None:
+        """A consumer that pulls gets nothing of what it was granted and does not have yet."""
+        room = subscription.free
+        queue = self.get(subscription.destination)
+        if room > 0 and subscription in queue.subscriptions:
+            subscription.credit -= room
+            queue.free -= room
+            queue.leave_line(subscription)
+            self.touched[queue.name] = None
+
     def cease(self, subscription: Subscription, out: Outcome) -> None:
         """Give a consumer nothing more; what it has in flight stays with it. A second call does nothing."""
         queue = self.get(subscription.destination)
@@ -85,7 +112,7 @@ class Queues(QueueRegistry):
         queue.subscriptions.remove(subscription)
         self.note_consumers(queue)
         queue.leave_line(subscription)
-        queue.free -= subscription.credit
+        queue.free -= subscription.free if subscription.is_pull else subscription.credit
         subscription.credit = 0
         if queue.selective is not None:
             queue.selective.leave(subscription, out)

@@ -62,7 +62,7 @@ class Redelivery:
         subscription = deliveries[0].subscription
         queue = self._registry.get(subscription.destination)
         back: list[Return] = []
-        queue.free += len(deliveries)
+        queue.finished(subscription, len(deliveries))
         if queue.selective is not None:
             queue.selective.finished(deliveries)
         asks = subscription.asks

@@ -35,7 +35,7 @@ class Settlement:
         queue = registry.get(subscription.destination)
         in_flight = subscription.in_flight
         own = queue.name
-        queue.free += len(deliveries)
+        queue.finished(subscription, len(deliveries))
         subscription.acknowledged += len(deliveries)
         if queue.selective is not None:
             queue.selective.finished(deliveries)

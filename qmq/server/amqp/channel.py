@@ -27,8 +27,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.runtime.contexts import Tasks
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
-from qmq.server.web.pulls import NoSource
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
 from qmq.wire.amqp import (
     AmqpRefusal,
     Command,

@@ -23,9 +23,8 @@ from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
-from qmq.server.stomp.frame_loop import FrameLoop
+from qmq.server.stomp.frame_loop import FrameLoop, NoSource
 from qmq.server.stomp.login_exchange import LoginContext
-from qmq.server.web.pulls import NoSource
 from qmq.wire.amqp import (
     HEARTBEAT,
     AmqpReader,

@@ -286,7 +286,6 @@ def _uses(names: list[str], answer: bytes) -> dict[str, Use] | None:
     facts = facts_of(answer, {"queues": dict})
     try:
         rows = {} if facts is None else facts["queues"]
-        # Earlier versions send two values.
-        return {name: Use(bool(rows[name][0]), float(rows[name][1]), rows[name][2:] == [True]) for name in names}
+        return {name: Use(bool(rows[name][0]), float(rows[name][1]), bool(rows[name][2])) for name in names}
     except (ValueError, TypeError, LookupError):
         return None

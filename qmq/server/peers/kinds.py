@@ -24,6 +24,8 @@ class RequestKind(StrEnum):
     """A short administrative request: `admin.mesh_queries`."""
     PULL_ACKS = "pull-acks"
     """Settle or extend deliveries that an HTTP client has received there: `web.pulls`."""
+    BEANSTALK = "beanstalk"
+    """Jobs of beanstalkd clients by their ids, and facts about tubes: `beanstalk.answers`."""
     MESSAGE = "message"
     """A message by its id, or what the journal says of it: `admin.mesh_messages`."""
     CONSOLE = "console"

@@ -283,3 +283,10 @@ def only_requests(frames: list[Frame]) -> bool:
         if head.command != "SEND" or not head.headers.get("destination", "").startswith(CONTROL):
             return False
     return True
+
+
+class NoSource:
+    """Requests are complete when they are decided, so nothing of them can be wrong behind their frames."""
+
+    error = None
+    error_receipt = None

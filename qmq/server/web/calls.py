@@ -25,12 +25,12 @@ from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.dialogue import STOMP
 from qmq.server.web.client import WebClient, WebClientContext
-from qmq.server.web.long_poll import LongPollSessions
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
 from qmq.server.web.pages import PAGES, PageContext, PageResponse
-from qmq.server.web.polled_sessions import Asking
-from qmq.server.web.sockjs import RAW, SockJsSessions
-from qmq.server.web.websocket_pipe import WebSocketPipe
+from qmq.server.web.stomp.long_poll import LongPollSessions
+from qmq.server.web.stomp.polled_sessions import Asking
+from qmq.server.web.stomp.sockjs import RAW, SockJsSessions
+from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpRequest
 from qmq.wire.stomp import Frame, Head, Limits, Version
 from qmq.wire.websocket import WebSocketFrames, WebSocketLimits, accept
@@ -251,6 +251,9 @@ class WebCalls:
         self._responded = trio.Event()
         self._encoder.on_response = self._responded.set
         for at in range(0, len(frames), FRAMES_AT_ONCE):
+            if at:
+                # What is decided so far is held by the transaction of the batch.
+                await trio.lowlevel.checkpoint()
             session.waits_for_slot = True
             await context.slot(session.id)
             session.waits_for_slot = False

@@ -18,10 +18,11 @@ from qmq.gateways.http.sends import MESSAGES_MAX
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.session import ClientSession
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
 from qmq.server.stomp.login_exchange import LoginContext
 from qmq.server.web.console import WebConsole
-from qmq.server.web.pulls import NoSource, Pulls, PullSession
+from qmq.server.web.pull_session import PullSession
+from qmq.server.web.pulls import Pulls
 from qmq.wire.http import HttpRequest
 from qmq.wire.stomp import Version
 

@@ -21,6 +21,11 @@ TOO_BIG = 1009
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 FIN = 0x80
+MASKED = 0x80
+WHOLE = (FIN | TEXT, FIN | BINARY)
+"""First bytes of a message that is one frame."""
+HEAD_BYTES = 6
+"""Of a short frame of a client, with its mask."""
 
 CONTROL_BYTES_MAX = 125
 REASON_BYTES_MAX = CONTROL_BYTES_MAX - 2
@@ -146,6 +151,11 @@ class WebSocketFrames:
             if size - at < 2:
                 break
             first, length = data[at], data[at + 1]
+            if first in WHOLE and not self._in_message:
+                behind = self._read_whole(data, at, total, parts, ends)
+                if behind > at:
+                    at, total = behind, ends[-1]
+                    continue
             opcode = first & 0x0F
             self._check(first, length)
             length &= 0x7F
@@ -178,6 +188,49 @@ class WebSocketFrames:
                 return pong, *_close_of(_unmasked(data[begin:at], mask))
         self._unread = data[at:]
         return pong, None, ""
+
+    def _read_whole(self, data: bytes, at: int, total: int, parts: list[bytes], ends: list[int]) -> int:
+        """Take the messages from `at` on that are whole in `data`, each in one frame; returns where they end.
+
+        All others, and those that are wrong, are left to `_read`. Clients in browsers send each small frame of STOMP as
+        a message, so what is done for one message is as little as possible.
+        """
+        size, most = len(data), self._limits.message_bytes_max
+        kind = data[at]
+        begun = total
+        known = len(ends)
+        masked: list[bytes] = []
+        keys: list[bytes] = []
+        while size - at >= HEAD_BYTES and data[at] == kind:
+            length = data[at + 1] - MASKED
+            begin = at + HEAD_BYTES
+            if length == 126:
+                begin += 2
+                length = data[at + 2] << 8 | data[at + 3]
+                if length < 126:
+                    break
+            elif not 0 <= length < 126:
+                break
+            end = begin + length
+            if end > size or length > most:
+                break
+            masked.append(data[begin:end])
+            keys.append((data[begin - 4 : begin] * ((length + 3) >> 2))[:length])
+            total += length
+            ends.append(total)
+            at = end
+        if masked:
+            # One operation on the bytes of all: it costs as much for one short message.
+            payload = _xor(b"".join(masked), b"".join(keys))
+            parts.append(payload)
+            if kind == FIN | TEXT and not payload.isascii():
+                for number in range(known, len(ends)):
+                    begin = (ends[number - 1] if number > known else begun) - begun
+                    if not _is_utf8(payload[begin : ends[number] - begun]):
+                        parts[-1] = payload[:begin]
+                        del ends[number:]
+                        raise _Broken(INVALID_DATA, "a text message is not UTF-8")
+        return at
 
     def _check(self, first: int, second: int) -> None:
         """Refuse a frame by its first two bytes."""
@@ -276,8 +329,11 @@ def _close_of(payload: bytes) -> tuple[int, str]:
 
 def _unmasked(data: bytes, mask: bytes) -> bytes:
     size = len(data)
-    key = (mask * ((size + 3) >> 2))[:size]
-    return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(size, "little")
+    return _xor(data, (mask * ((size + 3) >> 2))[:size])
+
+
+def _xor(data: bytes, key: bytes) -> bytes:
+    return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(len(data), "little")
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -211,3 +211,24 @@ def test_memory_holds_nothing_of_purged_messages() -> None:
     purge(node)
 
     assert not any(level.ready for level in node.queues.by_name[JOBS].levels)
+
+
+def test_a_delayed_message_becomes_ready_at_once_and_stays_so() -> None:
+    node = Node()
+    client = node.client()
+    client.subscribe()
+    node.send(b"late", headers=b"delay:100000\nkind:x\n")
+    (message,) = waiting(node)
+    done: list[bool] = []
+
+    node.decide(lambda out: done.append(node.broker.bulk_settlement.hasten(message, b"was:1\n", out)))
+
+    assert done == [True]
+    assert client.bodies == [b"late"]
+    letter = node.journal[-1]
+    assert isinstance(letter, DeadLetter) and letter.dot == message.dot
+    assert client.inbox[0].message.envelope.headers == b"was:1\nkind:x\n"
+    node.decide(lambda out: node.broker.bulk_settlement.finish(JOBS, out))
+    client.ack_all()
+    client.leave()
+    check_empty(node)

@@ -7,7 +7,7 @@ import trio
 from wsproto.events import BytesMessage, CloseConnection, Pong, TextMessage
 
 from qmq.environment import Pipe, PipeListener, Tls
-from qmq.server.web.websocket_pipe import WebSocketPipe
+from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.websocket import WebSocketFrames, WebSocketLimits
 from tests.server.web.support import events
 from tests.support.network import Fabric, HostNetwork

@@ -7,7 +7,7 @@ import trio
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, TextMessage
 
-from qmq.server.web.websocket_pipe import WebSocketPipe
+from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.websocket import WebSocketFrames, WebSocketLimits
 
 

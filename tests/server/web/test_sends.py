@@ -274,12 +274,25 @@ async def test_a_topic_has_no_copies(autojump_clock: MockClock) -> None:
         assert await stomp.messages(1) == [b"x"]
 
 
+class Turns(trio.abc.Instrument):
+    """The number of this turn of the event loop."""
+
+    number = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.number += 1
+
+
 async def test_a_large_batch_is_decided_in_turns(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
+    numbers: list[int] = []
+    turns = Turns()
+    trio.lowlevel.add_instrument(turns)
     obey = FrameLoop.obey
 
     async def counted(loop: FrameLoop, frames: list[Frame]) -> None:
         sizes.append(len(frames))
+        numbers.append(turns.number)
         await obey(loop, frames)
 
     monkeypatch.setattr(FrameLoop, "obey", counted)
@@ -290,6 +303,7 @@ async def test_a_large_batch_is_decided_in_turns(autojump_clock: MockClock, monk
 
         assert max(sizes) == FRAMES_AT_ONCE
         assert sum(sizes) == 2002
+        assert len(set(numbers)) == len(numbers), "two portions were decided in one turn"
 
 
 async def test_an_avro_file_is_unpacked_in_a_thread(autojump_clock: MockClock) -> None:

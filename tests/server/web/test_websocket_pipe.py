@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from qmq.server.clients.outbox import ClientOutbox
-from qmq.server.web.websocket_pipe import CLOSE_FRAME_SECONDS
+from qmq.server.web.stomp.websocket_pipe import CLOSE_FRAME_SECONDS
 from tests.server.web.support import events, received, websocket
 from tests.wire.websocket.support import BINARY, CLOSE, PING, close_frame, frame
 

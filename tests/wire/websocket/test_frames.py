@@ -106,6 +106,8 @@ BROKEN = [
     pytest.param(b"\x81\xff" + (65535).to_bytes(8, "big"), 1002, id="length of 64 bits for 65535"),
     pytest.param(frame(b"\xff"), 1007, id="text not UTF-8"),
     pytest.param(frame(b"\xc3"), 1007, id="text that ends within a character"),
+    pytest.param(frame(b"\xc3") + frame(b"\xa4"), 1007, id="character that is cut between messages"),
+    pytest.param(frame("ä".encode()) + frame(b"\xff", BINARY) + frame(b"\xff"), 1007, id="text behind bytes"),
     pytest.param(frame(b"\xc3", fin=False) + frame(b"", 0), 1007, id="fragments that end within a character"),
     pytest.param(frame(b"\xed\xa0\x80"), 1007, id="surrogate"),
     pytest.param(frame(b"x", CLOSE), 1002, id="close frame of one byte"),

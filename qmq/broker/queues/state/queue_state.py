@@ -209,6 +209,13 @@ class QueueState:
             subscription.waiting = False
             self.in_line.remove(subscription)
 
+    def finished(self, subscription: Subscription, count: int) -> None:
+        """So many messages are in flight to a consumer no more: it has room for others, unless it pulls."""
+        if subscription.is_pull:
+            subscription.credit -= count
+        else:
+            self.free += count
+
     def line_up_peer(self, borrower: Borrower) -> None:
         """Put a peer with room in line, once; take one without room out."""
         has_room = borrower.limit > borrower.sent

@@ -16,7 +16,7 @@ from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.server.runtime.contexts import Tasks
-from qmq.server.web.polled_pipe import PolledPipe
+from qmq.server.web.stomp.polled_pipe import PolledPipe
 from qmq.wire.http import HttpRefusal
 
 SESSIONS_MAX: Final = 10_000

@@ -1,28 +1,20 @@
-"""`[destinations]`: which destinations are created, and how each is stored, bounded and served.
+"""`[[destinations.policies]]`: how destinations of one name or prefix are stored, bounded and served.
 
-A policy is for one name, or for all names with a common prefix (`/queue/jobs.*`). The policy with exactly the name of a
-destination applies, else the one with the longest matching prefix. The order in the file has no effect, and policies
-are not merged. `policy_of` always returns a policy: the defaults if none matches.
-
-A key without a meaning for the kind of destination is refused, because the operator expects an effect of it.
-
-Surprising: a message that fails in a dead letter queue must not return to it. If a queue is the dead letter queue of
-its own policy, `policy_of` gives it a policy without delivery limit and expiry.
+A policy is for one name, or for all names with a common prefix (`/queue/jobs.*`). A key without a meaning for the kind
+of destination is refused, because the operator expects an effect of it.
 """
 
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import InitErrorDetails
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from qmq.routing_names import PREFIX as EXCHANGE
 from qmq.routing_names import is_exchange_name
 
-from .model import CountOrUnbounded, ReceiptLevel, Seconds, SecondsOrNone, Section, Size, SizeOrUnbounded
+from ..model import CountOrUnbounded, ReceiptLevel, Seconds, SecondsOrNone, Section, Size, SizeOrUnbounded
 
 DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/")
 DEFAULT_DEAD_LETTER = "/queue/dead-letters"
@@ -38,9 +30,6 @@ SCHEMA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}")
 SCHEMA_NAME_RULE = "1 to 127 characters out of A-Z, a-z, 0-9, _, - and ., the first none of - and ."
 MESSAGE_SCHEMA = "message.avsc"
 """The one that is predefined: of messages in Avro files."""
-
-CACHED_MAX = 16_384
-"""Destinations whose policy is cached; at the bound, the cache is emptied."""
 
 # The keys that apply to each kind. `pattern` and `locked` apply to all.
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -335,124 +324,3 @@ DEFAULTS: Mapping[str, DestinationPolicy] = {
     "/topic/": TOPIC_DEFAULT,
     "/temp-queue/": TEMPORARY_DEFAULT,
 }
-
-
-class PolicyTable:
-    """Destination → policy, with one look-up per distinct length of a prefix, not one per policy."""
-
-    __slots__ = ("_exact", "_lengths", "_prefixes", "_cache")
-
-    def __init__(self, policies: tuple[DestinationPolicy, ...]) -> None:
-        self._exact = {policy.pattern: policy for policy in policies if policy.is_exact}
-        self._prefixes = {policy.pattern[:-1]: policy for policy in policies if not policy.is_exact}
-        self._lengths = sorted({len(prefix) for prefix in self._prefixes}, reverse=True)
-        self._cache: dict[str, DestinationPolicy] = {}
-
-    def written_for(self, destination: str) -> DestinationPolicy | None:
-        """The policy in the file; None if none matches."""
-        found = self._exact.get(destination)
-        if found is not None:
-            return found
-        for length in self._lengths:
-            found = self._prefixes.get(destination[:length])
-            if found is not None:
-                return found
-        return None
-
-    def policy_of(self, destination: str) -> DestinationPolicy:
-        """The policy that applies; the same object while nothing changes."""
-        found = self._cache.get(destination)
-        if found is None:
-            if len(self._cache) >= CACHED_MAX:
-                self._cache.clear()
-            found = self._cache[destination] = self._find(destination)
-        return found
-
-    def _find(self, destination: str) -> DestinationPolicy:
-        if destination == DEFAULT_DEAD_LETTER and self.written_for(destination) is None:
-            return DestinationPolicy(pattern=DEFAULT_DEAD_LETTER)
-        policy = self.written_for(destination) or DEFAULTS.get(kind_prefix(destination), TOPIC_DEFAULT)
-        if last_queue(policy.dead_letter) == destination:
-            # With a pattern of its own, because policies are distinguished by pattern.
-            last = {
-                "pattern": destination,
-                "dead_letter": "",
-                "dead_letter_routing_key": None,
-                "delivery_limit": 0,
-                "ttl_seconds": 0.0,
-            }
-            return policy.model_copy(update=last)
-        return policy
-
-
-class DestinationSettings(Section):
-    """`[destinations]`: which destinations exist, and their policies."""
-
-    create_on_use: bool = True
-    """False: only destinations that a policy matches exist, and the default dead letter queue."""
-    policies: tuple[DestinationPolicy, ...] = ()
-
-    @cached_property
-    def table(self) -> PolicyTable:
-        return PolicyTable(self.policies)
-
-    def policy_of(self, destination: str) -> DestinationPolicy:
-        """The policy of `destination`, or the defaults, whether or not it `exists`."""
-        return self.table.policy_of(destination)
-
-    def exists(self, destination: str) -> bool:
-        """Whether a client may use `destination`: by policy, or because destinations are created on use."""
-        if self.create_on_use or destination == DEFAULT_DEAD_LETTER:
-            return True
-        return self.table.written_for(destination) is not None
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "DestinationSettings":
-        copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("table", None)  # it belongs to the policies of the original
-        return copied
-
-    @field_validator("policies")
-    @classmethod
-    def _policies_fit_together(
-        cls, policies: tuple[DestinationPolicy, ...], info: ValidationInfo
-    ) -> tuple[DestinationPolicy, ...]:
-        """Patterns differ; dead letter queues and children exist; dead letters form no cycle."""
-        errors: list[InitErrorDetails] = []
-        table = PolicyTable(policies)
-        create_on_use = info.data.get("create_on_use", True)
-        patterns: set[str] = set()
-
-        def add_error(value: str, text: str, *place: str | int) -> None:
-            context = {"error": ValueError(text)}
-            errors.append(InitErrorDetails(type="value_error", loc=place, input=value, ctx=context))
-
-        for number, policy in enumerate(policies):
-            if policy.pattern in patterns:
-                add_error(policy.pattern, "must not have two policies", number, "pattern")
-            patterns.add(policy.pattern)
-            dead_letter = policy.dead_letter if policy.pattern.startswith("/queue/") else ""
-            for key, name, place in (
-                ("dead letter", dead_letter, (number, "dead_letter")),
-                *(("child", child, (number, "children", at)) for at, child in enumerate(policy.children)),
-            ):
-                surely = last_queue(name)
-                if surely in ("", DEFAULT_DEAD_LETTER) or create_on_use or table.written_for(surely) is not None:
-                    continue
-                add_error(name, f"unknown {key}: must have a policy, because create_on_use is false", *place)
-            cycle = _cycle(table, dead_letter)
-            if cycle:
-                add_error(dead_letter, f"must not form a cycle: {' → '.join(cycle)}", number, "dead_letter")
-        if errors:
-            raise ValidationError.from_exception_data("policies", errors)
-        return policies
-
-
-def _cycle(table: PolicyTable, dead_letter: str) -> list[str]:
-    """The queues of a cycle of dead letters; empty if there is no cycle."""
-    path: list[str] = []
-    while dead_letter:
-        path.append(dead_letter)
-        if dead_letter in path[:-1]:
-            return path
-        dead_letter = table.policy_of(last_queue(dead_letter)).dead_letter
-    return []

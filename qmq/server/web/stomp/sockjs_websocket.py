@@ -6,8 +6,8 @@ from math import inf
 import trio
 
 from qmq.errors import RemoteProtocolError
-from qmq.server.web.sockjs_pipe import SockJsPipe
-from qmq.server.web.websocket_pipe import WebSocketPipe
+from qmq.server.web.stomp.sockjs_pipe import SockJsPipe
+from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.sockjs import SockJsTransport
 from qmq.wire.websocket.frames import PROTOCOL_ERROR
 

@@ -13,12 +13,13 @@ from pydantic import ValidationError
 
 from qmq.errors import ConfigError
 
+from ..diagnostics import describe
+from ..load import as_tuples
+from ..model import Section
+from ..node import NodeSettings
 from .declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
-from .destinations import DestinationPolicy, DestinationSettings
-from .diagnostics import describe
-from .load import as_tuples
-from .model import Section
-from .node import NodeSettings
+from .policy import DestinationPolicy
+from .settings import DestinationSettings
 
 
 def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:

@@ -22,8 +22,9 @@ from qmq.routing_names import (
     misplaces_wildcard,
 )
 
-from .destinations import KEYS, DestinationPolicy, DestinationSettings, QueueName
-from .model import SecondsOrNone, Section
+from ..model import SecondsOrNone, Section
+from .policy import KEYS, DestinationPolicy, QueueName
+from .settings import DestinationSettings
 
 OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
 

@@ -12,7 +12,7 @@ from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.dialogue import STOMP
-from qmq.server.web.polled_sessions import (
+from qmq.server.web.stomp.polled_sessions import (
     LOGIN_BYTES_MAX,
     Asking,
     PolledContext,
@@ -20,9 +20,9 @@ from qmq.server.web.polled_sessions import (
     bytes_max,
     unless_left,
 )
-from qmq.server.web.sockjs_pipe import SockJsPipe
-from qmq.server.web.sockjs_websocket import serve_sockjs_websocket
-from qmq.server.web.websocket_pipe import WebSocketPipe
+from qmq.server.web.stomp.sockjs_pipe import SockJsPipe
+from qmq.server.web.stomp.sockjs_websocket import serve_sockjs_websocket
+from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpRefusal, HttpRequest
 from qmq.wire.sockjs import TRANSPORTS, SockJsLimits, SockJsTransport, encode_info, split_route
 

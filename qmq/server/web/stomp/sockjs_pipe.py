@@ -19,7 +19,7 @@ Only text can be carried. A message with other bytes closes the session, and its
 import trio
 
 from qmq.environment import Pipe
-from qmq.server.web.polled_pipe import PolledPipe
+from qmq.server.web.stomp.polled_pipe import PolledPipe
 from qmq.wire.sockjs import (
     HEARTBEAT_FRAME,
     SockJsLimits,

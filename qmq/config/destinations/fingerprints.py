@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from .destinations import DestinationPolicy, DestinationSettings
+from .policy import DestinationPolicy
+from .settings import DestinationSettings
 
 FINGERPRINT_CHARACTERS: Final = 8
 FINGERPRINTS_MAX: Final = 1000

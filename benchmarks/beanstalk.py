@@ -1,0 +1,155 @@
+"""Puts, and reserves with deletes, of a node beside beanstalkd: `python -m benchmarks.beanstalk [PROGRAM]`.
+
+PROGRAM is a beanstalkd; without one only the node is measured. All servers are measured in turn on the same disk, with
+the same clients: each keeps some commands under way, as a program with a window does, and the rate is that of all.
+A durable put is answered when it is on disk: `beanstalkd -b DIRECTORY -f0` syncs its log for each put.
+"""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+JOBS: int = 20_000
+"""Of each measurement, of all clients together; a tenth where each of them waits for its own sync."""
+
+BODY: bytes = b"x" * 100
+CLIENTS: tuple[int, ...] = (1, 10)
+WINDOWS: tuple[int, ...] = (1, 100)
+SECONDS: float = 300.0
+
+NODE_FILE = """\
+name = "bench"
+data = "{data}"
+[[stomp]]
+address = "127.0.0.1:{stomp}"
+[[beanstalk]]
+address = "127.0.0.1:{port}"
+"""
+
+
+class Connection:
+    """Counts replies; what is in them does not matter here."""
+
+    def __init__(self, port: int, tube: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._unread = b""
+        self.socket.sendall(f"use {tube}\r\nwatch {tube}\r\nignore default\r\n".encode())
+        for _ in range(3):
+            self.line()
+
+    def line(self) -> bytes:
+        while b"\r\n" not in self._unread:
+            data = self.socket.recv(1 << 16)
+            assert data, "the server closed the connection"
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\r\n")
+        return line
+
+    def put(self, count: int, window: int) -> None:
+        command = b"put 1024 0 120 %d\r\n%b\r\n" % (len(BODY), BODY)
+        sent = received = 0
+        while received < count:
+            wanted = min(window - (sent - received), count - sent)
+            if wanted > 0:
+                self.socket.sendall(command * wanted)
+                sent += wanted
+            # As many as are here, at least one.
+            word = self.line()
+            received += 1
+            while b"\r\n" in self._unread:
+                word = self.line()
+                received += 1
+            assert word.startswith(b"INSERTED"), word
+
+    def work(self, count: int, window: int) -> None:
+        """Reserve `window` jobs, delete them, and again."""
+        done = 0
+        while done < count:
+            wanted = min(window, count - done)
+            self.socket.sendall(b"reserve\r\n" * wanted)
+            jobs = []
+            for _ in range(wanted):
+                word, job, _ = self.line().split(b" ")
+                assert word == b"RESERVED", word
+                self.line()
+                jobs.append(job)
+            self.socket.sendall(b"".join([b"delete %b\r\n" % job for job in jobs]))
+            for _ in jobs:
+                assert self.line() == b"DELETED"
+            done += wanted
+
+
+def rates(port: int, clients: int, window: int, jobs: int) -> tuple[float, float]:
+    """Puts in a second, and reserves with deletes."""
+    tube = f"t{clients}-{window}"
+    connections = [Connection(port, tube) for _ in range(clients)]
+    each = jobs // clients
+    found = []
+    with ThreadPoolExecutor(clients) as pool:
+        for what in (Connection.put, Connection.work):
+            begun = time.monotonic()
+            for future in [pool.submit(what, one, each, window) for one in connections]:
+                future.result()
+            found.append(each * clients / (time.monotonic() - begun))
+    for one in connections:
+        one.socket.close()
+    return found[0], found[1]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def server(command: list[str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert time.monotonic() < until, f"{command[0]} does not listen"
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure(folder: Path, program: str | None) -> None:
+    kinds = ["qmq"] + (["beanstalkd -b -f0", "beanstalkd, memory only"] if program else [])
+    print("| server | clients | commands under way | puts/s | reserve + delete/s |")
+    print("|---|---|---|---|---|")
+    for clients in CLIENTS:
+        for window in WINDOWS:
+            for kind in kinds:
+                port = free_port()
+                data = folder / f"{kind.split(',')[0].replace(' ', '')}-{clients}-{window}-{port}"
+                data.mkdir()
+                if kind == "qmq":
+                    file = folder / "node.toml"
+                    file.write_text(NODE_FILE.format(data=data, stomp=free_port(), port=port))
+                    command = [sys.executable, "-m", "qmq", "serve", "--config", str(file), "--log-level", "error"]
+                else:
+                    command = [program or "", "-l", "127.0.0.1", "-p", str(port)]
+                    command += ["-b", str(data), "-f0"] if "-b" in kind else []
+                jobs = JOBS // 10 if clients * window == 1 else JOBS
+                with server(command, port):
+                    put, work = rates(port, clients, window, jobs)
+                print(f"| {kind} | {clients} | {window} | {put:,.0f} | {work:,.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        measure(Path(scratch), sys.argv[1] if len(sys.argv) > 1 else shutil.which("beanstalkd"))

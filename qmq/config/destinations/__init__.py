@@ -1,0 +1,1 @@
+"""Destinations in the configuration: their policies, and the keys of declared queues."""

@@ -1,0 +1,566 @@
+"""A session that speaks the beanstalkd protocol: commands one after the other, and their replies in that order.
+
+There is no login. The client acts as the user that its listener names, or, where the node has no users, as anybody.
+Puts, deletes, releases and buries of one read are decided together (`decisions`); every other command after those
+before it. The replies wait for the disk, the commands do not.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.access.rights import Rights
+from qmq.access.rules import Action, Principal
+from qmq.auth.credentials import USERS, Grant
+from qmq.broker.consumers.outcome import Outcome
+from qmq.environment import Pipe
+from qmq.errors import Refused
+from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
+from qmq.gateways.beanstalk.jobs import (
+    JobState,
+    buried_queue_of,
+    job_priority,
+    next_head,
+    put_head,
+    queue_of,
+    tube_of,
+)
+from qmq.gateways.stomp import StompGateway
+from qmq.server.beanstalk.decisions import DecisionContext, Decisions, PutJob, SettleJob
+from qmq.server.beanstalk.jobs import FoundJob
+from qmq.server.beanstalk.part import DEFAULT_TUBE, part_of
+from qmq.server.beanstalk.reservations import Reservations
+from qmq.server.beanstalk.statistics import job_facts, server_facts, tube_facts, tube_names
+from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.session import ClientSession
+from qmq.server.runtime.waker import Waker
+from qmq.server.stomp.login_exchange import LoginContext
+from qmq.wire.beanstalk import (
+    BURIED,
+    DELETED,
+    KICKED_ONE,
+    NOT_FOUND,
+    NOT_IGNORED,
+    OUT_OF_MEMORY,
+    PAUSED,
+    RELEASED,
+    TOUCHED,
+    BeanstalkCommand,
+    BeanstalkReader,
+    BeanstalkVerb,
+    WrongCommand,
+    kicked,
+    reserved,
+    using,
+    watching,
+    yaml_list,
+    yaml_map,
+)
+from qmq.wire.beanstalk import (
+    found as found_reply,
+)
+from qmq.wire.stomp import Frame, Head, Version
+
+HEADS_MAX: Final = 256
+"""Different puts of a connection that are remembered; at the bound all are forgotten."""
+
+REPLIES_MAX: Final = 1000
+"""That a client waits for: more of its commands are decided when they have become fewer."""
+
+log = logging.getLogger("qmq.session")
+
+
+class BeanstalkContext(DecisionContext, LoginContext, Protocol):
+    """What a beanstalkd session needs of its node."""
+
+    started_seconds: float
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+    def check_right(self, principal: Principal | None, destination: str) -> None: ...
+
+    def rights_of(self, principal: Any) -> Rights: ...
+
+
+class BeanstalkDialogue:
+    """See `ClientDialogue`."""
+
+    keep_open = False
+
+    def __init__(self, context: BeanstalkContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self._context = context
+        self._session = session
+        self._pipe = pipe
+        self._login = login
+        wanted = getattr(session.listener, "job_bytes_max", 0)
+        self._reader = BeanstalkReader(min(wanted, context.limits.body_bytes_max))
+        self._received: list[BeanstalkCommand | WrongCommand] = []
+        self._sent = Waker()
+        self._replies = OrderedReplies(self._put)
+        self._encoder = BeanstalkEncoder(self._replies, self._ignore)
+        session.encoder = self._encoder
+        self.ahead = b""
+        self.awaits_frame = False
+        self._part = part_of(context)
+        self._heads: dict[tuple[str, int, int, int], Head] = {}
+        self.used = DEFAULT_TUBE
+        self.watched: dict[str, None] = {DEFAULT_TUBE: None}
+        self.is_producer = self.is_worker = False
+        self._is_open = False
+        self._rights: Rights
+        self._gateway: StompGateway
+        self._decisions: Decisions
+        self._reservations: Reservations
+
+    def _ignore(self, delivery: object) -> None:
+        """Before the session begins nothing is delivered."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._reader.unfinished_bytes
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._is_open and self._reservations.is_waiting
+
+    def wake(self) -> None:
+        self._reservations.wake()
+
+    def _put(self, data: bytes) -> None:
+        """Who puts it sends it: a delivery at its end, `respond` before it waits and at its end."""
+        self._session.outbox.put_answer(data)
+        self._sent.wake()
+
+    # The beginning
+
+    def start(self) -> None:
+        context, session = self._context, self._session
+        self._login.is_silent = False
+        try:
+            context.admission.check_open()
+            self._log_in()
+        except Refused as refused:
+            context.refusals.note(self._pipe.peer_address, refused)
+            self._put(refusal_reply(refused))
+            session.finish()
+            return
+        context.admission.decided(self._login)
+        session.begin()
+        self._rights = context.rights_of(session.principal)
+        self._gateway = StompGateway(
+            session.id,
+            context.broker,
+            context.rules,
+            Version.V12,
+            False,
+            rights=self._rights,
+            user=session.user,
+            encoder=self._encoder,
+            is_atomic=True,
+            pulls=True,
+        )
+        decisions = self._decisions = Decisions(context, session, self._gateway, self._encoder, self._replies)
+        self._reservations = decisions.reservations = Reservations(context, self._part, session.id, decisions.obey_one)
+        self._encoder.on_delivery = self._reservations.delivered
+        self._is_open = True
+        self._part.users.add(self)
+        self._part.connections += 1
+
+    def _log_in(self) -> None:
+        """The user of the listener is the client's. Raises Refused."""
+        context, session = self._context, self._session
+        assert session.listener is not None
+        user = getattr(session.listener, "user", None)
+        if user is None:
+            if not context.logins.serves_anonymous(session.listener):
+                raise Refused("login-required", "This listener names no user, and the node has users.")
+            return
+        if not context.logins.is_user(user):
+            raise Refused("login-failed", f"The user {user} of this listener does not exist.")
+        grant = context.logins.admit_again(Grant(Principal(user), USERS))
+        session.principal, session.authenticator, session.user = grant.principal, USERS, user
+        context.audit("login", user=user, address=session.peer_address, authenticator=USERS)
+
+    # Commands
+
+    def receive(self, data: bytes) -> None:
+        self._received += self._reader.receive(data)
+        if self._received:
+            self.awaits_frame = False
+
+    async def respond(self) -> None:
+        received, self._received = self._received, []
+        await trio.lowlevel.checkpoint()
+        for command in received:
+            if self._is_over:
+                return
+            if isinstance(command, WrongCommand):
+                self._replies.reply(command.reply)
+                if command.is_last:
+                    await self._decisions.flush()
+                    self._session.end_in_order()
+                continue
+            await self._room()
+            await self._obey(command)
+        if not self._is_over:
+            await self._decisions.flush()
+            self._session.outbox.flush()
+
+    async def _room(self) -> None:
+        """Wait while the client has too many replies to come, or does not read those that have."""
+        session = self._session
+        while self._replies.count >= REPLIES_MAX and not self._is_over:
+            await self._decisions.flush()
+            session.outbox.flush()
+            self._sent.clear()
+            if self._replies.count >= REPLIES_MAX:
+                await self._sent.wait()
+        if not self._is_over and session.outbox.size > self._context.limits.outbox_bytes_max // 4:
+            await self._decisions.flush()
+            session.outbox.flush()
+            session.waits_for_slot = True
+            await session.outbox.drained()
+            session.waits_for_slot = False
+
+    async def _obey(self, command: BeanstalkCommand) -> None:
+        self._part.commands[command.verb.value] += 1
+        handler = AT_ONCE.get(command.verb)
+        if handler is not None:
+            handler(self, command)
+            return
+        if command.verb is BeanstalkVerb.DELETE and self._delete_reserved(command):
+            return
+        await self._decisions.flush()
+        if self._is_over:
+            return
+        slot = self._replies.slot()
+        if command.verb not in RESERVING:
+            self._session.outbox.flush()
+        try:
+            await HANDLERS[command.verb](self, command, slot)
+        except Refused as refused:
+            self._refuse(refused, slot)
+
+    def _refuse(self, refused: Refused, slot: ReplySlot) -> None:
+        session = self._session
+        self._context.refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
+        slot.fill(refusal_reply(refused))
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._is_open or self._session.ending or self._session.finishing
+
+    # Commands that are decided together, or need no decision
+
+    def _put_job(self, command: BeanstalkCommand) -> None:
+        self.is_producer = True
+        priority, delay, ttr, _ = command.numbers
+        key = (self.used, priority, delay, ttr)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= HEADS_MAX:
+                self._heads.clear()
+            head = self._heads[key] = put_head(self.used, priority, delay, ttr)
+        self._part.count(self.used, "put")
+        self._decisions.add(PutJob(self._replies.slot(is_put=True), head, command.body))
+
+    def _release(self, command: BeanstalkCommand) -> None:
+        job, priority, delay = command.numbers
+        delivery = self._reservations.of(job)
+        if delivery is None:
+            self._replies.reply(NOT_FOUND)
+            return
+        self._reservations.done(job)
+        slot = self._replies.slot(RELEASED)
+        message = delivery.message
+        queue = message.envelope.destination
+        if priority == job_priority(message) and not delay and queue == queue_of(tube_of(queue)):
+            self._part.released(job)
+            self._decisions.add(SettleJob(slot, delivery, is_released=True))
+            return
+        counts = self._part.carried(message, is_reserved=True)
+        head = next_head(
+            message, queue_of(tube_of(queue)), priority, delay, counts._replace(releases=counts.releases + 1)
+        )
+        self._decisions.add(PutJob(slot, head, message.body, delivery))
+
+    def _bury(self, command: BeanstalkCommand) -> None:
+        job, priority = command.numbers
+        delivery = self._reservations.of(job)
+        if delivery is None:
+            self._replies.reply(NOT_FOUND)
+            return
+        self._reservations.done(job)
+        message = delivery.message
+        counts = self._part.carried(message, is_reserved=True)
+        queue = buried_queue_of(tube_of(message.envelope.destination))
+        head = next_head(message, queue, priority, 0, counts._replace(buries=counts.buries + 1))
+        self._decisions.add(PutJob(self._replies.slot(BURIED), head, message.body, delivery))
+
+    def _touch(self, command: BeanstalkCommand) -> None:
+        delivery = self._reservations.of(command.numbers[0])
+        if delivery is not None:
+            self._reservations.touch(delivery)
+        self._replies.reply(NOT_FOUND if delivery is None else TOUCHED)
+
+    def _use(self, command: BeanstalkCommand) -> None:
+        self.used = command.tube
+        self._replies.reply(using(self.used))
+
+    def _watch(self, command: BeanstalkCommand) -> None:
+        if command.tube not in self.watched and len(self.watched) >= self._context.limits.subscriptions_max:
+            self._replies.reply(OUT_OF_MEMORY)
+            return
+        self.watched[command.tube] = None
+        self._replies.reply(watching(len(self.watched)))
+
+    def _ignore_tube(self, command: BeanstalkCommand) -> None:
+        if command.tube in self.watched and len(self.watched) == 1:
+            self._replies.reply(NOT_IGNORED)
+            return
+        self.watched.pop(command.tube, None)
+        self._reservations.reap(self.watched)
+        self._replies.reply(watching(len(self.watched)))
+
+    def _list_used(self, command: BeanstalkCommand) -> None:
+        self._replies.reply(using(self.used))
+
+    def _list_watched(self, command: BeanstalkCommand) -> None:
+        self._replies.reply(yaml_list(self.watched))
+
+    # Commands with a decision of their own
+
+    async def _delete(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        job = command.numbers[0]
+        found = await self._part.jobs.find(job)
+        if found is None or found.state is JobState.RESERVED:
+            slot.fill(NOT_FOUND)
+            return
+        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
+        is_deleted = await self._part.jobs.delete(found)
+        self._part.count(found.tube, "delete")
+        slot.fill(DELETED if is_deleted else NOT_FOUND)
+
+    def _delete_reserved(self, command: BeanstalkCommand) -> bool:
+        """Delete a job that this connection has reserved; False for another one."""
+        job = command.numbers[0]
+        delivery = self._reservations.of(job)
+        if delivery is None:
+            return False
+        self._reservations.done(job)
+        self._part.count(tube_of(delivery.message.envelope.destination), "delete")
+        self._decisions.add(SettleJob(self._replies.slot(DELETED), delivery))
+        return True
+
+    async def _reserve(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        self.is_worker = True
+        seconds = float(command.numbers[0]) if command.numbers else None
+        if await self._reservations.take_ready(list(self.watched), slot):
+            return
+        self._session.outbox.flush()
+        await self._reservations.reserve(list(self.watched), slot, seconds, self._session.until_left)
+
+    async def _reserve_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        """The job becomes a new message here that this connection has, and the former one is settled by its node."""
+        job = command.numbers[0]
+        self.is_worker = True
+        found = await self._part.jobs.find(job)
+        if found is None or found.state is JobState.RESERVED or self._is_over:
+            slot.fill(NOT_FOUND)
+            return
+        delivery = await self._taken(found)
+        if delivery is None:
+            slot.fill(NOT_FOUND)
+            return
+        is_mine = await self._part.jobs.delete(found)
+        if self._is_over:
+            return
+        if is_mine and self._reservations.is_valid(delivery):
+            delivery.sent = True
+            slot.fill(reserved(job, delivery.message.body))
+            return
+        # Another one has it: there must not be two of them.
+        self._reservations.done(job)
+        if self._reservations.is_valid(delivery):
+            out = Outcome(self._session.id, self._context.environment.now_us())
+            self._context.broker.settle([delivery], out)
+            self._context.submit(out)
+        slot.fill(NOT_FOUND)
+
+    async def _taken(self, found: FoundJob) -> Any:
+        """The delivery of a copy of a job to this connection; None if that cannot be. Durable on return."""
+        context, message = self._context, found.message
+        queue = queue_of(found.tube)
+        self._check(Action.SUBSCRIBE, message.envelope.destination)
+        subscription = await self._reservations.subscription(found.tube)
+        counts = self._part.carried(message, is_reserved=False)
+        head = next_head(message, queue, job_priority(message), 0, counts)
+        await context.slot(self._session.id)
+        if self._is_over:
+            return None
+        out = Outcome(self._session.id, context.environment.now_us())
+        copy = self._gateway.send_to(Frame(head, message.body, None), subscription, out.now_us, out)
+        delivery = None if copy is None else next(reversed(subscription.in_flight.values()))
+        if delivery is not None:
+            self._reservations.take_for(delivery)
+        context.submit(out)
+        await context.flushed()
+        return delivery
+
+    async def _kick(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        tube = self.used
+        self._check_kick(tube)
+        slot.fill(kicked(await self._part.jobs.kick_tube(tube, command.numbers[0])))
+
+    async def _kick_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        found = await self._part.jobs.find(command.numbers[0])
+        if found is None or found.state not in (JobState.BURIED, JobState.DELAYED):
+            slot.fill(NOT_FOUND)
+            return
+        self._check_kick(found.tube)
+        slot.fill(KICKED_ONE if await self._part.jobs.kick(found) else NOT_FOUND)
+
+    def _check_kick(self, tube: str) -> None:
+        self._check(Action.SUBSCRIBE, queue_of(tube))
+        self._check(Action.SEND, queue_of(tube))
+
+    def _check(self, action: Action, destination: str) -> None:
+        """Raises Refused."""
+        self._rights.check(action, destination)
+
+    async def _peek(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        self._show(await self._part.jobs.find(command.numbers[0]), command.numbers[0], slot)
+
+    async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        state = PEEKED[command.verb]
+        found = await self._part.jobs.first(self.used, state)
+        self._show(found, 0 if found is None else found.job, slot)
+
+    def _show(self, found: FoundJob | None, job: int, slot: ReplySlot) -> None:
+        if found is None:
+            slot.fill(NOT_FOUND)
+            return
+        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
+        slot.fill(found_reply(job, found.message.body))
+
+    async def _stats_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        job = command.numbers[0]
+        found = await self._part.jobs.find(job)
+        if found is None:
+            slot.fill(NOT_FOUND)
+            return
+        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
+        slot.fill(yaml_map(job_facts(self._context, self._part, job, found)))
+
+    def _may_see(self, tube: str) -> bool:
+        rights, queue = self._rights, queue_of(tube)
+        return rights.allows(Action.SEND, queue) or rights.allows(Action.SUBSCRIBE, queue)
+
+    async def _stats_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        facts = await tube_facts(self._context, self._part, command.tube) if self._may_see(command.tube) else None
+        slot.fill(NOT_FOUND if facts is None else yaml_map(facts))
+
+    async def _stats(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        context = self._context
+        facts = await server_facts(
+            context,
+            self._part,
+            self._reader.job_bytes_max,
+            is_draining=context.is_stopping,
+            software=context.software,
+            uptime=trio.current_time() - context.started_seconds,
+        )
+        slot.fill(yaml_map(facts))
+
+    async def _list_tubes(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        names = await tube_names(self._context, self._part)
+        slot.fill(yaml_list([name for name in names if self._may_see(name)]))
+
+    async def _pause_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        tube = command.tube
+        self._context.check_right(self._session.principal, f"/control/pause{queue_of(tube)}")
+        if await tube_facts(self._context, self._part, tube) is None:
+            slot.fill(NOT_FOUND)
+            return
+        self._part.count(tube, "pause")
+        await self._part.pause_everywhere(tube, command.numbers[0])
+        slot.fill(PAUSED)
+
+    async def _quit(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        slot.fill(b"")
+        self._session.end_in_order()
+
+    # The other parts of `ClientDialogue`
+
+    def note_stop(self) -> None:
+        self.awaits_frame = self._reader.is_amid_command
+
+    def release(self) -> None:
+        self._reader.forget()
+
+    def finish(self) -> None:
+        self._context.admission.decided(self._login)
+        self._sent.wake()
+        if self._is_open:
+            self._reservations.is_stopping = True
+            self._reservations.wake()
+
+    def stop(self) -> None:
+        self._part.users.discard(self)
+
+    def leave(self) -> None:
+        self._context.admission.leave(self._login)
+        self._context.logins.leave(self._session.user)
+        if self._is_open:
+            self._reservations.forget()
+            self._encoder.on_delivery = self._ignore
+            del self._decisions, self._reservations, self._gateway
+        self._is_open = False
+        del self._session
+
+
+RESERVING: Final = frozenset({BeanstalkVerb.RESERVE, BeanstalkVerb.RESERVE_WITH_TIMEOUT})
+
+PEEKED: Final = {
+    BeanstalkVerb.PEEK_READY: JobState.READY,
+    BeanstalkVerb.PEEK_DELAYED: JobState.DELAYED,
+    BeanstalkVerb.PEEK_BURIED: JobState.BURIED,
+}
+
+AT_ONCE: Final[Mapping[BeanstalkVerb, Callable[[BeanstalkDialogue, BeanstalkCommand], None]]] = {
+    BeanstalkVerb.PUT: BeanstalkDialogue._put_job,
+    BeanstalkVerb.RELEASE: BeanstalkDialogue._release,
+    BeanstalkVerb.BURY: BeanstalkDialogue._bury,
+    BeanstalkVerb.TOUCH: BeanstalkDialogue._touch,
+    BeanstalkVerb.USE: BeanstalkDialogue._use,
+    BeanstalkVerb.WATCH: BeanstalkDialogue._watch,
+    BeanstalkVerb.IGNORE: BeanstalkDialogue._ignore_tube,
+    BeanstalkVerb.LIST_TUBE_USED: BeanstalkDialogue._list_used,
+    BeanstalkVerb.LIST_TUBES_WATCHED: BeanstalkDialogue._list_watched,
+}
+
+HANDLERS: Final[Mapping[BeanstalkVerb, Callable[[BeanstalkDialogue, BeanstalkCommand, ReplySlot], Awaitable[None]]]] = {
+    BeanstalkVerb.DELETE: BeanstalkDialogue._delete,
+    BeanstalkVerb.RESERVE: BeanstalkDialogue._reserve,
+    BeanstalkVerb.RESERVE_WITH_TIMEOUT: BeanstalkDialogue._reserve,
+    BeanstalkVerb.RESERVE_JOB: BeanstalkDialogue._reserve_job,
+    BeanstalkVerb.KICK: BeanstalkDialogue._kick,
+    BeanstalkVerb.KICK_JOB: BeanstalkDialogue._kick_job,
+    BeanstalkVerb.PEEK: BeanstalkDialogue._peek,
+    BeanstalkVerb.PEEK_READY: BeanstalkDialogue._peek_first,
+    BeanstalkVerb.PEEK_DELAYED: BeanstalkDialogue._peek_first,
+    BeanstalkVerb.PEEK_BURIED: BeanstalkDialogue._peek_first,
+    BeanstalkVerb.STATS_JOB: BeanstalkDialogue._stats_job,
+    BeanstalkVerb.STATS_TUBE: BeanstalkDialogue._stats_tube,
+    BeanstalkVerb.STATS: BeanstalkDialogue._stats,
+    BeanstalkVerb.LIST_TUBES: BeanstalkDialogue._list_tubes,
+    BeanstalkVerb.PAUSE_TUBE: BeanstalkDialogue._pause_tube,
+    BeanstalkVerb.QUIT: BeanstalkDialogue._quit,
+}
+
+
+BEANSTALK: Final = ClientProtocol("beanstalk", BeanstalkDialogue, refusal_reply)

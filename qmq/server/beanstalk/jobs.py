@@ -1,0 +1,393 @@
+"""Jobs by their ids, in the whole mesh: found, deleted, kicked.
+
+A job is decided about by the node that serves its message, so a request goes there. A job whose node cannot be reached
+is not found. Messages that are with a consumer, here or elsewhere, are reserved, and left to it.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.message import Envelope, Message
+from qmq.dots import Dot
+from qmq.gateways.beanstalk.jobs import (
+    JobState,
+    buried_queue_of,
+    dots_of,
+    id_of,
+    is_buried,
+    kick_lines,
+    queue_of,
+    tube_of,
+)
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, run_bulk_job
+from qmq.server.admin.counts import CountsContext
+from qmq.server.beanstalk.aliases import Aliases
+from qmq.server.checkpoint.queue_pager import FAR_US
+from qmq.server.inspection.message_search import parse_message_id
+from qmq.server.peers.kinds import RequestKind
+from qmq.server.peers.peer_json import decode_json
+from qmq.server.peers.rpc import PeerRpc
+from qmq.server.runtime.contexts import MeshPeers
+
+SENT_BODY_BYTES_MAX: Final = 128 << 10
+"""Of the body in a response to a peer; a longer one is read from the store of the node that asks."""
+
+FIRST_ROWS: Final = 100
+"""Rows of a queue that are looked at for one that nobody has."""
+
+KICKED_ROWS: Final = 100
+"""Delayed jobs that are kicked at once."""
+
+Act = Callable[[Message, Outcome], bool]
+
+
+class FinderContext(BulkContext, CountsContext, MeshPeers, Protocol):
+    """What jobs need of the node."""
+
+    peer_rpc: PeerRpc
+
+
+class FoundJob(NamedTuple):
+    """A job: the message that it is now, and the node that serves it."""
+
+    message: Message
+    node: str
+    state: JobState
+    left_us: int = 0
+    """Until it is ready, or its reservation ends."""
+
+    @property
+    def job(self) -> int:
+        """Its id."""
+        return id_of(self.message)
+
+    @property
+    def tube(self) -> str:
+        return tube_of(self.message.envelope.destination)
+
+
+class JobFinder:
+    """The jobs that this node serves, and requests about those of its peers."""
+
+    def __init__(self, context: FinderContext) -> None:
+        self._context = context
+        self._aliases = Aliases(context)
+
+    # In the mesh
+
+    async def find(self, job: int) -> FoundJob | None:
+        """The job with this id."""
+        found = await self._find_here(job)
+        if found is not None or not self._context.peer_names:
+            return found
+        return next(iter(await self._ask_all({"do": "find", "job": job})), None)
+
+    async def first(self, tube: str, state: JobState) -> FoundJob | None:
+        """The next job of a tube in this state, of those that the nodes find first."""
+        found = [] if (here := await self._first_here(tube, state)) is None else [here]
+        if self._context.peer_names:
+            found += await self._ask_all({"do": "first", "tube": tube, "state": state.value})
+        if state is JobState.DELAYED:
+            return min(found, key=lambda one: one.left_us, default=None)
+        return min(found, key=_order, default=None)
+
+    async def delete(self, found: FoundJob) -> bool:
+        """Settle a job that nobody has reserved; False if it is gone, or reserved by now. Durable on return."""
+        return await self._do(found, "delete")
+
+    async def kick(self, found: FoundJob) -> bool:
+        """Make a buried or delayed job ready."""
+        return await self._do(found, "kick")
+
+    async def _do(self, found: FoundJob, verb: str) -> bool:
+        dot = found.message.dot
+        if found.node == self._context.origin.node:
+            return await self._act_here(dot, self._action(verb))
+        answer = await self._ask_one(found.node, {"do": verb, "dot": str(dot)})
+        return isinstance(answer, dict) and answer.get("done") is True
+
+    async def kick_tube(self, tube: str, bound: int) -> int:
+        """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones."""
+        for what in ("buried", "delayed"):
+            count = await self._kick_here(tube, bound, what)
+            for peer in sorted(self._context.linked_peers()):
+                if count >= bound:
+                    break
+                request = {"do": "kick-tube", "tube": tube, "bound": bound - count, "what": what}
+                answer = await self._ask_one(peer, request)
+                more = answer.get("count") if isinstance(answer, dict) else 0
+                count += more if type(more) is int else 0
+            if count:
+                return count
+        return 0
+
+    # Requests of peers
+
+    async def answer(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """The response to a request of a peer; None if it is about no jobs. Raises ValueError, KeyError, TypeError."""
+        verb = asked["do"]
+        if verb == "find":
+            return _facts(await self._find_here(int(asked["job"])))
+        if verb == "first":
+            return _facts(await self._first_here(str(asked["tube"]), JobState(asked["state"])))
+        if verb in ("delete", "kick"):
+            return {"done": await self._act_here(parse_message_id(str(asked["dot"])), self._action(verb))}
+        if verb == "kick-tube":
+            return {"count": await self._kick_here(str(asked["tube"]), int(asked["bound"]), str(asked["what"]))}
+        return None
+
+    async def _ask_one(self, node: str, request: dict[str, Any]) -> Any:
+        answer = await self._context.ask_one(node, beanstalk_request(request))
+        try:
+            return None if answer is None else decode_json(answer)
+        except ValueError:
+            return None
+
+    async def _ask_all(self, request: dict[str, Any]) -> list[FoundJob]:
+        answers = await self._context.peer_rpc.ask(beanstalk_request(request))
+        found: list[FoundJob] = []
+        for node, answer in answers.items():
+            try:
+                facts = decode_json(answer)
+                if facts["found"]:
+                    found.append(await self._found_of(node, facts))
+            except (ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    async def _found_of(self, node: str, facts: dict[str, Any]) -> FoundJob:
+        """What a peer has found. Raises ValueError, KeyError, TypeError."""
+        dot = parse_message_id(str(facts["dot"]))
+        headers = b64decode(facts["headers"], validate=True)
+        envelope = Envelope(str(facts["queue"]), DestinationKind.QUEUE, headers, True)
+        body = await self._body(dot) if facts["body"] is None else b64decode(facts["body"], validate=True)
+        message = Message(envelope, body, dot.origin, dot.sequence, int(facts["at_us"]))
+        message.attempts = int(facts["attempts"])
+        return FoundJob(message, node, JobState(facts["state"]), int(facts["left_us"]))
+
+    async def _body(self, dot: Dot) -> bytes:
+        """The body of a message of any node, from the store. Raises ValueError if it is not here."""
+        context = self._context
+        await context.flushed()
+        await context.checkpoints.bring_up()
+        rows = await context.environment.run_blocking(
+            partial(context.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
+        )
+        message = context.replay.message_of_row(rows[0]) if rows else None
+        if message is None:
+            raise ValueError(f"no message {dot}")
+        return message.body
+
+    # What this node serves
+
+    async def _find_here(self, job: int) -> FoundJob | None:
+        message = self._in_memory(job)
+        queues = self._context.broker.queues
+        if message is None and queues.owned.has_stored:
+            await self._context.flushed()
+            await self._context.checkpoints.bring_up()
+            message = await self._stored(job)
+            if message is None:
+                await self._aliases.search()
+                message = self._in_memory(job) or await self._stored(job)
+        return None if message is None else self._state_of(message)
+
+    def _dots(self, job: int) -> list[Dot]:
+        serves = self._context.broker.queues.owned.serves
+        origins = [origin for origin in self._context.received_vector() if origin.node in serves]
+        return [*dots_of(job, origins), *self._aliases.of(job)]
+
+    def _in_memory(self, job: int) -> Message | None:
+        owned = self._context.broker.queues.owned.by_origin
+        for dot in self._dots(job):
+            message = owned.get(dot.origin, {}).get(dot.sequence)
+            # By its dot alone it may be another job, which has been given its id anew.
+            if message is not None and not message.settled and id_of(message) == job:
+                return message
+        return None
+
+    async def _stored(self, job: int) -> Message | None:
+        for dot in self._dots(job):
+            message = await self._row(dot)
+            if message is None:
+                self._aliases.forget(job, dot)
+            elif id_of(message) == job:
+                return message
+        return None
+
+    async def _row(self, dot: Dot) -> Message | None:
+        """An unsettled message that only the store has."""
+        context = self._context
+        queues = context.broker.queues
+        rows = await context.environment.run_blocking(
+            partial(context.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
+        )
+        for row in rows:
+            if not queues.paging.is_settled(row.queue, dot):
+                return context.replay.message_of_row(row)
+        return None
+
+    def _state_of(self, message: Message) -> FoundJob:
+        context = self._context
+        queues = context.broker.queues
+        now_us = context.environment.now_us()
+        here, dot = context.origin.node, message.dot
+        for delivery in queues.deliveries.values():
+            if delivery.message.dot == dot:
+                return FoundJob(message, here, JobState.RESERVED, max(0, delivery.deadline_us - now_us))
+        if any(dot in lent for lent in queues.owned.lent.values()) or dot in queues.owned.elsewhere:
+            return FoundJob(message, here, JobState.RESERVED)
+        if is_buried(message.envelope.destination):
+            return FoundJob(message, here, JobState.BURIED)
+        due_us = queues.shared.clocks.due(message)
+        return FoundJob(message, here, JobState.DELAYED if due_us > now_us else JobState.READY, max(0, due_us - now_us))
+
+    async def _first_here(self, tube: str, state: JobState) -> FoundJob | None:
+        context = self._context
+        name = buried_queue_of(tube) if state is JobState.BURIED else queue_of(tube)
+        queues = context.broker.queues
+        queue = queues.by_name.get(name)
+        if state is not JobState.DELAYED and queue is not None and queue.is_counted:
+            for level in queue.levels:
+                for message in level.ready:
+                    if not message.settled:
+                        return self._state_of(message)._replace(state=state)
+                if level.behind:
+                    break
+        if queue is None and not queues.owned.has_stored:
+            return None
+        await context.flushed()
+        await context.checkpoints.bring_up()
+        rows = await context.environment.run_blocking(
+            partial(self._first_rows, name, context.environment.now_us(), is_delayed=state is JobState.DELAYED)
+        )
+        messages = [one for row in rows if (one := context.replay.message_of_row(row)) is not None]
+        for one in context.broker.bulk_settlement.waiting(name, messages):
+            found = self._state_of(one)
+            if found.state is state:
+                return found
+        return None
+
+    def _first_rows(self, queue: str, now_us: int, *, is_delayed: bool) -> list[Any]:
+        """In a worker thread: rows of a queue, in the order of delivery, or those that are due first."""
+        rows = self._context.served_rows()
+        if is_delayed:
+            return list(rows.due(queue, now_us, FAR_US, FIRST_ROWS))
+        head = rows.heads([queue], now_us).get(queue)
+        found: list[Any] = []
+        for priority in () if head is None else head.priorities:
+            found += rows.page(queue, priority, None, now_us, FIRST_ROWS - len(found))
+            if len(found) >= FIRST_ROWS:
+                break
+        return found
+
+    def _action(self, verb: str) -> Act:
+        bulk = self._context.broker.bulk_settlement
+        if verb == "delete":
+            return lambda message, out: bulk.purge([message], out) == 1
+        return self._kick_one
+
+    def _kick_one(self, message: Message, out: Outcome) -> bool:
+        context = self._context
+        bulk, queue = context.broker.bulk_settlement, message.envelope.destination
+        if is_buried(queue):
+            moved, refused = bulk.move([message], queue_of(tube_of(queue)), out)
+            if refused is not None:
+                raise refused
+            return moved == 1
+        due_us = context.broker.queues.shared.clocks.due(message)
+        return due_us > out.now_us and bulk.hasten(message, kick_lines(message), out)
+
+    async def _act_here(self, dot: Dot, act: Act) -> bool:
+        """Do something with a message that waits here. False if none does. Durable on return. Raises Refused."""
+        context = self._context
+        queues = context.broker.queues
+        if dot.origin.node not in queues.owned.serves:
+            return False
+        if dot.sequence not in queues.owned.by_origin.get(dot.origin, {}):
+            await context.flushed()
+            await context.checkpoints.bring_up()
+        await context.slot(asks=True)
+        # No checkpoint ends between the reading of a row and its settlement.
+        async with context.queue_pager.load_lock:
+            one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._row(dot)
+            if one is None or queues.held:
+                return False
+            waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
+            out = Outcome(now_us=context.environment.now_us())
+            done = bool(waiting) and act(waiting[0], out)
+            context.submit(out)
+        await context.flushed()
+        return done
+
+    async def _kick_here(self, tube: str, bound: int, what: str) -> int:
+        context = self._context
+        name = buried_queue_of(tube) if what == "buried" else queue_of(tube)
+        queues = context.broker.queues
+        if queues.held or (name not in queues.by_name and not queues.owned.has_stored):
+            return 0
+        if what == "buried":
+            job = BulkJob(verb="move", queue=name, id=f"kick {tube}", target=queue_of(tube), count=bound)
+            return int((await run_bulk_job(context, job))["messages"]) if bound else 0
+        count = 0
+        while count < bound:
+            most = min(KICKED_ROWS, bound - count)
+            done = await self._kick_delayed(name, most)
+            count += done
+            if done < most:
+                break
+        return count
+
+    async def _kick_delayed(self, queue: str, most: int) -> int:
+        context = self._context
+        await context.flushed()
+        await context.checkpoints.bring_up()
+        await context.slot(asks=True)
+        bulk = context.broker.bulk_settlement
+        async with context.queue_pager.load_lock:
+            now_us = context.environment.now_us()
+            rows = await context.environment.run_blocking(
+                partial(context.served_rows().due, queue, now_us, FAR_US, most)
+            )
+            messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
+            out = Outcome(now_us=context.environment.now_us())
+            done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]
+            bulk.finish(queue, out)
+            context.submit(out)
+        await context.flushed()
+        return sum(done)
+
+
+def beanstalk_request(request: dict[str, Any]) -> PeerRequest:
+    return PeerRequest(RequestKind.BEANSTALK, json.dumps(request).encode())
+
+
+def _order(found: FoundJob) -> tuple[int, int]:
+    """The order of ready or buried jobs of several nodes."""
+    terms = found.message.envelope.terms
+    return (-4 if terms is None else -terms.priority, found.message.timestamp_us)
+
+
+def _facts(found: FoundJob | None) -> dict[str, Any]:
+    """A job for a peer."""
+    if found is None:
+        return {"found": False}
+    message = found.message
+    is_short = len(message.body) <= SENT_BODY_BYTES_MAX
+    return {
+        "found": True,
+        "dot": str(message.dot),
+        "queue": message.envelope.destination,
+        "headers": b64encode(message.envelope.headers).decode(),
+        "body": b64encode(message.body).decode() if is_short else None,
+        "at_us": message.timestamp_us,
+        "attempts": message.attempts,
+        "state": found.state.value,
+        "left_us": found.left_us,
+    }

@@ -1,0 +1,1 @@
+"""STOMP for browsers and networks without WebSockets: WebSocket, SockJS, and long poll."""

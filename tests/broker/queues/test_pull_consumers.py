@@ -1,0 +1,185 @@
+"""Consumers that pull: they get as many messages as they are granted, and no settled one makes room for another."""
+
+import random
+
+import pytest
+
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import Message
+
+from ..rig import AT_ONCE, JOBS, SECOND_US, Client, Node, check_accounts, check_empty, envelope
+
+
+def pull(client: Client, *, id: str = "s", ack_timeout_us: int = 0, selector: str = "") -> Subscription:
+    subscription = client.subscribe(id=id, credit=0, ack_timeout_us=ack_timeout_us, selector=selector)
+    subscription.is_pull = True
+    return subscription
+
+
+def grant(node: Node, subscription: Subscription) -> None:
+    node.decide(lambda out: node.queues.grant(subscription, out))
+
+
+def test_it_gets_one_message_for_each_grant() -> None:
+    node = Node()
+    client = node.client()
+    subscription = pull(client)
+    for body in (b"1", b"2", b"3"):
+        node.send(body)
+    assert client.bodies == []
+
+    grant(node, subscription)
+    assert client.bodies == [b"1"]
+    grant(node, subscription)
+    assert client.bodies == [b"1", b"2"]
+
+    client.ack(client.inbox[0])
+    client.nack(client.inbox[1], Back.UNSEEN)
+    assert client.bodies == [b"1", b"2"]
+    assert node.ready() == [b"2", b"3"]
+    check_accounts(node)
+
+
+def test_a_grant_waits_for_a_message() -> None:
+    node = Node()
+    client = node.client()
+    subscription = pull(client)
+    grant(node, subscription)
+
+    node.send(b"1")
+    node.send(b"2")
+
+    assert client.bodies == [b"1"]
+    check_accounts(node)
+
+
+def test_what_was_granted_and_not_used_is_withdrawn() -> None:
+    node = Node()
+    client, other = node.client(), node.client()
+    subscription = pull(client)
+    grant(node, subscription)
+    node.send(b"1")
+    grant(node, subscription)
+
+    node.queues.withdraw(subscription)
+    node.queues.withdraw(subscription)
+    node.send(b"2")
+
+    assert client.bodies == [b"1"]
+    other.subscribe()
+    assert other.bodies == [b"2"]
+    check_accounts(node)
+
+
+def test_a_message_whose_time_is_over_goes_to_another_one() -> None:
+    node = Node(rules=AT_ONCE)
+    client, other = node.client(), node.client()
+    subscription = pull(client, ack_timeout_us=SECOND_US)
+    node.send(b"1")
+    grant(node, subscription)
+    grant(node, pull(other))
+
+    node.later(2 * SECOND_US)
+
+    assert (client.bodies, other.bodies) == ([b"1"], [b"1"])
+    check_accounts(node)
+
+
+def test_peers_are_offered_what_is_granted_although_others_are_at_work() -> None:
+    node = Node()
+    node.decide(lambda out: node.lending.owner_connected("b"))
+    busy, waiting = node.client(), node.client()
+    for client in (busy, waiting):
+        subscription = pull(client)
+        if client is busy:
+            for body in (b"1", b"2"):
+                node.send(body)
+                grant(node, subscription)
+    assert busy.bodies == [b"1", b"2"]
+    node.lending.offers()
+
+    grant(node, subscription)
+
+    assert [(peer, limit) for peer, name, limit in node.lending.offers() if name == JOBS] == [("b", 1)]
+    node.queues.withdraw(subscription)
+    assert [(peer, limit) for peer, name, limit in node.lending.offers() if name == JOBS] == [("b", 0)]
+
+
+def test_a_consumer_that_has_ceased_is_granted_nothing() -> None:
+    node = Node()
+    client = node.client()
+    subscription = pull(client)
+    node.send(b"1")
+    node.send(b"2")
+    grant(node, subscription)
+    node.decide(lambda out: node.queues.cease(subscription, out))
+
+    grant(node, subscription)
+
+    assert client.bodies == [b"1"]
+    assert node.queues.by_name[JOBS].free == 0
+    client.ack(client.inbox[0])
+    client.leave()
+    assert node.ready() == [b"2"]
+    check_accounts(node)
+
+
+def test_a_message_may_be_given_to_one_of_them_before_all_others() -> None:
+    node = Node()
+    client, other = node.client(), node.client()
+    other.subscribe(credit=1)
+    taker = pull(client)
+    node.send(b"for the other")
+    node.send(b"waits")
+    assert node.queues.may_give(taker)
+
+    node.decide(lambda out: node.broker.send(envelope(), b"mine", node.now_us, out, taker))
+
+    assert (client.bodies, other.bodies) == ([b"mine"], [b"for the other"])
+    assert isinstance(node.journal[-1], Message) and node.journal[-1].body == b"mine"
+    check_accounts(node)
+    client.nack(client.inbox[0], Back.RELEASED)
+    assert node.ready() == [b"waits", b"mine"]
+
+
+def test_nothing_can_be_given_to_one_of_them_where_not_everybody_may_have_it() -> None:
+    node = Node()
+    taker = pull(node.client())
+    node.client().subscribe(selector="colour = 'red'")
+
+    assert not node.queues.may_give(taker)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_accounts_are_right_whatever_happens(seed: int) -> None:
+    rng = random.Random(seed)
+    node = Node(rules=AT_ONCE)
+    clients = [node.client() for _ in range(4)]
+    pulls = [pull(client) for client in clients[:3]]
+    clients[3].subscribe(credit=2, selector="colour = 'red'" if seed % 3 == 0 else "")
+
+    for _ in range(300):
+        kind = rng.randrange(6)
+        if kind == 0:
+            node.send(b"%d" % rng.randrange(1000), durable=rng.random() < 0.5, headers=b"colour:red\n")
+        elif kind == 1:
+            grant(node, rng.choice(pulls))
+        elif kind == 2:
+            node.queues.withdraw(rng.choice(pulls))
+        else:
+            client = rng.choice(clients)
+            held = [one for one in client.inbox if one.tag in node.queues.deliveries]
+            if held and kind == 3:
+                client.ack(rng.choice(held))
+            elif held:
+                client.nack(rng.choice(held), rng.choice([Back.RELEASED, Back.UNSEEN, Back.FAILED, Back.TIMED_OUT]))
+        check_accounts(node)
+
+    for client in clients:
+        client.leave()
+    last = node.client()
+    last.subscribe()
+    last.ack_all()
+    last.leave()
+    check_empty(node)

@@ -1,0 +1,177 @@
+"""Jobs of one node as clients of another one see them."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.server.beanstalk.mesh import BeanstalkMesh
+from tests.server.beanstalk.rig import BeanstalkClient
+
+
+async def in_state(client: BeanstalkClient, state: str) -> int:
+    """A job that this client puts and brings into a state."""
+    job = await client.put(delay=100 if state == "delayed" else 0)
+    if state in ("buried", "reserved"):
+        assert (await client.reserve())[0] == job
+    if state == "buried":
+        assert await client.ask(f"bury {job} 7") == b"BURIED"
+    return job
+
+
+async def test_a_job_is_reserved_at_another_node(autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b", "c").run() as rig:
+        sender, worker = await rig.client("a"), await rig.client("b")
+        jobs = [await sender.put(b"%d" % number) for number in range(3)]
+
+        assert await worker.reserve() == (jobs[0], b"0")
+        assert await worker.reserve(0) == (jobs[1], b"1")
+        assert await worker.ask(f"delete {jobs[0]}") == b"DELETED"
+        assert await worker.ask(f"release {jobs[1]} 1024 0") == b"RELEASED"
+
+        other = await rig.client("c")
+        assert {(await other.reserve())[0] for _ in range(2)} == set(jobs[1:])
+
+
+async def test_a_waiting_reserve_gets_a_job_of_another_node(autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        sender, worker = await rig.client("a"), await rig.client("b")
+        for number in range(3):
+            await worker.send("reserve")
+            await worker.nothing(1)
+
+            job = await sender.put(b"%d" % number)
+
+            assert await worker.reply() == b"RESERVED %d 1\n%d" % (job, number)
+
+
+async def test_jobs_that_others_are_at_work_on_do_not_keep_a_worker_waiting(autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        sender = await rig.client("a")
+        busy = [await rig.client("b") for _ in range(3)]
+        for client in busy:
+            await sender.put()
+            await client.reserve()
+        worker = await rig.client("b")
+        await worker.send("reserve")
+        await worker.nothing(1)
+
+        job = await sender.put(b"next")
+
+        assert await worker.reply() == b"RESERVED %d 4\nnext" % job
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "buried", "reserved"])
+async def test_any_node_finds_a_job_by_its_id(state: str, autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        client, other = await rig.client("a"), await rig.client("b")
+        job = await in_state(client, state)
+
+        assert await other.ask(f"peek {job}") == b"FOUND %d 3\njob" % job
+        facts = await other.facts(f"stats-job {job}")
+        assert (facts["id"], facts["state"], facts["tube"]) == (str(job), state, "default")
+        assert await other.ask(f"peek {job + 1}") == b"NOT_FOUND"
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "buried", "reserved"])
+async def test_any_node_deletes_a_job_that_nobody_has_reserved(state: str, autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        client, other = await rig.client("a"), await rig.client("b")
+        job = await in_state(client, state)
+
+        expected = b"NOT_FOUND" if state == "reserved" else b"DELETED"
+        assert await other.ask(f"delete {job}") == expected
+        assert (await client.ask(f"delete {job}")) == (b"DELETED" if state == "reserved" else b"NOT_FOUND")
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "buried", "reserved"])
+async def test_any_node_kicks_a_job(state: str, autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        client, other = await rig.client("a"), await rig.client("b")
+        job = await in_state(client, state)
+        expected = b"KICKED" if state in ("delayed", "buried") else b"NOT_FOUND"
+
+        assert await other.ask(f"kick-job {job}") == expected
+
+        if expected == b"KICKED":
+            assert await other.reserve() == (job, b"job")
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "buried", "reserved"])
+async def test_any_node_reserves_a_job_by_its_id(state: str, autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        client, other = await rig.client("a"), await rig.client("b")
+        job = await in_state(client, state)
+
+        reply = await other.ask(f"reserve-job {job}")
+
+        if state == "reserved":
+            assert reply == b"NOT_FOUND"
+        else:
+            assert reply == b"RESERVED %d 3\njob" % job
+            assert await client.ask(f"reserve-job {job}") == b"NOT_FOUND"
+            assert await other.ask(f"delete {job}") == b"DELETED"
+            assert await client.ask(f"peek {job}") == b"NOT_FOUND"
+
+
+async def test_buried_jobs_of_all_nodes_are_kicked(autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b", "c").run() as rig:
+        jobs = [await in_state(await rig.client(name), "buried") for name in ("a", "b", "c")]
+        client = await rig.client("a")
+
+        assert await client.ask("kick 2") == b"KICKED 2"
+        assert await client.ask("kick 2") == b"KICKED 1"
+
+        assert {(await client.reserve())[0] for _ in jobs} == set(jobs)
+
+
+async def test_tubes_and_counts_are_those_of_the_mesh(autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        here, there = await rig.client("a"), await rig.client("b")
+        await there.ask("use t")
+        for state in ("ready", "delayed"):
+            await in_state(there, state)
+        await there.ask("watch t")
+        job, _ = await there.reserve()
+
+        assert await here.names("list-tubes") == ["default", "t"]
+        facts = await here.facts("stats-tube t")
+        counted = [facts[f"current-jobs-{name}"] for name in ("ready", "reserved", "delayed", "buried")]
+        assert counted == ["0", "1", "1", "0"]
+        assert (facts["current-using"], facts["current-watching"], facts["total-jobs"]) == ("1", "1", "2")
+        assert await here.ask("use t") == b"USING t"
+        assert (await here.ask("peek-delayed")).startswith(b"FOUND ")
+        assert (await here.facts("stats"))["current-connections"] == "2"
+        assert await there.ask(f"delete {job}") == b"DELETED"
+
+
+async def test_a_pause_counts_on_all_nodes(autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        here, there = await rig.client("a"), await rig.client("b")
+        job = await here.put()
+
+        assert await here.ask("pause-tube default 10") == b"PAUSED"
+
+        assert await there.ask("reserve-with-timeout 5") == b"TIMED_OUT"
+        assert (await there.reserve(10))[0] == job
+
+
+async def test_nothing_is_lost_with_a_node_that_dies(autojump_clock: MockClock) -> None:
+    rig = BeanstalkMesh("a", "b", "c", mesh={"takeover_after_seconds": 10.0})
+    async with rig.run():
+        sender, worker = await rig.client("a"), await rig.client("a")
+        jobs = [await sender.put(b"%d" % number) for number in range(4)]
+        reserved, _ = await worker.reserve()
+        buried, _ = await worker.reserve()
+        await worker.ask(f"bury {buried} 1")
+
+        await rig.kill("a")
+        await trio.sleep(30)
+
+        other = await rig.client("b")
+        seen = {(await other.reserve())[0] for _ in range(3)}
+        assert seen == set(jobs) - {buried}
+        assert reserved in seen
+        assert await other.ask("kick 5") == b"KICKED 1"
+        assert (await other.reserve())[0] == buried
+        for job in jobs:
+            assert await other.ask(f"delete {job}") == b"DELETED"
