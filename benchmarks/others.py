@@ -24,7 +24,7 @@ from pathlib import Path
 
 from qmq.cli.launch import tail
 from qmq.cli.throwaway import free_addresses
-from qmq.config.address import Address
+from qmq.config.values.address import Address
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0

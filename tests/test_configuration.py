@@ -30,7 +30,7 @@ from qmq.config import (
 )
 from qmq.config.destinations.policy import KEYS
 from qmq.config.difference import CHANGES_LIVE
-from qmq.config.model import Section, read_size
+from qmq.config.values.model import Section, read_size
 from qmq.errors import ConfigError
 from tests.server.rig import Rig, send
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..blocking import TIMEOUT_SECONDS as TIMEOUT_SECONDS
 from ..blocking import BlockingClient, Headers, error_of
-from ..config.address import Address
+from ..config.values.address import Address
 from ..wire.stomp import Frame
 from .output import Failed
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from ..config import DEFAULT_HTTP, load
-from ..config.address import Address
+from ..config.values.address import Address
 from ..server.runtime.log_events import facts_of
 from .options import node_options, overrides, read_optional_address
 

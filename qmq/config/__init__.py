@@ -20,8 +20,6 @@
 No other part of QMQ reads a settings file or an environment variable, or has defaults of its own.
 """
 
-from .address import Address as Address
-from .address import parse_address as parse_address
 from .authentication import AuthenticationSettings as AuthenticationSettings
 from .authentication import asks_others as asks_others
 from .authentication import asks_users as asks_users
@@ -38,13 +36,6 @@ from .destinations.policy import DestinationPolicy as DestinationPolicy
 from .destinations.policy import is_exchange as is_exchange
 from .destinations.policy import is_schema_name as is_schema_name
 from .destinations.policy import last_queue as last_queue
-from .destinations.policy_values import check_policies as check_policies
-from .destinations.policy_values import join_declared as join_declared
-from .destinations.policy_values import join_policies as join_policies
-from .destinations.policy_values import policy_values as policy_values
-from .destinations.policy_values import queue_values as queue_values
-from .destinations.policy_values import read_policy as read_policy
-from .destinations.policy_values import read_queue as read_queue
 from .destinations.settings import DestinationSettings as DestinationSettings
 from .difference import Change as Change
 from .difference import difference as difference
@@ -65,6 +56,13 @@ from .node import StorageSettings as StorageSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers import check_change as check_change
+from .policy_values import check_policies as check_policies
+from .policy_values import join_declared as join_declared
+from .policy_values import join_policies as join_policies
+from .policy_values import policy_values as policy_values
+from .policy_values import queue_values as queue_values
+from .policy_values import read_policy as read_policy
+from .policy_values import read_queue as read_queue
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective
@@ -83,3 +81,5 @@ from .users import RESERVED_NAMES as RESERVED_NAMES
 from .users import PermissionSettings as PermissionSettings
 from .users import User as User
 from .users import UserLimitSettings as UserLimitSettings
+from .values.address import Address as Address
+from .values.address import parse_address as parse_address

@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from qmq.auth.credentials import HTTP, TOKEN, USERS
 from qmq.auth.jwks import ASYMMETRIC, SYMMETRIC
 
-from .address import Address
-from .model import FilePath, Section
+from .values.address import Address
+from .values.model import FilePath, Section
 
 OF_CALLS: Final = ("timeout_seconds", "cache_seconds", "checks_at_once")
 KEYS: Final[Mapping[str, Sequence[str]]] = {

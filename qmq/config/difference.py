@@ -10,10 +10,10 @@ forgotten key costs a restart; the opposite error would be a setting that silent
 from dataclasses import dataclass
 
 from .diagnostics import SECRET_KEYS
-from .model import Section
 from .node import NodeSettings
 from .peers import PeersFile
 from .show import text_of
+from .values.model import Section
 
 ABSENT = "(absent)"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from .model import ByteRate, Count, CountOrUnbounded, Seconds, Section, Size, SizeOrUnbounded, read_size
+from .values.model import ByteRate, Count, CountOrUnbounded, Seconds, Section, Size, SizeOrUnbounded, read_size
 
 BODY_BYTES_CEILING = 16 << 20
 """The highest limit of a body: a frame is held in memory as a whole."""

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
-from .address import Address
 from .authentication import AuthenticationSettings, asks_others, asks_users
 from .destinations.declared import (
     BindingEntry,
@@ -27,8 +26,9 @@ from .destinations.declared import (
 from .destinations.settings import DestinationSettings
 from .limits import LimitSettings
 from .listeners import BeanstalkListenerSettings, HttpListenerSettings, ListenerSettings, TlsSettings
-from .model import FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
 from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
+from .values.address import Address
+from .values.model import FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 LISTENERS = ("stomp", "http", "amqp", "beanstalk")

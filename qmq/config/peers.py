@@ -14,8 +14,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from .address import Address
-from .model import AddressText, NodeName, Section
+from .values.address import Address
+from .values.model import AddressText, NodeName, Section
 
 NODES_MAX = 8
 SECRET_CHARACTERS_MIN = 16

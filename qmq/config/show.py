@@ -6,10 +6,10 @@ text is pasted into reports.
 
 from pathlib import Path
 
-from .address import Address
 from .diagnostics import SECRET_KEYS
-from .model import Section
 from .node import NodeSettings
+from .values.address import Address
+from .values.model import Section
 
 HIDDEN = "(hidden)"
 

@@ -17,8 +17,8 @@ from qmq.errors import ConfigError
 
 from .diagnostics import describe
 from .load import as_tuples
-from .model import Section
 from .users import LOCAL_ADMINISTRATOR, PermissionSettings, User, UserLimitSettings
+from .values.model import Section
 
 S = TypeVar("S", bound=Section)
 

@@ -9,7 +9,7 @@ from qmq.access.rules import ACTIONS, ADMINISTRATOR, ANONYMOUS, ROLES, Action, P
 from qmq.access.user_limits import EVERY_USER, LIMIT_KEYS, UserLimits
 from qmq.auth.credentials import NAME_CHARACTERS_MAX, is_name
 
-from .model import ByteRate, CountOrUnbounded, Section, SizeOrUnbounded
+from .values.model import ByteRate, CountOrUnbounded, Section, SizeOrUnbounded
 
 LOCAL_ADMINISTRATOR = "local-administrator"
 """The name of clients at the Unix socket in the data directory."""

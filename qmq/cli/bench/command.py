@@ -17,7 +17,7 @@ from ...bench.dialect import DIALECTS, Dialect, Headers
 from ...bench.plan import BenchPlan
 from ...bench.progress import SILENT, Live, RunProgress
 from ...bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
-from ...config.address import Address
+from ...config.values.address import Address
 from ..client import Login
 from ..options import (
     DEFAULT_AT,

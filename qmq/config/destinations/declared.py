@@ -22,7 +22,7 @@ from qmq.routing_names import (
     misplaces_wildcard,
 )
 
-from ..model import SecondsOrNone, Section
+from ..values.model import SecondsOrNone, Section
 from .policy import KEYS, DestinationPolicy, QueueName
 from .settings import DestinationSettings
 

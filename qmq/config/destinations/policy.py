@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from qmq.routing_names import PREFIX as EXCHANGE
 from qmq.routing_names import is_exchange_name
 
-from ..model import CountOrUnbounded, ReceiptLevel, Seconds, SecondsOrNone, Section, Size, SizeOrUnbounded
+from ..values.model import CountOrUnbounded, ReceiptLevel, Seconds, SecondsOrNone, Section, Size, SizeOrUnbounded
 
 DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/")
 DEFAULT_DEAD_LETTER = "/queue/dead-letters"

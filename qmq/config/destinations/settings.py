@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
-from ..model import Section
+from ..values.model import Section
 from .policy import DEFAULT_DEAD_LETTER, DEFAULTS, TOPIC_DEFAULT, DestinationPolicy, kind_prefix, last_queue
 
 CACHED_MAX = 16_384

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from qmq.errors import ConfigError
 
-from ..diagnostics import describe
-from ..load import as_tuples
-from ..model import Section
-from ..node import NodeSettings
-from .declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
-from .policy import DestinationPolicy
-from .settings import DestinationSettings
+from .destinations.declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
+from .destinations.policy import DestinationPolicy
+from .destinations.settings import DestinationSettings
+from .diagnostics import describe
+from .load import as_tuples
+from .node import NodeSettings
+from .values.model import Section
 
 
 def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
