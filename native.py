@@ -23,6 +23,7 @@ COMPILED: Sequence[str] = (
     "record_codec.py",
     "wire/avro/*.py",
     "wire/stomp/*.py",
+    "wire/websocket/*.py",
     "broker/**/*.py",
     "gateways/*.py",
     "storage/format/batch.py",

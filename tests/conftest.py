@@ -1,9 +1,11 @@
-"""For all tests: signals are what they are in a terminal, long tests come first, and `--quick` leaves them out."""
+"""For all tests: signals are what they are in a terminal, long tests come first, `--quick` leaves them out, and none
+fails because the machine is busy."""
 
 import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 
@@ -21,6 +23,8 @@ LONG = (
     "server/delivery/test_selective_dispatch.py",
     "server/repair/test_incarnation_gc.py",
     "server/test_queue_mesh.py",
+    "server/admin/test_bulk_chaos.py",
+    "server/definitions/test_definition_chaos.py",
     "server/admin/test_deletion_chaos.py",
     "server/membership/test_adopt_queues.py",
     "server/membership/test_clock_check.py",
@@ -36,6 +40,7 @@ LONG = (
     "server/clients/test_bounds.py",
     "server/checkpoint/test_queue_paging.py",
     "server/clients/test_draining.py",
+    "server/clients/test_login_storm.py",
     "server/clients/test_memory_budget.py",
     "replication/protocol/test_frames.py",
     "replication/test_chaos.py",
@@ -57,6 +62,10 @@ workers of a run finish at about the same time."""
 
 PROCESSES = ("browser", "cli", "cluster", "console", "nemesis", "mutation", "simulation", "spark")
 """Folders whose tests start processes or simulate whole meshes."""
+
+# Otherwise Hypothesis fails a test one of whose examples takes 200 ms, or whose first examples take seconds to draw.
+settings.register_profile("qmq", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+settings.load_profile("qmq")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: what tests interrupt, processes of theirs too, would not hear of it.

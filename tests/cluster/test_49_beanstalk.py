@@ -54,7 +54,7 @@ def test_a_job_is_the_same_on_every_node(mesh: Cluster) -> None:
         job = one.put(b"job", priority=5, ttr=30)
 
         eventually(lambda: other.stats_job(job)["state"] == "ready", "b does not find the job")
-        taken = other.reserve(timeout=10)
+        taken = other.reserve(timeout=30)
         assert (taken.id, taken.body) == (job, b"job")
         assert third.stats_job(job)["state"] == "reserved"
         with pytest.raises(greenstalk.NotFoundError):
@@ -62,7 +62,7 @@ def test_a_job_is_the_same_on_every_node(mesh: Cluster) -> None:
         other.bury(taken, priority=9)
         eventually(lambda: third.stats_job(job)["state"] == "buried", "c does not see that the job is buried")
         third.kick_job(job)
-        assert one.reserve(timeout=10).id == job
+        assert one.reserve(timeout=30).id == job
         one.delete(job)
         for node in (one, other, third):
             with pytest.raises(greenstalk.NotFoundError):
@@ -89,7 +89,7 @@ def test_nothing_that_was_inserted_is_lost_when_a_node_is_killed(mesh: Cluster) 
             inserted.add(b"b-%d" % number)
     assert began.wait(30)
     with client(mesh, "a", "work") as worker:
-        taken = [worker.reserve(timeout=10).body for _ in range(3)]
+        taken = [worker.reserve(timeout=30).body for _ in range(3)]
         mesh.kill("a")
         sender.join(30)
     assert not sender.is_alive()
@@ -110,7 +110,7 @@ def test_a_job_that_is_reserved_at_a_killed_node_comes_again(mesh: Cluster) -> N
     with client(mesh, "b", "again") as producer:
         job = producer.put(b"mine", ttr=3600)
         with client(mesh, "a", "again") as worker:
-            assert worker.reserve(timeout=10).id == job
+            assert worker.reserve(timeout=30).id == job
 
             mesh.kill("a")
 
@@ -123,7 +123,7 @@ def test_what_is_buried_at_a_killed_node_can_be_kicked(mesh: Cluster) -> None:
     with client(mesh, "a", "graves") as worker:
         jobs = [worker.put(b"%d" % number) for number in range(3)]
         for _ in jobs:
-            worker.bury(worker.reserve(timeout=10))
+            worker.bury(worker.reserve(timeout=30))
 
         mesh.kill("a")
 
@@ -136,4 +136,4 @@ def test_what_is_buried_at_a_killed_node_can_be_kicked(mesh: Cluster) -> None:
             return kicked == len(jobs)
 
         eventually(all_kicked, lambda: f"only {kicked} of {len(jobs)} are kicked", 60)
-        assert sorted(other.reserve(timeout=10).id for _ in jobs) == sorted(jobs)
+        assert sorted(other.reserve(timeout=30).id for _ in jobs) == sorted(jobs)

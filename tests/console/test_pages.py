@@ -155,8 +155,8 @@ def test_fanout_says_how_far_each_subscriber_of_any_node_is_behind(page: Any, no
     page.goto(f"{node.address}/#/fanout/followed")
     page.get_by_role("tab", name="Subscribers").click()
 
-    expect(page.get_by_role("row", name=re.compile("^b."))).to_contain_text(re.compile(r"live\s*0"), timeout=20_000)
-    expect(page.get_by_role("row", name=re.compile("^c."))).to_contain_text("7 messages", timeout=20_000)
+    expect(page.get_by_role("row", name=re.compile("^b."))).to_contain_text(re.compile(r"live\s*0"))
+    expect(page.get_by_role("row", name=re.compile("^c."))).to_contain_text("7 messages")
     cursor = page.get_by_role("region", name="Durable subscriptions").locator("tbody tr")
     expect(cursor).to_contain_text(re.compile("mail.*7 messages.*not on this node"))
 

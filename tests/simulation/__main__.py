@@ -51,7 +51,8 @@ def main() -> int:
     parser.add_argument("--digests", action="store_true", help="print the trace hash of each seed")
     arguments = parser.parse_args()
     if arguments.plants:
-        return find_all(arguments.plant, range(arguments.start, arguments.start + min(arguments.seeds, SEEDS_MAX)))
+        seeds = range(arguments.start, arguments.start + min(arguments.seeds, SEEDS_MAX))
+        return find_all(arguments.plant, seeds, arguments.nodes)
     return run_many(arguments)
 
 
@@ -94,7 +95,7 @@ def run_all(run: "partial[Report]", seeds: Sequence[int], jobs: int) -> Iterator
         yield from pool.imap_unordered(run, seeds, SEEDS_PER_TASK)
 
 
-def find_all(only: str | None, seeds: range) -> int:
+def find_all(only: str | None, seeds: range, size: int) -> int:
     """Look for the planted bugs and say how many seeds each took."""
     missed = 0
     for planted in [PLANTS[only]] if only else PLANTS.values():
@@ -104,7 +105,7 @@ def find_all(only: str | None, seeds: range) -> int:
             print(f"{planted.name:40} {'a test':10}           {verdict}", flush=True)
             continue
         began = time.monotonic()
-        found = find(planted, seeds)
+        found = find(planted, seeds, size)
         seconds = time.monotonic() - began
         if found is None:
             verdict = f"NOT FOUND by {len(seeds)} seeds"

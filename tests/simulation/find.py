@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
+from tests.simulation.plan import Family
 from tests.simulation.plants import Planted
 from tests.simulation.run import Report, simulate
 
@@ -21,10 +23,17 @@ class Found:
         return not self.clean.wrongs
 
 
-def find(planted: Planted, seeds: Iterable[int]) -> Found | None:
-    """The first of `seeds` that finds it by one of its signs; None when none does."""
+def find(planted: Planted, seeds: Iterable[int], size: int = 0) -> Found | None:
+    """The first of `seeds` that finds it by one of its signs; None when none does. `size` asks for a mesh of so many
+    nodes, as in `simulate`."""
     for tried, seed in enumerate(seeds, 1):
-        report = simulate(seed, planted.put_in, planted.family)
+        report = simulate(seed, planted.put_in, planted.family, size=size)
         if any(wrong.split()[0].rstrip(":") in planted.signs for wrong in report.wrongs):
-            return Found(tried, report, simulate(seed, family=planted.family))
+            return Found(tried, report, _clean(seed, planted.family, size))
     return None
+
+
+@cache
+def _clean(seed: int, family: Family, size: int) -> Report:
+    """Without any bug: once for all the bugs that this seed finds."""
+    return simulate(seed, family=family, size=size)

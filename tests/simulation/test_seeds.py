@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.plan import draw_plan
 from tests.simulation.run import simulate
 
-CHUNK = 10
+CHUNK = 5
 SEEDS = int(os.environ.get("QMQ_SEEDS", "150"))
 FIRST_SEED = int(os.environ.get("QMQ_FIRST_SEED", "0"))
 CHUNKS = [

@@ -228,20 +228,14 @@ class Reservations:
         return (1, 0)
 
     def _claim(self, slot: ReplySlot) -> bool:
-        """Take a message that has come for the reservation; what came besides goes back."""
-        claimed = False
+        """Take a message that has come for the reservation; what came besides goes back when it is delivered."""
         for subscription in self._subscriptions.values():
             last = next(reversed(subscription.in_flight.values()), None)
-            if last is None or last.tag in self._known:
-                continue
-            if not claimed and slot.data is None:
-                claimed = True
+            if last is not None and last.tag not in self._known and slot.data is None:
                 self._take(last, slot)
-            else:
-                self._give_back(last)
-        if claimed:
-            self._end_waiting()
-        return claimed
+                self._end_waiting()
+                return True
+        return False
 
     def take_for(self, delivery: Delivery) -> None:
         """A delivery that was given to this connection without a reservation: its job is not sent by itself."""

@@ -6,6 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.gateways.beanstalk.jobs import JobState
+from qmq.server.beanstalk.jobs import FoundJob
+from qmq.server.beanstalk.part import part_of
 from tests.server.beanstalk.rig import BeanstalkClient, BeanstalkRig, running
 from tests.server.rig import subscribe
 from tests.support.depths import depths
@@ -571,3 +574,36 @@ async def test_statistics_of_a_tube_and_of_the_node(autojump_clock: MockClock) -
         assert (server["current-producers"], server["current-workers"]) == ("1", "1")
         await client.ask(f"delete {reserved}")
         assert (await client.facts("stats-tube default"))["cmd-delete"] == "1"
+
+
+async def test_a_job_that_was_reserved_meanwhile_is_not_deleted(autojump_clock: MockClock) -> None:
+    async with running() as rig:
+        client = await rig.client()
+        job = await client.put()
+        jobs = part_of(rig.alive).jobs
+        found = await jobs.find(job)
+        assert found is not None and found.state is JobState.READY
+        await client.reserve()
+
+        assert not await jobs.delete(found)
+
+        assert await client.ask(f"delete {job}") == b"DELETED"
+
+
+async def test_a_job_that_another_one_took_is_not_reserved_by_its_id_as_well(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as rig:
+        client = await rig.client()
+        job = await client.put()
+
+        async def lost(found: FoundJob) -> bool:
+            await trio.lowlevel.checkpoint()
+            return False
+
+        with monkeypatch.context() as patch:
+            patch.setattr(part_of(rig.alive).jobs, "delete", lost)
+            assert await client.ask(f"reserve-job {job}") == b"NOT_FOUND"
+
+        assert depths(rig.alive) == {Q: 1}
+        assert await client.ask(f"delete {job}") == b"DELETED"

@@ -20,7 +20,7 @@ from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
 
-@plant(Family.NONE, "I5", "I2", seed=1)
+@plant(Family.NONE, "I5", "I2", seed=2)
 def peers_are_not_asked() -> Iterator[None]:
     """What is tried again is appended unless this node itself has it."""
 
@@ -69,7 +69,7 @@ def retries_give_way_too() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I13", seed=64)
+@plant(Family.CRASHES, "I13", seed=8)
 def doubles_dropped_at_the_merge() -> Iterator[None]:
     """Of two messages with one dedup id a node keeps the one that it hears of first, which is another one elsewhere."""
     take = Compaction.take

@@ -77,7 +77,7 @@ def shipped_before_fsync() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I1", "I7", seed=4)
+@plant(Family.CRASHES, "I1", "I7", seed=9, nodes=0)
 def receipted_before_recorded() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
     submit = Commits.submit

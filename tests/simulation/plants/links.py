@@ -26,7 +26,7 @@ from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
 
-@plant(Family.CUTS, "I1", "I3", "I13", seed=1)
+@plant(Family.CUTS, "I1", "I3", "I13", seed=3)
 def highest_taken_for_all() -> Iterator[None]:
     """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are taken in silence."""
     judge, acknowledged = Acceptance._is_new, JournalFeed.acknowledged
@@ -91,7 +91,7 @@ def relay_refused_for_ever() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I13", "I21", seed=2)
+@plant(Family.ALL, "I13", "I21", seed=1)
 def unknown_records_not_passed_on() -> Iterator[None]:
     """A node keeps from its peers what it does not understand: here, how often messages have failed."""
     select = JournalFeed.select
@@ -121,7 +121,7 @@ def interest_lost_on_reconnect() -> Iterator[None]:
         yield
 
 
-@plant(Family.CUTS, "topic", seed=2)
+@plant(Family.CUTS, "topic", seed=0)
 def topics_told_twice() -> Iterator[None]:
     """A topic message that comes on two ways is told on both."""
 
@@ -141,7 +141,7 @@ def last_value_by_arrival() -> Iterator[None]:
         yield
 
 
-@plant(Family.CUTS, "I5", seed=4)
+@plant(Family.CUTS, "I5", seed=2)
 def seen_rows_told_again() -> Iterator[None]:
     """A log is read from where the vector of a subscriber points to, and what it has seen behind that is told again."""
 

@@ -21,7 +21,7 @@ from tests.simulation.plan import Family
 from tests.simulation.plants.registry import ANY_CALL, plant
 
 
-@plant(Family.CRASHES, "cap", seed=41)
+@plant(Family.CRASHES, "cap", seed=1)
 def failures_forgotten() -> Iterator[None]:
     """A message that comes back from the queue store has never failed."""
     real = Replay.message_of_row
