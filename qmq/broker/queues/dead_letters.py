@@ -19,7 +19,7 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import DEAD_LETTERS
-from qmq.broker.queues.deaths import HISTORY, THROUGH, history_after
+from qmq.broker.queues.deaths import HISTORY, THROUGH, came_through, history_after
 from qmq.broker.selectors.properties import properties_of
 from qmq.dots import Dot
 from qmq.errors import Refused
@@ -105,8 +105,8 @@ class DeadLetters:
     def queues_of(self, message: Message, reason: str, target: str) -> Sequence[str]:
         """The queues that get a letter of `message`.
 
-        `target` is a queue, or an exchange with a routing key: `/exchange/NAME/KEY`. Without key, the message's own
-        counts: that of the exchange which it came from, else the name of the queue that it leaves. None if even the
+        `target` is a queue, or an exchange with a routing key: `/exchange/NAME/KEY`. Without key, that
+        counts by which the message came: of its exchange, else the name of the queue that it leaves. None if even the
         default dead letter queue is full of what it leaves: only policies that two sides of a cut made can lead there.
         """
         source = message.envelope.destination
@@ -198,11 +198,9 @@ def _is_by_itself(reason: str) -> bool:
 def _routing(message: Message, target: str) -> tuple[str, str]:
     """The exchange that `target` names, and the routing key with which it gets a letter of `message`."""
     name, has_key, key = target.removeprefix(PREFIX).partition("/")
-    if has_key:
-        return name, key
-    return name, properties_of(message.envelope).get(
-        "routing-key", message.envelope.destination.removeprefix("/queue/")
-    )
+    if not has_key:
+        _, key = came_through(properties_of(message.envelope), message.envelope.destination)
+    return name, key
 
 
 def _through_line(message: Message, target: str) -> bytes:

@@ -55,10 +55,11 @@ def history_after(headers: Mapping[str, str], reason: str, queue: str) -> str | 
     before = deaths_of(headers)
     if before is None:
         return None
-    exchange, key = came_through(headers, queue)
-    times = [one.times for one in before.rows if (one.reason, one.queue) == (reason, queue)]
     rows = [one for one in before.rows if (one.reason, one.queue) != (reason, queue)]
-    rows.insert(0, Death(reason, queue, sum(times) + 1, exchange, key))
+    again = [one for one in before.rows if (one.reason, one.queue) == (reason, queue)]
+    # As RabbitMQ: by which exchange it came the first time stays.
+    new = again[0] if again else Death(reason, queue, 0, *came_through(headers, queue))
+    rows.insert(0, new._replace(times=new.times + 1))
     del rows[ROWS_MAX:]
     text = _written(before.first, rows)
     while len(text.encode()) > HISTORY_BYTES_MAX and len(rows) > 1:
@@ -68,7 +69,9 @@ def history_after(headers: Mapping[str, str], reason: str, queue: str) -> str | 
 
 
 def came_through(headers: Mapping[str, str], queue: str) -> tuple[str, str]:
-    """The exchange and the routing key by which a dead letter has come into `queue`."""
+    """The exchange and the routing key by which a message has come into `queue`."""
+    if "dead-letter-reason" not in headers:
+        return headers.get("exchange", ""), headers.get("routing-key", queue.removeprefix("/queue/"))
     through = headers.get(THROUGH, "")
     if not through.startswith(PREFIX):
         return "", queue.removeprefix("/queue/")

@@ -34,11 +34,18 @@ def queue_value(*, durable: bool, exclusive: bool, auto_delete: bool, arguments:
         value["auto_delete"] = True
     for name, (key, read) in READERS.items():
         if name in said and said[name] is not None:
-            value[key] = read(name, said[name])
+            found = read(name, said[name])
+            if found is not None:
+                value[key] = found
     if ("max_messages" in value or "max_bytes" in value) and "overflow" not in value:
         value["overflow"] = OVERFLOWS["drop-head"]
-    if _text("x-queue-type", said.get("x-queue-type", "classic")) not in QUEUE_TYPES:
-        raise _not_here("x-queue-type", said["x-queue-type"], f"it is one of {', '.join(QUEUE_TYPES)}")
+    kind = _text("x-queue-type", said.get("x-queue-type", "classic"))
+    if kind == "stream":
+        raise _not_here("x-queue-type", kind, f"it is one of {', '.join(QUEUE_TYPES)}")
+    if kind not in QUEUE_TYPES:
+        raise AmqpRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"x-queue-type is one of {', '.join(QUEUE_TYPES)}, not {kind!r}"
+        )
     return {**value, **_dead_letter(said)}
 
 
@@ -78,6 +85,12 @@ def _milliseconds(name: str, value: object) -> float:
     return max(1, _count(name, value)) / 1000
 
 
+def _some_milliseconds(name: str, value: object) -> float:
+    if not _count(name, value):
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is at least 1, not {value!r}")
+    return _milliseconds(name, value)
+
+
 def _at_least_one(name: str, value: object) -> int:
     count = _count(name, value)
     if not count:
@@ -92,11 +105,11 @@ def _overflow(name: str, value: object) -> str:
     return OVERFLOWS[text]
 
 
-def _lowest_priority(name: str, value: object) -> int:
+def _lowest_priority(name: str, value: object) -> int | None:
     # The priority of messages that name none; without x-max-priority all have the node's default.
-    if not 1 <= _count(name, value) <= 255:
-        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is 1 to 255, not {value!r}")
-    return 0
+    if _count(name, value) > 255:
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is 0 to 255, not {value!r}")
+    return 0 if value else None
 
 
 def _flag(name: str, value: object) -> bool:
@@ -107,7 +120,7 @@ def _flag(name: str, value: object) -> bool:
 
 READERS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
     "x-message-ttl": ("ttl_seconds", _milliseconds),
-    "x-expires": ("expires_seconds", _milliseconds),
+    "x-expires": ("expires_seconds", _some_milliseconds),
     "x-max-length": ("max_messages", _at_least_one),
     "x-max-length-bytes": ("max_bytes", _at_least_one),
     "x-overflow": ("overflow", _overflow),

@@ -22,6 +22,7 @@ from qmq.server.amqp.lookup import (
     queue_exists,
 )
 from qmq.server.clients.session import ClientSession
+from qmq.server.definitions.declare import EXCLUSIVE
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.peers.control_response import ControlResponse
@@ -122,10 +123,14 @@ class Topology:
         """Declare a queue. Clients do so before each use, so what is declared already costs no change."""
         context, session = self._owner.context, self._owner.session
         known = context.declared_queues.value_of(queue)
+        if known is not None and (EXCLUSIVE in known) is not (EXCLUSIVE in value):
+            context.rules.lock(queue, session.id)
+            which = "exclusive to this connection" if EXCLUSIVE in known else "not exclusive"
+            raise AmqpRefusal(ReplyCode.RESOURCE_LOCKED, f"the queue is declared, and is {which}")
         if known is not None and self._reaches_all():
             wanted = dict(value)
-            if "exclusive_to_connection" in wanted:
-                wanted["exclusive_to_connection"] = context.exclusive_queues.owner(session.id)
+            if EXCLUSIVE in wanted:
+                wanted[EXCLUSIVE] = context.exclusive_queues.owner(session.id)
             if context.declared_queues.check_same(queue, wanted, is_replacing=True):
                 self._check_right(f"/control/declare{queue}")
                 context.rules.lock(queue, session.id)

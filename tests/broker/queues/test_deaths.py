@@ -41,7 +41,7 @@ def test_each_queue_and_reason_is_one_row_with_the_latest_first() -> None:
 
     assert deaths is not None
     assert deaths.rows == [
-        Death("rejected", "/queue/work", 4, "again", "eu.x/y"),
+        Death("rejected", "/queue/work", 4, "orders", "eu"),
         Death("expired", "/queue/wait", 3, "", "wait"),
     ]
     assert deaths.first == Death("rejected", "/queue/work", 1, "orders", "eu")
@@ -70,8 +70,10 @@ def test_a_header_that_no_node_wrote_counts_as_none(text: str) -> None:
 
 
 def test_a_letter_says_by_which_exchange_it_came() -> None:
-    assert came_through({"dead-letter-through": "/exchange/x/a.b"}, "/queue/q") == ("x", "a.b")
-    assert came_through({}, "/queue/q") == ("", "q")
+    letter = {**FIRST, "dead-letter-through": "/exchange/x/a.b"}
+    assert came_through(letter, "/queue/q") == ("x", "a.b")
+    assert came_through(FIRST, "/queue/q") == ("", "q")
+    assert came_through({"exchange": "orders", "routing-key": "eu"}, "/queue/q") == ("orders", "eu")
 
 
 def test_the_header_is_json_without_blanks() -> None:

@@ -51,9 +51,10 @@ class AmqpClient:
         await self.pipe.send_all(PROTOCOL_HEADER)
         await self.next(commands.Connection.Start)
         await self.send(0, commands.Connection.StartOk(properties or {}, mechanism, response, "en_US"))
-        await self.next(commands.Connection.Tune)
+        tune = await self.next(commands.Connection.Tune)
         self.frame_bytes_max = frame_max
-        await self.send(0, commands.Connection.TuneOk(0, frame_max, heartbeat), commands.Connection.Open(host))
+        agreed = commands.Connection.TuneOk(tune.channel_max, frame_max, heartbeat)
+        await self.send(0, agreed, commands.Connection.Open(host))
         await self.next(commands.Connection.OpenOk)
 
     async def channel(self, number: int = 1) -> int:

@@ -1,0 +1,62 @@
+"""Dead letters of AMQP clients: where they go, and what `x-death` says."""
+
+from pamqp import commands
+from trio.testing import MockClock
+
+from tests.server.amqp.rig import amqp_node, connect
+
+
+async def test_a_reject_drops_unless_a_dead_letter_queue_is_declared(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare("plain")
+        await client.declare("dead")
+        await client.declare("kept", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+        for queue in ("plain", "kept", "dead"):
+            await client.consume(queue, tag=queue)
+        await client.publish("plain", b"gone", delivery_mode=2)
+        await client.publish("kept", b"saved", delivery_mode=2)
+        for message in await client.messages(2):
+            await client.send(1, commands.Basic.Reject(message.method.delivery_tag, False))
+
+        (message,) = await client.messages(1)
+
+        assert (message.method.consumer_tag, message.body) == ("dead", b"saved")
+        assert message.properties.headers["x-death"][0]["queue"] == "kept"
+        await client.nothing()
+        assert rig.alive.broker.queues.by_name.get("/queue/dead-letters") is None
+
+
+async def test_a_message_that_goes_round_by_a_queue_with_a_ttl_counts_its_deaths(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        for name in ("again", "later"):
+            await client.call(1, commands.Exchange.Declare(0, name, "topic"), commands.Exchange.DeclareOk)
+        await client.declare(arguments={"x-dead-letter-exchange": "later"})
+        await client.declare(
+            "wait",
+            arguments={
+                "x-message-ttl": 1000,
+                "x-dead-letter-exchange": "again",
+                "x-dead-letter-routing-key": "job.old",
+            },
+        )
+        await client.call(1, commands.Queue.Bind(0, "wait", "later", "#"), commands.Queue.BindOk)
+        await client.call(1, commands.Queue.Bind(0, "jobs", "again", "job.*"), commands.Queue.BindOk)
+        await client.consume()
+        await client.publish("job.new", b"retry me", exchange="again", delivery_mode=2, headers={"mine": 1})
+
+        for _ in range(3):
+            (message,) = await client.messages(1)
+            await client.send(1, commands.Basic.Reject(message.method.delivery_tag, False))
+        (message,) = await client.messages(1)
+
+        assert (message.method.exchange, message.method.routing_key) == ("again", "job.old")
+        headers = message.properties.headers
+        assert headers["mine"] == 1
+        assert headers["x-death"] == [
+            {"count": 3, "reason": "expired", "queue": "wait", "exchange": "later", "routing-keys": ["job.new"]},
+            {"count": 3, "reason": "rejected", "queue": "jobs", "exchange": "again", "routing-keys": ["job.new"]},
+        ]
+        assert headers["x-first-death-queue"] == "jobs"
+        assert headers["x-first-death-exchange"] == "again"
