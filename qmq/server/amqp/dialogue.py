@@ -16,7 +16,8 @@ from qmq.errors import Refused
 from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
 from qmq.gateways.amqp.replies import of_channel, of_connection
 from qmq.gateways.stomp import StompGateway
-from qmq.server.amqp.channel import AmqpChannel, ChannelContext
+from qmq.server.amqp.channel import AmqpChannel
+from qmq.server.amqp.channel_frames import ChannelContext
 from qmq.server.amqp.handshake import Handshake
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol

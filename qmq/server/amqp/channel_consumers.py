@@ -1,0 +1,244 @@
+"""Consumers of one channel: basic.consume, basic.get, their prefetch, and their end."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.lifecycle import Back
+from qmq.gateways.amqp.channel import Consumer
+from qmq.gateways.amqp.names import DIRECT_REPLY, queue_destination
+from qmq.server.amqp.channel_frames import PREFETCH_MAX, ChannelFrames
+from qmq.server.amqp.lookup import check_queue
+from qmq.server.amqp.topology import Topology
+from qmq.wire.amqp import AmqpRefusal, ReplyCode, commands, method_frame, short_string
+from qmq.wire.stomp import Frame, Head, Version
+
+GET_SECONDS: Final = 0.1
+"""For the first message to come, perhaps from another node, before basic.get-empty."""
+
+TAGS_MAX: Final = 1000
+"""Consumers of one channel."""
+
+CONSUME_OK: Final = b"\x00\x3c\x00\x15"
+
+
+class ChannelConsumers:
+    """Those that are open, and those that have ended and still have messages in flight."""
+
+    def __init__(self, frames: ChannelFrames, topology: Topology) -> None:
+        self._frames = frames
+        self._topology = topology
+        self._owner = frames.owner
+        self.state = frames.state
+        self._rights = frames.rights
+        self._ceased: dict[str, Consumer] = {}
+        """Cancelled consumers that have messages in flight, and those of basic.get, by the id of their subscription."""
+
+    async def consume(self, method: Any) -> None:
+        await self._frames.flush()
+        context, state = self._owner.context, self.state
+        name = self._topology.named(method.queue)
+        id = self._frames.new_id()
+        tag = method.consumer_tag or f"amq.ctag-{context.broker.origin.node}-{self._owner.session.id}-{id}"
+        if tag in state.consumers:
+            raise AmqpRefusal(ReplyCode.NOT_ALLOWED, f"the consumer tag {tag!r} is used on this channel")
+        if len(state.consumers) >= TAGS_MAX:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a channel has at most {TAGS_MAX} consumers")
+        if name == DIRECT_REPLY:
+            consumer, headers = self._reply_consumer(id, tag, method.no_ack)
+        else:
+            queue = queue_destination(name)
+            self._rights.check_subscribe(queue)
+            await check_queue(context, queue, name)
+            consumer = Consumer(state, id, tag, queue, needs_ack=not method.no_ack)
+            headers = self._subscribe(consumer, method.arguments or {})
+            if method.exclusive:
+                headers["exclusive"] = "true"
+        encoder = self._owner.encoder
+        receipt = None
+        if not method.nowait:
+            receipt = f"consume {id}"
+            encoder.answers[receipt] = method_frame(state.number, CONSUME_OK + short_string(tag))
+        state.consumers[tag] = encoder.consumers[id] = consumer
+        context.queue_watchers.watch(consumer.queue, consumer, partial(context.spawn, partial(self._notify, consumer)))
+        await self._frames.obey([Frame(Head("SUBSCRIBE", headers, Version.V12), b"", receipt)], (60, 20))
+        if state.is_closing:
+            self.end()
+
+    def _reply_consumer(self, id: str, tag: str, no_ack: bool) -> tuple[Consumer, dict[str, str]]:
+        """The consumer of direct replies, of which a channel has one. Raises AmqpRefusal."""
+        if not no_ack:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a consumer of {DIRECT_REPLY} needs no_ack")
+        if self.state.reply_consumer is not None:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a channel has one consumer of {DIRECT_REPLY}")
+        queue = f"/temp-queue/amqp-{self.state.serial}"
+        consumer = self.state.reply_consumer = Consumer(self.state, id, tag, queue, needs_ack=False)
+        return consumer, {"destination": queue, "id": id}
+
+    def _subscribe(self, consumer: Consumer, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """The headers of a SUBSCRIBE with the defaults of RabbitMQ: no limit of deliveries, no pause after a nack,
+        and no dead letter queue, unless one of these is declared of the queue or in its policy."""
+        headers = {
+            "destination": consumer.queue,
+            "id": consumer.id,
+            "ack": "client-individual" if consumer.needs_ack else "auto",
+            "prefetch-count": str(PREFETCH_MAX if self._frames.gateway.window else self.state.prefetch or PREFETCH_MAX),
+        }
+        said = self._owner.context.policy_of(consumer.queue).model_fields_set
+        if "delivery_limit" not in said:
+            headers["delivery-limit"] = "0"
+        if "redelivery_seconds_min" not in said:
+            headers["redelivery-delay"] = "0"
+        if "dead_letter" not in said:
+            headers["dead-letter"] = ""
+        milliseconds = arguments.get("x-consumer-timeout")
+        if type(milliseconds) is int and milliseconds > 0:
+            headers["ack-timeout"] = f"{milliseconds / 1000:.3f}"
+        return headers
+
+    async def cancel(self, method: Any) -> None:
+        await self._frames.flush()
+        consumer = self.state.consumers.pop(method.consumer_tag, None)
+        if consumer is not None:
+            self._cease(consumer)
+        if not method.nowait:
+            self._frames.send(commands.Basic.CancelOk(method.consumer_tag))
+
+    async def _notify(self, consumer: Consumer) -> None:
+        """The queue of a consumer is deleted: cancel it, and notify a client that understands that."""
+        await trio.lowlevel.checkpoint()
+        owner = self._owner
+        # A channel that has been left has no consumers, and its owner has no session any more.
+        if self.state.consumers.pop(consumer.tag, None) is not consumer or owner.is_over:
+            return
+        self._cease(consumer)
+        if owner.understands_cancel:
+            self._frames.send(commands.Basic.Cancel(consumer.tag, True))
+
+    def _cease(self, consumer: Consumer) -> None:
+        """Deliver nothing more. What the client has stays unacked; what was not sent is requeued."""
+        owner = self._owner
+        owner.context.queue_watchers.forget(consumer.queue, consumer)
+        broker = owner.context.broker
+        session = broker.sessions.get(owner.session.id)
+        subscription = None if session is None else session.subscriptions.get(consumer.id)
+        if consumer is self.state.reply_consumer:
+            self.state.reply_consumer = None
+            self._owner.heads.clear()
+        if subscription is None:
+            owner.encoder.consumers.pop(consumer.id, None)
+            return
+        consumer.is_cancelled = True
+        out = Outcome(owner.session.id, owner.context.environment.now_us())
+        if consumer.needs_ack:
+            unsent = [one for one in subscription.in_flight.values() if not one.sent]
+            broker.queues.redelivery.give_back(unsent, Back.UNSEEN, out)
+        if consumer.needs_ack and subscription.in_flight:
+            broker.queues.cease(subscription, out)
+            self._ceased[consumer.id] = consumer
+        else:
+            broker.subscriptions.unsubscribe(owner.session.id, consumer.id, out)
+            del owner.encoder.consumers[consumer.id]
+        owner.context.submit(out)
+
+    def reap(self) -> None:
+        """End subscriptions of cancelled consumers of which nothing is in flight any more."""
+        if not self._ceased:
+            return
+        owner = self._owner
+        session = owner.context.broker.sessions.get(owner.session.id)
+        out = Outcome(owner.session.id, owner.context.environment.now_us())
+        for id in list(self._ceased):
+            subscription = None if session is None else session.subscriptions.get(id)
+            if subscription is None or not subscription.in_flight:
+                del self._ceased[id]
+                owner.encoder.consumers.pop(id, None)
+                if subscription is not None:
+                    owner.context.broker.subscriptions.unsubscribe(owner.session.id, id, out)
+        owner.context.submit(out)
+
+    async def get(self, method: Any) -> None:
+        await self._frames.flush()
+        owner, state = self._owner, self.state
+        name = self._topology.named(method.queue)
+        queue = queue_destination(name)
+        self._rights.check_subscribe(queue)
+        await check_queue(owner.context, queue, name)
+        given = trio.Event()
+        owner.encoder.on_given = given.set
+        consumer = await self._getter(queue, not method.no_ack)
+        with trio.move_on_after(GET_SECONDS):
+            await given.wait()
+        owner.encoder.on_given = bool
+        if owner.is_over:
+            return
+        if state.is_closing:
+            owner.encoder.consumers.pop(consumer.id, None)
+            return
+        self._cease(consumer)
+        if not consumer.was_given:
+            self._frames.send(commands.Basic.GetEmpty())
+
+    async def _getter(self, queue: str, needs_ack: bool) -> Consumer:
+        """A consumer with room for one message more: one for all gets of a queue, because subscriptions are limited."""
+        owner, state = self._owner, self.state
+        session = owner.context.broker.sessions.get(owner.session.id)
+        for consumer in self._ceased.values():
+            found = None if session is None else session.subscriptions.get(consumer.id)
+            if consumer.is_get and found is not None and consumer.queue == queue and consumer.needs_ack is needs_ack:
+                self._rights.check_subscribe(queue)
+                out = Outcome(owner.session.id, owner.context.environment.now_us())
+                consumer.was_given = consumer.is_cancelled = False
+                found.credit = len(found.in_flight) + 1
+                owner.context.broker.queues.subscribe(found, out)
+                owner.context.submit(out)
+                return consumer
+        id = self._frames.new_id()
+        consumer = Consumer(state, id, "", queue, needs_ack=needs_ack, is_get=True)
+        headers = {**self._subscribe(consumer, {}), "prefetch-count": "1"}
+        owner.encoder.consumers[id] = consumer
+        await self._frames.obey([Frame(Head("SUBSCRIBE", headers, Version.V12), b"", None)], (60, 70))
+        return consumer
+
+    async def qos(self, method: Any) -> None:
+        if method.prefetch_size:
+            raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "prefetch_size is 0: prefetch is counted in messages")
+        if method.global_ or self._owner.qos_is_of_channel:
+            most = method.prefetch_count or PREFETCH_MAX
+            window = self._frames.gateway.window
+            if window is None:
+                self._frames.gateway.window = ConnectionPrefetch(most)
+            else:
+                out = Outcome(self._owner.session.id, self._owner.context.environment.now_us())
+                self._owner.context.broker.queues.rounds.resize(window, most, out)
+                self._owner.context.submit(out)
+        else:
+            self.state.prefetch = method.prefetch_count
+        self._frames.send(commands.Basic.QosOk())
+
+    def forget(self) -> None:
+        """Drop what refers to the session."""
+        for consumer in self.state.consumers.values():
+            self._owner.context.queue_watchers.forget(consumer.queue, consumer)
+        self.state.consumers.clear()
+
+    def end(self) -> None:
+        """End all subscriptions of the channel, and its transaction. What is in flight is requeued."""
+        owner = self._owner
+        session = owner.context.broker.sessions.get(owner.session.id)
+        out = Outcome(owner.session.id, owner.context.environment.now_us())
+        for consumer in [*self.state.consumers.values(), *self._ceased.values()]:
+            owner.context.queue_watchers.forget(consumer.queue, consumer)
+            owner.encoder.consumers.pop(consumer.id, None)
+            if session is not None and session.is_taken(consumer.id):
+                owner.context.broker.subscriptions.unsubscribe(owner.session.id, consumer.id, out)
+        if session is not None and self._frames.transaction in session.transactions:
+            owner.context.broker.transactions.abort(owner.session.id, self._frames.transaction)
+        owner.context.submit(out)
+        self.state.consumers.clear()
+        self.state.unacked.clear()
+        self._ceased.clear()

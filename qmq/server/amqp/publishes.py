@@ -1,0 +1,117 @@
+"""Publishes of one channel, and those that no queue gets."""
+
+from typing import Final
+
+from qmq.gateways.amqp.messages import send_headers
+from qmq.gateways.amqp.names import QUEUE, REPLIES, exchange_name, publish_destination
+from qmq.server.amqp.channel_frames import ChannelFrames
+from qmq.server.amqp.lookup import check_exchange, knows_queue, queue_exists
+from qmq.wire.amqp import (
+    AmqpRefusal,
+    Command,
+    ReplyCode,
+    content_frames,
+    method_frame,
+    read_publish,
+    short_string,
+)
+from qmq.wire.amqp.methods import IMMEDIATE, MANDATORY
+from qmq.wire.stomp import Frame, Head, Version
+
+HEADS_MAX: Final = 256
+"""Different publishes of a connection that are remembered; at the bound all are forgotten."""
+HEAD_BYTES_MAX: Final = 1024
+"""Properties of such a publish."""
+
+NO_ROUTE: Final = 312
+RETURN: Final = b"\x00\x3c\x00\x32"
+
+
+class ChannelPublishes:
+    """`publish` gets one basic.publish after the other."""
+
+    def __init__(self, frames: ChannelFrames) -> None:
+        self._frames = frames
+        self._owner = frames.owner
+        self.state = frames.state
+        self._rights = frames.rights
+
+    async def publish(self, command: Command) -> None:
+        """Collect it, or answer it at once if no queue gets it. Raises AmqpRefusal and Refused."""
+        exchange, key, bits = read_publish(command.arguments)
+        context = self._owner.context
+        if command.body is None:
+            most = context.limits.body_bytes_max
+            raise AmqpRefusal(
+                ReplyCode.PRECONDITION_FAILED,
+                f"the message has {command.size} bytes; limits.body_bytes_max of this node is {most}",
+            )
+        if bits & IMMEDIATE:
+            raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate = true is not supported")
+        head = self._head_of(exchange, key, command.properties)
+        # First: a client without the right is not told whether a queue would get the message.
+        self._rights.check_send(head.headers["destination"])
+        if exchange and exchange_name(exchange) not in context.rules.routing.exchanges:
+            await check_exchange(context, exchange)
+        receipt = self.state.next_confirm() if self.state.confirms else None
+        if not await self._is_routable(exchange, head, bool(bits & MANDATORY)):
+            await self._pay(Frame(head, command.body, None))
+            if self._owner.is_over or self.state.is_closing:
+                return
+            if bits & MANDATORY:
+                self._return(exchange, key, command)
+            if receipt is not None:
+                self._owner.put(self.state.confirm([self.state.published]))
+            return
+        self._frames.begin()
+        self._frames.pending.append(Frame(head, command.body, receipt))
+
+    def _head_of(self, exchange: str, key: str, properties: bytes) -> Head:
+        """The header block of a publish. Raises AmqpRefusal."""
+        heads, place = self._owner.heads, (self.state.serial, exchange, key, properties)
+        known = heads.get(place)
+        if known is not None:
+            return known
+        session = self._owner.session
+        destination = publish_destination(exchange, key)
+        replies = None if self.state.reply_consumer is None else self.state
+        headers = send_headers(destination, properties, session.user, replies)
+        if self._frames.transaction is not None:
+            headers["transaction"] = self._frames.transaction
+        head = Head("SEND", headers, Version.V12)
+        if len(properties) <= HEAD_BYTES_MAX:
+            if len(heads) >= HEADS_MAX:
+                heads.clear()
+            heads[place] = head
+        return head
+
+    async def _is_routable(self, exchange: str, head: Head, is_mandatory: bool) -> bool:
+        """Whether a publish reaches a queue. One to an exchange is asked about only where the answer is wanted."""
+        context, headers = self._owner.context, head.headers
+        destination = headers["destination"]
+        if not exchange:
+            if destination.startswith(REPLIES) or knows_queue(context, destination):
+                return True
+            return destination != QUEUE and await queue_exists(context, destination)
+        if not is_mandatory:
+            return True
+        name, _, key = destination.removeprefix("/exchange/").partition("/")
+        return bool(context.rules.routing.queues_of_exchange(name, key, headers))
+
+    async def _pay(self, frame: Frame) -> None:
+        """Wait for the rates of the client, which a publish that no queue gets uses up, too."""
+        context, session = self._owner.context, self._owner.session
+        if session.allowance.is_limited:
+            await self._frames.flush()
+            session.waits_for_slot = True
+            await context.usages.portion(session.allowance, [frame], session.bytes_in)
+            session.waits_for_slot = False
+
+    def _return(self, exchange: str, key: str, command: Command) -> None:
+        """basic.return of a publish that no queue gets."""
+        assert command.body is not None
+        routing = short_string("NO_ROUTE") + short_string(exchange) + short_string(key)
+        method = method_frame(self.state.number, RETURN + NO_ROUTE.to_bytes(2, "big") + routing)
+        frame_bytes_max = self._owner.encoder.frame_bytes_max
+        content = content_frames(self.state.number, command.properties, command.body, frame_bytes_max)
+        self._owner.put(method + content)
