@@ -30,6 +30,8 @@ class Call(Enum):
     READYZ = auto()
     PAGE = auto()
     """A file of the console."""
+    MANAGEMENT = auto()
+    """A part of RabbitMQ's management API."""
     CONSOLE = auto()
     """Login and logout of a browser, and the events of the console."""
     STOMP = auto()
@@ -84,7 +86,7 @@ OPEN: Final = PROBES | {Call.STOMP, Call.LONG_POLL}
 BODY_BYTES: Final[Mapping[Call, int]] = {
     Call.RECEIVE: 64 << 10,
     Call.ACKS: 512 << 10,
-    **dict.fromkeys((*PROBES, Call.METRICS, Call.EVENTS, Call.CONSOLE), 4 << 10),
+    **dict.fromkeys((*PROBES, Call.METRICS, Call.EVENTS, Call.CONSOLE, Call.MANAGEMENT), 4 << 10),
 }
 """Largest bodies: these are parsed at once, and those of PROBES are held for a client without a login."""
 
@@ -102,6 +104,9 @@ def route_of(request: HttpRequest) -> Route:
     if path[:2] == ("v1", "console") and len(path) == 3 and path[2] in CONSOLE:
         _check_method(request, CONSOLE[path[2]])
         return Route(Call.CONSOLE, path[2])
+    if path[0] == "api":
+        _check_method(request, ("GET",))
+        return Route(Call.MANAGEMENT)
     if path[:1] == ("stomp",):
         _check_method(request, ("GET", "POST", "OPTIONS"))
         return Route(Call.STOMP, "/".join(path[1:]))

@@ -176,15 +176,18 @@ async def queue_rows(context: CountsContext, names: list[str]) -> list[Row]:
 
 def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tuple[int, int]]) -> list[Row]:
     queues = context.broker.queues
-    lent = Counter(message.envelope.destination for by_dot in queues.owned.lent.values() for message in by_dot.values())
+    # Also of consumers that get nothing more: those of a receive over HTTP, for example.
+    in_flight = Counter(
+        [one.subscription.destination for one in queues.deliveries.values() if one.message.owner is None]
+    )
+    in_flight.update(message.envelope.destination for lent in queues.owned.lent.values() for message in lent.values())
     rows: list[Row] = []
     for name in names:
         queue = queues.by_name.get(name)
         row: Row = {"destination": name, "messages": 0, "bytes": 0, "in_flight": 0, "consumers": 0}
         row["messages"], row["bytes"] = queues.paging.depth(name, *stored.get(name, (0, 0)))
         if queue is not None:
-            own = (sum(d.message.owner is None for d in s.in_flight.values()) for s in queue.subscriptions)
-            row["in_flight"] = lent[name] + sum(own)
+            row["in_flight"] = in_flight[name]
             row["consumers"] = len(queue.subscriptions)
         paused = context.paused_queues.parts(name)
         if paused:

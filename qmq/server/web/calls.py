@@ -4,9 +4,10 @@ A call that the broker decides becomes the frames of a STOMP client; its respons
 is durable. The others ask a part of the node.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -16,6 +17,7 @@ from qmq.errors import Refused
 from qmq.gateways.http.avro import AVRO, container
 from qmq.gateways.http.control import control_of
 from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscribe_of
+from qmq.gateways.http.management import QUEUES_MAX, control_headers, management_call, management_response
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder
 from qmq.gateways.http.routes import Call, Route
@@ -228,6 +230,25 @@ class WebCalls:
         self._context.rights_of(self._session.principal).check_control(STATUS)
         self._respond(PageResponse(headers=[("content-type", CONTENT_TYPE)], body=await metrics_page(self._context)))
 
+    async def _management(self, request: HttpRequest, _: str) -> None:
+        call = management_call(request.path[1:])
+        frames = self._client.frames
+        assert frames is not None
+        rows: list[Any] = []
+        after = ""
+        while True:
+            response = await frames.control(control_headers(call, after), b"")
+            if isinstance(response, Refused):
+                raise response
+            if self._session.finishing:
+                return
+            facts = json.loads(response.body or b"{}")
+            rows += facts.get("destinations", ())
+            after = facts.get("next", "")
+            if call.what != "queues" or not after or len(rows) >= QUEUES_MAX:
+                break
+        self._respond(PageResponse(200, management_response(call, facts, rows, self._context.broker.origin.node)))
+
     def _asking(self) -> Asking:
         return Asking(self._session, self._pipe, self._login, self._encoder, self.put)
 
@@ -275,5 +296,6 @@ class WebCalls:
         Call.STOMP: _stomp,
         Call.LONG_POLL: _long_poll,
         Call.METRICS: _metrics,
+        Call.MANAGEMENT: _management,
     }
     """Call → what is done for it. All others are in PAGES."""

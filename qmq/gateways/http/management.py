@@ -1,0 +1,164 @@
+"""`/api/…`: what Flower and common probes read of the management HTTP API of RabbitMQ. Nothing of it changes anything.
+
+A path becomes a control request, which checks the rights of the client, and its response becomes the rows of that API.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from qmq.wire.http import HttpRefusal
+
+LIST_QUEUES: Final = "/control/list/queue"
+OVERVIEW: Final = "/control/overview"
+
+VIRTUAL_HOST: Final = "/"
+
+QUEUES_MAX: Final = 10_000
+"""Rows of a response; further queues are left out."""
+
+PAGE_ROWS: Final = 1000
+
+Row = dict[str, Any]
+Facts = Mapping[str, Any]
+
+
+class ManagementCall(NamedTuple):
+    """One request: the control request that it needs, and the queue that it is about, empty for all."""
+
+    what: str
+    control: str
+    queue: str = ""
+
+
+def management_call(path: Sequence[str]) -> ManagementCall:
+    """The call of a path behind `/api/`. Raises HttpRefusal, 404, for one that is not served."""
+    match list(path):
+        case ["overview"]:
+            return ManagementCall("overview", OVERVIEW)
+        case ["nodes"]:
+            return ManagementCall("nodes", OVERVIEW)
+        case ["vhosts"]:
+            return ManagementCall("vhosts", OVERVIEW)
+        case ["healthchecks", "node"] | ["health", "checks", "alarms" | "local-alarms"]:
+            return ManagementCall("health", OVERVIEW)
+        # Flower writes the virtual host "/" as it is, and its library may leave out a second slash.
+        case ["queues"] | ["queues", "/" | ""] | ["queues", "", ""]:
+            return ManagementCall("queues", LIST_QUEUES)
+        case ["queues", "/", name] if name:
+            return ManagementCall("queue", LIST_QUEUES, f"/queue/{name}")
+    raise HttpRefusal(
+        404,
+        "unknown-path",
+        "This part of RabbitMQ's management API is not served.",
+        "Served are /api/overview, /api/nodes, /api/vhosts, /api/queues, /api/queues/%2F[/NAME] and "
+        "/api/healthchecks/node. /v1/control has all of QMQ's own.",
+    )
+
+
+def control_headers(call: ManagementCall, after: str) -> dict[str, str]:
+    """The headers of the control request for a page of what `call` needs."""
+    headers = {"destination": call.control, "scope": "mesh"}
+    if call.control != LIST_QUEUES:
+        return headers
+    headers["limit"] = "1" if call.queue else str(PAGE_ROWS)
+    if call.queue:
+        headers["destination"] = f"{LIST_QUEUES}{call.queue.removeprefix('/queue')}"
+    if after:
+        headers["after"] = after
+    return headers
+
+
+def queue_row(row: Facts, node: str) -> Row:
+    """One queue. `node` is the one that responds: a queue is the mesh's."""
+    waiting = row.get("messages", 0) - row.get("in_flight", 0)
+    return {
+        "name": str(row["destination"]).removeprefix("/queue/"),
+        "vhost": VIRTUAL_HOST,
+        "node": node,
+        "type": "classic",
+        "state": "running",
+        "durable": True,
+        "auto_delete": False,
+        "exclusive": False,
+        "arguments": {},
+        "messages": row.get("messages", 0),
+        "messages_ready": max(0, waiting),
+        "messages_unacknowledged": row.get("in_flight", 0),
+        "message_bytes": row.get("bytes", 0),
+        "consumers": row.get("consumers", 0),
+        "message_stats": message_stats(row),
+    }
+
+
+def message_stats(totals: Facts) -> Row:
+    """Totals since the start of each node, by RabbitMQ's names."""
+    return {
+        "publish": totals.get("accepted", 0),
+        "deliver_get": totals.get("delivered", 0),
+        "ack": totals.get("acknowledged", 0),
+        "redeliver": totals.get("redelivered", 0),
+    }
+
+
+def overview(facts: Facts) -> Row:
+    """Sums over the nodes that have responded."""
+    nodes = list(facts["nodes"].values())
+    totals = {
+        name: sum(one["totals"].get(name, 0) for one in nodes)
+        for name in ("accepted", "delivered", "acknowledged", "redelivered")
+    }
+    return {
+        "product_name": "QMQ",
+        "product_version": nodes[0]["version"],
+        "management_version": nodes[0]["version"],
+        "rabbitmq_version": nodes[0]["version"],
+        "cluster_name": "qmq",
+        "node": facts["node"],
+        "object_totals": {
+            "connections": sum(one["connections"] for one in nodes),
+            "consumers": sum(one["subscriptions"] for one in nodes),
+            "queues": max(one["queues"] for one in nodes),
+        },
+        "message_stats": message_stats(totals),
+    }
+
+
+def node_rows(facts: Facts) -> list[Row]:
+    """One row for each node; a node that has not responded is not running."""
+    rows: list[Row] = [
+        {
+            "name": name,
+            "type": "disc",
+            "running": True,
+            "uptime": round(one["uptime_seconds"] * 1000),
+            "mem_used": one["memory_bytes"],
+            "mem_limit": one["memory_max_bytes"],
+            "mem_alarm": False,
+            "disk_free": one["disk_free_bytes"],
+            "disk_free_alarm": one["disk_full"],
+        }
+        for name, one in facts["nodes"].items()
+    ]
+    return rows + [{"name": name, "type": "disc", "running": False} for name in facts["nodes_missing"]]
+
+
+def health(facts: Facts) -> Row:
+    """Of the node that responds: it is `failed` while it accepts nothing because its disk is full."""
+    is_full = facts["nodes"][facts["node"]]["disk_full"]
+    return {"status": "failed", "reason": "the disk is full"} if is_full else {"status": "ok"}
+
+
+def management_response(call: ManagementCall, facts: Facts, rows: Sequence[Facts], node: str) -> Any:
+    """The response to `call`, ready for JSON. Raises HttpRefusal, 404, for a queue that is not there."""
+    if call.what == "queues":
+        return [queue_row(row, node) for row in rows[:QUEUES_MAX]]
+    if call.what == "queue":
+        for row in rows:
+            if row["destination"] == call.queue:
+                return queue_row(row, node)
+        raise HttpRefusal(404, "unknown-destination", f"There is no queue {call.queue}.")
+    if call.what == "vhosts":
+        return [{"name": VIRTUAL_HOST}]
+    if call.what == "nodes":
+        return node_rows(facts)
+    return overview(facts) if call.what == "overview" else health(facts)
