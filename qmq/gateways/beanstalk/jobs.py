@@ -70,7 +70,7 @@ _DROPPED: Final = frozenset(
         PUT_AT,
     }
 )
-"""Headers of a job that its next message has anew, or not."""
+"""Headers of a job that its next message gets again, or not at all."""
 
 
 class JobState(StrEnum):

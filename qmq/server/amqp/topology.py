@@ -139,7 +139,7 @@ class Topology:
         return await self._control(f"/control/declare{queue}", {}, value)
 
     def _reaches_all(self) -> bool:
-        """Else a declaration is made anew, so that it wins over a deletion behind a cut."""
+        """Else a declaration is made again, so that it wins over a deletion behind a cut."""
         context = self._owner.context
         return set(context.peer_names) <= set(context.linked_peers())
 

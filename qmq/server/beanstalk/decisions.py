@@ -1,7 +1,7 @@
 """Commands of one beanstalkd connection that are decided together: puts, deletes, releases and buries of one read.
 
 Each becomes frames of a STOMP client: a put is a SEND, a delete an ACK, a release that changes nothing a NACK. A job
-that is buried, or released with another priority or a delay, is sent anew and acknowledged in one transaction.
+that is buried, or released with another priority or a delay, is sent again and acknowledged in one transaction.
 """
 
 from collections.abc import Sequence

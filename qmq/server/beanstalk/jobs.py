@@ -207,7 +207,7 @@ class JobFinder:
         owned = self._context.broker.queues.owned.by_origin
         for dot in self._dots(job):
             message = owned.get(dot.origin, {}).get(dot.sequence)
-            # By its dot alone it may be another job, which has been given its id anew.
+            # By its dot alone it may be another job, which has been given its id again.
             if message is not None and not message.settled and id_of(message) == job:
                 return message
         return None

@@ -98,7 +98,7 @@ class Reservations:
             self._reserved[id_of(delivery.message)] = delivery
 
     def touch(self, delivery: Delivery) -> None:
-        """The time of a reservation begins anew."""
+        """The time of a reservation begins again."""
         self._context.broker.queues.extend(delivery, self._context.environment.now_us())
         self._context.deadline_timer.decided()
 
