@@ -71,7 +71,7 @@ def load(
         source = str(node_file) if node_file is not None else "settings"
         diagnostics += _check_levels(settings, peers, source)
         diagnostics += _check_authentication(settings, source)
-        diagnostics += _check_acting_users(settings, source)
+        diagnostics += _check_acting_users(settings, peers, source)
     if settings is not None and peers is not None:
         diagnostics += check_together(settings, peers, str(peers_file))
     diagnostics += check_secrecy(settings, peers, peers_file)
@@ -118,18 +118,23 @@ def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) 
     ]
 
 
-def _check_acting_users(settings: NodeSettings, source: str) -> list[str]:
-    """Errors of listeners without login that act as no user although clients log in, or as one that does not exist."""
+def _check_acting_users(settings: NodeSettings, peers: PeersFile | None, source: str) -> list[str]:
+    """Errors of listeners without login that act as no user although clients log in, or as one that does not exist.
+
+    One that only the peers file has is no error: it serves no client while the node has users.
+    """
     names = [user.name for user in settings.users]
     has_logins = bool(names) or asks_others(settings.authentication)
+    peer = peers.peer(settings.name) if peers is not None else None
     found = []
     for one in settings.beanstalk:
         key = f"{source}: beanstalk: user"
+        is_of_peers = peer is not None and one.address == peer.beanstalk
         if one.user is not None and one.user not in names:
             found.append(f"{key}: no user is named {one.user!r}; {suggest(one.user, names)}")
-        elif one.user is None and has_logins and not one.anonymous:
+        elif one.user is None and has_logins and not one.anonymous and not is_of_peers:
             found.append(f"{key}: must name the user as which clients at {one.address} act: beanstalkd has no login")
-        elif one.user is None and not one.address.is_loopback:
+        elif one.user is None and not has_logins and not one.address.is_loopback:
             found.append(f"{key}: must name a user: {one.address} can be reached from other machines without login")
     return found
 

@@ -54,6 +54,19 @@ def test_a_listener_must_name_a_user_when_there_are_users(tmp_path: Path) -> Non
     assert check(tmp_path, listener("anonymous = true") + USERS) == []
 
 
+def test_a_node_of_a_peers_file_may_have_users_and_then_serves_no_client_there(tmp_path: Path) -> None:
+    peers, node = tmp_path / "peers.toml", tmp_path / "node.toml"
+    peers.write_text(PEERS)
+    node.write_text(USERS)
+    peers.chmod(0o600)
+    node.chmod(0o600)
+
+    settings, _ = load(node, peers, "a")
+
+    (one,) = settings.beanstalk
+    assert one.user is None and not one.serves_anonymous(has_users=True)
+
+
 def test_the_user_must_exist(tmp_path: Path) -> None:
     (error,) = check(tmp_path, listener('user = "anne"') + USERS)
 

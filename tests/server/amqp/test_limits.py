@@ -9,8 +9,8 @@ from pamqp import commands
 from trio.testing import MockClock
 
 from qmq.config import User, UserLimitSettings
-from qmq.server.amqp.publishes import HEADS_MAX
 from qmq.server.amqp.dialogue import AmqpDialogue
+from qmq.server.amqp.publishes import HEADS_MAX
 from qmq.server.web.metrics import metrics_page
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect
 
