@@ -176,6 +176,20 @@ def test_whole_console_works_with_the_keyboard(page: Any, filled: Console) -> No
     expect(page.get_by_role("tab", name="Consumers")).to_have_attribute("aria-selected", "true")
 
 
+def test_focus_returns_from_a_dialog_to_a_page_that_was_drawn_again_meanwhile(page: Any, filled: Console) -> None:
+    page.goto(f"{filled.address}/#/queue/orders")
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+    drawn = page.get_by_role("button", name="Pause", include_hidden=True).element_handles()[0]
+    page.wait_for_function("(button) => !button.isConnected", arg=drawn)
+    page.keyboard.press("Escape")
+
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Pause")).to_be_focused()
+
+
 def test_charts_show_the_nodes(page: Any, filled: Console) -> None:
     page.goto(f"{filled.address}/#/charts")
 

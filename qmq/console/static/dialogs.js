@@ -2,7 +2,7 @@
 // that does the same. Above LARGE the name must be typed.
 
 import { change } from "./api.js";
-import { commandLine, field, h, number, replace, say } from "./dom.js";
+import { commandLine, field, focusOn, h, number, replace, say } from "./dom.js";
 
 const LARGE = 100;
 
@@ -10,7 +10,14 @@ const LARGE = 100;
 export function ask(title, make, isWide = false) {
   return new Promise((done) => {
     const id = `title-${Math.random().toString(36).slice(2)}`;
-    const dialog = h("dialog", { class: isWide ? "wide" : "", "aria-labelledby": id, onclose: () => { dialog.remove(); done(); } });
+    const opener = document.activeElement?.dataset?.key;
+    const closed = () => {
+      dialog.remove();
+      // The browser returns the focus, unless the page was drawn again meanwhile.
+      if (opener && document.activeElement === document.body) focusOn(document.body, opener);
+      done();
+    };
+    const dialog = h("dialog", { class: isWide ? "wide" : "", "aria-labelledby": id, onclose: closed });
     dialog.append(h("h2", { id }, title), make(() => dialog.close()));
     document.body.append(dialog);
     dialog.showModal();

@@ -23,6 +23,9 @@ export function append(element, children) {
 export const h = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
 export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 
+// Focus what has this `data-key` now.
+export const focusOn = (element, key) => [...element.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
+
 // Put new children in place of the old ones; what has the focus keeps it, by its `data-key`.
 export function replace(element, ...children) {
   const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
@@ -30,7 +33,7 @@ export function replace(element, ...children) {
   element.replaceChildren();
   append(element, children);
   if (scrolled) element.scrollTop = scrolled;
-  if (key) [...element.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
+  if (key) focusOn(element, key);
 }
 
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
