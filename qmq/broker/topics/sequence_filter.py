@@ -1,7 +1,7 @@
-"""Topic messages of other nodes, each told once and in order, whichever way they came.
+"""Topic messages of other nodes, each delivered once and in order, whichever way they came.
 
-A node numbers what it sends; so of each incarnation only the highest number told is kept. What comes with a lower one
-was told already, or has been overtaken on another way, and is dropped and counted: topics promise at most once, and
+A node numbers what it sends; so of each incarnation only the highest number delivered is kept. What comes with a lower one
+was delivered already, or has been overtaken on another way, and is dropped and counted: topics promise at most once, and
 order per origin. Pure.
 """
 
@@ -13,7 +13,7 @@ ORIGINS_MAX = 4096
 
 
 class SequenceFilter:
-    """What was told of every origin. `late` counts what was not."""
+    """What was delivered of every origin. `late` counts what was not."""
 
     __slots__ = ("_last", "late")
 
@@ -22,7 +22,7 @@ class SequenceFilter:
         self._last: dict[Origin, int] = {}
 
     def fresh(self, messages: list[Message]) -> list[Message]:
-        """Those of one frame that may be told now, and count as told. They are of one origin, in its order."""
+        """Those of one frame that may be delivered now, and count as delivered. They are of one origin, in its order."""
         first, last = messages[0], messages[-1]
         highest = self._last.get(first.origin)
         if highest is None:
