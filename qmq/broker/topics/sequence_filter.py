@@ -1,8 +1,8 @@
 """Topic messages of other nodes, each delivered once and in order, whichever way they came.
 
-A node numbers what it sends; so of each incarnation only the highest number delivered is kept. What comes with a lower one
-was delivered already, or has been overtaken on another way, and is dropped and counted: topics promise at most once, and
-order per origin. Pure.
+A node numbers what it sends; so of each incarnation only the highest number delivered is kept. What comes with a lower
+one was delivered already, or has been overtaken on another way, and is dropped and counted: topics promise at most
+once, and order per origin. Pure.
 """
 
 from qmq.broker.messages.message import Message
@@ -22,7 +22,7 @@ class SequenceFilter:
         self._last: dict[Origin, int] = {}
 
     def fresh(self, messages: list[Message]) -> list[Message]:
-        """Those of one frame that may be delivered now, and count as delivered. They are of one origin, in its order."""
+        """Those of one frame that may be delivered now, all of one origin and in its order. They count as delivered."""
         first, last = messages[0], messages[-1]
         highest = self._last.get(first.origin)
         if highest is None:
