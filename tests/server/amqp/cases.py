@@ -16,7 +16,6 @@ DIFFERENCES: Final[dict[str, str]] = {
     "declared-again-priority-other": "priorities 0 to 9 count in every queue",
     "priorities_above_the_most": "priorities 0 to 9 count in every queue",
     "priorities_without_the_argument": "priorities 0 to 9 count in every queue",
-    "counts_leave_out_what_is_unacked": "what basic.get gave and is not acknowledged is counted",
     "exclusive_consumer_second": "the second consumer stands by",
     "dead_by_a_rejected_publish": "a message that is among the dead letters is confirmed",
 }
