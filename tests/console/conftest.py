@@ -15,7 +15,7 @@ import pytest
 
 from qmq.cli import launch
 from tests.support.cluster_mesh import LEASHED, Cluster
-from tests.support.cluster_wait import PATIENCE_SECONDS
+from tests.support.cluster_wait import PATIENCE_SECONDS, eventually
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make console-test installs Playwright")
 PATIENCE_MS = PATIENCE_SECONDS * 1000
@@ -113,8 +113,12 @@ def mesh(leash: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clus
 
 @pytest.fixture
 def node(mesh: Cluster) -> Console:
-    """Node a of a healthy mesh."""
+    """Node a of a healthy mesh, whose nodes deliver: a moment after their start they may not yet."""
     mesh.make_healthy()
+    eventually(
+        lambda: all(mesh.status(name).get("held") is False for name in mesh.names),
+        lambda: f"a node delivers nothing: {[mesh.status(name).get('held') for name in mesh.names]}",
+    )
     return Console(mesh, "a")
 
 
