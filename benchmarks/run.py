@@ -164,7 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif part == "growth":
             count_growth(store, options.most)
         elif part != "page":
-            measure(store, rows[part], options.rounds, run, BUILD)
+            measure(
+                store, [row for row in rows[part] if BUILD == "pure" or not row.is_pure], options.rounds, run, BUILD
+            )
         if not options.dry:
             write_pages(store)
 
