@@ -10,6 +10,7 @@ from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.amqp.replies import of_connection
 from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.login_exchange import EXPIRY_POLL_SECONDS, LoginContext
 from qmq.wire.amqp import (
@@ -252,20 +253,10 @@ class Handshake:
         return self._of_login(login or None, "" if token is not None else passcode, token)
 
     def _of_login(self, login: str | None, passcode: str, token: str | None) -> Credentials:
-        return Credentials(
-            login,
-            passcode,
-            token,
-            address=self._pipe.peer_address,
-            node=self._context.broker.origin.node,
-            tls_names=self._pipe.peer_certificate_names,
-        )
+        return credentials_of(self._pipe, self._context.broker.origin.node, login, passcode, token)
 
     def _certified(self) -> Collection[str]:
-        source = None if self._session.listener is None else self._session.listener.certificate_user
-        if source is None:
-            return ()
-        return self._pipe.peer_certificate_subject if source == "subject" else self._pipe.peer_certificate_names
+        return certified_names(self._pipe, self._session.listener)
 
     # Ends
 

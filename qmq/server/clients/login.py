@@ -24,7 +24,7 @@ from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Principal
 from qmq.access.user_limits import UNLIMITED, UserLimits
 from qmq.auth.credentials import CERTIFICATE, USERS, Credentials, Grant
 from qmq.config import LOCAL_ADMINISTRATOR, LimitSettings, ListenerSettings, User
-from qmq.environment import Environment
+from qmq.environment import Environment, Pipe
 from qmq.errors import LoginRefused, Refused
 from qmq.server.clients.admission import counted_address
 from qmq.server.clients.authentication import LoginCheck
@@ -40,6 +40,21 @@ LOCAL: Final = Grant(Principal(LOCAL_ADMINISTRATOR, frozenset({ADMINISTRATOR})),
 
 
 RESERVED: Final = (LOCAL_ADMINISTRATOR, ANONYMOUS.name)
+
+
+def credentials_of(pipe: Pipe, node: str, login: str | None, passcode: str, token: str | None) -> Credentials:
+    """What a client has sent, in whichever protocol, with what its connection to `node` shows."""
+    return Credentials(
+        login, passcode, token, address=pipe.peer_address, node=node, tls_names=pipe.peer_certificate_names
+    )
+
+
+def certified_names(pipe: Pipe, listener: ListenerSettings | None) -> Collection[str]:
+    """The names of users in the certificate of the client, where its listener takes users from certificates."""
+    source = None if listener is None else listener.certificate_user
+    if source is None:
+        return ()
+    return pipe.peer_certificate_subject if source == "subject" else pipe.peer_certificate_names
 
 
 class Logins:

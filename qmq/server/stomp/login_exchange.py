@@ -4,7 +4,7 @@ A password check may wait for its turn and takes a while. Meanwhile the client i
 disconnected.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import trio
@@ -23,7 +23,7 @@ from qmq.gateways.headers import window
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import Admission, PendingLogin
-from qmq.server.clients.login import Logins
+from qmq.server.clients.login import Logins, certified_names, credentials_of
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
 from qmq.server.runtime.heartbeats import Heartbeats
@@ -132,7 +132,10 @@ class LoginExchange:
             context.admission.check_open()
             with self._checking:
                 grant = await context.logins.check(
-                    self._credentials(headers), session.listener, session.until_left, self._certified()
+                    self._credentials(headers),
+                    session.listener,
+                    session.until_left,
+                    certified_names(self._pipe, session.listener),
                 )
                 if grant is not None:
                     session.principal, session.authenticator = grant.principal, grant.authenticator
@@ -193,21 +196,8 @@ class LoginExchange:
         return None
 
     def _credentials(self, headers: Mapping[str, str]) -> Credentials:
-        return Credentials(
-            headers.get("login"),
-            headers.get("passcode", ""),
-            headers.get("token"),
-            address=self._pipe.peer_address,
-            node=self._context.broker.origin.node,
-            tls_names=self._pipe.peer_certificate_names,
-        )
-
-    def _certified(self) -> Collection[str]:
-        """The names of users in the certificate of the client, where its listener takes users from certificates."""
-        source = None if self._session.listener is None else self._session.listener.certificate_user
-        if source is None:
-            return ()
-        return self._pipe.peer_certificate_subject if source == "subject" else self._pipe.peer_certificate_names
+        login, passcode, token = headers.get("login"), headers.get("passcode", ""), headers.get("token")
+        return credentials_of(self._pipe, self._context.broker.origin.node, login, passcode, token)
 
     def refuse(self, error: ProtocolError | Refused, receipt: str | None = None, login: str | None = None) -> None:
         """Send the ERROR; the session finishes next."""

@@ -4,7 +4,6 @@ What was checked is remembered while the connection sends the same credentials. 
 what the former one has received stays in flight until it is settled or its time is over.
 """
 
-from collections.abc import Collection
 from typing import Protocol
 
 import trio
@@ -17,6 +16,7 @@ from qmq.gateways.http.responses import HttpEncoder
 from qmq.gateways.http.sends import MESSAGES_MAX
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
 from qmq.server.stomp.login_exchange import LoginContext
@@ -91,7 +91,10 @@ class WebClient:
         try:
             with self._checking:
                 grant = context.web_console.grant_of(cookie) or await context.logins.check(
-                    self._credentials(said), session.listener, session.until_left, self._certified()
+                    self._credentials(said),
+                    session.listener,
+                    session.until_left,
+                    certified_names(self._pipe, session.listener),
                 )
         except Refused as refused:
             login = self._credentials(said).login
@@ -167,18 +170,4 @@ class WebClient:
         self.gateway = self.frames = None
 
     def _credentials(self, said: str | None) -> Credentials:
-        login, passcode, token = parse_authorization(said)
-        return Credentials(
-            login,
-            passcode,
-            token,
-            address=self._session.peer_address,
-            node=self._context.broker.origin.node,
-            tls_names=self._pipe.peer_certificate_names,
-        )
-
-    def _certified(self) -> Collection[str]:
-        source = None if self._session.listener is None else self._session.listener.certificate_user
-        if source is None:
-            return ()
-        return self._pipe.peer_certificate_subject if source == "subject" else self._pipe.peer_certificate_names
+        return credentials_of(self._pipe, self._context.broker.origin.node, *parse_authorization(said))
