@@ -20,7 +20,7 @@ class Rules:
     destination are checked with, None if by nothing; it raises Refused where none can be sent now. It is None itself
     where no policy names a schema.
 
-    Whoever changes anything here, or what these answer, raises `generation`: plans of another one are made again.
+    A change of anything here, or of what these answer, raises `generation`: plans of another one are made again.
     """
 
     __slots__ = (

@@ -114,7 +114,7 @@ class DurableSubscriptions:
         if attachment.cursor.created_us:
             move = attachment.moved()
             if attachment.cursor.holder == attachment.holder:
-                move.delivered_up_to = attachment.handed_out()  # else it is for whoever took over to say
+                move.delivered_up_to = attachment.handed_out()  # else the node that took over records it
             attachment.cursor.apply(move)
             out.moves.append(move)
 

@@ -1,4 +1,4 @@
-"""Messages that nobody will take: settled where they were, accepted again in a dead letter queue, in one breath.
+"""Messages that no consumer will get: settled where they were, accepted again in a dead letter queue.
 
 One record says both, so however the log is cut a message is in its queue or among the dead letters, never in both and
 never in neither. The letter carries the sender's headers, and in front of them why it is there. What limited the

@@ -35,7 +35,7 @@ REPLIES: Final = {
 
 
 def refusal_reply(error: ProtocolError | Refused) -> bytes:
-    """What a client is told: the protocol has few words for a refusal."""
+    """The reply to a refused command: the protocol has few words for a refusal."""
     return REPLIES.get(error.code, INTERNAL_ERROR)
 
 

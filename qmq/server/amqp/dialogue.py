@@ -1,7 +1,7 @@
 """A session that speaks AMQP 0-9-1: the login, then commands one after the other, each by its channel.
 
-A channel that is refused something is closed, and the others go on. What breaks the protocol ends the connection. Both
-are told why before (`channel.close`, `connection.close`).
+A channel that is refused something is closed, and the others go on. What breaks the protocol ends the connection. The
+reason comes first (`channel.close`, `connection.close`).
 """
 
 import logging
@@ -283,7 +283,7 @@ class AmqpDialogue:
 
 
 def _refusal(refused: Refused) -> bytes:
-    """Before the client has sent its header there is no method to say why: it is told what is spoken."""
+    """Before the client has sent its header there is no method to say why: it gets the version that is spoken."""
     refusal = of_connection(refused)
     method = commands.Connection.Close(int(refusal.reply), refusal.text, 0, 0)
     return method_frame(0, encode_method(method))

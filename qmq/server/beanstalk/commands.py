@@ -2,6 +2,9 @@
 
 Puts, deletes, releases and buries of one read are decided together (`decisions`); every other command after those
 before it. The replies wait for the disk, the commands do not.
+
+All commands are in one module because they share what their client has: the tube in use, those that are watched, and
+the jobs that are reserved.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

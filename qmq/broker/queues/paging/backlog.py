@@ -129,7 +129,7 @@ def evict(queue: Queue, covered: Vector) -> list[Message]:
         queue.delayed = later or None
     queue.put_away(dropped)
     if dropped and is_cold:
-        # Whoever wants this queue next begins from the store, in its order, and counts again.
+        # The next consumer of this queue begins from the store, in its order, and it is counted again.
         queue.is_counted = False
         queue.stored = queue.stored_bytes = queue.stored_due_us = 0
         for level in queue.levels:

@@ -106,7 +106,7 @@ class OrderedBuffer:
                 del self.waiting[subscription]
 
     def drop_of(self, owner: str) -> None:
-        """The messages of `owner` have another server now, which hands out again what nobody has seen."""
+        """The messages of `owner` have another server now, which delivers again what no client has seen."""
         self._drop(lambda message: message.origin.node == owner)
 
     def owners(self) -> set[str]:
