@@ -37,7 +37,7 @@ from qmq.server.peers.rpc import PeerRpc
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 
 RECORDS_SECONDS = 10.0
 """For the records that the others had at their response to arrive here; then they are asked again."""
@@ -103,7 +103,8 @@ def _held_here(context: AdoptionContext, owner: str) -> set[Dot]:
     them.
     """
     queues, lending = context.broker.queues, context.broker.lending
-    held = {dot for server in {owner, *context.membership.listing.names} for dot in lending.borrowed_from(server)}
+    borrowing = context.broker.borrowing
+    held = {dot for server in {owner, *context.membership.listing.names} for dot in borrowing.borrowed_from(server)}
     held.update(delivery.message.dot for delivery in queues.deliveries.values())
     held.update(dot for lent in lending.lent.values() for dot in lent)
     return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}

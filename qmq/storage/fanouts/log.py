@@ -24,8 +24,9 @@ from qmq.storage.format.batch import (
     record_slices,
 )
 from qmq.storage.format.fanout_entry import FanoutEntry
-from qmq.storage.format.interfaces import Disk, FanoutExtent, Retention, Shift, StoreSettings
+from qmq.storage.format.interfaces import Disk, FanoutExtent, Shift
 from qmq.storage.format.segment import FANOUT
+from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, open_chain
 
 FANOUT_DIRECTORY: Final = "fanout"

@@ -156,7 +156,7 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "down")
         await worker.send(f"ACK\nid:{message.head.headers['ack']}\nack-level:quorum\nreceipt:r\n\n")
         assert "ack-level" not in (await worker.next("RECEIPT")).head.headers
-        await eventually(lambda: not b.broker.lending.borrowed_from("c"))
+        await eventually(lambda: not b.broker.borrowing.borrowed_from("c"))
         await mesh.kill("c")
         del mesh.nodes["c"]
         run_blocking, go_on = b.environment.run_blocking, trio.Event()
@@ -470,7 +470,7 @@ async def test_held_messages_are_named_by_their_dots(autojump_clock: MockClock) 
         await client.send(send(JOBS, "1", "r1"))
         await worker.next("MESSAGE")
 
-        held = mesh.nodes["b"].broker.lending.borrowed_from("a")
+        held = mesh.nodes["b"].broker.borrowing.borrowed_from("a")
 
         assert held == [Dot(mesh.nodes["a"].origin, 2)]
 
