@@ -409,24 +409,6 @@ async def test_records_that_turn_up_later_are_adopted_too(count: int, autojump_c
         assert await drain(await mesh.connect("b"), count) == [str(number).encode() for number in range(count)]
 
 
-async def test_nodes_of_an_earlier_version_name_what_is_in_memory_only(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with MeshRig("a", "b", "c").run() as mesh:
-        await left_by_c(mesh, 1)
-        a = mesh.nodes["a"]
-        ask = a.peer_rpc.ask
-
-        async def earlier(request: PeerRequest, *rest: Any) -> Any:
-            answers = await ask(request, *rest)
-            return dict.fromkeys(answers, b'{"holds": [[1, -1]]}') if request.kind == "held" else answers
-
-        monkeypatch.setattr(a.peer_rpc, "ask", earlier)
-        await retire(await mesh.connect("a"), "c")
-
-        await eventually(lambda: a.queue_adoption.adopted == 1)
-
-
 @pytest.mark.parametrize(
     "answer",
     [
