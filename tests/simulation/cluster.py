@@ -32,7 +32,7 @@ from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StoreSettings as StoreSettings
+from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_memory_store
 from tests.simulation.operations import GUARDED, HASH, READER
 from tests.simulation.pauses import HOST, Pauses
