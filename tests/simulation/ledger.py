@@ -165,6 +165,10 @@ class Ledger:
     """Timed message → seconds after its receipt when it was given."""
     expired: dict[str, float] = field(default_factory=dict)
     """Timed message → seconds after it was sent when its dead letter was read; of meshes of first lives."""
+    jobs: dict[int, str] = field(default_factory=dict)
+    """Job id of beanstalkd → message."""
+    rewritten: set[str] = field(default_factory=set)
+    """Jobs that a worker has released or buried: they may be in another message of their tube."""
     turns: Turns = field(default_factory=Turns)
     outstanding: dict[str, object] = field(default_factory=dict)
     """Message → the consumer, alive, that was given it and has not acknowledged it."""
