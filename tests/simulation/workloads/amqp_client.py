@@ -133,7 +133,7 @@ class AmqpClient:
                 found.reply_code == ReplyCode.CONNECTION_FORCED
             )
             if not is_farewell and found.reply_code not in self._refusals:
-                self._ledger.wrongs.append(f"{self._name} was closed: {found.reply_code} {found.reply_text}")
+                self._ledger.wrongs.append(f"A3 closed: {self._name} had {found.reply_code} {found.reply_text}")
             raise GoneError(f"{found.reply_code}")
         if isinstance(found, commands.Basic.Deliver | commands.Basic.Return):
             self._content = found, -1, bytearray()

@@ -121,17 +121,15 @@ async def _put(stage: Stage, member: Member, client: BeanstalkClient, burst: lis
         priority, delay = rng.choice((0, 1024, 1024, 1 << 31)), rng.choice((0, 0, 0, 1))
         lines.append(b"put %d %d %d %d" % (priority, delay, rng.choice(TTR_SECONDS), len(message.body)))
         lines.append(message.body)
-    jobs = stage.ledger.jobs
     with trio.move_on_after(ANSWER_SECONDS):
         await client.send(*lines)
         for message in burst:
             words, _ = await client.reply()
             if words[0] != b"INSERTED":
-                stage.ledger.wrongs.append(f"B1 put: {member.name} answered {message.id} with {words}")
+                stage.ledger.wrongs.append(f"B2 put: {member.name} answered {message.id} with {words}")
                 raise GoneError("refused")
             job = int(words[1])
-            if jobs.setdefault(job, message.id) != message.id:
-                stage.ledger.wrongs.append(f"B1 put: {message.id} and {jobs[job]} have the id {job}")
+            stage.ledger.name_job(message.id, job, member.name)
             assert member.node is not None
             stage.ledger.receipt(message, member.node.origin, default_copies(stage))
             stage.trace.note(f"{message.publisher} has job {job} for {message.id}")
@@ -172,8 +170,7 @@ async def _work(
     if message_id is None:
         raise GoneError(f"{words[0]!r}")
     job = int(words[1])
-    if ledger.jobs.setdefault(job, message_id) != message_id:
-        ledger.wrongs.append(f"B2 id: job {job} is {message_id} at {member.name}, and {ledger.jobs[job]} before")
+    ledger.name_job(message_id, job, member.name)
     stage.trace.note(f"{name} reserves {message_id} as {job}")
     if message_id not in ledger.rewritten:
         ledger.give(message_id, member.name, since)
