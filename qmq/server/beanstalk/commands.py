@@ -291,6 +291,8 @@ class BeanstalkCommands:
         queue = queue_of(found.tube)
         self._check(Action.SUBSCRIBE, message.envelope.destination)
         subscription = await self._reservations.subscription(found.tube)
+        if subscription is None:
+            return None
         counts = self._part.carried(message, is_reserved=False)
         head = next_head(message, queue, job_priority(message), 0, counts)
         await context.slot(self._session.id)
