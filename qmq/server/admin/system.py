@@ -25,7 +25,7 @@ PEERS = "/system/peers"
 AUDIT = "/system/audit"
 EVENTS_MAX = 1000
 AUDITED_MAX = 500
-"""Events of the audit that are kept for those who come later."""
+"""Events of the audit that are kept for later subscribers."""
 
 JSON_TYPE = b"content-type:application/json\n"
 

@@ -1,4 +1,4 @@
-"""What one node says of itself on the first page of the console: a few KB, the same for all who look."""
+"""What one node reports on the first page of the console: a few KB, the same for all users."""
 
 from dataclasses import asdict
 from typing import Any, Final, Protocol

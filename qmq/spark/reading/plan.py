@@ -27,7 +27,7 @@ CLOCK_MARGIN_US: Final = 60_000_000
 class DataLoss(QmqError):
     """Records that were asked for are nowhere: `failOnDataLoss` decides whether that is an error.
 
-    `missing`: which ones, as far as that can be told.
+    `missing`: which ones, as far as that is known.
     """
 
     def __init__(self, said: str, missing: RangeMap = NOTHING) -> None:

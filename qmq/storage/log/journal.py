@@ -269,8 +269,8 @@ class Journal:
 
     @contextmanager
     def _syncing(self) -> Iterator[None]:
-        """When the disk refuses, for whatever reason, the journal is broken: LogBroken. The next start is told, as far
-        as this disk still takes a note."""
+        """When the disk refuses, for whatever reason, the journal is broken: LogBroken. A note for the next start is
+        written, if this disk still takes one."""
         times = self.sync_times
         began = times.clock()
         try:

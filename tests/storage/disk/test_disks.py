@@ -240,7 +240,7 @@ def test_a_disk_that_was_told_to_fail_fails_from_that_call_on() -> None:
 
     file.write(b"whole")
     for call in (lambda: file.write(b"half"), file.sync, lambda: disk.create("g"), lambda: disk.remove("f")):
-        with pytest.raises(OSError, match="told to fail"):
+        with pytest.raises(OSError, match="made to fail"):
             call()
     disk.heal()
     file.sync()
