@@ -10,7 +10,7 @@
     Gap                             GAP      body = the origin and how far it was given up
     Moved                           CURSOR   destination = the fanout, body = what became of the cursor
     Fact                            TERM     body = which node serves an owner's messages; VOTE: the node voted for
-    Fact                            GONE     body = a stretch of records that are nowhere any more
+    Fact                            GONE     body = a range of records that are nowhere any more
     Fact                            DEFINITION body = a change of a definition
     Deleted                         DELETE   destination = the fanout, body = the vector up to which it is deleted
 

@@ -53,7 +53,7 @@ def test_a_hole_in_a_log_is_found() -> None:
     assert [wrong.split(":")[0] for wrong in records.holes("n1", whole, {N1: 5})] == ["I3 vector"]
 
 
-def test_only_what_a_lost_disk_had_may_be_told_as_lost() -> None:
+def test_only_what_a_lost_disk_had_may_be_reported_as_lost() -> None:
     told = f"! EVENT lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
 
     assert reports.unexplained([told], Excuses(dots={Dot(N1, 3)})) == []
@@ -70,7 +70,7 @@ def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> Non
     assert [wrong.split(":")[0] for wrong in records.differences({"n1": long, "n2": other})] == ["I3 divergence"]
 
 
-def test_what_nobody_sent_or_what_stands_twice_or_out_of_order_is_found() -> None:
+def test_what_no_client_sent_or_what_stands_twice_or_out_of_order_is_found() -> None:
     ledger, (one, two) = ledger_with(FANOUT, FANOUT)
     stranger = Sent("p9.1", "p9", 1, FANOUT, b"p9.1\0", 0.0, "n1")
 
@@ -160,7 +160,7 @@ def test_a_message_without_a_receipt_may_be_missing() -> None:
     assert queues.lost(ledger, Excuses()) == []
 
 
-def test_a_subscriber_must_be_told_exactly_the_log() -> None:
+def test_a_subscriber_must_get_exactly_the_log() -> None:
     ledger, (one, two) = ledger_with(FANOUT, FANOUT)
     stream = Stream("s0", FANOUT)
     ledger.streams.append(stream)
@@ -265,7 +265,7 @@ def test_what_a_misplaced_head_reaches_over_is_lost_too_and_what_stands_behind_i
     assert sent[-1].id not in within
 
 
-def test_a_queue_message_that_reached_nobody_is_found() -> None:
+def test_a_queue_message_that_reached_no_consumer_is_found() -> None:
     ledger, (one, two) = ledger_with(QUEUE, QUEUE)
     ledger.consumed.add(one.id)
 

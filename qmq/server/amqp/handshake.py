@@ -222,7 +222,7 @@ class Handshake:
         finally:
             session.waits_for_slot = False
         if grant is None:
-            return  # This listener serves everyone without login.
+            return  # This listener serves all clients without login.
         context.logins.leave(grant.principal.name)  # This connection is counted already.
         if grant.principal != session.principal:
             raise AmqpRefusal(

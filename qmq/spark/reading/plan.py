@@ -1,6 +1,6 @@
 """Which worker reads which batches: every wanted record once, in partitions of about one size.
 
-Journals come first: the first directory that has a sequence brings it, the others bring what it lacks. A stretch of
+Journals come first: the first directory that has a sequence brings it, the others bring what it lacks. A range of
 which some node got only a rest (`batch.REST`) is read there when no other has all of it. What no journal reaches back
 to is read from the fanout logs, in the same manner. Only indexes and heads of batches are looked at here.
 

@@ -44,8 +44,8 @@ MEMORY: Final = 2
 GAPS: Final = 4
 """Attribute: holds at least one GAP record, so the journal has to look inside."""
 REST: Final = 8
-"""Attribute, with SPARSE: what a peer's stores had left of a stretch whose journal is dropped. It stands in the journal
-for the whole stretch, and never goes over a link."""
+"""Attribute, with SPARSE: what a peer's stores had left of a range whose journal is dropped. It stands in the journal
+for the whole range, and never goes over a link."""
 
 FIELDS: Final = (
     ("magic", "4s", "`51 4d 51 b1`"),

@@ -194,7 +194,7 @@ async def fill(rig: Rig, count: int, body: str) -> None:
     await said(writer, "/topic/end", "")
 
 
-async def test_a_client_that_does_not_read_is_told_very_many_values_at_its_own_pace(autojump_clock: MockClock) -> None:
+async def test_a_client_that_does_not_read_gets_very_many_values_at_its_own_pace(autojump_clock: MockClock) -> None:
     limits = {"outbox_bytes_max": 600_000, "body_bytes_max": 20_000}
     async with Rig(limits=limits).run() as rig:
         await fill(rig, 2000, "x" * 1000)
@@ -270,7 +270,7 @@ async def test_a_subscriber_that_leaves_half_way_leaves_nothing_behind(autojump_
         await eventually(lambda: not rig.alive.retained_delivery.walking)
 
 
-async def test_values_that_cannot_be_told_end_their_subscriber_and_nothing_else(
+async def test_values_that_cannot_be_delivered_end_their_subscriber_and_nothing_else(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Rig().run() as rig:
@@ -322,7 +322,7 @@ async def test_a_removed_value_is_removed_everywhere(autojump_clock: MockClock) 
         assert all(node.broker.retained.topics == 0 for node in mesh.nodes.values())
 
 
-async def test_one_who_subscribes_while_values_change_elsewhere_hears_each_once_and_in_order(
+async def test_a_subscriber_that_comes_while_values_change_elsewhere_gets_each_once_and_in_order(
     autojump_clock: MockClock,
 ) -> None:
     async with MeshRig("a", "b").run() as mesh:

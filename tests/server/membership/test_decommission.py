@@ -245,7 +245,7 @@ async def test_a_learner_counts_when_the_one_that_it_had_not_met_is_retired(auto
         await eventually(lambda: c.membership.may_vote and mesh.nodes["a"].membership.counts("c"))
 
 
-async def test_a_minority_retires_nobody(autojump_clock: MockClock) -> None:
+async def test_a_minority_retires_no_node(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c", "d").run() as mesh:
         await eventually(lambda: all_count(mesh))
         for name in "bcd":
@@ -256,7 +256,7 @@ async def test_a_minority_retires_nobody(autojump_clock: MockClock) -> None:
         assert (await retire(client, "d"))["error-code"] == "no-majority"
 
 
-async def test_nobody_is_retired_while_the_files_differ(autojump_clock: MockClock) -> None:
+async def test_no_node_is_retired_while_the_files_differ(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
         assert await mesh.reload("b", mesh.peers_file("a", "b", "c", "d", version=2))

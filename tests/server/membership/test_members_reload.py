@@ -193,7 +193,7 @@ async def test_policies_that_differ_between_nodes_raise_a_condition_until_they_a
         assert not any("destinations-differ" in {one["code"] for one in present(node)} for node in mesh.nodes.values())
 
 
-async def test_policies_of_a_peer_that_does_not_tell_them_differ_from_none(autojump_clock: MockClock) -> None:
+async def test_policies_of_a_peer_that_does_not_send_them_differ_from_none(autojump_clock: MockClock) -> None:
     mesh = MeshRig("a", "b", "c")
     mesh.destinations = {"a": SHORT}
     async with mesh.run():

@@ -82,7 +82,7 @@ async def test_a_node_alone_brings_a_damaged_row_back_from_its_journal(autojump_
         assert codes(a) == {"damage"}
 
 
-async def test_what_nobody_has_is_told_as_lost_and_the_queue_goes_on(autojump_clock: MockClock) -> None:
+async def test_what_no_member_has_is_reported_as_lost_and_the_queue_goes_on(autojump_clock: MockClock) -> None:
     async with rig("a").run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         await forget_the_past(mesh, "a")
@@ -135,7 +135,7 @@ async def test_a_damaged_row_waits_for_the_member_that_may_have_it(autojump_cloc
         assert await bodies(mesh, "a", 1) == [b"two"]
 
 
-async def test_a_peer_is_not_told_that_a_damaged_message_is_done(autojump_clock: MockClock) -> None:
+async def test_a_damaged_message_is_not_reported_as_settled_to_a_peer(autojump_clock: MockClock) -> None:
     async with rig("a", "b").run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         await forget_the_past(mesh, "a")

@@ -4,13 +4,13 @@ from tests.simulation.plants import (
     clients,
     clocks,
     commits,
+    dead_letters,
     declarations,
     links,
     operations,
     queues,
     recovery,
     takeover,
-    toil,
 )
 from tests.simulation.plants.registry import PLANTS, SEEDS_MAX, Planted
 
@@ -27,5 +27,5 @@ __all__ = [
     "queues",
     "recovery",
     "takeover",
-    "toil",
+    "dead_letters",
 ]

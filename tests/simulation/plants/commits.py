@@ -20,7 +20,7 @@ from tests.simulation.plants.registry import plant
 
 
 @plant(Family.WIPES, "I1", "I3", "I13", seed=0)
-def sequences_used_again() -> Iterator[None]:
+def sequences_reused() -> Iterator[None]:
     """A node keeps one incarnation for all its lives: what its disk lost, it numbers again."""
     reset = Store.begin_incarnation
 
@@ -36,7 +36,7 @@ def sequences_used_again() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "I5", "I1", "I13")
-def shipped_before_fsync() -> Iterator[None]:
+def sent_before_fsync() -> Iterator[None]:
     """Subscribers and links are told what is written and not yet synced. Receipts still wait for the sync."""
     append_synced = Journal.append
 
@@ -78,7 +78,7 @@ def shipped_before_fsync() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "I1", "I7", seed=9, nodes=0)
-def receipted_before_recorded() -> Iterator[None]:
+def receipt_before_append() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
     submit = Commits.submit
 
@@ -107,7 +107,7 @@ def never_synced() -> Iterator[None]:
 
 
 @plant(Family.WIPES, "I1")
-def level_not_waited_for() -> Iterator[None]:
+def receipt_level_ignored() -> Iterator[None]:
     """A receipt that promises two disks is sent when one has the record."""
 
     def ask(copies: ReplicaAcks, answer: PendingReceipt, now: float) -> bool:
@@ -118,7 +118,7 @@ def level_not_waited_for() -> Iterator[None]:
 
 
 @plant(Family.WIPES, "I1")
-def shortage_not_told() -> Iterator[None]:
+def missing_replicas_not_reported() -> Iterator[None]:
     """A receipt that comes after one second without copies does not say so."""
     put = Dispatcher.put_receipt
 

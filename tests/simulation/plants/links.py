@@ -27,7 +27,7 @@ from tests.simulation.plants.registry import plant
 
 
 @plant(Family.CUTS, "I1", "I3", "I13", seed=3)
-def highest_taken_for_all() -> Iterator[None]:
+def vector_as_highest_seen() -> Iterator[None]:
     """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are taken in silence."""
     judge, acknowledged = Acceptance._is_new, JournalFeed.acknowledged
 
@@ -78,7 +78,7 @@ def received_counted_as_durable() -> Iterator[None]:
 
 
 @plant(Family.CUTS, "I21", "I13")
-def relay_refused_for_ever() -> Iterator[None]:
+def relayed_records_refused() -> Iterator[None]:
     """A node that has once followed an origin at its own node wants its records from nobody else any more."""
     direct_for = LinkRegistry.direct_for
 
@@ -92,7 +92,7 @@ def relay_refused_for_ever() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I13", "I21", seed=1)
-def unknown_records_not_passed_on() -> Iterator[None]:
+def unknown_records_not_relayed() -> Iterator[None]:
     """A node keeps from its peers what it does not understand: here, how often messages have failed."""
     select = JournalFeed.select
 
@@ -122,7 +122,7 @@ def interest_lost_on_reconnect() -> Iterator[None]:
 
 
 @plant(Family.CUTS, "topic", seed=0)
-def topics_told_twice() -> Iterator[None]:
+def topics_delivered_twice() -> Iterator[None]:
     """A topic message that comes on two ways is told on both."""
 
     def accept(router: TopicRouter, message: Message, out: Outcome) -> None:
@@ -142,7 +142,7 @@ def last_value_by_arrival() -> Iterator[None]:
 
 
 @plant(Family.CUTS, "I5", seed=2)
-def seen_rows_told_again() -> Iterator[None]:
+def seen_messages_delivered_again() -> Iterator[None]:
     """A log is read from where the vector of a subscriber points to, and what it has seen behind that is told again."""
 
     def is_news(followers: FanoutSubscribers, subscription: Subscription, origin: Origin, sequence: int) -> bool:
@@ -153,7 +153,7 @@ def seen_rows_told_again() -> Iterator[None]:
 
 
 @plant(Family.WIPES, "I1", "I3", "I5", "I13")
-def old_records_taken_again() -> Iterator[None]:
+def known_records_appended_again() -> Iterator[None]:
     """A batch that ends where it is known already is appended once more."""
     judge = Acceptance._is_new
 

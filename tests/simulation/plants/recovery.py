@@ -24,7 +24,7 @@ RELEASED = "tests/server/repair/test_quarantine_restore.py"
 
 
 @plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=3)
-def incarnations_counted() -> Iterator[None]:
+def incarnations_are_counters() -> Iterator[None]:
     """A life is called by the number after the last one that its disk knows; an old copy of that gives it out again."""
     reset = Store.begin_incarnation
 
@@ -38,7 +38,7 @@ def incarnations_counted() -> Iterator[None]:
 
 
 @plant(Family.DAMAGE, "I1", found_by="tests/storage/log/test_recovery.py")
-def cut_at_the_first_damage() -> Iterator[None]:
+def damage_taken_for_torn_tail() -> Iterator[None]:
     """Whatever stands behind bytes that cannot be read is taken for a torn tail."""
 
     def scan_until_damage(data: bytes) -> Iterator[BatchSpan]:
@@ -53,7 +53,7 @@ def cut_at_the_first_damage() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I1", found_by=RELEASED)
-def aside_for_good() -> Iterator[None]:
+def never_restored_from_quarantine() -> Iterator[None]:
     """What stands behind damage stays put aside, also when no member ever had it."""
 
     async def run(quarantine_restore: QuarantineRestore) -> None:
@@ -64,7 +64,7 @@ def aside_for_good() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I1", "I3", found_by=RELEASED)
-def given_up_unheard() -> Iterator[None]:
+def lost_before_all_answered() -> Iterator[None]:
     """A damaged stretch is given up although a member that is away may have it."""
     all_have = Mesh.all_have
 
@@ -76,7 +76,7 @@ def given_up_unheard() -> Iterator[None]:
 
 
 @plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
-def stale_and_not_held_back() -> Iterator[None]:
+def stale_rows_delivered() -> Iterator[None]:
     """A node that was away for longer than journals last hands out what it held, and asks nobody whether it is done."""
 
     async def check(catch_up: CatchUp, peer: str) -> bool:
@@ -87,7 +87,7 @@ def stale_and_not_held_back() -> Iterator[None]:
 
 
 @plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
-def done_and_forgotten() -> Iterator[None]:
+def settles_lost_with_their_segment() -> Iterator[None]:
     """Of what was settled a node knows nothing any more when its journal has dropped the settle."""
 
     async def answer_settled(responder: RepairResponder, dots: list[Dot]) -> bytes:
@@ -98,7 +98,7 @@ def done_and_forgotten() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I8", found_by="tests/storage/checkpoints/test_checkpoint.py")
-def settles_do_not_wait() -> Iterator[None]:
+def tombstones_collected_early() -> Iterator[None]:
     """A settle that comes before its message is forgotten by the next checkpoint: a tombstone collected too early."""
 
     def tombstones(reduction: Compaction) -> set[Dot]:
@@ -109,7 +109,7 @@ def settles_do_not_wait() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "I25", seed=4)
-def in_hand_and_forgotten() -> Iterator[None]:
+def redelivered_flag_lost() -> Iterator[None]:
     """A node that comes back takes every message that it finds for one that no consumer has seen."""
 
     def is_of_before(paging: Pager, message: Message) -> bool:

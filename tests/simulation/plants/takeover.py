@@ -14,7 +14,7 @@ from tests.simulation.plants.registry import plant
 
 
 @plant(Family.TAKEOVERS, "I9", seed=3)
-def majority_of_who_is_seen() -> Iterator[None]:
+def majority_of_recent_peers() -> Iterator[None]:
     """A majority is one of the nodes that were heard lately, not of the peers file."""
     begin = Takeover.__init__
 
@@ -35,7 +35,7 @@ def majority_of_who_is_seen() -> Iterator[None]:
 
 
 @plant(Family.TAKEOVERS, "I9")
-def lease_of_who_is_heard() -> Iterator[None]:
+def lease_without_echo() -> Iterator[None]:
     """What a node hears bears its lease, although nobody may hear the node."""
 
     def echo_until(rules: Ownership, name: str, heard: PeerReport, after_us: int, now: float) -> float:
@@ -46,7 +46,7 @@ def lease_of_who_is_heard() -> Iterator[None]:
 
 
 @plant(Family.TAKEOVERS, "I9", "I7")
-def no_barrier_after_a_restart() -> Iterator[None]:
+def no_start_hold() -> Iterator[None]:
     """A node that starts hands out its messages at once, before it has asked anybody."""
     set_held = Takeover._set_held
 
@@ -65,7 +65,7 @@ def no_barrier_after_a_restart() -> Iterator[None]:
 
 
 @plant(Family.RESTARTS, "I24", seed=2)
-def held_unheard() -> Iterator[None]:
+def start_without_held_reports() -> Iterator[None]:
     """A node that starts delivers when the records of its peers are here, or after two seconds, whatever they hold."""
 
     async def run(hold: StartHold) -> None:
@@ -102,7 +102,7 @@ def no_fence() -> Iterator[None]:
 
 
 @plant(Family.TAKEOVERS, "I9", "I13", "I21")
-def term_of_an_earlier_life_not_told() -> Iterator[None]:
+def term_not_announced_after_restart() -> Iterator[None]:
     """A node that has won its own term before a restart lends without it, and its peers drop that."""
     begin = Takeover.begin
 

@@ -233,7 +233,7 @@ def test_a_wiped_disk_is_empty_and_says_so() -> None:
     assert (disk.contents(), disk.tables, disk.wipes) == ({}, {}, 1)
 
 
-def test_a_disk_that_was_told_to_fail_fails_from_that_call_on() -> None:
+def test_a_disk_that_was_made_to_fail_fails_from_that_call_on() -> None:
     disk = MemoryDisk()
     file = disk.create("f")
     disk.fail_at(1)
