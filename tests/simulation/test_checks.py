@@ -1,4 +1,4 @@
-"""The judge itself: every invariant is broken once by hand, and found. What is right is not accused."""
+"""The checks themselves: every invariant is broken once by hand, and found. What is right is not accused."""
 
 import random
 
@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Origin
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
-from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, reports, toil, topics, turns
+from tests.simulation.checks import can_decide, fanouts, members, moves, poison, queues, records, reports, topics, turns
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 
@@ -54,10 +54,10 @@ def test_a_hole_in_a_log_is_found() -> None:
 
 
 def test_only_what_a_lost_disk_had_may_be_reported_as_lost() -> None:
-    told = f"! EVENT lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
+    line = f"! EVENT lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
 
-    assert reports.unexplained([told], Excuses(dots={Dot(N1, 3)})) == []
-    assert reports.unexplained([told, "! else"], Excuses(dots={Dot(N1, 4)})) == [told, "! else"]
+    assert reports.unexplained([line], Excuses(dots={Dot(N1, 3)})) == []
+    assert reports.unexplained([line, "! else"], Excuses(dots={Dot(N1, 4)})) == [line, "! else"]
 
 
 def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> None:
@@ -434,8 +434,8 @@ def test_logs_of_which_one_lacks_what_another_holds_are_found_unless_only_a_lost
 
 
 def test_what_expires_long_before_its_time_is_found() -> None:
-    assert toil.early(Ledger(expired={"t0.1": 3.9, "t0.2": 3.1})) == []
-    assert len(toil.early(Ledger(expired={"t0.1": 2.9}))) == 1
+    assert poison.early(Ledger(expired={"t0.1": 3.9, "t0.2": 3.1})) == []
+    assert len(poison.early(Ledger(expired={"t0.1": 2.9}))) == 1
 
 
 def test_two_consumers_of_what_only_one_may_have_are_found_but_for_a_moment_after_a_change() -> None:

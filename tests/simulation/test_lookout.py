@@ -1,4 +1,4 @@
-"""Who serves whom, judged at one look after the other."""
+"""Which node serves which owner, checked one moment after the other."""
 
 from types import SimpleNamespace
 from typing import Any

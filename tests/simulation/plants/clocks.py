@@ -28,7 +28,7 @@ def clock_trusted_at_start() -> Iterator[None]:
     "::test_nodes_that_all_start_with_the_same_wrong_clock_do_not_confirm_each_other",
 )
 def doubtful_clocks_confirm_each_other() -> Iterator[None]:
-    """A node whose clock is in doubt tells its peers the time all the same."""
+    """A node whose clock is in doubt sends its peers the time all the same."""
 
     def shown_time(clocks: PeerClocks, now_us: int) -> int:
         return now_us

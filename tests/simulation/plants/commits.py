@@ -1,4 +1,4 @@
-"""Mistakes on the road of a message through its own node: decide, record, tell."""
+"""Mistakes on the path of a message through its own node: decide, record, deliver."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tests.simulation.plants.registry import plant
 
 @plant(Family.WIPES, "I1", "I3", "I13", seed=0)
 def sequences_reused() -> Iterator[None]:
-    """A node keeps one incarnation for all its lives: what its disk lost, it numbers again."""
+    """A node keeps one incarnation over all its starts: what its disk lost, it numbers again."""
     reset = Store.begin_incarnation
 
     def begin_incarnation(store: Store, incarnation: int, timestamp_us: int) -> Origin:
@@ -37,7 +37,7 @@ def sequences_reused() -> Iterator[None]:
 
 @plant(Family.CRASHES, "I5", "I1", "I13")
 def sent_before_fsync() -> Iterator[None]:
-    """Subscribers and links are told what is written and not yet synced. Receipts still wait for the sync."""
+    """Subscribers and links get what is written and not yet synced. Receipts still wait for the sync."""
     append_synced = Journal.append
 
     def append(journal: Journal, *arguments: Any, **settings: Any) -> int:
@@ -119,7 +119,7 @@ def receipt_level_ignored() -> Iterator[None]:
 
 @plant(Family.WIPES, "I1")
 def missing_replicas_not_reported() -> Iterator[None]:
-    """A receipt that comes after one second without copies does not say so."""
+    """A receipt that comes after one second without replicas does not say so."""
     put = Dispatcher.put_receipt
 
     def put_nothing(dispatcher: Dispatcher, answer: PendingReceipt) -> None:

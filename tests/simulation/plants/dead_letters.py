@@ -81,7 +81,7 @@ def dead_letter_and_settle_in_two_batches() -> Iterator[None]:
     "test_a_message_that_fails_at_its_owner_while_another_serves_it_is_one_dead_letter",
 )
 def dead_lettered_without_lease() -> Iterator[None]:
-    """A message that is at its limit is buried at once, although another node may have buried it meanwhile."""
+    """A message that is at its limit is dead-lettered at once, although another node may have done so meanwhile."""
 
     def must_wait(redelivery: Redelivery, queue: Queue, message: Message) -> bool:
         return False

@@ -28,7 +28,7 @@ from tests.simulation.plants.registry import plant
 
 @plant(Family.CUTS, "I1", "I3", "I13", seed=3)
 def vector_as_highest_seen() -> Iterator[None]:
-    """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are taken in silence."""
+    """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are accepted."""
     judge, acknowledged = Acceptance._is_new, JournalFeed.acknowledged
 
     def is_new(acceptance: Acceptance, head: BatchHead, have: Vector) -> bool:
@@ -68,7 +68,7 @@ def vector_as_highest_seen() -> Iterator[None]:
 
 @plant(Family.WIPES, "I1")
 def received_counted_as_durable() -> Iterator[None]:
-    """A node tells its peers that it has on disk what it has only received."""
+    """A node reports as durable what it has only received."""
 
     def durable_vector(pipeline: CommitPath) -> Vector:
         return pipeline.received_vector()
@@ -79,7 +79,7 @@ def received_counted_as_durable() -> Iterator[None]:
 
 @plant(Family.CUTS, "I21", "I13")
 def relayed_records_refused() -> Iterator[None]:
-    """A node that has once followed an origin at its own node wants its records from nobody else any more."""
+    """A node that has once followed an origin at its own node wants its records from no other node any more."""
     direct_for = LinkRegistry.direct_for
 
     def direct_for_ever(registry: LinkRegistry, peer: str) -> tuple[Origin, ...]:
@@ -108,14 +108,14 @@ def unknown_records_not_relayed() -> Iterator[None]:
 
 @plant(Family.CUTS, "I21", seed=0)
 def interest_lost_on_reconnect() -> Iterator[None]:
-    """What a peer wants is told on the first link with it, and not on the next."""
+    """Interest is published on the first link with a peer, and not on the next."""
     begin_telling = Routes._start_publisher
 
     def begin_once(routes: Routes, neighbour: Neighbour) -> None:
-        told: set[Origin] = getattr(routes, "planted", set())
-        if neighbour.origin not in told:
+        known: set[Origin] = getattr(routes, "planted", set())
+        if neighbour.origin not in known:
             begin_telling(routes, neighbour)
-        setattr(routes, "planted", told | {neighbour.origin})  # noqa: B010  # no attribute of the product
+        setattr(routes, "planted", known | {neighbour.origin})  # noqa: B010  # no attribute of the product
 
     with patch.object(Routes, "_start_publisher", begin_once):
         yield
@@ -123,7 +123,7 @@ def interest_lost_on_reconnect() -> Iterator[None]:
 
 @plant(Family.CUTS, "topic", seed=0)
 def topics_delivered_twice() -> Iterator[None]:
-    """A topic message that comes on two ways is told on both."""
+    """A topic message that comes by two routes is delivered twice."""
 
     def accept(router: TopicRouter, message: Message, out: Outcome) -> None:
         router.publish(message, out)
@@ -143,7 +143,7 @@ def last_value_by_arrival() -> Iterator[None]:
 
 @plant(Family.CUTS, "I5", seed=2)
 def seen_messages_delivered_again() -> Iterator[None]:
-    """A log is read from where the vector of a subscriber points to, and what it has seen behind that is told again."""
+    """A log is read from where the vector of a subscriber points to, and what it has seen behind that is delivered again."""
 
     def is_news(followers: FanoutSubscribers, subscription: Subscription, origin: Origin, sequence: int) -> bool:
         return True

@@ -84,7 +84,7 @@ def settles_forgotten_by_recovery() -> Iterator[None]:
 
 @plant(Family.ALL, "I1", "I13", seed=0)
 def returned_messages_dropped() -> Iterator[None]:
-    """What a peer gives back is taken from its books and put nowhere."""
+    """What a peer returns is no longer lent and put nowhere."""
 
     def returned(lending: Lending, peer: str, returns: list[tuple[Dot, Back, object]], out: Outcome) -> None:
         for dot, _, _ in returns:

@@ -25,7 +25,7 @@ RELEASED = "tests/server/repair/test_quarantine_restore.py"
 
 @plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=3)
 def incarnations_are_counters() -> Iterator[None]:
-    """A life is called by the number after the last one that its disk knows; an old copy of that gives it out again."""
+    """An incarnation is the number after the last one that the disk knows; an old copy of the disk repeats it."""
     reset = Store.begin_incarnation
 
     def begin_incarnation(store: Store, incarnation: int, timestamp_us: int) -> Origin:
@@ -39,7 +39,7 @@ def incarnations_are_counters() -> Iterator[None]:
 
 @plant(Family.DAMAGE, "I1", found_by="tests/storage/log/test_recovery.py")
 def damage_taken_for_torn_tail() -> Iterator[None]:
-    """Whatever stands behind bytes that cannot be read is taken for a torn tail."""
+    """Everything behind unreadable bytes is taken for a torn tail."""
 
     def scan_until_damage(data: bytes) -> Iterator[BatchSpan]:
         for found in scan(data):
@@ -54,7 +54,7 @@ def damage_taken_for_torn_tail() -> Iterator[None]:
 
 @plant(Family.ALL, "I1", found_by=RELEASED)
 def never_restored_from_quarantine() -> Iterator[None]:
-    """What stands behind damage stays put aside, also when no member ever had it."""
+    """Batches behind damage stay in quarantine, also when no member ever had them."""
 
     async def run(quarantine_restore: QuarantineRestore) -> None:
         pass
@@ -65,7 +65,7 @@ def never_restored_from_quarantine() -> Iterator[None]:
 
 @plant(Family.ALL, "I1", "I3", found_by=RELEASED)
 def lost_before_all_answered() -> Iterator[None]:
-    """A damaged stretch is given up although a member that is away may have it."""
+    """A damaged range counts as lost although a member that is away may have it."""
     all_have = Mesh.all_have
 
     def those_in_reach_have(links: Mesh, peers: Collection[str], origin: Origin, last: int) -> bool:
@@ -77,7 +77,7 @@ def lost_before_all_answered() -> Iterator[None]:
 
 @plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
 def stale_rows_delivered() -> Iterator[None]:
-    """A node that was away for longer than journals last hands out what it held, and asks nobody whether it is done."""
+    """A node that was away for longer than journals last delivers what it held, and asks no peer whether it is settled."""
 
     async def check(catch_up: CatchUp, peer: str) -> bool:
         return True
@@ -88,7 +88,7 @@ def stale_rows_delivered() -> Iterator[None]:
 
 @plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
 def settles_lost_with_their_segment() -> Iterator[None]:
-    """Of what was settled a node knows nothing any more when its journal has dropped the settle."""
+    """A node forgets that a message is settled when its journal has dropped the settle."""
 
     async def answer_settled(responder: RepairResponder, dots: list[Dot]) -> bytes:
         return msgpack.packb([pack_dot_groups([]), pack_attempts([])])  # type: ignore[no-any-return]

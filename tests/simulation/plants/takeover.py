@@ -36,7 +36,7 @@ def majority_of_recent_peers() -> Iterator[None]:
 
 @plant(Family.TAKEOVERS, "I9")
 def lease_without_echo() -> Iterator[None]:
-    """What a node hears bears its lease, although nobody may hear the node."""
+    """What a node hears supports its lease, although no node may hear it."""
 
     def echo_until(rules: Ownership, name: str, heard: PeerReport, after_us: int, now: float) -> float:
         return heard.at + rules.after * LEASE
@@ -47,7 +47,7 @@ def lease_without_echo() -> Iterator[None]:
 
 @plant(Family.TAKEOVERS, "I9", "I7")
 def no_start_hold() -> Iterator[None]:
-    """A node that starts hands out its messages at once, before it has asked anybody."""
+    """A node that starts delivers its messages at once, before it has asked its peers."""
     set_held = Takeover._set_held
 
     def set_held_later(takeover: Takeover, out: Outcome) -> None:
@@ -89,7 +89,7 @@ def start_without_held_reports() -> Iterator[None]:
     "test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_new_term_comes_once",
 )
 def no_fence() -> Iterator[None]:
-    """What another node lends is taken, however old it is and whoever serves meanwhile. What keeps an old loan out is
+    """What another node lends is taken, however old it is and whichever node serves meanwhile. What keeps an old loan out is
     mostly something else: links end with the term, and what was lent comes back."""
 
     def may_borrow(
