@@ -65,7 +65,6 @@ FIELDS: Final = (
 _HEAD = struct.Struct(">" + "".join(code for _, code, _ in FIELDS))
 _SEALED_HEAD = struct.Struct(">" + "".join(code for _, code, _ in FIELDS[2:]))
 """The part of the head that the checksum covers."""
-_VERSION_AND_SIZE = struct.Struct(">HHI")
 
 HEAD_BYTES: Final = _HEAD.size
 _UNSEALED_BYTES = HEAD_BYTES - _SEALED_HEAD.size

@@ -17,7 +17,6 @@ from qmq.dots import Origin
 from qmq.storage.format.queue_store import QueueRow
 
 COUNT_SHIFT: Final = 32
-CRC_MASK: Final = (1 << COUNT_SHIFT) - 1
 _MASK: Final = (1 << 64) - 1
 _NUMBERS: Final = Struct(">QQIQQI").pack
 _PARTITION: Final = Struct(">Qq?H").pack

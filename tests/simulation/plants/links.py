@@ -143,7 +143,7 @@ def last_value_by_arrival() -> Iterator[None]:
 
 @plant(Family.CUTS, "I5", seed=2)
 def seen_messages_delivered_again() -> Iterator[None]:
-    """A log is read from where the vector of a subscriber points to, and what it has seen behind that is delivered again."""
+    """A log is read from where a subscriber's vector points to, and what it has seen behind that comes again."""
 
     def is_news(followers: FanoutSubscribers, subscription: Subscription, origin: Origin, sequence: int) -> bool:
         return True

@@ -77,7 +77,7 @@ def lost_before_all_answered() -> Iterator[None]:
 
 @plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
 def stale_rows_delivered() -> Iterator[None]:
-    """A node that was away for longer than journals last delivers what it held, and asks no peer whether it is settled."""
+    """A node that was away for longer than journals last delivers what it held, and asks no peer about settles."""
 
     async def check(catch_up: CatchUp, peer: str) -> bool:
         return True

@@ -89,8 +89,10 @@ def start_without_held_reports() -> Iterator[None]:
     "test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_new_term_comes_once",
 )
 def no_fence() -> Iterator[None]:
-    """What another node lends is taken, however old it is and whichever node serves meanwhile. What keeps an old loan out is
-    mostly something else: links end with the term, and what was lent comes back."""
+    """What another node lends is taken, however old it is and whichever node serves meanwhile.
+
+    Old loans are mostly kept out by something else: links end with the term, and what was lent comes back.
+    """
 
     def may_borrow(
         takeover: Takeover, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
