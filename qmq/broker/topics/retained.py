@@ -14,6 +14,7 @@ again what reached it live meanwhile. Pure.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope, Message, Retain
@@ -38,6 +39,15 @@ SCAN_VISITS_MAX = 5_000
 STAMP_MAX = (1 << 63) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class RetainedStatistics:
+    """Topics with a value, the bytes of all values, and values of peers that found no room."""
+
+    topics: int
+    bytes: int
+    left_out: int
+
+
 class RetainedValues(RetainedTable):
     """The values of one node. `bytes` counts names, headers and bodies of values, not of marks."""
 
@@ -58,6 +68,10 @@ class RetainedValues(RetainedTable):
     def topics(self) -> int:
         """How many topics have a value."""
         return len(self.values) - len(self._removed)
+
+    def statistics(self) -> RetainedStatistics:
+        """A frozen snapshot."""
+        return RetainedStatistics(self.topics, self.bytes, self.left_out)
 
     # Clients
 

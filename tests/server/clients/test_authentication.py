@@ -254,7 +254,7 @@ async def test_changed_keys_are_read_at_sighup_and_bad_ones_raise_a_condition(
 
 
 def conditions(rig: Rig) -> list[str]:
-    return [one["message"] for one in rig.alive.conditions.present() if one["code"] == UNAVAILABLE]
+    return [one.message for one in rig.alive.conditions.present() if one.code == UNAVAILABLE]
 
 
 # Decisions that are remembered

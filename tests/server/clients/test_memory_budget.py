@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -192,7 +193,7 @@ async def test_status_shows_what_is_held(autojump_clock: MockClock) -> None:
         await transaction(rig, client)
         await trio.sleep(0.1)
 
-        picture = status_of(rig.alive)["memory"]
+        picture = asdict(status_of(rig.alive).memory)
 
         assert picture == {"bytes": rig.alive.memory_budget.bytes, "max": BOUND, "ended": 0}
         assert picture["bytes"] > 1_000_000

@@ -12,6 +12,7 @@ from qmq.config import StorageSettings
 from qmq.dots import Dot, Origin
 from qmq.server.admin.status import status_of
 from qmq.server.node import Node
+from qmq.server.repair.queue_store import RowStatistics
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.memory_store import MemoryQueueStore
 from tests.server.mesh_rig import MeshRig
@@ -95,7 +96,7 @@ async def test_what_no_member_has_is_reported_as_lost_and_the_queue_goes_on(auto
         (lost,) = [one for one in reported(a) if one["code"] == "lost"]
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
-        assert status_of(a)["rows"] == {"repaired": 0, "lost": 1}
+        assert status_of(a).rows == RowStatistics(repaired=0, lost=1)
         await a.checkpoints.checkpoint()
         await a.counts.refresh()
         assert JOBS not in a.counts.queues
