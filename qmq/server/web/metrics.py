@@ -30,7 +30,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
 from qmq.server.runtime.contexts import Engine
 from qmq.server.web.samples import Samples
-from qmq.storage.log.sync_times import BOUNDS_SECONDS
+from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
