@@ -9,8 +9,8 @@
     Attempts                        ATTEMPTS destination = the queue, body = how often each message failed
     Gap                             GAP      body = the origin and how far it was given up
     Moved                           CURSOR   destination = the fanout, body = what became of the cursor
-    Fact                            TERM     body = who serves whose queue messages; as VOTE: who has this node's vote
-    Fact                            GONE     body = a stretch of records that are nowhere any more
+    Fact                            TERM     body = which node serves an owner's messages; VOTE: the node voted for
+    Fact                            GONE     body = a range of records that are nowhere any more
     Fact                            DEFINITION body = a change of a definition
     Deleted                         DELETE   destination = the fanout, body = the vector up to which it is deleted
 
@@ -268,9 +268,9 @@ class Replay:
         self._broker = broker
         self._envelopes: dict[tuple[str, bytes], Envelope] = {}
         self.on_term: Callable[[TermNote], None] = _ignore_term
-        """Told of every TERM that comes in, and of votes of this node's earlier lives."""
+        """Called with every TERM that comes in, and with votes of earlier incarnations of this node."""
         self.on_seal: Callable[[str, list[Seal]], None] = _is_collected_by_none
-        """Told of every SEAL that comes in, and of whose node."""
+        """Called with every SEAL that comes in, and the node that wrote it."""
         self.on_definition: Callable[[Definition], None] = _is_kept_by_none
         """Gets every change of a definition that comes in."""
 
@@ -357,4 +357,4 @@ def _is_kept_by_none(change: Definition) -> None:
 
 
 def _ignore_term(note: TermNote) -> None:
-    """What becomes of terms on a node whose messages nobody takes over."""
+    """What becomes of terms on a node whose messages no other node takes over."""

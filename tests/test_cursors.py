@@ -67,7 +67,7 @@ def test_of_two_creations_on_two_sides_of_a_cut_the_earlier_beginning_counts() -
     assert not cursor.is_done(B, 1)
 
 
-def test_a_beginning_that_nobody_knows_here_changes_nobody_else_s() -> None:
+def test_an_unknown_beginning_changes_no_other() -> None:
     lacking = cursor_of(Move(NAME, 10, done={A: [(4, 6)]}))
 
     cursor = cursor_of(Move(NAME, 10, start={A: 4}), lacking.picture(credit=5))

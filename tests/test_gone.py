@@ -12,7 +12,7 @@ ENDS = st.lists(st.integers(1, 50))
 
 
 @given(ENDS, st.integers(0, 60), st.integers(0, 60))
-def test_a_reader_is_told_what_ends_between_what_it_has_and_what_comes(ends: list[int], after: int, to: int) -> None:
+def test_a_reader_gets_the_gap_between_what_it_has_and_what_comes(ends: list[int], after: int, to: int) -> None:
     gone = LostRanges()
     for end in ends:
         gone.add(A, end)

@@ -237,7 +237,7 @@ def test_a_transaction_that_buries_what_fits_is_one_batch() -> None:
     assert verify_batch(batch).count == len(out.records)
 
 
-def test_what_a_transaction_has_settled_or_buried_already_is_not_weighed_with_a_later_nack() -> None:
+def test_what_a_transaction_has_settled_or_dead_lettered_is_not_weighed_with_a_later_nack() -> None:
     node, client = node_with(60)
     bury = [HeldFrame(delivery=client.inbox[at], is_ack=False, why=Back.REJECTED) for at in (59, 59, 58)]
 

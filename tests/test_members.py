@@ -73,7 +73,7 @@ def test_an_empty_disk_has_no_vote_until_it_has_what_a_majority_of_the_others_ha
     assert not membership.has_learnt
 
 
-def test_who_has_forgotten_too_teaches_nothing_before_it_has_learnt_and_is_met_again() -> None:
+def test_a_node_that_has_forgotten_too_is_no_source_before_it_has_learnt_and_is_met_again() -> None:
     membership = Membership("a", listing("abcde"), is_learner=True)
     membership.hear("b", told("abcde", learner=True))
     for peer in "bcd":
@@ -90,7 +90,7 @@ def test_who_has_forgotten_too_teaches_nothing_before_it_has_learnt_and_is_met_a
 
 
 @pytest.mark.parametrize("has_a_past", [False, True])
-def test_who_has_learnt_while_it_was_being_met_is_met_again_if_it_had_forgotten(has_a_past: bool) -> None:
+def test_a_node_that_has_learnt_while_it_was_being_met_is_met_again_if_it_had_forgotten(has_a_past: bool) -> None:
     membership = Membership("a", listing("abc"), is_learner=True)
     for standing in (told("abc", learner=True), told("abc")):
         membership.hear("b", standing)
@@ -322,7 +322,7 @@ def test_a_retirement_survives_the_catalog() -> None:
     assert retirements_of({**facts, "learner": "yes"}) == [retirement]
 
 
-def test_a_name_that_no_list_has_any_more_is_forgotten_though_two_have_told_it_each_other() -> None:
+def test_a_name_that_no_list_has_any_more_is_forgotten_though_two_have_sent_it_each_other() -> None:
     nodes = {name: Membership(name, listing("abc")) for name in "abc"}
 
     def tell(who: str, to: str) -> bool:

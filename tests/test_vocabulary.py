@@ -2,8 +2,10 @@
 
 import ast
 import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -67,7 +69,20 @@ RETIRED: Mapping[str, str] = {
 ON_DISK = {"GONE", "REST"}
 
 # Words that no page uses for nodes and programs.
-NOT_IN_PROSE = ("told", "tells", "telling", "nobody", "somebody", "whoever", "anew", "clerk", "stretch", "mending")
+NOT_IN_PROSE = {"told", "tells", "telling", "nobody", "somebody", "whoever", "anew", "clerk", "stretch", "mending"}
+
+# Words that no text of the source has: docstrings, comments, help, errors and log lines.
+NOT_IN_TEXTS = NOT_IN_PROSE | {"tell", "who", "whom", "anybody", "someone", "everybody", "everyone", "anyone"}
+
+# Names of columns, fields and files on disk; a text of the source may name them.
+FIELDS_ON_DISK: Mapping[str, set[str]] = {
+    "qmq/storage/catalog/catalog.py": {"told"},
+    "qmq/storage/format/cursor_record.py": {"told"},
+    "qmq/storage/repair/fanout_logs.py": {"mending"},
+}
+
+# Words that no name of a test has.
+NOT_IN_TESTS = NOT_IN_TEXTS | {"burial", "clerk", "mended", "toil"}
 
 DUPLICATES_MAX = 12
 """Class names that two modules define. This number only shrinks."""
@@ -89,6 +104,13 @@ def names(tree: ast.AST) -> Iterator[str]:
             yield node.id
         elif isinstance(node, ast.arg):
             yield node.arg
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each comment and string of a module."""
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            yield token.start[0], token.string
 
 
 def prose_of(text: str) -> str:
@@ -115,11 +137,35 @@ def test_few_class_names_are_defined_twice() -> None:
     assert len(twice) <= DUPLICATES_MAX, twice
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_text_of_the_source_has_a_word_for_people(path: Path) -> None:
+    allowed = FIELDS_ON_DISK.get(path.relative_to(ROOT).as_posix(), set())
+    found = [
+        (line, word)
+        for line, text in texts_of(TEXTS[path])
+        for word in re.findall(r"[a-z]+", prose_of(text).lower())
+        if word in NOT_IN_TEXTS and word not in allowed
+    ]
+
+    assert found == []
+
+
+def test_no_test_is_named_with_a_word_for_people() -> None:
+    found = [
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))
+        if NOT_IN_TESTS & set(parts(name))
+    ]
+
+    assert found == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_page_uses_a_retired_word(page: Path) -> None:
     lines = prose_of(page.read_text("utf-8")).splitlines()
 
-    found = [line for line in lines if set(re.findall(r"[a-z]+", line.lower())) & set(NOT_IN_PROSE)]
+    found = [line for line in lines if set(re.findall(r"[a-z]+", line.lower())) & NOT_IN_PROSE]
 
     assert found == []
 

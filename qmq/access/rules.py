@@ -33,7 +33,7 @@ ACTIONS: Final = tuple(Action)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a client is: the result of every kind of login."""
+    """The identity of a client: the result of every kind of login."""
 
     name: str
     groups: frozenset[str] = frozenset()

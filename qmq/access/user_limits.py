@@ -47,7 +47,7 @@ class LimitTable:
         self._rows = rows
 
     def of(self, name: str, groups: Collection[str]) -> UserLimits:
-        """What counts for the user `name`, who is in `groups`."""
+        """What counts for the user `name` of these `groups`."""
         if not self._rows:
             return UNLIMITED
         own = self._rows.get(limit_name(name, None), UNLIMITED)

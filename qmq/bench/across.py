@@ -6,7 +6,7 @@
 | queue | one consumer on the second node, an ACK for every message | messages delivered and acknowledged |
 | fanout | durable: a receipt for each SEND, one subscriber on every node | messages that all of these have |
 
-Surprising: a topic keeps nothing for those whom the first node does not know of yet, and a subscriber's RECEIPT says
+Surprising: a topic keeps nothing for subscribers that the first node does not know of yet. A subscriber's RECEIPT says
 only that its own node does. So probes are sent until one came to each subscriber. Queues and fanouts keep what is sent.
 """
 

@@ -104,7 +104,7 @@ class Broker:
         self.limit(limits)
 
     def limit(self, limits: BrokerLimits) -> None:
-        """From now on clients may have this much. Whoever has more keeps it."""
+        """From now on clients may have this much. A client that has more keeps it."""
         self.limits = self.send_limits.limits = limits
         self.replies.subscriptions_max = limits.subscriptions_max
         self.topic_router.limit(limits)
@@ -132,7 +132,7 @@ class Broker:
     def send(
         self, envelope: Envelope, body: bytes, now_us: int, out: Outcome, taker: Subscription | None = None
     ) -> Message | None:
-        """Accept one message and decide who gets it. Call `SendLimits.check_send` first.
+        """Accept one message and decide which clients get it. Call `SendLimits.check_send` first.
 
         `taker`: a consumer that pulls from its queue, and gets it (`Queues.may_give`).
 

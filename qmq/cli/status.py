@@ -65,7 +65,7 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     """The status for people: lines about the node, then a table for each list."""
     named = f"node {facts.get('node', '?')}  incarnation {facts.get('incarnation', '?')}"
     if facts.keys() <= PUBLIC_KEYS:
-        return [named, "the rest of the status is for users who may observe /control/status"]
+        return [named, "the other parts of the status need the right to observe /control/status"]
     lines = [
         f"{named}  up {duration(float(facts.get('uptime_seconds', 0)))}",
         f"connections {facts.get('connections', 0)}  subscriptions {facts.get('subscriptions', 0)}",

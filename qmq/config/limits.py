@@ -7,7 +7,17 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from .values.model import ByteRate, Count, CountOrUnbounded, Seconds, Section, Size, SizeOrUnbounded, read_size
+from .values.model import (
+    ByteRate,
+    Count,
+    CountOrUnbounded,
+    Seconds,
+    Section,
+    Size,
+    SizeOrUnbounded,
+    at_least,
+    read_size,
+)
 
 BODY_BYTES_CEILING = 16 << 20
 """The highest limit of a body: a frame is held in memory as a whole."""
@@ -134,10 +144,4 @@ class LimitSettings(Section):
             raise ValueError(f"must be at least four times body_bytes_max, {least}")
         return outbox
 
-    @field_validator("prefetch_max")
-    @classmethod
-    def _default_fits(cls, most: int, info: ValidationInfo) -> int:
-        default = info.data.get("prefetch_default", 0)
-        if most < default:
-            raise ValueError(f"must be at least prefetch_default, {default}")
-        return most
+    _default_fits = at_least("prefetch_max", "prefetch_default")

@@ -1,4 +1,4 @@
-"""Addresses at which a node serves clients, for each protocol, and who may come without login."""
+"""Addresses at which a node serves clients, for each protocol, and which users need no login there."""
 
 import re
 from typing import Literal
@@ -91,6 +91,6 @@ class BeanstalkListenerSettings(ListenerSettings):
     """One `[[beanstalk]]`: an address for beanstalkd clients, which do not log in."""
 
     user: str | None = None
-    """As which user they act. None: as anybody, which only a node without users allows."""
+    """As which user they act. None: without a name, which only a node without users allows."""
     job_bytes_max: Size = 65_535
     """Of the body of a job; `limits.body_bytes_max` counts, too."""

@@ -28,7 +28,7 @@ from .limits import LimitSettings
 from .listeners import BeanstalkListenerSettings, HttpListenerSettings, ListenerSettings, TlsSettings
 from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
 from .values.address import Address
-from .values.model import FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded
+from .values.model import FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded, at_least
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 LISTENERS = ("stomp", "http", "amqp", "beanstalk")
@@ -97,13 +97,7 @@ class StorageSettings(Section):
         """The interval, or None for `always` and `never`."""
         return int(self.sync[:-2]) if self.sync.endswith("ms") else None
 
-    @field_validator("journal_bytes_max")
-    @classmethod
-    def _room_for_what_is_kept(cls, most: int, info: ValidationInfo) -> int:
-        keep = info.data.get("journal_keep_bytes", 0)
-        if most < keep:
-            raise ValueError(f"must be at least journal_keep_bytes, {keep}")
-        return most
+    _room_for_what_is_kept = at_least("journal_bytes_max", "journal_keep_bytes")
 
 
 class MeshSettings(Section):
@@ -139,13 +133,7 @@ class MeshSettings(Section):
     tls: TlsSettings | None = None
     """Required unless every mesh address is on loopback and the peers file has a secret."""
 
-    @field_validator("redial_seconds_max")
-    @classmethod
-    def _back_off_grows(cls, most: float, info: ValidationInfo) -> float:
-        least = info.data.get("redial_seconds_min", 0)
-        if most < least:
-            raise ValueError(f"must be at least redial_seconds_min, {least}")
-        return most
+    _back_off_grows = at_least("redial_seconds_max", "redial_seconds_min")
 
     @field_validator("suspicion_seconds")
     @classmethod
@@ -155,13 +143,7 @@ class MeshSettings(Section):
             raise ValueError(f"must be at least twice beat_seconds, {beat}")
         return suspicion
 
-    @field_validator("takeover_after_seconds")
-    @classmethod
-    def _suspicion_comes_first(cls, after: float, info: ValidationInfo) -> float:
-        suspicion = info.data.get("suspicion_seconds", 0)
-        if after < suspicion:
-            raise ValueError(f"must be at least suspicion_seconds, {suspicion}")
-        return after
+    _suspicion_comes_first = at_least("takeover_after_seconds", "suspicion_seconds")
 
     @field_validator("tls")
     @classmethod

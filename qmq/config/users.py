@@ -1,4 +1,4 @@
-"""`[[users]]`, `[[permissions]]` and `[[user_limits]]`: who may log in, and what each may do, and how much."""
+"""`[[users]]`, `[[permissions]]` and `[[user_limits]]`: which users may log in, what each may do, and how much."""
 
 import re
 from typing import Annotated, Any

@@ -30,14 +30,18 @@ SECURITY: Final = (
 """Headers of each file."""
 
 INDEX: Final = "index.html"
+PAGES: Final = "pages"
+"""The folder of the modules that each show one page."""
 
 
 @cache
 def contents() -> dict[str, tuple[str, bytes]]:
-    """Name of each file → its content type, and its bytes."""
+    """Path of each file below `static` → its content type, and its bytes."""
+    static = files("qmq.console").joinpath("static")
     found = {}
-    for file in files("qmq.console").joinpath("static").iterdir():
-        suffix = file.name[file.name.rfind(".") :]
-        if suffix in TYPES:
-            found[file.name] = (TYPES[suffix], file.read_bytes())
+    for folder, prefix in ((static, ""), (static.joinpath(PAGES), f"{PAGES}/")):
+        for file in folder.iterdir():
+            suffix = file.name[file.name.rfind(".") :]
+            if suffix in TYPES:
+                found[prefix + file.name] = (TYPES[suffix], file.read_bytes())
     return found

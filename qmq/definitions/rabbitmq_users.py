@@ -1,7 +1,7 @@
 """Users and permissions that RabbitMQ exported, in the words of QMQ. Each part without a counterpart gets a line.
 
-A user comes without its password: RabbitMQ's hash is SHA-256 with four bytes of salt, which anyone who has the file can
-try billions of passwords against in a second, and QMQ has none that is so weak. So an imported user cannot log in
+A user comes without its password: RabbitMQ's hash is SHA-256 with four bytes of salt, and a thief of the file
+can try billions of passwords a second against that. QMQ has no hash that is so weak. So an imported user cannot log in
 until an operator gives it a password.
 
 RabbitMQ's rights are about queues and exchanges by name, QMQ's about destinations. To send to a queue there is to

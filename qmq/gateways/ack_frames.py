@@ -112,8 +112,8 @@ class AckFrames:
     def _level_of_settle(
         self, frame: Frame, delivery: Delivery, of_queue: Callable[[Mapping[str, str], str], int]
     ) -> int:
-        """The level for the receipt of an ACK or NACK, by `of_queue` for a queue's message; nobody asks when it has no
-        receipt and is in no transaction."""
+        """The level for the receipt of an ACK or NACK, by `of_queue` for a queue's message; it is not read when the
+        frame has no receipt and is in no transaction."""
         envelope = delivery.message.envelope
         if not _is_answered(frame):
             return FSYNC

@@ -1,4 +1,4 @@
-"""Who asks for a durable subscription, in the words of RabbitMQ (`durable` or `persistent`, named by the subscription's
+"""Requests for a durable subscription, in the words of RabbitMQ (`durable` or `persistent`, named by the subscription's
 `id`) and of ActiveMQ and Artemis (`client-id` on CONNECT, and a header with the subscription's name).
 
 This is about fanouts. A topic keeps nothing, so there it is a queue with a binding (`bound_queues`); a queue keeps

@@ -82,7 +82,7 @@ def _write_for(envelope: Envelope, origin: Origin) -> None:
 
 def _wire_of(envelope: Envelope, headers: bytes, version: Version) -> bytes:
     """The part of a tail that messages of one envelope share, from the end of the id to the length of the body."""
-    # Converted as headers are: 1.0 cannot write every destination, and refusing one would harm whoever tells it.
+    # Converted as headers are: 1.0 cannot write every destination, and a refusal would harm the client that names it.
     destination = convert_headers(
         encode_headers([("destination", envelope.destination)], Version.V12), Version.V12, version
     )
@@ -117,7 +117,7 @@ def encode_deliveries(
         delivery.sent = True
         message = delivery.message
         if tagged and not message.attempts:
-            # Told once, and whole: nobody else will want this tail.
+            # Sent once, and whole: no other delivery will need this tail.
             envelope = message.envelope
             if envelope.wire_origin is not message.origin:
                 _write_for(envelope, message.origin)

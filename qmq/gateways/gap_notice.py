@@ -2,7 +2,7 @@
 
 `qmq-gap:ORIGIN=FIRST-LAST,…` names, per origin, the sequences of which this fanout keeps nothing here any more. LAST
 was a message of the fanout, unless the node had to give up records of that origin as a whole; how many there were
-before it nobody knows. Whoever keeps a vector puts LAST into it.
+before it is unknown. A client that keeps a vector puts LAST into it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`reply-to:/temp-queue/NAME`: a name of one session, written so that anybody can answer it.
+"""`reply-to:/temp-queue/NAME`: a name of one session, written so that any client can answer it.
 
 The first `reply-to` with a name makes the queue and subscribes the session to it; its messages then come with
 `subscription:/temp-queue/NAME`, as from RabbitMQ. A session that wants another subscription id says SUBSCRIBE, before

@@ -223,7 +223,7 @@ class SendPlans:
             # It has what it asked for; what COMMIT waits for is not its business.
             level = rules.level(destination)
         if is_own:
-            # Tried again it has another reply address, and the answer to the first try reaches nobody.
+            # Tried again it has another reply address, and the answer to the first try reaches no client.
             for one in (envelope, *envelope.copies):
                 one.key = None
         plan = SendPlan(

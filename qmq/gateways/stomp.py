@@ -258,7 +258,7 @@ class StompGateway:
     def send_answer(self, request: Frame, headers: Mapping[str, str], body: bytes, now_us: int, out: Outcome) -> None:
         """Answer a SEND to a control destination: `headers` in its RECEIPT, `body` to its `reply-to`.
 
-        Without either there is nobody to tell. Raises Refused for a `reply-to` that is no temporary queue.
+        Without either no answer is sent. Raises Refused for a `reply-to` that is no temporary queue.
         """
         asked = request.head.headers
         if "reply-to" in asked:

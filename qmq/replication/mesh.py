@@ -171,7 +171,7 @@ class Mesh:
             self.replies_dropped += outbox.replies_dropped - dropped
 
     def ask(self, number: int, request: PeerRequest) -> list[Origin]:
-        """Ask every peer that can be reached now; returns whom. Answers come to `Host.response_received`."""
+        """Ask every peer that can be reached now; returns their names. Answers come to `Host.response_received`."""
         for outbox in self._registry.outboxes.values():
             outbox.put(RequestFrame(number, request))
         return list(self._registry.outboxes)
@@ -273,7 +273,7 @@ class Mesh:
         self._registry.gaps.postpone(origin)
 
     def send_terms(self, peer: str, frame: Terms) -> bool:
-        """Tell `peer` something about terms: a beat over every link, anything else over one. False when there is none.
+        """Send `peer` something about terms: a beat over every link, anything else over one. False when there is none.
 
         What consumers here hold goes the way of what they give back, which must not overtake it: without that link it
         goes unsaid, and is what the next one begins with (`Held`).
@@ -290,7 +290,7 @@ class Mesh:
         self._listener.check_absent(peer, from_now=True)
 
     def linked(self) -> set[str]:
-        """The peers that are linked now, whoever dialled."""
+        """The peers that are linked now, whichever side dialled."""
         return {*self._registry.followings, *self._registry.servings}
 
     @property

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from qmq.definitions.definition import Key
 from qmq.gateways.bound_queues import BoundQueue
-from qmq.server.admin.queue_deletion import QueueDeletionContext, delete_queue
+from qmq.server.admin.deletion import QueueDeletionContext, delete_queue
 from qmq.server.definitions.declared_queues import KIND as QUEUE
 from qmq.server.definitions.live import LiveDefinitions, Value
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes

@@ -43,7 +43,7 @@ were still alive.
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_RETIRED = 3
-"""The node is retired. A supervisor must not start it again, and can tell this from a failure."""
+"""The node is retired. A supervisor must not start it again, and this code distinguishes it from a failure."""
 
 DESCRIPTORS_KEPT = 256
 """For files and peers: a journal that cannot open its next segment ends the node."""

@@ -12,7 +12,7 @@ the next moments, because there may be a hundred thousand of them:
   `qmq.config.peers` says which changes it may make.
 - Certificates renewed in their files are used from then on; a change of the file names needs a restart.
 - The last user is removed only if the file says `anonymous = true`: nothing opens a node by the way.
-- A user who was removed is disconnected with an ERROR. So is a client without login when there are users now. A
+- A removed user is disconnected with an ERROR. So is a client without login when there are users now. A
   subscription that is not allowed any more ends (`qmq.server.clients.access`). A user whose password has changed stays
   until the connection ends.
 

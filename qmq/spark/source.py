@@ -1,6 +1,6 @@
 """`spark.read.format("qmq")`: what Spark calls. Planning happens in the driver, decoding in the workers.
 
-Spark's Python data sources have no way to be told columns or filters that works (a reader that merely has
+Spark's Python data sources have no way to get columns or filters that works (a reader that merely has
 `pushFilters` fails or gives wrong results, up to 4.3), so columns are chosen by `.schema(...)` or the option
 `columns`, and rows by options.
 """

@@ -169,7 +169,7 @@ def test_patterns_are_for_topics_and_must_mean_something(destination: str) -> No
 
 
 @pytest.mark.parametrize("destination", ["/control/count-msgs/queue/a", "/elsewhere/a"])
-def test_nobody_subscribes_to_control_or_unknown_kinds(destination: str) -> None:
+def test_no_client_subscribes_to_control_or_unknown_kinds(destination: str) -> None:
     assert refusal(Node().client().subscribe, destination) == "bad-destination"
 
 
@@ -223,7 +223,7 @@ def test_auto_deliveries_written_after_the_client_left_are_not_settled_but_redel
     assert node.ready() == [b"1"]
 
 
-def test_memory_only_message_is_not_told_before_a_durable_one_that_a_cumulative_ack_would_cover() -> None:
+def test_memory_only_message_is_not_sent_before_a_durable_one_that_a_cumulative_ack_would_cover() -> None:
     node = Node()
     client = node.client()
     client.subscribe(ack=Ack.CLIENT)
@@ -470,7 +470,7 @@ def test_topic_message_from_a_peer_goes_to_local_subscribers_only() -> None:
     assert not out.peer_topics
 
 
-def test_peers_are_told_of_the_first_and_the_last_subscriber_of_a_pattern() -> None:
+def test_peers_learn_of_the_first_and_the_last_subscriber_of_a_pattern() -> None:
     node = Node()
     clients = [node.client(), node.client()]
 
@@ -487,7 +487,7 @@ def test_peers_are_told_of_the_first_and_the_last_subscriber_of_a_pattern() -> N
 # Fanouts
 
 
-def test_fanout_message_is_recorded_and_told_to_whoever_follows() -> None:
+def test_fanout_message_is_recorded_and_delivered_to_live_subscribers() -> None:
     node = Node()
     client = node.client()
     subscription = client.subscribe("/fanout/f")
@@ -515,7 +515,7 @@ def test_fanout_subscription_begins_by_joining_and_is_forgotten_when_it_ends() -
     check_empty(node)
 
 
-def test_fanout_message_of_another_origin_is_told_and_not_recorded_again() -> None:
+def test_fanout_message_of_another_origin_is_delivered_and_not_recorded_again() -> None:
     node = Node()
 
     out = node.decide(lambda out: node.broker.accept(message_of(B, 5, destination="/fanout/f"), out))
@@ -552,7 +552,7 @@ def test_queue_message_of_an_older_life_of_this_node_is_owned_again() -> None:
     check_accounts(node)
 
 
-def test_a_value_that_a_peer_told_before_its_message_came_is_heard_once() -> None:
+def test_a_value_that_a_peer_sent_before_its_message_came_is_delivered_once() -> None:
     node = Node()
     client = node.client()
     client.subscribe("/topic/*")

@@ -306,7 +306,7 @@ def test_where_a_process_may_not_ask_to_be_woken_on_time_it_goes_without(
     assert not list(tmp_path.iterdir())
 
 
-def test_idle_tells_memory_and_wakeups_of_the_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_reports_memory_and_wakeups_of_the_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "SETTLE_SECONDS", 0)
     monkeypatch.setattr(workloads, "LOGIN_SECONDS", 0)
 

@@ -77,7 +77,7 @@ def test_runs_without_a_figure_in_common_are_not_compared() -> None:
         compare({"workload": "idle"}, {"workload": "idle", "per_second": 5})
 
 
-def test_a_line_of_progress_tells_the_rate_since_it_was_last_changed() -> None:
+def test_a_line_of_progress_shows_the_rate_since_it_was_last_changed() -> None:
     written: list[str] = []
     now = [0.0]
     live = Live(written.append, lambda: now[0])

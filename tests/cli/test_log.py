@@ -92,7 +92,7 @@ def test_a_torn_tail_is_no_damage(run: Run, data: Path) -> None:
     assert facts["segments"][0]["tail_bytes"] > 0
 
 
-def test_json_tells_what_is_damaged(run: Run, data: Path) -> None:
+def test_json_names_what_is_damaged(run: Run, data: Path) -> None:
     damage(data, b"one\x1b")
 
     facts = json.loads(run("log", "verify", str(data), "--json").output)

@@ -36,7 +36,7 @@ def test_a_server_without_an_answer_is_shown_as_silent() -> None:
     assert states(b=picture(row("a", "a", 0))) == [("a", "a", 0, "does not answer")]
 
 
-def test_who_is_about_to_take_over_is_shown_before_it_serves() -> None:
+def test_a_node_about_to_take_over_is_shown_before_it_serves() -> None:
     reports = {"b": picture(row("a", "a", 0, "bidding")), "c": picture(row("a", "a", 0))}
     assert states(**reports) == [("a", "b", 0, "asks for votes")]
 

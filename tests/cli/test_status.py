@@ -39,7 +39,7 @@ def test_a_status_without_rights_shows_no_zeros() -> None:
 
     assert lines == [
         "node a  incarnation 00000000000000aa",
-        "the rest of the status is for users who may observe /control/status",
+        "the other parts of the status need the right to observe /control/status",
     ]
 
 

@@ -349,7 +349,7 @@ async def test_a_paused_fanout_does_not_hold_up_answers_to_its_own_subscriber(au
                 await client.send("/queue/q", b"")
 
 
-async def test_a_topic_subscriber_that_does_not_take_is_told_that_it_missed_messages(
+async def test_a_topic_subscriber_that_does_not_take_learns_that_it_missed_messages(
     autojump_clock: MockClock,
 ) -> None:
     async with running() as mesh, mesh.client() as client:
@@ -375,7 +375,7 @@ async def test_a_topic_subscriber_may_ask_for_the_newest(autojump_clock: MockClo
 BRIEF = DestinationSettings(policies=(DestinationPolicy(pattern="/fanout/brief", retention_seconds=1.0),))
 
 
-async def test_who_comes_back_after_retention_is_told_what_is_missing_and_goes_on(autojump_clock: MockClock) -> None:
+async def test_a_reader_that_comes_back_after_retention_gets_the_gap_and_goes_on(autojump_clock: MockClock) -> None:
     async with running(destinations=BRIEF) as mesh, mesh.client() as client:
         await client.send("/fanout/brief", b"1")
         async with client.subscribe("/fanout/brief") as messages:
@@ -398,7 +398,7 @@ async def test_who_comes_back_after_retention_is_told_what_is_missing_and_goes_o
             assert await take(messages, 1) == [b"4"]
 
 
-async def test_who_begins_after_retention_misses_nothing(autojump_clock: MockClock) -> None:
+async def test_a_reader_that_begins_after_retention_misses_nothing(autojump_clock: MockClock) -> None:
     async with running(destinations=BRIEF) as mesh, mesh.client() as client:
         await client.send("/fanout/brief", b"1")
         await trio.sleep(10)

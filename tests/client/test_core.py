@@ -248,7 +248,7 @@ def held(peer: Peer) -> tuple[Delivered, Request]:
     return delivery, request
 
 
-def test_a_transaction_that_nobody_waits_for_any_more_keeps_its_messages_until_it_is_answered() -> None:
+def test_a_transaction_without_its_client_keeps_its_messages_until_it_is_answered() -> None:
     peer = Peer()
     peer.log_in()
     delivery, request = held(peer)
@@ -262,7 +262,7 @@ def test_a_transaction_that_nobody_waits_for_any_more_keeps_its_messages_until_i
     assert peer.core.requests.messages == 0
 
 
-def test_messages_of_a_refused_transaction_that_nobody_waits_for_are_given_back() -> None:
+def test_messages_of_a_refused_transaction_without_its_client_are_given_back() -> None:
     peer = Peer()
     peer.log_in()
     delivery, request = held(peer)
@@ -460,7 +460,7 @@ def test_a_fanout_from_next_on_a_node_that_cannot_say_its_position_starts_there_
         assert "qmq-resume" not in frame.head.headers
 
 
-def test_a_closed_core_answers_everybody_and_asks_nothing() -> None:
+def test_a_closed_core_answers_all_callers_and_asks_nothing() -> None:
     peer = Peer()
     peer.log_in()
     feed = queue()

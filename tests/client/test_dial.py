@@ -89,7 +89,7 @@ async def test_a_certificate_of_another_name_or_another_authority_is_an_error(kn
             await dial(host, int(port), client_context(authority if known else other), host)
 
 
-async def test_nobody_at_an_address_is_an_os_error() -> None:
+async def test_an_address_without_a_listener_is_an_os_error() -> None:
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     port = listener.socket.getsockname()[1]
     await listener.aclose()

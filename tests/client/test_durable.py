@@ -81,7 +81,7 @@ async def test_nothing_is_lost_and_little_comes_twice_while_its_nodes_die(autoju
     assert got.total() - len(got) <= kills * 2 * PREFETCH
 
 
-async def test_who_is_taken_over_is_told_and_does_not_come_back(autojump_clock: MockClock) -> None:
+async def test_a_client_whose_name_is_taken_gets_the_reason_and_does_not_come_back(autojump_clock: MockClock) -> None:
     async with running("ab") as mesh, reader(mesh) as (client, messages), mesh.client(client_id="ann") as other:
         async with client.subscribe("/topic/t") as beside, other.subscribe(F, durable="mail") as taken:
             with pytest.raises(Refused, match="durable-taken-over"):

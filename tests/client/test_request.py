@@ -81,7 +81,7 @@ async def test_a_client_may_answer_itself(autojump_clock: MockClock) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_without_an_answer_the_time_limit_ends_the_wait_and_a_late_answer_harms_nobody(
+async def test_without_an_answer_the_time_limit_ends_the_wait_and_a_late_answer_does_no_harm(
     autojump_clock: MockClock,
 ) -> None:
     gate = trio.Event()

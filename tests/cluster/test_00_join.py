@@ -24,7 +24,7 @@ def test_every_node_is_linked_with_every_other_both_ways(mesh: Cluster) -> None:
     assert links == {"a": {"b": up, "c": up}, "b": {"a": up, "c": up}, "c": {"a": up, "b": up}}
 
 
-def test_qmq_status_tells_who_a_node_is_and_that_nothing_is_wrong(mesh: Cluster) -> None:
+def test_qmq_status_names_the_node_and_says_that_nothing_is_wrong(mesh: Cluster) -> None:
     result = CliRunner().invoke(main, ["status", "--at", mesh.at("b"), "--json"])
 
     facts = json.loads(result.output)

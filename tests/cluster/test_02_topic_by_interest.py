@@ -66,7 +66,7 @@ def test_only_what_a_subscription_names_reaches_it(mesh: Cluster) -> None:
     assert b"weather" not in bodies(everything)
 
 
-def test_a_topic_that_nobody_there_wants_does_not_cross_the_link(mesh: Cluster) -> None:
+def test_a_topic_without_subscribers_there_does_not_cross_the_link(mesh: Cluster) -> None:
     publisher = mesh.client("a")
     got = mesh.client("b").subscribe("/topic/here")
     heard_by(publisher, "/topic/here", got)

@@ -79,7 +79,7 @@ def test_an_acknowledgement_in_an_aborted_transaction_settles_nothing(mesh: Clus
     eventually(lambda: mesh.depth("a", "/queue/tx.ack") == 0, "a still counts messages")
 
 
-def test_a_wrong_frame_is_answered_with_its_receipt_and_harms_nobody_else(mesh: Cluster) -> None:
+def test_a_wrong_frame_is_answered_with_its_receipt_and_harms_no_other_client(mesh: Cluster) -> None:
     other = mesh.client("a")
     got = other.subscribe("/fanout/wrong")
     client = mesh.client("a")

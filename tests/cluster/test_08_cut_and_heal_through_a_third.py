@@ -121,7 +121,7 @@ def test_an_acknowledgement_during_the_cut_reaches_the_owner_through_the_third_n
     assert mesh.links("a")["b"] != ("up", "up")
 
 
-def test_a_reader_that_has_seen_more_than_its_new_node_is_told_nothing_twice(mesh: Cluster) -> None:
+def test_a_reader_that_has_seen_more_than_its_new_node_gets_nothing_twice(mesh: Cluster) -> None:
     sent = numbered("message", 60)
     publisher = mesh.client("a")
     publisher.publish("/fanout/ahead", *sent[:20])

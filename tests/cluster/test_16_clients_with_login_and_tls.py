@@ -80,14 +80,14 @@ def test_a_client_with_tls_and_the_right_password_works_with_clients_of_other_no
 
 
 @pytest.mark.parametrize("login", [("ann", "wrong"), ("bob", PASSWORD), None])
-def test_a_client_without_the_right_password_is_refused_and_told_so(
+def test_a_client_without_the_right_password_is_refused_with_a_reason(
     mesh: Cluster, admission: tuple[str, int], authority: Path, login: tuple[str, str] | None
 ) -> None:
     with pytest.raises(LostError, match="wrong passcode|users that log in"):
         Client(admission, login=login, authority=authority)
 
 
-def test_a_client_that_trusts_somebody_else_does_not_connect(
+def test_a_client_that_trusts_another_authority_does_not_connect(
     mesh: Cluster, admission: tuple[str, int], tmp_path: Path
 ) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")

@@ -81,7 +81,7 @@ def test_a_value_reaches_the_other_side_of_a_cut_through_a_third_node(mesh: Clus
     mesh.heal("a", "b")
 
 
-def test_a_subscriber_that_does_not_keep_up_misses_the_oldest_and_is_told_how_many(mesh: Cluster) -> None:
+def test_a_subscriber_that_does_not_keep_up_misses_the_oldest_and_learns_how_many(mesh: Cluster) -> None:
     publisher, body = mesh.client("a"), b"x" * 20_000
     got: list[Message] = []
     reads_on = threading.Event()

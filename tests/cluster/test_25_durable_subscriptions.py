@@ -114,7 +114,7 @@ def test_every_version_of_stomp_in_the_words_of_activemq(mesh: Cluster, version:
     assert bodies(again) == [b"3"]
 
 
-def test_status_lists_the_one_that_nobody_uses(mesh: Cluster) -> None:
+def test_status_lists_the_one_without_a_client(mesh: Cluster) -> None:
     client = mesh.client("a")
     client.subscribe("/fanout/dur.listed", "left", headers=RABBIT)
     client.leave()

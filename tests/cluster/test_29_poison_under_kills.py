@@ -39,7 +39,7 @@ class Works:
 
 
 @pytest.mark.parametrize("killed", [["a"], ["b"], ["a", "b"]], ids=["owner", "borrower", "both"])
-def test_poison_reaches_its_limit_whoever_is_killed_meanwhile(mesh: Cluster, killed: list[str]) -> None:
+def test_poison_reaches_its_limit_whichever_node_is_killed_meanwhile(mesh: Cluster, killed: list[str]) -> None:
     queue = f"/queue/poison.{'.'.join(killed)}"
     poison = [b"poison %d" % number for number in range(POISON)]
     good = [b"good %d" % number for number in range(20)]

@@ -164,7 +164,7 @@ async def test_without_kills_a_message_is_never_twice_however_often_the_line_bre
     assert copies == {b"%d" % number: 1 for number in range(3000)}
 
 
-async def test_who_comes_last_has_the_durable_name_on_whatever_node(mesh: Cluster) -> None:
+async def test_the_last_client_has_the_durable_name_on_whatever_node(mesh: Cluster) -> None:
     destination = "/fanout/move.taken"
     async with (
         qmq.client.connect(mesh.at("a"), client_id="ann") as first,

@@ -90,7 +90,7 @@ def test_a_node_that_stood_still_hands_out_nothing_that_was_settled_meanwhile(me
     mesh.wait_until_clear()
 
 
-def test_an_operator_sees_who_serves_whom_and_retires_a_node_that_another_serves(
+def test_an_operator_sees_which_node_serves_which_owner_and_retires_one_that_is_taken_over(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The messages are consumed once, and the two that are left go on."""

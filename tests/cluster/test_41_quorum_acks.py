@@ -46,9 +46,7 @@ class Acks:
 
 
 @pytest.mark.parametrize(("place", "victim"), [("a", "a"), ("c", "a"), ("c", "c")])
-def test_what_was_receipted_for_good_is_not_given_to_anybody_after_a_kill(
-    mesh: Cluster, place: str, victim: str
-) -> None:
+def test_what_was_receipted_for_good_is_not_delivered_after_a_kill(mesh: Cluster, place: str, victim: str) -> None:
     queue = f"/queue/good-{place}-{victim}"
     sent = numbered("good", 300)
     mesh.client("a").publish(queue, *sent)

@@ -40,7 +40,7 @@ def open_files(mesh: Cluster, name: str) -> int:
     return len(os.listdir(f"/proc/{pid_of(mesh, name)}/fd"))
 
 
-def test_without_descriptors_nobody_new_is_let_in_and_those_inside_go_on(mesh: Cluster) -> None:
+def test_without_descriptors_no_new_client_is_let_in_and_those_inside_go_on(mesh: Cluster) -> None:
     inside = mesh.client("a")
     got = mesh.client("b").consume("/queue/short")
     before = numbered("before", 20)

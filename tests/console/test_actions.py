@@ -232,7 +232,7 @@ def test_audit_shows_what_was_done_and_what_is_done(page: Any, mesh: Cluster, no
     picture(page, "console-audit")
 
 
-def test_fanout_shows_who_follows(page: Any, mesh: Cluster, node: Console) -> None:
+def test_fanout_shows_its_subscribers(page: Any, mesh: Cluster, node: Console) -> None:
     node.send("followed", {"body": "one"}, kind="fanouts")
     mesh.client("a").subscribe("/fanout/followed", "s")
     page.goto(f"{node.address}/#/fanout/followed")

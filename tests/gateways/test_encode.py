@@ -23,7 +23,7 @@ def frames(data: bytes, version: Version = Version.V12) -> list[Frame]:
 
 
 @pytest.mark.parametrize("version", [Version.V10, Version.V11, Version.V12])
-def test_a_message_is_named_by_its_dot_whoever_sent_the_one_before(version: Version) -> None:
+def test_a_message_is_named_by_its_dot_after_one_of_any_sender(version: Version) -> None:
     envelope = Envelope("/topic/t", DestinationKind.TOPIC, b"kind:x\n", False)
     messages = [
         Message(envelope, b"body", origin, sequence, 0)
@@ -41,7 +41,7 @@ def test_a_message_is_named_by_its_dot_whoever_sent_the_one_before(version: Vers
 @pytest.mark.parametrize("version", [Version.V10, Version.V11, Version.V12])
 @pytest.mark.parametrize("ack", list(Ack))
 @pytest.mark.parametrize("has_tails", [False, True])
-def test_a_delivery_names_its_message_and_its_tag_whoever_sent_the_one_before(
+def test_a_delivery_names_its_message_and_tag_after_a_message_of_any_sender(
     version: Version, ack: Ack, has_tails: bool
 ) -> None:
     envelope = Envelope("/queue/q", DestinationKind.QUEUE, b"kind:x\n", False)

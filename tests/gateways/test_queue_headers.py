@@ -244,7 +244,7 @@ def test_rejection_by_a_stomp_11_client_names_message_and_subscription() -> None
 
 
 @pytest.mark.parametrize("verb", ["ACK", "NACK"])
-def test_late_answer_is_ignored_and_its_receipt_told(verb: str) -> None:
+def test_late_answer_is_ignored_and_its_receipt_sent(verb: str) -> None:
     client = consumer("ack-timeout:1", "prefetch-count:1")
     ack = ack_of(client)
     ((again, _),) = client.read(client.later(SECOND_US))
@@ -354,7 +354,7 @@ def test_commit_with_an_ack_that_has_become_late_is_refused_and_nothing_of_it_is
     assert "/queue/out" not in client.broker.queues.by_name
 
 
-def test_full_queue_that_drops_tells_its_sender_nothing() -> None:
+def test_full_queue_that_drops_sends_no_error() -> None:
     client = Client(broker=Broker(ORIGIN, 2, rules_of=lambda name: QueueRules(messages_max=1, overflow="drop-newest")))
 
     outs = [client.say(f"SEND\ndestination:/queue/q\nreceipt:{number}\n\nx") for number in range(2)]

@@ -89,7 +89,7 @@ def test_a_queue_that_the_session_has_not_is_refused() -> None:
 
 
 @pytest.mark.parametrize("keep_open", [False, True])
-def test_a_receipted_answer_that_nobody_waits_for_is_refused(keep_open: bool) -> None:
+def test_a_receipted_answer_that_no_client_waits_for_is_refused(keep_open: bool) -> None:
     asker, worker = pair(keep_open=keep_open)
     worker.say("SUBSCRIBE\nid:0\ndestination:/queue/work")
     address = address_in(worker, asker.say(REQUEST))

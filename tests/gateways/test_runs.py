@@ -80,7 +80,7 @@ def test_acks_of_a_read_for_several_subscriptions_settle_all_of_them() -> None:
     assert not client.broker.queues.deliveries
 
 
-def test_acks_of_somebody_else_s_messages_are_refused_in_a_run_too() -> None:
+def test_acks_of_messages_of_another_client_are_refused_in_a_run_too() -> None:
     ann, ids = consumer(10)
     bob = Client(broker=ann.broker, session=2)
     bob.connection.receive(b"ACK\nid:1\n\n\0ACK\nid:1\n\n\0")

@@ -326,7 +326,7 @@ def test_frames_of_one_header_block_are_selected_from_once() -> None:
     assert [len(run.messages) for run in out.topic_runs] == [50]
 
 
-def test_selecting_that_is_over_costs_nobody_a_turn() -> None:
+def test_selecting_that_is_over_costs_no_turn() -> None:
     client = Client()
     for destination in ("/topic/t", "/fanout/f"):
         for id in range(100):
@@ -502,7 +502,7 @@ def test_a_question_stops_the_frames_after_it_until_it_is_answered() -> None:
     assert client.frames(answered) == [("RECEIPT", {"receipt-id": "2", "asked": "yes"})]
 
 
-def test_a_question_without_receipt_and_reply_to_is_answered_to_nobody() -> None:
+def test_a_request_without_receipt_and_reply_to_has_no_response() -> None:
     client = Client()
     (question,) = client.connection.receive(b"SEND\ndestination:/control/status\n\n\0")
 

@@ -47,7 +47,7 @@ def test_a_history_without_faults_is_good() -> None:
     assert missing(history, FANOUT, ["r"]) == 0
 
 
-def test_a_receipted_message_that_a_reader_was_not_told_is_lost_by_the_node_that_receipted_it() -> None:
+def test_a_receipted_message_that_a_reader_did_not_get_is_lost_by_the_node_that_receipted_it() -> None:
     history = history_of(FANOUT, b"p 1")
     history.send(FANOUT, b"p 2")
     assert row_of(history).is_good, "without a receipt it may be missing"
@@ -96,7 +96,7 @@ def test_whose_disk_has_an_earlier_attempt_is_not_known() -> None:
     assert row_of(history).is_good
 
 
-def test_a_message_that_a_follower_was_told_twice_is_doubled_by_the_node_that_told_it_again() -> None:
+def test_a_message_that_a_subscriber_got_twice_is_doubled_by_the_node_that_sent_it_again() -> None:
     history = history_of(FANOUT, b"p 1")
 
     history.receive(FANOUT, "r", b"p 1", "c", message_id("c"))
@@ -105,7 +105,7 @@ def test_a_message_that_a_follower_was_told_twice_is_doubled_by_the_node_that_to
     assert row_of(history).blamed == {"c": {"doubled": 1}}
 
 
-def test_what_was_sent_twice_without_a_name_may_be_told_twice_and_not_three_times() -> None:
+def test_what_was_sent_twice_without_a_name_may_be_delivered_twice_and_not_three_times() -> None:
     history = history_of(FANOUT, b"p 1")
 
     history.send(FANOUT, b"p 1")
@@ -141,7 +141,7 @@ def test_a_named_message_may_lie_twice_only_where_something_was_done_to_a_node_t
     assert row_of(history).around_faults == int(is_excused)
 
 
-def test_one_message_id_told_twice_is_never_good() -> None:
+def test_one_message_id_delivered_twice_is_never_good() -> None:
     history = history_of(FANOUT, b"p 1")
 
     history.send(FANOUT, b"p 1")
@@ -151,7 +151,7 @@ def test_one_message_id_told_twice_is_never_good() -> None:
     assert row_of(history).blamed == {"c": {"doubled": 1}}
 
 
-def test_what_nobody_sent_is_unexpected() -> None:
+def test_what_no_client_sent_is_unexpected() -> None:
     history = history_of(FANOUT, b"p 1")
 
     history.receive(FANOUT, "r", b"x 7", "c", message_id("a", 9))
@@ -196,7 +196,7 @@ def test_what_was_handed_out_before_its_ack_may_come_after_it() -> None:
     assert row_of(history).on_the_way == 1
 
 
-def test_after_an_ack_at_edge_another_node_may_give_it_again_and_the_share_is_told() -> None:
+def test_after_an_ack_at_edge_another_node_may_deliver_it_again_and_the_share_is_reported() -> None:
     history = acked(for_good=False)
     for number in range(1, 4):
         body = b"p %d" % (number + 1)
@@ -211,7 +211,7 @@ def test_after_an_ack_at_edge_another_node_may_give_it_again_and_the_share_is_to
     assert (row.acked_edge, row.after_edge, row.after_edge_percent) == (4, 1, 25.0)
 
 
-def test_the_node_that_has_receipted_an_ack_gives_the_message_to_nobody_as_long_as_it_lives() -> None:
+def test_the_node_that_has_receipted_an_ack_never_delivers_the_message_again_as_long_as_it_runs() -> None:
     history = acked(for_good=False)
     history.begin_life("b")
     history.receive(QUEUE, "r", b"p 1", "b", message_id("a", 0), since=history.now)
@@ -272,7 +272,7 @@ def test_the_picture_of_an_empty_run_can_be_drawn() -> None:
     ElementTree.fromstring(draw({"sent": History().rates["sent"]}, [], ["a"], 0.0))
 
 
-def test_the_page_tells_the_verdict_who_is_to_blame_and_what_could_not_be_tried_and_escapes_what_it_shows() -> None:
+def test_the_page_shows_verdict_blamed_nodes_and_what_could_not_be_tried_and_escapes_all() -> None:
     history = history_of(FANOUT, b"<p> 1")
     history.send(FANOUT, b"<p> 2")
     history.receipt(FANOUT, b"<p> 2", "a")

@@ -91,7 +91,7 @@ def test_what_is_held_up_arrives_when_the_line_heals_and_the_connection_goes_on(
     assert line.caller.recv(100) == b"back"
 
 
-def test_who_dials_while_the_line_is_held_up_gets_through_when_it_heals(line: Line, listener: socket.socket) -> None:
+def test_a_dial_while_the_line_is_held_up_gets_through_when_it_heals(line: Line, listener: socket.socket) -> None:
     line.proxy.hold()
     with socket.create_connection(line.proxy.address, WAIT_SECONDS) as caller:
         caller.sendall(b"hello")

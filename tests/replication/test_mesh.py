@@ -79,7 +79,9 @@ async def test_peers_learn_what_is_durable_elsewhere(autojump_clock: trio.testin
     assert lag == {}
 
 
-async def test_what_became_durable_is_told_without_waiting_for_a_beat(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_became_durable_is_reported_without_waiting_for_a_beat(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     network, peers = Network(), peers_of("ab")
     rare = Settings(beat_seconds=1000, suspicion_seconds=5000)
     a, b = Node(network, "a", peers, settings=rare), Node(network, "b", peers, settings=rare)
@@ -213,7 +215,7 @@ async def test_a_node_returns_with_a_new_incarnation_and_has_its_old_records_bac
     assert wiped.caught_up == ["b"]
 
 
-async def test_caught_up_is_told_once_per_connection_and_not_before_the_records_are_here(
+async def test_caught_up_is_reported_once_per_connection_and_not_before_the_records_are_here(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     network, peers = Network(), peers_of("ab")
@@ -237,7 +239,7 @@ async def test_caught_up_is_told_once_per_connection_and_not_before_the_records_
     assert (early, once, b.caught_up) == ([], ["a"], ["a", "a"])
 
 
-async def test_a_follower_behind_the_retained_records_is_told_the_exact_gap(
+async def test_a_pulling_side_behind_the_retained_records_gets_the_exact_gap(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     network, peers = Network(), peers_of("ab")
@@ -328,7 +330,7 @@ async def test_a_topic_reaches_the_peer_that_wants_it_and_only_while_it_does(
     assert b.seen == [b"one"]
 
 
-async def test_interest_is_told_again_on_a_new_link_and_forgotten_with_the_old(
+async def test_interest_is_published_again_on_a_new_link_and_forgotten_with_the_old(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     network, peers = Network(), peers_of("ab")

@@ -50,7 +50,7 @@ async def test_a_receipted_message_survives_a_crash_right_after_the_receipt(auto
     assert sorted(seen) == [b"job", b"news"]
 
 
-async def test_a_failed_sync_stops_the_node_before_anything_is_told(autojump_clock: MockClock) -> None:
+async def test_a_failed_sync_stops_the_node_before_anything_is_sent(autojump_clock: MockClock) -> None:
     rig, told = Rig(), []
     with pytest.raises(ExceptionGroup) as failed:
         async with rig.run():
@@ -181,7 +181,7 @@ async def test_a_slow_fanout_follower_goes_back_to_the_log_and_misses_nothing(au
         assert [int(message.split()[0]) for message in seen] == list(range(400))
 
 
-async def test_a_topic_subscriber_that_does_not_read_is_told_and_dropped_and_others_go_on(
+async def test_a_topic_subscriber_that_does_not_read_is_disconnected_with_a_reason_and_others_go_on(
     autojump_clock: MockClock,
 ) -> None:
     rig = Rig(limits={"outbox_bytes_max": 100_000, "body_bytes_max": 25_000})
@@ -305,7 +305,7 @@ async def test_a_silent_connection_is_closed_after_the_login_time(autojump_clock
         await eventually(lambda: rig.alive.admission.pending == 0)
 
 
-async def test_users_log_in_with_their_passcode_and_nobody_else_does(autojump_clock: MockClock) -> None:
+async def test_users_log_in_with_their_passcode_and_no_other_does(autojump_clock: MockClock) -> None:
     hasher = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
     rig = Rig(users=(User(name="ann", password_hash=hasher.hash("secret"), groups=("client",)),), anonymous=False)
     async with rig.run():
@@ -441,7 +441,7 @@ async def test_only_configured_destinations_exist_when_nothing_is_created_on_use
         assert await client.receipt() == "yes"
 
 
-async def test_a_stop_tells_everything_decided_before_it_closes(autojump_clock: MockClock) -> None:
+async def test_a_stop_sends_everything_decided_before_it_closes(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
         client = await rig.connect()
@@ -538,7 +538,7 @@ async def test_status_fits_a_header_line_whatever_the_queues_are_called(autojump
         assert max(map(len, bytes(client.raw).split(b"\n"))) <= 8192
 
 
-async def test_subscriptions_to_many_topics_are_told_under_their_ids_while_they_last(
+async def test_messages_of_many_topics_carry_the_ids_of_their_subscriptions(
     autojump_clock: MockClock,
 ) -> None:
     async with Rig(limits={"subscriptions_max": 1000}).run() as rig:

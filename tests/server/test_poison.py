@@ -133,7 +133,7 @@ async def test_a_borrower_that_is_killed_with_the_message_counts_as_a_delivery(a
 
 
 @pytest.mark.parametrize("killed", [["a"], ["b"], ["a", "b"]])
-async def test_whoever_is_killed_between_failures_the_message_reaches_its_limit(
+async def test_whichever_node_is_killed_between_failures_the_message_reaches_its_limit(
     autojump_clock: MockClock, killed: list[str]
 ) -> None:
     """The consumer is at b, the owner is a. What was recorded is never forgotten; what was in flight may be."""

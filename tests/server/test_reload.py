@@ -167,7 +167,7 @@ async def test_a_shorter_retention_drops_on_a_quiet_node(autojump_clock: MockClo
         await eventually(lambda: rig.alive.checkpoints.count > before)
 
 
-async def test_a_user_who_is_gone_is_told_and_disconnected_and_others_stay(autojump_clock: MockClock) -> None:
+async def test_a_removed_user_is_disconnected_with_a_reason_and_others_stay(autojump_clock: MockClock) -> None:
     async with Rig(users=(ANN,), anonymous=True).run() as rig:
         nobody, ann = await rig.connect("10.0.0.1"), await rig.connect("10.0.0.2", login="ann", passcode="secret")
 
@@ -195,7 +195,7 @@ async def test_a_new_user_may_log_in_and_an_old_password_may_not(autojump_clock:
         assert await first.receipt() == "stays"
 
 
-async def test_a_user_who_is_taken_out_while_the_password_is_checked_does_not_come_in(
+async def test_a_user_removed_while_the_password_is_checked_does_not_come_in(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Rig(users=(ANN,)).run() as rig:

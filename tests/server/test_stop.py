@@ -49,7 +49,7 @@ async def test_everything_that_was_decided_is_receipted_and_nothing_else_is_deci
         assert depths(rig.alive)["/queue/q"] == 1 + len(receipts)
 
 
-async def test_nobody_logs_in_any_more_while_others_leave(autojump_clock: MockClock) -> None:
+async def test_no_client_logs_in_any_more_while_others_leave(autojump_clock: MockClock) -> None:
     rig = Rig(limits={"farewell_seconds": 5.0})
     async with rig.run():
         await rig.connect()

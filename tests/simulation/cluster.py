@@ -2,7 +2,7 @@
 
 `Member` is one node of the peers file through all its lives. What ends a life has an order: the network first, in
 the same instant what its pending disk calls still do, then the power cut of the disk, and only then its tasks are
-cancelled; so nothing that a dying node does can be seen by anybody.
+cancelled; so no other node or client sees what a dying node does.
 """
 
 import random
@@ -87,7 +87,7 @@ def peers_of(plan: Plan, *, is_grown: bool = False) -> PeersFile:
 
 
 def _access(plan: Plan, address: Address) -> dict[str, Any]:
-    """The listeners, and who may do what there. With operators there is a user with few rights, whom they change."""
+    """The listeners, and the permissions there. With operators there is a user with few rights, whom they change."""
     if plan.family is Family.GATEWAYS:
         return {
             "stomp": (ListenerSettings(address=address),),
@@ -126,15 +126,15 @@ class Member:
         """When the present or last life began."""
         self.escaped: list[Exception] = []
         """What left `Node.run` and is not what an injected fault explains."""
-        self.disk_is_told_to_fail = False
+        self.disk_is_made_to_fail = False
         self.is_stopping = False
         self._plan = plan
         self._rng = random.Random()
         """How this life ends; of each life its own."""
         self._peers = peers
         """The file as it is now."""
-        self._told = peers
-        """The file that the present life goes by, or has been told to."""
+        self._loaded = peers
+        """The file that the present life goes by, or is about to."""
         self._fabric = fabric
         self._pauses = pauses
         self._trace = trace
@@ -169,13 +169,13 @@ class Member:
         return self._peers.version >= version
 
     async def read(self, peers: PeersFile) -> None:
-        """There is a new peers file, and the node is told, if it runs. Otherwise it finds it when it starts."""
+        """There is a new peers file, and the node is signalled, if it runs. Otherwise it finds it when it starts."""
         self._peers = peers
         # A node that has begun with the old file hears no signal yet.
         while self.is_alive and self.node is not None and not self.node.addresses:  # noqa: ASYNC110
             await trio.sleep(0.01)
-        if self.is_alive and self.node is not None and self._told != peers and not self.is_stopping:
-            before, self._told = self._told, peers
+        if self.is_alive and self.node is not None and self._loaded != peers and not self.is_stopping:
+            before, self._loaded = self._loaded, peers
             self._trace.note(f"{self.name} is told to read version {peers.version} of the peers file")
             self.node.spawn(Reloader(self.node, self._settings, before, lambda: (self._settings, peers)).reload)
 
@@ -202,7 +202,7 @@ class Member:
                 reserve_bytes=RESERVE_BYTES,
             ),
         )
-        self._told = self._peers
+        self._loaded = self._peers
         self.node = Node(self._settings, self._peers, self.store, self._environment.environment)
         self.up = True
         self.is_stopping = False
@@ -223,17 +223,17 @@ class Member:
             self._trace.note(f"{self.name} has ended")
             self._fabric.kill(self.host, silently=False)
             environment.dead = True
-            if self.disk_is_told_to_fail:
+            if self.disk_is_made_to_fail:
                 # The machine is repaired, and what the disk had not synced is gone.
                 self.disk.crash(self._rng)
-                self.disk_is_told_to_fail = False
+                self.disk_is_made_to_fail = False
         self.up = False
         self._ended.set()
 
     def _judge(self, error: Exception, environment: SimulatedWorld) -> None:
         if environment.dead:
-            return  # what the unwinding of a dead process meets is nobody's business
-        if not (self.disk_is_told_to_fail and _only_broken_log(error)):
+            return  # what the unwinding of a dead process meets does not matter
+        if not (self.disk_is_made_to_fail and _only_broken_log(error)):
             self.escaped.append(error)
 
     async def crash(self, *, silently: bool, wipe: bool = False) -> None:
@@ -249,10 +249,10 @@ class Member:
             self.damaged.clear()
         else:
             self.disk.crash(self._rng)
-        self.disk_is_told_to_fail = False
+        self.disk_is_made_to_fail = False
         self._scope.cancel()
         self._pauses.end(self.host)  # the dead unwind; nothing that they do is seen any more
-        # Also at the end of the faults: who looks at `up` then must not meet a node that is half dead.
+        # Also at the end of the faults: a reader of `up` must not meet a node that is half dead.
         with trio.CancelScope(shield=True):
             await self._ended.wait()
 
@@ -279,7 +279,7 @@ class Member:
         """Let one of the next disk operations fail; returns when the node has ended of it and the disk is well."""
         if self.is_alive:
             self._trace.note(f"{self.name}: the disk begins to fail")
-            self.disk_is_told_to_fail = True
+            self.disk_is_made_to_fail = True
             self.disk.fail_at(self._rng.randrange(6))
             await self._ended.wait()
 

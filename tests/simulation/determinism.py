@@ -39,8 +39,8 @@ EXPECTED_REPORTS = (
     "takeover-failed",
     "clock",
 )
-"""What an operator is told and what faults explain: writes that reached the disk out of order, rotten bytes and what
-nobody has in their place, a full, a new or an old disk, a node that is back before its peers know that it was away,
+"""What an operator is shown and what faults explain: writes that reached the disk out of order, rotten bytes and what
+no node has in their place, a full, a new or an old disk, a node that is back before its peers know that it was away,
 peers files that differ for a while, and a node whose messages another one serves while it is silent, nodes whose
 operator changes how long that takes, or whose clock is off."""
 
@@ -48,7 +48,7 @@ VIRTUAL_SECONDS_MAX = 200.0
 """After this a run is ended, whatever it waits for."""
 
 STEPS_LOOKED_AT = 5_000
-"""So many steps of tasks tell who they are that are busy for ever."""
+"""So many steps show which tasks are busy for ever."""
 
 
 class ErrorLog(logging.Handler):
@@ -69,7 +69,7 @@ class ErrorLog(logging.Handler):
 class Watchdog(trio.abc.Instrument):
     """Ends a run whose tasks are busy without virtual time passing, and says which they are.
 
-    To be told of every step costs a tenth of a simulation, so it looks at the steps only when time stands still.
+    To see every step costs a tenth of a simulation, so it looks at the steps only when time stands still.
     """
 
     def __init__(self) -> None:

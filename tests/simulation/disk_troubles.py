@@ -11,7 +11,7 @@ are small and checkpoints frequent. At its call number `point` there is trouble:
 
 The node is started again, and every second time the power goes again while it recovers. Then the queues are drained
 and the fanout is read from its beginning, and each message is compared with what its publisher and its consumer had
-been told.
+been seen.
 
     python -m tests.simulation.disk_troubles --points 20000
 """
@@ -123,7 +123,7 @@ def _nothing() -> None:
 
 
 @dataclass(slots=True)
-class Told:
+class Seen:
     """What clients know: `sent` names messages by destination, `groups` those of one transaction."""
 
     sent: dict[str, list[str]] = field(default_factory=lambda: {F: [], JOBS: [], POISON: []})
@@ -150,7 +150,7 @@ class Trial:
         """Of the disk, in the life under load."""
         self._trouble = trouble
         self._rng = random.Random(f"trouble/{seed}/{point}")
-        self._told = Told()
+        self._seen = Seen()
         self._fabric = Fabric(random.Random(f"trouble/network/{seed}"))
         self._disk = TroubledDisk()
         self._seed = seed
@@ -251,9 +251,9 @@ class Trial:
         client = Client(await self._fabric.dial("10.0.0.1", HOST, PORT))
         await client.log_in()
         await client.send(send(F, _body("f-again"), "again"))
-        self._told.sent[F].append("f-again")
+        self._seen.sent[F].append("f-again")
         await client.receipt()
-        self._told.receipted.add("f-again")
+        self._seen.receipted.add("f-again")
 
     async def _guarded(self, client: Callable[..., Awaitable[None]], *args: object) -> None:
         """Who talks to a node in trouble finds its connection closed, or is refused."""
@@ -272,14 +272,14 @@ class Trial:
         return client
 
     async def _publish(self, done: trio.Event) -> None:
-        told = self._told
+        seen = self._seen
         client = Client(await self._fabric.dial("10.0.0.1", HOST, PORT))
         await client.log_in()
         for number in range(ROUNDS):
             names = {destination: f"{destination[-1]}{number}" for destination in (F, JOBS, POISON)}
             frames = {name: send(destination, _body(name), name) for destination, name in names.items()}
             for destination, name in names.items():
-                told.sent[destination].append(name)
+                seen.sent[destination].append(name)
             if number % 2:
                 await client.send(*frames.values())
                 await self._hear(client, *frames)
@@ -288,9 +288,9 @@ class Trial:
                     await client.send(frame)
                     await self._hear(client, name)
             group = (f"tf{number}", f"ts{number}")
-            told.groups.append(group)
-            told.sent[F].append(group[0])
-            told.sent[JOBS].append(group[1])
+            seen.groups.append(group)
+            seen.sent[F].append(group[0])
+            seen.sent[JOBS].append(group[1])
             await client.send(
                 f"BEGIN\ntransaction:{number}\n\n",
                 send(F, _body(group[0]), transaction=str(number)),
@@ -298,31 +298,31 @@ class Trial:
                 f"COMMIT\ntransaction:{number}\nreceipt:t{number}\n\n",
             )
             assert await client.receipt() == f"t{number}"
-            told.receipted.update(group)
+            seen.receipted.update(group)
         done.set()
 
     async def _hear(self, client: Client, *names: str) -> None:
         for _ in names:
-            self._told.receipted.add(await client.receipt())
+            self._seen.receipted.add(await client.receipt())
 
     async def _work(self, ready: trio.Event) -> None:
         """Return every fifth message once, keep every seventh, and settle the others."""
-        told = self._told
+        seen = self._seen
         client = await self._connect(JOBS, "client-individual", prefetch="4")
         ready.set()
         count = 0
         while True:
             frame = await client.any()
             if frame.head.command == "RECEIPT":
-                told.acked.add(frame.head.headers["receipt-id"])
+                seen.acked.add(frame.head.headers["receipt-id"])
                 continue
             name = _name(frame.body)
-            told.given.add(name)
+            seen.given.add(name)
             count += 1
             if count % 5 == 0:
                 await client.send(f"NACK\nid:{frame.head.headers['ack']}\n\n")
             elif count % 7:
-                told.acking.add(name)
+                seen.acking.add(name)
                 await client.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:{name}\n\n")
 
     async def _fail(self, ready: trio.Event) -> None:
@@ -330,44 +330,44 @@ class Trial:
         ready.set()
         while True:
             frame = await client.next("MESSAGE")
-            self._told.given.add(_name(frame.body))
+            self._seen.given.add(_name(frame.body))
             await client.send(f"NACK\nid:{frame.head.headers['ack']}\n\n")
 
     async def _mark(self, ready: trio.Event) -> None:
         """A durable subscription that settles all but every fourth message."""
-        told = self._told
+        seen = self._seen
         client = await self._connect(F, "client-individual", id="mail", durable="true")
         ready.set()
         count = 0
         while True:
             frame = await client.any()
             if frame.head.command == "RECEIPT":
-                told.marked.add(frame.head.headers["receipt-id"])
+                seen.marked.add(frame.head.headers["receipt-id"])
                 continue
             name = _name(frame.body)
-            told.given.add(name)
+            seen.given.add(name)
             count += 1
             if count % 4:
-                told.marking.add(name)
+                seen.marking.add(name)
                 await client.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:{name}\n\n")
 
     # Afterwards
 
     async def _compare(self, node: Node) -> None:
-        told = self._told
+        seen = self._seen
         kept = await self._read(F, qmq_resume="")
         left = await self._read(JOBS)
         failed = await self._read(POISON) + await self._read(DEAD)
-        mail = await self._read(F, "client-individual", id="mail", durable="true") if any(told.sent.values()) else []
-        here = told.receipted | told.given
-        self._count("the fanout", kept, told.sent[F], here, set(), set())
-        if kept != sorted(kept, key=told.sent[F].index):
+        mail = await self._read(F, "client-individual", id="mail", durable="true") if any(seen.sent.values()) else []
+        here = seen.receipted | seen.given
+        self._count("the fanout", kept, seen.sent[F], here, set(), set())
+        if kept != sorted(kept, key=seen.sent[F].index):
             self.wrongs.append(f"the fanout is out of order: {kept}")
-        self._count("the queue", left, told.sent[JOBS], here, told.acking, told.acked)
-        self._count("poison and dead letters", failed, told.sent[POISON], here, set(), set())
-        self._count("the durable subscription", mail, told.sent[F], here, told.marking, told.marked)
-        for of_fanout, of_queue in told.groups:
-            if (of_fanout in kept) != (of_queue in left or of_queue in told.given):
+        self._count("the queue", left, seen.sent[JOBS], here, seen.acking, seen.acked)
+        self._count("poison and dead letters", failed, seen.sent[POISON], here, set(), set())
+        self._count("the durable subscription", mail, seen.sent[F], here, seen.marking, seen.marked)
+        for of_fanout, of_queue in seen.groups:
+            if (of_fanout in kept) != (of_queue in left or of_queue in seen.given):
                 self.wrongs.append(f"half of a transaction: {of_fanout}, {of_queue}")
         node.stop()
 
@@ -394,8 +394,8 @@ class Trial:
                 said = [
                     word
                     for word, names in (
-                        ("receipted", self._told.receipted),
-                        ("given", self._told.given),
+                        ("receipted", self._seen.receipted),
+                        ("given", self._seen.given),
                         ("settled", gone),
                     )
                     if name in names

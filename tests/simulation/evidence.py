@@ -45,11 +45,11 @@ class Excuses:
     """Message → the record of it that was lost; of one that was sent again, the last that was."""
     losses: list[Loss] = field(default_factory=list)
     hidden: list[tuple[Member, Held]] = field(default_factory=list)
-    """What only one disk has, and only in the journal: nobody has met the damage in its stores yet."""
+    """What only one disk has, and only in the journal: no reader has met the damage in its stores yet."""
 
     @property
     def nodes(self) -> set[str]:
-        """Who lost anything."""
+        """The nodes that lost anything."""
         return {loss.node for loss in self.losses}
 
     def disks_of(self, message: Sent) -> int:

@@ -1,7 +1,7 @@
-"""What clients did and saw, as the checks need it. Clients write, nobody else.
+"""What clients did and saw, as the checks need it. Only clients write.
 
 Every message has an id of its own at the start of its body, so what comes back can be matched without trusting a
-header. It is sent once, and an outcome without an answer stays unknown, except by those who insist.
+header. It is sent once, and an outcome without an answer stays unknown, except by the insisting clients.
 """
 
 import random
@@ -28,7 +28,7 @@ class Sent:
     at: float
     """Virtual seconds."""
     node: str
-    """To which it was sent first. Only those who insist send a message to another one too."""
+    """To which it was sent first. Only insisting clients send a message to another one too."""
     connected_at: float = 0.0
     """When the connection began that it was sent over, virtual seconds."""
     transaction: int = 0
@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Stream:
-    """What one fanout subscriber has been told, over all its connections."""
+    """What one fanout subscriber has got, over all its connections."""
 
     subscriber: str
     destination: str
@@ -54,7 +54,7 @@ class Stream:
 
 
 class Gap(NamedTuple):
-    """What a subscriber was told to be missing of one origin: both sequences belong to it."""
+    """A gap notice of one origin that a subscriber got: both sequences belong to it."""
 
     subscriber: str
     destination: str
@@ -74,7 +74,7 @@ class Place:
     destination: str
     given: dict[str, int] = field(default_factory=dict)
     attached: int = 0
-    """How often somebody had the name."""
+    """How often a client had the name."""
     acknowledged: dict[str, float] = field(default_factory=dict)
     """Message → when its client had the first receipt of an ACK, virtual seconds."""
     again_at_same_node: list[tuple[str, str]] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Place:
 
 @dataclass(slots=True)
 class Turns:
-    """Who was given messages of which only one consumer may have some at a time."""
+    """Deliveries of messages of which only one consumer may have some at a time."""
 
     given: list[tuple[str, str, float, float]] = field(default_factory=list)
     """(queue or group, consumer, when, when a consumer had come or gone last)."""
@@ -175,7 +175,7 @@ class Ledger:
     outstanding: dict[str, object] = field(default_factory=dict)
     """Message → the consumer, alive, that was given it and has not acknowledged it."""
     gaps: list[Gap] = field(default_factory=list)
-    """What subscribers of fanouts were told to be missing."""
+    """The gap notices of subscribers of fanouts."""
     operations: Operations = field(default_factory=Operations)
     wrongs: list[str] = field(default_factory=list)
 
@@ -189,11 +189,11 @@ class Ledger:
         return message
 
     def match(self, where: str, destination: str, body: bytes) -> str | None:
-        """The id of what was delivered, or None when nobody ever sent that; then it is noted as wrong."""
+        """The id of what was delivered, or None when no client ever sent that; then it is noted as wrong."""
         message_id = id_of(body)
         sent = self.sent.get(message_id)
         if sent is None:
-            self.wrongs.append(f"I2 invented: {where} got {body[:40]!r}, which nobody sent")
+            self.wrongs.append(f"I2 invented: {where} got {body[:40]!r}, which no client sent")
             return None
         if sent.body != body or sent.destination != destination:
             self.wrongs.append(f"I2 changed: {where} got {message_id} with another body or destination")
@@ -213,13 +213,13 @@ class Ledger:
             self.wrongs.append(f"B1 id: {where} named {message_id} {job}; before, {first[1]} was {first[0]}")
 
     def miss(self, subscriber: str, destination: str, header: str) -> Vector:
-        """A subscriber is told a gap; returns up to where it goes, by origin."""
+        """A subscriber gets a gap notice; returns up to where it goes, by origin."""
         spans = {parse_origin(origin): span for origin, span in parse_gap(header).items()}
         self.gaps += [Gap(subscriber, destination, origin, *span) for origin, span in spans.items()]
         return {origin: last for origin, (_, last) in spans.items()}
 
     def follow(self, stream: Stream, dot: Dot, message_id: str) -> None:
-        """A fanout subscriber is told a message."""
+        """A fanout subscriber gets a message."""
         last = stream.vector.get(dot.origin, 0)
         if dot in stream.seen:
             self.wrongs.append(f"I5 twice: {stream.subscriber} got {dot} ({message_id}) again")
@@ -231,7 +231,7 @@ class Ledger:
     def give(self, message_id: str, node: str, since: float = 0.0) -> None:
         """A consumer, which came to `node` at `since`, is given a queue message.
 
-        What was handed out before an ACK was receipted may come after it; not to whoever came later still.
+        What was handed out before an ACK was receipted may come after it; not to a client that came later still.
         """
         self.delivered[message_id] = self.delivered.get(message_id, 0) + 1
         for_good = self.settled_for_good.get(message_id)
@@ -279,7 +279,7 @@ def id_of(body: bytes) -> str:
 
 
 def dot_of(message_id: str) -> Dot:
-    """The dot that a `message-id` header tells."""
+    """The dot in a `message-id` header."""
     origin, _, sequence = message_id.rpartition("-")
     return Dot(parse_origin(origin), int(sequence))
 

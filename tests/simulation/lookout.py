@@ -1,6 +1,6 @@
-"""Who serves whose queue messages, looked at all the time; the other checks look at the end.
+"""Which node serves an owner's messages, checked all the time; the other checks run at the end.
 
-I9   a term of an owner has one server, whoever asks; no two nodes hand out messages of one owner; and who hands them
+I9   a term of an owner has one server on all nodes; no two nodes hand out messages of one owner; and who hands them
      out does so in the highest term that it knows
 
 Surprising: what is wrong must be so at two looks. A node that was paused goes on in the state that it had, and gives
@@ -16,7 +16,7 @@ from tests.simulation.pauses import Pauses
 from tests.simulation.trace import Trace
 
 POLL_SECONDS = 0.1
-"""A small part of a lease: who wrongly hands out does so for as long as a cut or a pause lasts."""
+"""A small part of a lease: a node that wrongly delivers does so for as long as a cut or a pause lasts."""
 
 
 class Lookout:
@@ -47,7 +47,7 @@ class Lookout:
             self.look()
 
     def look(self) -> None:
-        """Judge this moment."""
+        """Check this moment."""
         found = set(self._double_servers()) | set(self._outdated())
         for text in sorted(found & self._suspected):
             if text not in self.wrongs:
@@ -63,7 +63,7 @@ class Lookout:
                 self.served(owner, claim.term, member.name)
 
     def served(self, owner: str, term: int, server: str) -> None:
-        """Somebody serves an owner in a term, as some node knows."""
+        """A node serves an owner in a term, as some node knows."""
         known = self._servers.get((owner, term))
         if known is None:
             self._servers[owner, term] = server
@@ -92,7 +92,7 @@ class Lookout:
                     yield f"I9 outdated: {member.name} serves {owner} in term {serves_in} and knows of {known}"
 
     def _awake(self) -> Iterator[Member]:
-        """Who can do anything now."""
+        """The nodes that can do anything now."""
         for member in self._members:
             if member.is_alive and member.node is not None and not self._pauses.holds(member.host):
                 yield member

@@ -1,6 +1,6 @@
 """What operators did to a simulated mesh, as the checks need it, and what nodes did for them.
 
-Clients write what they asked for and were told. `observed` writes what bulk jobs did on each node: when a job began
+Clients write their requests and the responses. `observed` writes what bulk jobs did on each node: when a job began
 there, which messages the node had by then, and what was settled when it had ended. No client can see that.
 """
 
@@ -94,7 +94,7 @@ class Job:
     ended: float | None = None
     messages: int = 0
     mark: Version | None = None
-    """Of the deletion that a node was told of, whose older messages it drops; None: an operator asked for the job."""
+    """Of a deletion that the node learned of, whose older messages it drops; None: an operator asked for the job."""
 
 
 @dataclass(slots=True)

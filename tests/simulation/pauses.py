@@ -3,8 +3,8 @@
 Timers that ran out meanwhile have run out, what peers sent lies in the socket buffers, and the node does not know that
 it was away. A task belongs to the host in whose context it was started.
 
-Surprising: trio tells an instrument of each task in the instant in which it has put it last into its queue of runnable
-ones, so taking it out again there is all that a pause needs.
+Surprising: trio notifies an instrument of each task in the instant in which it has put it last into its queue of
+runnable ones, so taking it out again there is all that a pause needs.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class Pauses(trio.abc.Instrument):
     def begin(self, host: str) -> None:
         """From now on no task of `host` begins another step, except those whose turn has come already."""
         if not self._held:
-            trio.lowlevel.add_instrument(self)  # for as long as it is needed: it is told of every step
+            trio.lowlevel.add_instrument(self)  # for as long as it is needed: it sees every step
         self._held.setdefault(host, [])
 
     def end(self, host: str) -> None:
@@ -44,7 +44,7 @@ class Pauses(trio.abc.Instrument):
         held = self._held.get(task.context.get(HOST, ""))
         if held is not None:
             last = _runnable().pop()
-            assert last is task, "trio tells of tasks in another order than it queues them"
+            assert last is task, "trio notifies of tasks in another order than it queues them"
             held.append(task)
 
 

@@ -15,7 +15,7 @@ from tests.simulation.faults import NEMESES, Fault
 FIRST_FAULT_SECONDS = 0.8
 
 SHORT_SHARE = 0.15
-"""How often journals are too short for whoever is away."""
+"""How often journals are too short for nodes that are away."""
 
 PACES = (0.3, 0.8, 2.0)
 """Seconds between two faults, on average; one of these."""
@@ -136,7 +136,7 @@ class Family(Enum):
     }
     """Few faults, long enough for another node to serve the one that they meet, and perhaps for its return."""
     AWAY = {"crash": 3, "power": 3, "isolate": 3, "isolate one way": 1, "pause": 1, "cut": 2, "stop": 1}
-    """Few and long ones, and journals too short for whoever is away."""
+    """Few and long ones, and journals too short for nodes that are away."""
     CLOCKS = {"boot clock": 4, "crash": 2, "isolate": 1, "wipe": 1}
     """A node starts with its clock days off."""
     RESTARTS = {"restart": 1}

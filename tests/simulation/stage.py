@@ -63,7 +63,7 @@ class Stage:
             self.start(self.by_name[self.plan.newcomer])
 
     def leave(self, member: Member) -> None:
-        """It does not start again, and nobody counts on it."""
+        """It does not start again, and nothing counts on it."""
         self.leaving = member
         self.members.remove(member)
         self.in_reach = [other for other in self.in_reach if other is not member]
@@ -90,7 +90,7 @@ class Stage:
         return random.Random(f"fault/{self.plan.seed}/{fault.at}")
 
     async def heal(self, but: Collection[Member] = ()) -> None:
-        """Undo everything that is wrong. On return every node is up, except `but`, and nothing is told to fail."""
+        """Undo everything that is wrong. On return every node is up, except `but`, and nothing is made to fail."""
         for one in self.members:
             self.pauses.end(one.host)
             self.fabric.thaw(one.host)
@@ -100,7 +100,7 @@ class Stage:
                 self.fabric.heal(one.host, other.host)
                 self.fabric.speed_up(one.host, other.host)
         for member in self.members:
-            if member.disk_is_told_to_fail or member.is_stopping:
+            if member.disk_is_made_to_fail or member.is_stopping:
                 await member.crash(silently=False)
             if member not in but:
                 self.start(member)

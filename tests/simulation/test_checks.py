@@ -1,4 +1,4 @@
-"""The judge itself: every invariant is broken once by hand, and found. What is right is not accused."""
+"""The checks themselves: every invariant is broken once by hand, and found. What is right is not accused."""
 
 import random
 
@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.dots import Dot, Origin
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
-from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, reports, toil, topics, turns
+from tests.simulation.checks import can_decide, fanouts, members, moves, poison, queues, records, reports, topics, turns
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 from tests.simulation.workloads.names import TUBE, TUBES
@@ -54,11 +54,11 @@ def test_a_hole_in_a_log_is_found() -> None:
     assert [wrong.split(":")[0] for wrong in records.holes("n1", whole, {N1: 5})] == ["I3 vector"]
 
 
-def test_only_what_a_lost_disk_had_may_be_told_as_lost() -> None:
-    told = f"! EVENT lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
+def test_only_what_a_lost_disk_had_may_be_reported_as_lost() -> None:
+    line = f"! EVENT lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
 
-    assert reports.unexplained([told], Excuses(dots={Dot(N1, 3)})) == []
-    assert reports.unexplained([told, "! else"], Excuses(dots={Dot(N1, 4)})) == [told, "! else"]
+    assert reports.unexplained([line], Excuses(dots={Dot(N1, 3)})) == []
+    assert reports.unexplained([line, "! else"], Excuses(dots={Dot(N1, 4)})) == [line, "! else"]
 
 
 def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> None:
@@ -71,7 +71,7 @@ def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> Non
     assert [wrong.split(":")[0] for wrong in records.differences({"n1": long, "n2": other})] == ["I3 divergence"]
 
 
-def test_what_nobody_sent_or_what_stands_twice_or_out_of_order_is_found() -> None:
+def test_what_no_client_sent_or_what_stands_twice_or_out_of_order_is_found() -> None:
     ledger, (one, two) = ledger_with(FANOUT, FANOUT)
     stranger = Sent("p9.1", "p9", 1, FANOUT, b"p9.1\0", 0.0, "n1")
 
@@ -161,7 +161,7 @@ def test_a_message_without_a_receipt_may_be_missing() -> None:
     assert queues.lost(ledger, Excuses()) == []
 
 
-def test_a_subscriber_must_be_told_exactly_the_log() -> None:
+def test_a_subscriber_must_get_exactly_the_log() -> None:
     ledger, (one, two) = ledger_with(FANOUT, FANOUT)
     stream = Stream("s0", FANOUT)
     ledger.streams.append(stream)
@@ -266,7 +266,7 @@ def test_what_a_misplaced_head_reaches_over_is_lost_too_and_what_stands_behind_i
     assert sent[-1].id not in within
 
 
-def test_a_queue_message_that_reached_nobody_is_found() -> None:
+def test_a_queue_message_that_reached_no_consumer_is_found() -> None:
     ledger, (one, two) = ledger_with(QUEUE, QUEUE)
     ledger.consumed.add(one.id)
 
@@ -435,8 +435,8 @@ def test_logs_of_which_one_lacks_what_another_holds_are_found_unless_only_a_lost
 
 
 def test_what_expires_long_before_its_time_is_found() -> None:
-    assert toil.early(Ledger(expired={"t0.1": 3.9, "t0.2": 3.1})) == []
-    assert len(toil.early(Ledger(expired={"t0.1": 2.9}))) == 1
+    assert poison.early(Ledger(expired={"t0.1": 3.9, "t0.2": 3.1})) == []
+    assert len(poison.early(Ledger(expired={"t0.1": 2.9}))) == 1
 
 
 def test_two_consumers_of_what_only_one_may_have_are_found_but_for_a_moment_after_a_change() -> None:

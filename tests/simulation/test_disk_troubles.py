@@ -14,11 +14,11 @@ SEEDS = {Trouble.POWER: (1, 3), Trouble.FAILURE: (0,), Trouble.FULL: (0,), Troub
 """What is left of a write when the power goes is drawn: of two records in two batches one draw in fifty leaves one."""
 
 PLANTED = [
-    "shipped before fsync",
-    "receipted before recorded",
+    "sent before fsync",
+    "receipt before append",
     "never synced",
     "settles forgotten by recovery",
-    "buried and kept",
+    "dead letter without settle",
 ]
 
 pytestmark = pytest.mark.simulation

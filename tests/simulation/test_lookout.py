@@ -1,4 +1,4 @@
-"""Who serves whom, judged at one look after the other."""
+"""Which node serves which owner, checked one moment after the other."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,7 @@ async def test_two_nodes_that_go_on_handing_out_messages_of_one_owner_are_wrong(
 
 
 @pytest.mark.parametrize("change", ["held", "dead", "paused"])
-async def test_who_hands_out_nothing_now_is_no_second_server(autojump_clock: MockClock, change: str) -> None:
+async def test_a_node_that_delivers_nothing_now_is_no_second_server(autojump_clock: MockClock, change: str) -> None:
     owner, other = member("a", serves={"a"}, held=change == "held"), member("b", serves={"a", "b"})
     owner.is_alive = change != "dead"
     two = lookout(owner, other)
@@ -49,7 +49,7 @@ async def test_who_hands_out_nothing_now_is_no_second_server(autojump_clock: Moc
     assert two.wrongs == []
 
 
-async def test_who_serves_in_a_lower_term_than_it_knows_is_wrong(autojump_clock: MockClock) -> None:
+async def test_serving_in_a_lower_term_than_known_is_wrong(autojump_clock: MockClock) -> None:
     outdated = lookout(member("a", serves={"a"}, term=1, known=2))
     outdated.look()
     outdated.look()

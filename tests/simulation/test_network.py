@@ -139,7 +139,7 @@ def test_dialling_into_a_cut_fails_at_once_or_after_a_while() -> None:
     assert waited == {True, False}
 
 
-def test_nobody_listening_refuses() -> None:
+def test_a_port_without_a_listener_refuses() -> None:
     async def main(fabric: Fabric) -> None:
         with pytest.raises(ConnectionRefusedError):
             await fabric.network(ANN).connect(BOB, PORT, None, "")
@@ -217,7 +217,7 @@ def test_a_frozen_host_loses_nothing() -> None:
     run(main)
 
 
-def test_a_dead_host_can_do_nothing_and_its_peer_is_told() -> None:
+def test_a_dead_host_can_do_nothing_and_its_peer_notices() -> None:
     async def main(fabric: Fabric) -> None:
         near, far = await connected(fabric)
         fabric.kill(BOB, silently=False)

@@ -33,7 +33,7 @@ def test_faults_that_only_a_minority_bears_meet_fewer_than_half_of_the_nodes(see
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_where_everything_is_mixed_only_a_minority_of_those_who_began_loses_anything(seed: int) -> None:
+def test_where_everything_is_mixed_only_a_minority_of_clients_loses_anything(seed: int) -> None:
     plan = draw_plan(seed, Family.ALL)
 
     hit = {fault.node for fault in plan.faults if NEMESES[fault.name].loses_disk}
@@ -52,7 +52,7 @@ def test_a_third_of_the_seeds_has_five_nodes_and_a_third_mixes_everything_also_i
     assert len(five & mixed) > 50
 
 
-def test_a_size_that_is_asked_for_is_drawn_and_told_by_the_command_that_replays() -> None:
+def test_a_size_that_is_asked_for_is_drawn_and_shown_by_the_command_that_replays() -> None:
     plan = draw_plan(5, Family.ALL, size=5)
 
     assert len(plan.nodes) == 5

@@ -35,7 +35,7 @@ def test_shrinking_stops_at_its_bound_with_something_that_fails() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(300)
 def test_a_failing_seed_shrinks_to_a_part_of_its_script_that_its_command_replays() -> None:
-    planted = PLANTS["sequences used again"]
+    planted = PLANTS["sequences reused"]
     assert planted.seed is not None
     seeds = range(planted.seed, planted.seed + 20)
     long = (seed for seed in seeds if len(draw_plan(seed, planted.family).faults) > 3)

@@ -40,7 +40,7 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_whole_mesh_is_clean_and_lag_is_told(tmp_path: Path) -> None:
+def test_a_whole_mesh_is_clean_and_lag_is_reported(tmp_path: Path) -> None:
     first = node(tmp_path, "a")
     first.segment(split(A, 1, 50, 7))
     first.segment([*split(B, 1, 9, 2), *split(A, 51, 60, 3)], {A: 50}, sealed=False)
@@ -207,7 +207,7 @@ def test_a_segment_without_a_head_is_found_by_every_part_of_the_audit(tmp_path: 
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_what_was_dropped_long_ago_is_not_missing_when_the_first_head_cannot_tell_it(
+def test_what_was_dropped_long_ago_is_not_missing_when_the_first_head_cannot_show_it(
     tmp_path: Path, sealed: bool
 ) -> None:
     journal = node(tmp_path, "a", base=4096)
@@ -318,7 +318,7 @@ def test_what_cannot_be_read_is_a_finding_while_anything_is_missing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_range_that_the_mesh_has_closed_is_told_and_no_finding(tmp_path: Path, sealed: bool) -> None:
+def test_a_range_that_the_mesh_has_closed_is_reported_and_no_finding(tmp_path: Path, sealed: bool) -> None:
     """Records 11 to 20 stood where nothing can be read; nobody has them, and what stood behind them is back."""
     journal, starts = unreadable_in_the_midst(tmp_path)
     lost = batch(B, 1, [record(1), record(2, pack_lost(LostRange(A, 11, 20)), "", kind=RecordKind.GONE)])
@@ -422,7 +422,7 @@ def both_ways(root: Path, *, took: float, ahead: float, apart: float, hour: int 
 
 
 @pytest.mark.parametrize("took", [0.0, 0.0004, 0.05])
-def test_latency_and_the_difference_of_clocks_are_told_with_their_errors(tmp_path: Path, took: float) -> None:
+def test_latency_and_the_difference_of_clocks_are_reported_with_their_errors(tmp_path: Path, took: float) -> None:
     """b's clock is 10 s ahead, own records are 6 ms apart."""
     both_ways(tmp_path, took=took, ahead=10, apart=0.006)
 
@@ -436,7 +436,9 @@ def test_latency_and_the_difference_of_clocks_are_told_with_their_errors(tmp_pat
     assert Bounds(9.9, 10.1).text == "10000.0 ± 100.0"
 
 
-def test_latency_is_not_told_where_own_records_are_too_far_apart_or_nothing_went_the_other_way(tmp_path: Path) -> None:
+def test_latency_is_not_reported_where_own_records_are_too_far_apart_or_nothing_went_the_other_way(
+    tmp_path: Path,
+) -> None:
     """The middle of what is a second wide would pass for latency, and of one way the clocks for a part of it."""
     both_ways(tmp_path / "rare", took=0.0004, ahead=0, apart=0.05)
     both_ways(tmp_path / "alone", took=0.0004, ahead=0, apart=0.006)
@@ -447,7 +449,7 @@ def test_latency_is_not_told_where_own_records_are_too_far_apart_or_nothing_went
     assert measure(rare) == measure(isolated_mode) == ([], [])
 
 
-def test_a_cut_and_how_long_it_took_to_converge_are_told(tmp_path: Path) -> None:
+def test_a_cut_and_how_long_it_took_to_converge_are_reported(tmp_path: Path) -> None:
     """From 5 to 25 s nothing of b comes to a; then everything comes within 2 s."""
     data = [(time / 10, timed(A, time + 1, time / 10)) for time in range(400)]
     for number in range(1, 400):
@@ -513,7 +515,7 @@ def test_only_segments_of_the_chosen_destinations_are_audited(tmp_path: Path) ->
     ]
 
 
-def test_what_is_missing_between_a_segment_that_is_left_out_and_a_chosen_one_is_not_told(tmp_path: Path) -> None:
+def test_what_is_missing_between_a_segment_that_is_left_out_and_a_chosen_one_is_not_reported(tmp_path: Path) -> None:
     """The chosen one begins where its head says."""
     journal = node(tmp_path, "a")
     journal.segment(split(A, 1, 20, 5, JOBS))
@@ -565,7 +567,7 @@ def test_what_was_behind_damage_and_came_again_is_not_doubled_in_a_chosen_segmen
 
 
 @pytest.mark.parametrize("queue", [JOBS, MAILS])
-def test_what_was_put_aside_is_told_whatever_is_chosen_until_it_came_again(tmp_path: Path, queue: str) -> None:
+def test_what_was_quarantined_is_reported_whatever_is_chosen_until_it_came_again(tmp_path: Path, queue: str) -> None:
     journal = node(tmp_path, "a")
     path = journal.segment(split(A, 1, 30, 10, JOBS))
     data = path.read_bytes()
@@ -584,7 +586,7 @@ def test_what_was_put_aside_is_told_whatever_is_chosen_until_it_came_again(tmp_p
     assert of(tmp_path, choosing(subscribe=queue)) == []
 
 
-def test_a_lost_file_is_told_whatever_is_chosen(tmp_path: Path) -> None:
+def test_a_lost_file_is_reported_whatever_is_chosen(tmp_path: Path) -> None:
     lost_file(tmp_path)
 
     assert of(tmp_path, choosing(subscribe=MAILS)) == [("lost file", "", 0, 0)]
@@ -630,7 +632,7 @@ def test_latency_is_that_of_the_chosen_segments(tmp_path: Path) -> None:
     assert median(startingTimestamp=second) == pytest.approx(0.5, abs=0.3)
 
 
-def test_the_command_audits_what_is_chosen_and_does_not_tell_who_is_behind(tmp_path: Path) -> None:
+def test_the_command_audits_what_is_chosen_and_does_not_name_nodes_that_are_behind(tmp_path: Path) -> None:
     four_segments(tmp_path)
     path = str(tmp_path / "a")
 

@@ -26,7 +26,7 @@ def test_nodes_that_hold_the_same_in_other_batches_are_equal_also_to_an_archive(
     assert (archived.equal, archived.records, archived.outside) == (True, 70, {})
 
 
-def test_each_record_that_differs_is_told(spark: Any, tmp_path: Path) -> None:
+def test_each_record_that_differs_is_reported(spark: Any, tmp_path: Path) -> None:
     node(tmp_path, "a").segment([batch(A, 1, messages(1, 30))])
     changed = [*messages(1, 9), record(10, b"body 11"), *messages(11, 28), record(29, b"body 29", headers=b"x:1\n")]
     node(tmp_path, "b").segment([batch(A, 1, [*changed, *messages(30, 30)])])

@@ -99,7 +99,9 @@ def test_live_nodes_give_what_the_archive_does_not_have_and_new_origins_whole(sp
     assert sequences(history(spark, table, servers=live.address)) == sorted([*range(1, 31), *range(1, 6)])
 
 
-def test_what_lies_between_the_archive_and_what_nodes_still_have_is_told_with_its_range(spark: Any, table: str) -> None:
+def test_what_lies_between_the_archive_and_what_nodes_still_have_is_reported_with_its_range(
+    spark: Any, table: str
+) -> None:
     live = JournalNode(split(A, 26, 30, 5), base={A: 25})
 
     with pytest.raises(DataLoss, match=f"{A} from 21 to 25"):

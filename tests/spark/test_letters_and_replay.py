@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> dict[str, str]:
     return {"path": str(tmp_path / "a")}
 
 
-def test_dead_letters_are_told_and_sent_again_by_a_list(spark: Any, log: dict[str, str], stub: Stub) -> None:
+def test_dead_letters_are_listed_and_sent_again_by_a_list(spark: Any, log: dict[str, str], stub: Stub) -> None:
     messages = read_messages(spark, log)
 
     groups = dead_letters(messages)
@@ -133,7 +133,7 @@ def test_a_list_that_is_none_is_refused_with_its_line(line: str) -> None:
         read_list(iter(['{"id": "a-00000000000000a1-1", "to": "/queue/q"}', line]))
 
 
-def test_bodies_become_columns_and_what_drifts_is_told_and_no_body_is_lost(spark: Any, tmp_path: Path) -> None:
+def test_bodies_become_columns_and_drift_is_reported_and_no_body_is_lost(spark: Any, tmp_path: Path) -> None:
     journal = node(tmp_path, "a")
     journal.segment([batch(A, 1, [record(n, b'{"n": %d, "who": {"name": "x"}}' % n) for n in range(1, 4)])])
     given, table = {"path": str(tmp_path / "a")}, str(tmp_path / "table")
@@ -213,7 +213,9 @@ def test_fields_that_are_called_as_our_columns_get_other_names(spark: Any, tmp_p
     assert tuple(row) == (1, 3, 2)
 
 
-def test_of_fields_that_differ_by_capitals_one_is_a_column_and_the_others_are_told(spark: Any, tmp_path: Path) -> None:
+def test_of_fields_that_differ_by_capitals_one_is_a_column_and_the_others_are_reported(
+    spark: Any, tmp_path: Path
+) -> None:
     bodies = [b'{"id": 1, "Id": 2, "list": [{"x": 3, "X": 4}]}', b'{"id": 5, "list": []}']
     node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
     table = str(tmp_path / "table")

@@ -71,7 +71,7 @@ def test_what_no_node_has_is_named(tmp_path: Path) -> None:
     assert read(asked(tmp_path, failOnDataLoss="false"), {A: 10}, {A: 60}, strict=True) == list(range(41, 61))
 
 
-def test_who_reads_all_there_is_is_told_what_is_missing_for_no_reason(tmp_path: Path) -> None:
+def test_a_reader_of_all_there_is_learns_what_is_missing_for_no_reason(tmp_path: Path) -> None:
     """Records 1 to 10 have left the journals; 21 to 30 no node has, and none says why."""
     node(tmp_path, "a").segment([*split(A, 11, 20, 5), *split(A, 31, 40, 5)], {A: 10})
     node(tmp_path, "b").segment(split(B, 1, 5, 5))
@@ -465,7 +465,7 @@ def test_a_rest_that_is_damaged_is_an_error_that_names_the_file(tmp_path: Path, 
         read(asked(tmp_path))
 
 
-def test_a_rest_is_a_loss_for_who_expects_everything(tmp_path: Path) -> None:
+def test_a_range_snapshot_is_a_loss_for_a_reader_that_expects_everything(tmp_path: Path) -> None:
     """What was settled or dropped before is in it no more."""
     left = rest(A, 1, 20, [record(7), record(20, b"", "/fanout/f")])
     node(tmp_path, "a").segment([left, *split(A, 21, 30, 5)])
@@ -618,7 +618,7 @@ def test_an_error_about_a_segment_names_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_who_goes_on_over_damage_does_so_over_damaged_heads(tmp_path: Path, sealed: bool, number: int) -> None:
+def test_reading_over_damage_goes_over_damaged_heads(tmp_path: Path, sealed: bool, number: int) -> None:
     journal = node(tmp_path, "a", base=4096)
     journal.segment(split(A, 11, 20, 5), {A: 10}, sealed=sealed)
     journal.segment(split(A, 21, 30, 5), {A: 20}, sealed=sealed)
@@ -667,7 +667,7 @@ def test_a_damaged_batch_of_one_fanout_is_no_matter_of_the_others(tmp_path: Path
         ({}, [4, 5, 6, 7, 8, 9, 10]),
     ],
 )
-def test_a_fanout_log_of_which_nothing_can_be_read_is_an_error_for_whom_it_may_concern(
+def test_a_fanout_log_of_which_nothing_can_be_read_is_an_error_for_its_readers(
     tmp_path: Path, said: dict[str, str], others: list[int]
 ) -> None:
     path = fanout(tmp_path, "a", "/fanout/f").segment([batch(A, 1, messages(1, 3, "/fanout/f"))])
@@ -716,7 +716,7 @@ def test_a_batch_of_a_fanout_log_that_is_wanted_in_part_is_read_once(tmp_path: P
 
 
 @pytest.mark.parametrize("lost", [5, 6])
-def test_a_reader_of_everything_is_told_what_is_gone(tmp_path: Path, lost: int) -> None:
+def test_a_reader_of_everything_gets_the_gaps(tmp_path: Path, lost: int) -> None:
     """Records 5 to `lost` are nowhere."""
     node(tmp_path, "a").segment(
         [*split(A, 1, 4, 1), snapshot_batch(A, 4, nothing_left(lost)), *split(A, lost + 1, 9, 1)]

@@ -129,7 +129,7 @@ def test_a_node_that_stops_or_is_full_is_left_out(code: str) -> None:
 
 
 @pytest.mark.parametrize("given_up", [{}, {A: 10}])
-def test_who_reads_all_there_is_is_told_what_is_missing_in_the_midst_for_no_reason(given_up: Vector) -> None:
+def test_a_reader_of_all_there_is_learns_what_is_missing_in_the_midst_for_no_reason(given_up: Vector) -> None:
     node = JournalNode(
         [*split(A, 11, 20, 5), *split(A, 31, 40, 5)], base={} if given_up else {A: 10}, given_up=given_up
     )
@@ -144,7 +144,7 @@ def test_who_reads_all_there_is_is_told_what_is_missing_in_the_midst_for_no_reas
     assert len(rows(parts, careless, ["sequence"])) == 20
 
 
-def test_who_reads_all_there_is_is_not_told_what_was_given_up_or_is_a_rest() -> None:
+def test_a_reader_of_all_there_is_gets_no_gap_for_lost_and_compacted_ranges() -> None:
     left = rest(A, 11, 20, [record(17), record(20)])
     node = JournalNode([*split(A, 1, 10, 5), left, *split(A, 31, 40, 5)], given_up={A: 30})
     options = asked(node)
@@ -160,7 +160,7 @@ def test_who_reads_all_there_is_is_not_told_what_was_given_up_or_is_a_rest() -> 
     ]
 
 
-def test_who_reads_all_there_is_is_not_told_of_snapshots_that_no_picture_tells() -> None:
+def test_a_reader_of_all_there_is_gets_no_gap_for_snapshots_that_no_status_names() -> None:
     """They have as many records as sequences: one where nothing is left of 6, one where only 10 is not."""
     marked = [snapshot_batch(A, 5, nothing_left(6)), snapshot_batch(A, 6, RangeSnapshot(10, 0, 0, messages(7, 9)))]
     options = asked(JournalNode([*split(A, 1, 5, 5), *marked, *split(A, 11, 15, 5)]))
@@ -245,7 +245,7 @@ def test_a_stream_from_the_earliest_begins_behind_what_all_nodes_gave_up() -> No
     assert sorted((row["origin"], row["sequence"]) for row in found) == numbers
 
 
-def test_a_rest_is_read_where_no_node_has_all_and_is_a_loss_for_who_expects_that() -> None:
+def test_a_range_snapshot_is_read_where_no_node_has_all_and_is_a_loss_for_strict_readers() -> None:
     left = rest(A, 1, 20, [record(7), record(20)])
     getting = JournalNode([left, *split(A, 21, 30, 5)])
     having = JournalNode(split(A, 11, 30, 5), base={A: 10})
@@ -346,7 +346,7 @@ def test_what_a_node_gave_up_comes_from_one_that_is_behind() -> None:
     assert read(asked(gave_up, behind)) == sorted([*range(1, 31), *range(1, 6)])
 
 
-def test_live_nodes_do_not_tell_positions() -> None:
+def test_live_nodes_do_not_report_positions() -> None:
     """What they send begins where the records begin that were asked for."""
     options = asked(JournalNode(split(A, 1, 30, 5)), view="log")
     servers = Servers(options)

@@ -57,7 +57,7 @@ def test_columns_are_chosen_by_schema_and_by_option(spark: Any, mesh: Path) -> N
     assert [row.headers for row in by_option.collect()] == [{"content-type": "text/plain", "x": "1:2"}]
 
 
-def test_the_other_views_tell_of_nodes_segments_and_ranges(spark: Any, mesh: Path) -> None:
+def test_the_other_views_show_nodes_segments_and_ranges(spark: Any, mesh: Path) -> None:
     nodes = {row.node: row.vector for row in load(spark, mesh, view="nodes").collect()}
     ranges = {(row.node, row.origin, row.first, row.last) for row in load(spark, mesh, view="ranges").collect()}
     kinds = load(spark, mesh, view="log").groupBy("node", "kind").count().collect()

@@ -203,7 +203,7 @@ def test_any_damage_to_the_wal_of_a_young_store_leaves_a_node_that_starts_and_kn
     assert older > 10
 
 
-def test_what_an_older_store_holds_stays_until_somebody_says_that_it_is_done(tmp_path: Path) -> None:
+def test_what_an_older_store_holds_stays_until_a_record_says_that_it_is_settled(tmp_path: Path) -> None:
     store = open_store(tmp_path / "data", node="a", settings=SMALL)
     store.journal.append([Writer(A).published("/queue/q", b"1", b"2", b"3")])
     store.checkpoint(store.journal.end, NOW, {})

@@ -553,7 +553,7 @@ def test_a_failed_transaction_leaves_nothing_behind(open_queues: OpenQueues, mon
     assert pages(store, node="b") == [row(OTHER, 1)]
 
 
-def test_a_memory_store_that_is_told_to_fail_changes_nothing() -> None:
+def test_a_memory_store_that_is_made_to_fail_changes_nothing() -> None:
     disk = MemoryDisk()
     store = MemoryQueueStore(disk)
     disk.fail_at(0)

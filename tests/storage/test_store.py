@@ -41,7 +41,7 @@ def test_a_run_begins_durably_also_when_appends_are_not_synced() -> None:
     assert open_small(disk).recovered.vector == {origin: 1}
 
 
-def test_a_fresh_directory_is_told_from_a_known_one_and_from_a_wiped_one() -> None:
+def test_a_fresh_directory_is_distinguished_from_a_known_one_and_a_wiped_one() -> None:
     disk = MemoryDisk()
     store = open_small(disk)
     assert store.recovered.fresh

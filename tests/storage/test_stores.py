@@ -55,7 +55,7 @@ def test_a_new_catalog_knows_nothing(open_catalog: OpenCatalog) -> None:
 
     assert catalog.identity() is None
     assert catalog.checkpoint() == catalog.base() == CheckpointState(0, {})
-    assert (catalog.fanouts(), catalog.peers(), catalog.incarnations()) == ({}, {}, {})
+    assert (catalog.fanouts(), catalog.incarnations()) == ({}, {})
     catalog.close()
 
 
@@ -66,8 +66,6 @@ def test_the_catalog_keeps_its_facts_over_a_restart(open_catalog: OpenCatalog) -
     catalog.commit_checkpoint(CheckpointState(70, {HUGE: 2**63 + 1}), {"/fanout/f": extent, "/fanout/g": extent})
     catalog.commit_checkpoint(CheckpointState(99, {HUGE: 2**63 + 4}), {"/fanout/f": extent._replace(end=900)})
     catalog.set_base(CheckpointState(64, {OTHER: 1}))
-    catalog.set_peer("b", {OTHER: 1})
-    catalog.set_peer("b", {OTHER: 2, OLD: 1})
     catalog.add_incarnation(HUGE, 100)
     catalog.add_incarnation(OLD, 50)
     catalog.close()
@@ -78,7 +76,6 @@ def test_the_catalog_keeps_its_facts_over_a_restart(open_catalog: OpenCatalog) -
     assert catalog.checkpoint() == CheckpointState(99, {HUGE: 2**63 + 4})
     assert catalog.fanouts() == {"/fanout/f": extent._replace(end=900), "/fanout/g": extent}
     assert catalog.base() == CheckpointState(64, {OTHER: 1})
-    assert catalog.peers() == {"b": {OTHER: 2, OLD: 1}}
     assert list(catalog.incarnations().items()) == [(HUGE, 100), (OLD, 50)]
     catalog.close()
 

@@ -1,5 +1,6 @@
 """What a node has reported to its operator."""
 
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from qmq.server.admin.conditions import Conditions
@@ -11,9 +12,9 @@ class Reporter(Protocol):
 
 def present(node: Reporter) -> list[dict[str, Any]]:
     """Its conditions now."""
-    return node.conditions.present()
+    return [asdict(one) for one in node.conditions.present()]
 
 
 def reported(node: Reporter) -> list[dict[str, Any]]:
     """Its conditions now, then its events and the conditions that are over."""
-    return [*present(node), *node.conditions.past()]
+    return [*present(node), *(asdict(one) for one in node.conditions.past())]

@@ -97,7 +97,7 @@ def test_acks_among_other_frames_are_searched_for_once_in_a_read() -> None:
     assert len(frames) == 3 * 990
 
 
-def test_nobody_who_has_not_asked_gets_gathered_acks() -> None:
+def test_no_client_gets_gathered_acks_unasked() -> None:
     connection = logged_in()
 
     frames = connection.receive(acks(range(100)))

@@ -67,7 +67,7 @@ def test_refusal_says_what_is_wrong(role: Role, state: State, command: str, code
     assert refused.value.detail
 
 
-def test_unknown_command_is_told_which_commands_there_are() -> None:
+def test_unknown_command_is_refused_with_the_known_commands() -> None:
     with pytest.raises(RemoteProtocolError) as refused:
         dialogue_in(Role.SERVER, State.OPEN).check("PUBLISH")
 

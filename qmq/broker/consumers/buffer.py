@@ -1,9 +1,9 @@
 """What may wait for one subscriber that said how far it may fall behind.
 
 A topic or fanout subscription with a Buffer has its messages wait here while its client does not read; when the bound
-is hit the client is disconnected, or misses its oldest or newest messages, as it asked. Missing is told: the next
+is hit the client is disconnected, or misses its oldest or newest messages, as it asked. The next
 message after a hole carries the number of those that were dropped there. Subscriptions that declared nothing have no
-Buffer, and this costs them nothing. Who puts in and takes out is `qmq.server.clients.subscriber_buffers`. Pure.
+Buffer, and this costs them nothing. `qmq.server.clients.subscriber_buffers` fills and drains it. Pure.
 
 What waits are the ends of MESSAGE frames, from behind the subscription's prefix on. Those are shared by all
 subscribers of a message, so a hundred slow clients hold one copy of what they all wait for.
@@ -33,7 +33,7 @@ OVERFLOWS = {
 class Buffer:
     """A bounded line of messages, first in, first out.
 
-    `bytes` is what waits, `dropped` all that were ever dropped, `unsaid` those of them that no message has told yet.
+    `bytes` is what waits, `dropped` all that were ever dropped, `unsaid` those that no message has reported yet.
     `messages_max` may be 0: nothing waits at all.
     """
 

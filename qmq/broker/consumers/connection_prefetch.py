@@ -34,7 +34,7 @@ class ConnectionPrefetch(Generic[M]):
 
     @property
     def round(self) -> deque[M]:
-        """Who waits for room, in order."""
+        """The subscriptions that wait for room, in order."""
         return deque(self._round)
 
     def wait(self, subscription: M) -> None:

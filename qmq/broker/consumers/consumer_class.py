@@ -1,7 +1,7 @@
 """Classes of consumers: those that peers lend to under one name, because they may be given the same messages.
 
 Most consumers are plain, and their class is "". One with a selector is in a class with all that have the same selector;
-one that is exclusive is in a class with the time at which it began, by which the mesh agrees who comes first. A peer
+one that is exclusive is in a class with the time at which it began, by which the mesh agrees which one is first. A peer
 is offered credit for a queue (plain) or for a queue and a class; no STOMP header can hold the NUL between them.
 """
 

@@ -2,8 +2,8 @@
 
 There may be a million of them on a connection, so such a subscription (ack `auto`, no selector, no buffer, the first
 of its session to that topic) is two entries in two dictionaries and nothing else. Whatever asks for more is a
-`Subscription`. A topic's subscribers are therefore of two sorts, and whoever tells them a message asks a listener by
-which id its client knows the topic.
+`Subscription`. A topic's subscribers are therefore of two sorts. For this one, the sender of a message looks up the id
+by which the client knows the topic.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.selectors import Selector
 
 PREFIXES_MAX = 64
-"""Of one session: who has more such topics than this hears little of each."""
+"""Of one session: with more such topics than this, few messages of each are expected."""
 
 
 class LightSubscriptions:
@@ -54,4 +54,4 @@ class LightSubscriptions:
 
 
 Subscriber = Subscription | LightSubscriptions
-"""Who is told the messages of a topic."""
+"""What gets the messages of a topic."""

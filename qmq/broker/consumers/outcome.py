@@ -1,7 +1,7 @@
 """What follows from a decision, as a value: records to append, then bytes to send.
 
 One Outcome collects the effects of one chunk of frames (or one batch from a peer, or one timer). The server first
-appends `records` and `batches`, and only when they are durable does it tell the `after` half. The `now` half needs no
+appends `records` and `batches`, and only when they are durable does it send the `after` half. The `now` half needs no
 durability: memory-only messages, and answers about them. Consecutive effects of the same kind merge into runs while
 they are made, because runs are what makes encoding and sending cheap.
 """
@@ -53,7 +53,7 @@ class Eviction(NamedTuple):
 
 
 class TopicRun:
-    """Messages to one destination, in order, for the same subscribers. `retained`: last values, told as such."""
+    """Messages to one destination, in order, for the same subscribers. `retained`: last values, marked as such."""
 
     __slots__ = ("messages", "retained", "subscriptions")
 
@@ -64,7 +64,7 @@ class TopicRun:
 
 
 class FanoutRun:
-    """Messages, in order, for whoever follows the fanout live when they are told."""
+    """Messages, in order, for the live subscribers of the fanout when they are sent."""
 
     __slots__ = ("destination", "messages")
 
@@ -74,7 +74,7 @@ class FanoutRun:
 
 
 class Outcome:
-    """Effects of one decision. `session` is who asked; its receipts come last, after everything it caused is safe.
+    """Effects of one decision. `session` made the request; its receipts come last, after everything it caused is safe.
 
     `now_us` is the wall clock of the decision; 0 where nothing in it depends on the time.
     """
@@ -149,9 +149,9 @@ class Outcome:
         self.batches: list[tuple[Origin, int, bytes]] = []
         # With a transaction, which must be one batch: how many more bytes of dead letters it may set off.
         self.letters_left: int | None = None
-        # What the selectors of those who are told topics and fanouts may cost, and what reading them has cost.
+        # What the selectors of topic and fanout subscribers may cost, and what reading them has cost.
         self.selector_cost = 0
-        # What readers of fanouts miss, besides what is told here: origin, after, through. Told behind the fanout runs.
+        # What readers of fanouts miss, besides the messages here: origin, after, through. Sent behind the fanout runs.
         self.lost_ranges: list[tuple[Origin, int, int]] = []
         self.topic_runs: list[TopicRun] = []
         self.fanout_runs: list[FanoutRun] = []
@@ -169,7 +169,7 @@ class Outcome:
         self.marks: tuple[tuple[str, str], ...] = ()
         # Whether the session has no answer to hear before these that waits for the disk.
         self.is_first = False
-        # Other answers to the session, ready encoded, told after its receipts; `ending` closes it after them.
+        # Other answers to the session, ready encoded, sent after its receipts; `ending` closes it after them.
         self.frames: list[bytes] = []
         # What became of each SEND, for a session whose answer names that: its message, or None, and whether it is a
         # duplicate.
@@ -199,7 +199,7 @@ class Outcome:
         self.peer_topics: dict[str, list[Message]] = {}
         self.peer_replies: dict[Origin, list[Message]] = {}
         self.peer_deliveries: dict[str, list[Message]] = {}
-        # Credit that a peer has withdrawn, and that is forgotten once everything lent against it before is told.
+        # Credit that a peer has withdrawn, and that is forgotten once everything lent against it before is sent.
         self.peer_forgotten: dict[str, list[str]] = {}
         # Queue → whether messages wait here for consumers of a peer, which has asked.
         self.peer_waiting: dict[str, dict[str, bool]] = {}
@@ -227,7 +227,7 @@ class Outcome:
 
     @property
     def has_answers(self) -> bool:
-        """Whether the session that asked is still to be told something."""
+        """Whether something is still to be sent to the session."""
         return bool(self.receipts or self.frames or self.ending)
 
     def receipt(self, receipt: str, level: int = FSYNC) -> None:
@@ -249,7 +249,7 @@ class Outcome:
         self.owners.update([one.message.origin.node for one in deliveries if one.message.sequence > 0])
 
     def publish_topic(self, subscriptions: tuple[Subscriber, ...], message: Message) -> None:
-        """Tell `message` to `subscriptions`; merges with the run before it when they are the same tuple."""
+        """Deliver `message` to `subscriptions`; merges with the run before it when they are the same tuple."""
         runs = self.topic_runs
         if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
             runs[-1].messages.append(message)
@@ -265,11 +265,11 @@ class Outcome:
             runs.append(TopicRun(subscriptions, messages))
 
     def publish_value(self, subscriptions: tuple[Subscriber, ...], message: Message) -> None:
-        """Tell the last value of a topic to subscribers that did not hear it when it was set."""
+        """Deliver the last value of a topic to subscribers that did not get it when it was set."""
         self.topic_runs.append(TopicRun(subscriptions, [message], retained=True))
 
     def publish_fanout(self, destination: str, message: Message) -> None:
-        """Tell `message` to the live followers of the fanout, once it is durable."""
+        """Deliver `message` to the live subscribers of the fanout, once it is durable."""
         self.publish_fanout_run(destination, [message])
 
     def publish_fanout_run(self, destination: str, messages: list[Message]) -> None:

@@ -1,11 +1,11 @@
 """Request and reply: queues of one session, and the way back to them from anywhere in the mesh.
 
-A session knows its temporary queues by names of its own (`/temp-queue/answers`). Everybody else knows them by a
+A session knows its temporary queues by names of its own (`/temp-queue/answers`). Other clients know them by a
 **reply address** that this node makes up (`/reply-queue/NODE-INCARNATION.SESSION.KEY.NUMBER`), so that names of
 different clients never meet: the gateway writes it into `reply-to`. The key is random and drawn at login, so an address
-is known only to those who were given it, and whoever was given it may use it.
+is known only to clients that were given it, and each of these may use it.
 
-A temporary queue is its subscription and nothing more. A reply is told to the session at once or not at all; it never
+A temporary queue is its subscription and nothing more. A reply is sent to the session at once or not at all; it never
 waits for a consumer, is never stored, and never sent twice. What bounds it is what bounds topic messages: the
 session's outbox. When the subscription ends, its address ends with it; a new one gets another address.
 """
@@ -45,7 +45,7 @@ class Replies:
         self.peers: frozenset[Origin] = frozenset()
         self.relayed: frozenset[Origin] = frozenset()
         self.dropped = 0
-        """Replies that nobody waits for any more, or whose node cannot be reached."""
+        """Replies that no client waits for any more, or whose node cannot be reached."""
         self._origin = origin
         self.subscriptions_max = subscriptions_max
         self._by_name: dict[tuple[int, str], ReplyQueue] = {}
@@ -94,7 +94,7 @@ class Replies:
         del self._by_key[queue.key]
 
     def check(self, address: str) -> None:
-        """Refuse a reply of which it is known here that nobody will get it."""
+        """Refuse a reply of which it is known here that no client will get it."""
         origin, key = _parse(address)
         if origin == self._origin:
             if key not in self._by_key:

@@ -18,7 +18,7 @@ HELD_OVERHEAD_BYTES = 128
 class HeldFrame:
     """One frame inside a transaction: a SEND (`envelope`, `body`), or an ACK or NACK (`delivery`, `is_ack`, `why`).
 
-    `receipt` is told when the transaction is recorded, as `level` or a stronger one of its other frames asks.
+    `receipt` is sent when the transaction is recorded, as `level` or a stronger one of its other frames asks.
     `is_retry`: the SEND said that it is tried again.
     """
 

@@ -70,7 +70,7 @@ SELECTOR_PART_BYTES: Final = 200
 """Of a compiled selector, for each unit of its cost."""
 
 NOTHING_IN_FLIGHT: "Final[dict[int, Delivery]]" = {}
-"""One for all, and nobody writes into it: `hold` gives a subscription a dictionary of its own before the first.
+"""One for all, and nothing writes into it: `hold` gives a subscription a dictionary of its own before the first.
 
 A real dictionary, not a read-only view of one: compiled modules hold a name to its type.
 """
@@ -183,8 +183,8 @@ class Subscription:
 class Delivery:
     """One queue message in the hands of one subscription; `tag` names it within the session and is never reused.
 
-    `timeout_us` is how long its ACK may take once it is told, 0 for ever; `deadline_us` when it is late, 0 until it is
-    told. `sent`: its bytes are in the outbox of its client.
+    `timeout_us` is how long its ACK may take once it is sent, 0 for ever; `deadline_us` when it is late, 0 until it is
+    sent. `sent`: its bytes are in the outbox of its client.
     """
 
     __slots__ = ("deadline_us", "message", "sent", "subscription", "tag", "timeout_us")

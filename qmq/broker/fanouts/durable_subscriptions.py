@@ -1,9 +1,9 @@
-"""Durable subscriptions of fanouts: who has which name, what is in flight to it, and how its cursor moves.
+"""Durable subscriptions of fanouts: which client has a name, what is in flight to it, and how its cursor moves.
 
-A name has at most one subscription on a node at a time (an **attachment**), and a cursor that outlives it. Whoever
-comes last has the name: the one before, on this node or another, is ended and told who took over.
+A name has at most one subscription on a node at a time (an **attachment**), and a cursor that outlives it. The last one
+to attach has the name. The one before, on this node or another, is ended with an error that names the new one.
 
-Nothing of a fanout waits here: whoever reads the log offers message after message, and hands out what the credit
+Nothing of a fanout waits here: the reader of the log offers message after message, and delivers what the credit
 allows. The cursor moves when a message is settled. What moved is recorded once per Outcome, and every node learns it
 from the journal.
 
@@ -11,8 +11,8 @@ A message is handed out with its **claims**: the ranges of sequences that are do
 what was looked at before it, so what a selector left out, or what is no message of this fanout, is done with it.
 
 Surprising: a gap notice is handed out like a message, needs its ACK and claims what is missing; so it comes again when
-the connection dies before it was read. And `redelivered` is told rather too often than never: after a crash nobody
-knows what had been handed out, only how much of it there can have been.
+the connection dies before it was read. And `redelivered` is set rather too often than too seldom:
+after a crash no node knows what had been delivered, only how much of it there can have been.
 """
 
 from collections.abc import Collection, Iterable
@@ -47,7 +47,7 @@ class DurableSubscriptions:
         self.given_up: Vector = {}
         """Per origin, up to where this node will never get records that it lacks."""
         self.lost_ranges = LostRanges()
-        """That, and what is nowhere any more: what readers are told."""
+        """That, and what is nowhere any more: what readers get a gap notice of."""
         self._origin = origin
         self._deliveries = deliveries
         self.durables_max = durables_max
@@ -180,12 +180,12 @@ class DurableSubscriptions:
             self.give_up(origin, through)
 
     def give_up(self, origin: Origin, through: int) -> None:
-        """Nobody who can be reached has records of `origin` up to there that are not here."""
+        """No node that can be reached has records of `origin` up to there that are not here."""
         merge(self.given_up, {origin: through})
         self.lost_ranges.add(origin, through)
 
     def forget_origins(self, forgotten: Collection[Origin]) -> None:
-        """Nothing of these is left in the mesh, so nobody is done with anything of them."""
+        """Nothing of these is left in the mesh, so no cursor needs to name them."""
         for cursor in self.by_name.values():
             cursor.forget_origins(forgotten)
         for origin in [origin for origin in self.given_up if origin in forgotten]:

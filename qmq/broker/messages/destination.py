@@ -25,9 +25,9 @@ class DestinationKind(IntEnum):
     TEMP = 5
     """A queue of the session that names it (`qmq.broker.consumers.replies`)."""
     REPLY = 6
-    """The same, as everybody else names it."""
+    """The same, as other sessions name it."""
     SYSTEM = 7
-    """What the node tells of itself: as a topic, but the node alone publishes, and no peer hears of it."""
+    """What the node reports of itself: as a topic, but the node alone publishes, and no peer hears of it."""
     EXCHANGE = 8
     """It keeps nothing: its messages are the copies in the queues that are bound to it (`qmq.broker.routing`)."""
 

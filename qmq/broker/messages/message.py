@@ -138,7 +138,7 @@ class Message:
         return Dot(self.origin, self.sequence)
 
     def copy(self) -> "Message":
-        """The same message, to be told from this one by identity."""
+        """The same message as another object, distinguished by identity."""
         copy = Message(self.envelope, self.body, self.origin, self.sequence, self.timestamp_us)
         copy.attempts, copy.place, copy.settled = self.attempts, self.place, self.settled
         copy.owner, copy.lent_as, copy.tail = self.owner, self.lent_as, self.tail

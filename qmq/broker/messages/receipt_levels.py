@@ -3,7 +3,7 @@
 A level is a number: `ACCEPTED` does not even wait for this node's disk, `FSYNC` waits for it, and k > 0 also for the
 disks of k other nodes. Higher is stronger. `QUORUM`, added to a level from `FSYNC` on, asks for something else besides:
 that no server will hand out again what was acknowledged (`qmq.broker.takeover.quorum_acks`). One more is about no disk:
-`HEARD` waits until every peer that can be reached sends what was just subscribed to. Who waits, and for how long, is
+`HEARD` waits until every peer that can be reached sends what was just subscribed to. Waiting is left to
 `qmq.server.commit.replica_acks`.
 """
 

@@ -1,4 +1,4 @@
-"""What the operator decided for a queue: bounds, patience with consumers, and where messages go that nobody takes.
+"""What the operator decided for a queue: bounds, patience with consumers, and where messages go that no consumer takes.
 
 One object per policy, shared by all queues under it, and replaced as a whole when the configuration is read again.
 """

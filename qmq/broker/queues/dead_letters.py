@@ -19,7 +19,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import DEAD_LETTERS
-from qmq.broker.queues.deaths import HISTORY, THROUGH, came_through, history_after
+from qmq.broker.queues.dead_letter_history import HISTORY, THROUGH, came_through, history_after
 from qmq.broker.selectors.properties import properties_of
 from qmq.dots import Dot
 from qmq.routing_names import PREFIX

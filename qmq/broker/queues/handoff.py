@@ -1,10 +1,10 @@
 """Queue messages of one node pass from one server to another: in memory, on the node that takes over, on the one that
-ceases to serve, and on those in between that have some of them in their consumers' hands.
+ceases to serve, and on those in between whose consumers have some of them.
 
-Who may serve is decided elsewhere (`ownership`); here it is obeyed. Nothing moves between nodes: every queue store has
-the rows of all nodes, so who takes over begins to read the owner's rows, and who ceases forgets what it has of them.
-What comes from the journal while the store is being brought up to date is kept aside (`gather`), and what is with
-consumers elsewhere counts as lent to them: neither is handed out a second time.
+`qmq.broker.takeover` decides which node serves; here that is carried out. Nothing moves between nodes, because every
+queue store has the rows of all nodes. The node that takes over begins to read the owner's rows, and the one that ceases
+forgets what it has of them. What comes from the journal while the store is being brought up to date is buffered
+(`gather`). What is with consumers elsewhere counts as lent to them. Neither is delivered a second time.
 
 Surprising: messages in memory only (`persistent:false`) stay with the node that accepted them; no other has them.
 """
@@ -124,7 +124,7 @@ class Handoff:
         return sorted(before)
 
     def forget_before(self, owner: str) -> None:
-        """Who serves `owner` is decided again."""
+        """The server of `owner` is decided again."""
         for peer in list(self.lent_before):
             self.take_before(peer, owner)
 
@@ -215,7 +215,7 @@ class Handoff:
         return held
 
     def _pass_on(self, owner: str, server: str) -> list[Dot]:
-        """Tell settles and returns of what is with consumers here to `server`."""
+        """Send settles and returns of what is with consumers here to `server`."""
         owned = self._owned
         held: list[Dot] = []
         for delivery in self.in_hand(owner):
@@ -239,7 +239,7 @@ class Handoff:
         ]
 
     def _drop_buffered(self, queue: Queue, owner: str) -> None:
-        """What waits for a full consumer was seen by nobody: its server hands it out again."""
+        """No client has seen what waits for a full consumer: its server delivers it again."""
         if queue.selective is not None:
             queue.selective.ordered_buffer.drop_of(owner)
 

@@ -1,6 +1,6 @@
 """All queues of one node: the registry, the parts that act on it, and the consumers of queues.
 
-Who owns what: see `state.owned`. Messages come in by `intake`, leave by `settlement`, come back by `redelivery`, and
+For ownership see `state.owned`. Messages come in by `intake`, leave by `settlement`, come back by `redelivery`, and
 pass from one serving node to another by `handoff`. What is only in the queue store is `paging`.
 """
 
@@ -176,7 +176,7 @@ class Queues(QueueRegistry):
             self.deadlines.watch(delivery.subscription, delivery.deadline_us)
 
     def start_ack_timeouts(self, deliveries: list[Delivery], now_us: int) -> list[Delivery]:
-        """These are about to be told, or to wait for their client to read: their time begins. Without those that were
+        """These are about to be sent, or to wait for their client to read: their time begins. Without those that were
         taken back meanwhile."""
         left: list[Delivery] = []
         for delivery in deliveries:

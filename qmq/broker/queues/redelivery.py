@@ -87,7 +87,7 @@ class Redelivery:
             self._rounds.freed(queue, subscription, len(deliveries), out)
 
     def take_back(self, queue: Queue, returns: list[Return], out: Outcome) -> None:
-        """Own messages, out of everybody's hands again and in their old order."""
+        """Own messages, with no consumer any more and in their old order."""
         for message, why, _ in returns:
             if why is Back.LEFT:
                 message.attempts = message.attempts if message.attempts > 0 else SEEN
@@ -135,7 +135,7 @@ class Redelivery:
         below, at_limit = COMES_BACK[why]
         state = at_limit if limit and attempts >= limit else below
         if state is MessageState.DEAD and target == queue.name:
-            # It is among the dead letters already: there it stays until somebody takes it.
+            # It is among the dead letters already: there it stays until a consumer takes it.
             state = MessageState.DELAYED
         if state is MessageState.DEAD and target and self._shared.is_disk_full():
             state = MessageState.DELAYED
@@ -164,8 +164,10 @@ class Redelivery:
             out.attempts.setdefault(message.envelope.destination, {})[message.dot] = message.attempts
 
     def failed_before(self, counts: Mapping[Dot, int]) -> None:
-        """A record of whoever serves or served them, perhaps of an earlier life of this node, says how often these have
-        come back."""
+        """These have come back so often, by a record of a node that serves or served them.
+
+        That can be an earlier incarnation of this node.
+        """
         for dot, count in counts.items():
             node = dot.origin.node
             message = self._owned.by_origin.get(dot.origin, {}).get(dot.sequence)

@@ -24,7 +24,7 @@ class Settlement:
         self._rounds = rounds
 
     def settle(self, deliveries: list[Delivery], out: Outcome) -> None:
-        """These deliveries are done: record it where the messages are durable, tell owners of borrowed ones.
+        """These deliveries are done: record it where the messages are durable, notify owners of borrowed ones.
 
         All of one subscription. The records are made by `Broker.finish`.
         """

@@ -1,6 +1,6 @@
 """What a selector sees of a message: the headers of its Envelope, parsed once for all messages that share it.
 
-Besides the headers that travel there are `destination`, which tells the topics of a pattern apart, and `persistent`:
+Besides the headers that travel there are `destination`, which distinguishes the topics of a pattern, and `persistent`:
 whether the message is kept on disk. What differs between messages of one envelope (message-id, delivery-count) is
 not there. Nothing here raises: headers from a peer are taken as they are.
 """

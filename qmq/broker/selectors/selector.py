@@ -16,7 +16,7 @@ from qmq.errors import Refused
 SELECTOR_CHARS_MAX = 4096
 
 REMEMBERED_MAX = 256
-"""Compiled selectors kept for the next who asks; the largest take some 50 KiB each."""
+"""Compiled selectors kept for the next subscription; the largest take some 50 KiB each."""
 
 # ActiveMQ and Artemis read numbers from text headers, and hyphens in names, only behind these; here it is always so.
 IMPLIED_PREFIXES = ("convert_string_expressions:", "hyphenated_props:")

@@ -151,10 +151,6 @@ class Elections:
 
     # Heartbeats and terms of peers
 
-    def greeting(self, now: float) -> Beat:
-        """The first heartbeat over a new link."""
-        return self.rules.beat(now)
-
     def heartbeat_received(self, peer: Origin, beat: Beat, now: float) -> Beat | None:
         """The response to a heartbeat, if it wants one."""
         self._stamps = {o: s for o, s in self._stamps.items() if o.node != peer.node or o == peer}

@@ -1,29 +1,29 @@
-"""Who serves whose queue messages: terms, claims, leases and votes, as one node sees them (docs/takeover.md).
+"""Which node serves an owner's queue messages: terms, claims, leases and votes, seen by one node (docs/takeover.md).
 
-The messages that a node accepts are its own, and normally it **serves** them: it alone hands them to consumers. When it
-is silent another node takes its messages over. At no moment may two nodes hand out messages of one owner, and nobody
-can tell a dead node from a silent one; so the right to serve is worked out between nodes, without a leader:
+The messages that a node accepts are its own, and normally it **serves** them: it alone delivers them to consumers. When
+it is silent another node takes its messages over. At no moment may two nodes deliver messages of one owner, and a dead
+node looks like a silent one. So the nodes agree on the right to serve, without a leader:
 
 - For each owner there are **terms**, numbers that only grow. In term 0 the owner serves itself. Every later term has
   one candidate that a majority of the peers file voted for. A voter votes once per term, and writes it down first: it
-  has **promised** that term. An owner that comes back asks for the next term like everybody else.
-- Who serves **claims** so in its beats, with the term. A peer echoes each beat and says what it has promised.
+  has **promised** that term. An owner that comes back asks for the next term like any other node.
+- A node that serves **claims** so in its beats, with the term. A peer echoes each beat and says what it has promised.
   The **lease** of a claim holds while a majority, its own node included, has echoed a beat that claimed, sent no longer
   ago than two thirds of `after_seconds`, and has promised nothing beyond its term. Only with the lease anything is
-  handed out. Echoes count, not what is heard: a node that hears others and is not heard has no lease.
-- A voter says yes only when it has heard no claim of anybody else for the whole of `after_seconds`. So each voter that
+  delivered. Echoes count, not what is heard: a node that hears others and is not heard has no lease.
+- A voter says yes only when it has heard no claim of another node for the whole of `after_seconds`. So each voter that
   a lease leans on stops to bear it before it can bear another, and two majorities share a voter.
 - `after_seconds` is the same on all linked nodes: a link between nodes that differ is refused. But a lease may still
   lean on an echo of an earlier run of a peer, so a node that starts with a shorter time than before votes only after
   the longer time.
 
-That is all that safety needs. A node that could not hand out anything (no echo from a majority) claims nothing, so a
+That is all that safety needs. A node that could not deliver anything (no echo from a majority) claims nothing, so a
 link that works in one direction does not keep an owner's messages shut. What a **learner** has promised may be
 forgotten: it neither votes nor echoes. A node that has just started votes only after `after_seconds`, because it does
 not know whose claims it has heard; nor does one that was stopped, since then it heard nothing.
 
 Pure: the caller brings the time, seconds of a clock that also counts while the machine sleeps; writes down what is
-promised before anybody hears of a vote; and moves the messages (`qmq.broker.queues.handoff`).
+promised before any node hears of a vote; and moves the messages (`qmq.broker.queues.handoff`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -37,7 +37,7 @@ PATIENCE: Final = 1 / 5
 
 
 class Beat(NamedTuple):
-    """What one node tells another many times per `after_seconds`. Stamps are the sender's own clock, or an echo of the
+    """What one node sends another many times per `after_seconds`. Stamps are the sender's own clock, or an echo of the
     other's."""
 
     stamp_us: int
@@ -69,7 +69,7 @@ class Bid(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Beats with a stamp beyond `stamp_us` tell of it; it began at `since`."""
+    """Beats with a stamp beyond `stamp_us` carry it; it began at `since`."""
 
     term: int
     stamp_us: int
@@ -81,7 +81,7 @@ INFINITE: Final = float("inf")
 
 
 class PeerReport:
-    """What one peer has told: its claims (owner → term, when heard), and its last echo."""
+    """What one peer has reported: its claims (owner → term, when heard), and its last echo."""
 
     __slots__ = ("at", "claims", "echo_us", "promises", "well_at")
 
@@ -119,7 +119,7 @@ class Ownership:
         self.bound_until = now + earlier_after
         """Until when the lease of a peer may lean on an echo of an earlier run."""
         self.awake_since = now
-        """Since when nothing that was told to this node can have been missed."""
+        """Since when this node can have missed nothing that was sent to it."""
         self.learner = learner
         self.promised: dict[str, Term] = dict(promised or {})
         self.terms: dict[str, Term] = dict(terms or {})
@@ -130,7 +130,7 @@ class Ownership:
         self.peers: dict[str, PeerReport] = {name: PeerReport() for name in self.members if name != node}
         self.is_majority = is_majority or self._is_more_than_half
         self.contact_since = INFINITE
-        """Since when a majority has echoed this node; who is not heard tells nothing about others."""
+        """Since when a majority has echoed this node; a node that is not heard can say nothing about others."""
         self._stamp_us = 0
 
     def enrol(self, members: Iterable[str]) -> None:
@@ -145,10 +145,10 @@ class Ownership:
         """The highest term of `owner` that is known to have a server."""
         return self.terms.get(owner) or Term(0, owner)
 
-    # What is told and heard
+    # Beats
 
     def beat(self, now: float, *, echo_us: int = 0, asks_echo: bool = True) -> Beat:
-        """What to tell a peer, whose newest stamp is `echo_us`. No two beats have the same stamp."""
+        """What to send to a peer, whose newest stamp is `echo_us`. No two beats have the same stamp."""
         self._stamp_us = max(self._stamp_us + 1, round(now * 1e6))
         return Beat(
             self._stamp_us,
@@ -160,7 +160,7 @@ class Ownership:
         )
 
     def hear(self, peer: str, beat: Beat, now: float) -> None:
-        """`peer` has told `beat`."""
+        """`peer` has sent `beat`."""
         heard = self.peers.get(peer)
         if heard is None:
             return
@@ -186,7 +186,7 @@ class Ownership:
         return True
 
     def was_away(self, now: float) -> None:
-        """This node did nothing for so long that it may have missed what was told to it."""
+        """This node did nothing for so long that it may have missed what was sent to it."""
         self.awake_since = now
         self.claims.clear()
         for heard in self.peers.values():
@@ -231,7 +231,7 @@ class Ownership:
         return NEVER
 
     def promise_heard(self, node: str, owner: str) -> int:
-        """The highest term of `owner` that `node` has voted in, as far as it has told."""
+        """The highest term of `owner` that `node` has voted in, as far as it has said."""
         if node == self.node:
             return self._promise(owner)
         heard = self.peers.get(node)
@@ -246,7 +246,7 @@ class Ownership:
     def claim_own(self, now: float) -> bool:
         """Claim the own messages where no vote is needed: they are here, in a term of this node. True when that is new.
 
-        Also ends claims that nobody bears any more, so that others need not wait for them.
+        Also ends claims that no node supports any more, so that others need not wait for them.
         """
         contact = self.in_contact(now)
         self.contact_since = min(self.contact_since, now) if contact else INFINITE
@@ -274,7 +274,7 @@ class Ownership:
         return not self.learner and now >= self.bound_until and now - self.awake_since >= self.after
 
     def vote(self, bid: Bid, now: float) -> bool:
-        """Whether to vote for `bid`; then it is promised, and must be written down before anybody hears of it."""
+        """Whether to vote for `bid`; then it is promised, and must be written down before any node hears of it."""
         owner, term, candidate, released = bid
         if owner not in self.members or candidate not in self.members:
             return False
@@ -286,7 +286,7 @@ class Ownership:
         return True
 
     def _is_silent(self, owner: str, candidate: str, released: Term | None, now: float) -> bool:
-        """Whether nobody but `candidate` has claimed `owner` for so long, nor the owner been well."""
+        """Whether no node but `candidate` has claimed `owner` for so long, nor the owner been well."""
         if self.node != candidate and owner in self.claims:
             return False
         if owner not in (candidate, self.node) and now - self.peers[owner].well_at < self.after:
@@ -313,7 +313,7 @@ class Ownership:
     def bid_for(self, owner: str, now: float, released: Term | None = None) -> Bid | None:
         """The bid that this node should make for `owner` now; None when it should not.
 
-        For its own messages when nobody claims them; to confirm a claim where a peer has promised a later term; and
+        For its own messages when no node claims them; to confirm a claim where a peer has promised a later term; and
         for those of a silent node, in turns: the nodes that are there try one after the other.
         """
         if self.learner or not self.in_contact(now):

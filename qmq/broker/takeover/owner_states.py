@@ -13,11 +13,11 @@ class OwnerState(StrEnum):
     """Where the messages of one owner stand, as one node sees it."""
 
     OTHERS = "another serves"
-    """Or nobody: this node hands out none of them."""
+    """Or none does: this node delivers none of them."""
     BIDDING = "bidding"
     """This node asks for votes."""
     ARRIVING = "arriving"
-    """A majority has voted: what the voters have is fetched, and who holds what is asked."""
+    """A majority has voted: what the voters have is fetched, and all nodes are asked what their consumers hold."""
     SERVING = "serving"
     """This node hands them out."""
     WAITING = "waiting"

@@ -1,19 +1,19 @@
 """Which settles no server will forget: the rule of `ack-level:quorum`.
 
-An ACK is recorded by the node of its consumer. Whoever serves the message's owner must not hand it out again, now or in
-any later term. That is sure once nodes have the record durably that
+An ACK is recorded by the node of its consumer. The node that serves the message's owner must not deliver it again, now
+or in any later term. That is sure once nodes have the record durably that
 
 - include the server of the latest term that is known here, and
 - are a majority, counting only those that had promised no later term when they said so.
 
 Why: a server of a later term has the votes of a majority, so of one of the counted. That one had promised nothing
-beyond the known term when it had the record; so it voted afterwards, told what it had with its vote, and the new server
+beyond the known term when it had the record; so it voted afterwards, said with its vote what it had, and the new server
 waits for that before it hands out anything (`qmq.server.membership.takeover`). A server that only confirms its claim in
 a later term fetches nothing, but it is either the counted one or came by such votes. And a server of an earlier term
 hands out nothing any more, because a majority has promised a later one (`ownership`).
 
-What this leans on: a node tells a promise before it tells what became durable after it, and over the same link; and
-knows its own promises at once. Learners do not count: an earlier disk of theirs may have promised anything.
+This relies on two facts. A node reports a promise before it reports what became durable after it, over the same link.
+It knows its own promises at once. Learners do not count: an earlier disk of theirs may have promised anything.
 
 It says nothing about what was handed out before: a consumer elsewhere may have the message from a time when this node
 was silent for so long that its messages were taken back. Pure.
@@ -25,7 +25,7 @@ from qmq.broker.takeover.leases import Ownership
 
 
 def settled_through(rules: Ownership, owner: str, marks: Mapping[str, int]) -> int:
-    """Up to which of its records this node may say of settles of `owner`'s messages that nobody will hand them out.
+    """Up to which of its records this node may say of settles of `owner`'s messages that no node will deliver them.
 
     `marks`: how far each node that counts has these records durably, this one included.
     """

@@ -1,4 +1,4 @@
-"""The last value of a topic, for those who subscribe later.
+"""The last value of a topic, for later subscribers.
 
 A message sent with `retain:set` (or to a topic whose policy retains) is kept as its topic's last value until the next
 one, `retain:remove`, or the end of the last node: values live in memory only. Every node of a mesh has all of them
@@ -9,11 +9,12 @@ that a wrong clock never makes a client's own newer value lose against what its 
 Surprising: a removed value leaves a mark, or a peer that was away would bring it back. Marks are bounded; beyond
 REMOVED_MAX the oldest is forgotten, and what it removed may then come back from a peer that was away all that time.
 
-`change` numbers what happens here, so that a subscriber who is told the values piece by piece (`page`) is not told
+`change` numbers what happens here, so that a subscriber that gets the values page by page (`page`) is not sent
 again what reached it live meanwhile. Pure.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope, Message, Retain
@@ -27,7 +28,7 @@ REMOVED_MAX = 16_384
 """Marks of removed values."""
 
 EARLY_MAX = 4096
-"""Values that peers told before their message came live; at the bound all are forgotten."""
+"""Values that peers sent before their message came live; at the bound all are forgotten."""
 
 SCAN_MAX = 500
 """Names looked at for one page: about 2 ms of a pattern that matches none of them."""
@@ -36,6 +37,15 @@ SCAN_VISITS_MAX = 5_000
 """Or fewer names, where the pattern is one that costs much to match."""
 
 STAMP_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedStatistics:
+    """Topics with a value, the bytes of all values, and values of peers that found no room."""
+
+    topics: int
+    bytes: int
+    left_out: int
 
 
 class RetainedValues(RetainedTable):
@@ -48,7 +58,7 @@ class RetainedValues(RetainedTable):
         self.bytes = 0
         self.change = 0
         self.spreads: dict[str, RetainedSync] = {}
-        """What each connected peer has not been told yet."""
+        """What each connected peer has not been sent yet."""
         self.left_out = 0
         """Values of peers that found no room here."""
         self._removed: dict[str, None] = {}
@@ -58,6 +68,10 @@ class RetainedValues(RetainedTable):
     def topics(self) -> int:
         """How many topics have a value."""
         return len(self.values) - len(self._removed)
+
+    def statistics(self) -> RetainedStatistics:
+        """A frozen snapshot."""
+        return RetainedStatistics(self.topics, self.bytes, self.left_out)
 
     # Clients
 
@@ -91,7 +105,7 @@ class RetainedValues(RetainedTable):
         self._keep(message)
 
     def audience(self, interested: tuple[str, ...], name: str) -> tuple[str, ...]:
-        """The peers that a message which was just put goes to: all of them, whoever is interested."""
+        """The peers that a message which was just put goes to: all of them, also those without interest."""
         for spread in self.spreads.values():
             spread.sent(name)
         return tuple({**dict.fromkeys(interested), **dict.fromkeys(self.spreads)})
@@ -99,9 +113,9 @@ class RetainedValues(RetainedTable):
     # Peers
 
     def hear(self, message: Message) -> bool:
-        """A peer forwards what its client sent; True when local subscribers are to be told.
+        """A peer forwards what its client sent; True when local subscribers are to get it.
 
-        They are told once, and nothing older of the same origin after it.
+        They get it once, and nothing older of the same origin after it.
         """
         dot = message.dot
         if dot in self._early:
@@ -113,7 +127,7 @@ class RetainedValues(RetainedTable):
         return known.message.origin != message.origin
 
     def learn(self, message: Message, peer: str) -> bool:
-        """`peer` says what it knows of a topic; True when it is news, and local subscribers are to be told."""
+        """`peer` says what it knows of a topic; True when it is news for local subscribers."""
         if not self._merge(message, peer):
             return False
         if len(self._early) >= EARLY_MAX:
@@ -137,7 +151,7 @@ class RetainedValues(RetainedTable):
                 spread.pass_on(name, message.origin)
         return True
 
-    # Those who subscribe
+    # Subscribers
 
     def page(self, pattern: Pattern, position: str, since: int, bytes_max: int) -> tuple[list[Message], str | None]:
         """Values that `pattern` matches, in the order of their names from behind `position` ("" at first) on.
@@ -183,7 +197,7 @@ class RetainedValues(RetainedTable):
             self._removed.pop(name, None)
             self._removed[name] = None
         else:
-            # A message of its own: the one that is told now will carry its encoding, which must not stay.
+            # A message of its own: the one that is delivered now will carry its encoding, which must not stay.
             kept = Message(envelope, message.body, message.origin, message.sequence, message.timestamp_us)
             self._removed.pop(name, None)
         self.values[name] = RetainedValue(kept, self.change)

@@ -1,11 +1,11 @@
-"""What one connected peer has not been told of the retained values of topics.
+"""Which retained values of topics one connected peer has not been sent.
 
 A value that a client sets travels to every peer as the message that it is, in order with the other topic messages.
 What is left for here: all values when a link begins, those whose message found no room on the link, and those of
 other origins that the peer does not hear from themselves. Of these only the present value counts, so nothing but
 names waits: a slow link costs at most one entry per topic.
 
-Surprising: a value whose message is on its way is not told from here as well (`sent`), because that could overtake the
+Surprising: a value whose message is on its way is not sent from here as well (`sent`), because that could overtake the
 messages before it. Only when such messages were dropped may that happen, and then they are late news anyway. Pure;
 `wake` is called when there is something to take.
 """
@@ -26,7 +26,7 @@ a topic message of that size does."""
 
 
 class RetainedSync:
-    """One peer. Nothing is told before `follows` was called once."""
+    """One peer. Nothing is sent before `follows` was called once."""
 
     __slots__ = ("_changed", "_direct", "_only", "_position", "_retained", "_sent", "_wake")
 
@@ -36,7 +36,7 @@ class RetainedSync:
         self._changed: dict[str, None] = {}
         # Origins that the peer follows at their own node; None until it has said so.
         self._direct: frozenset[Origin] | None = None
-        # The walk over all names: where it is (None: over), and whose values it is about (None: everyone's).
+        # The walk over all names: where it is (None: over), and whose values it is about (None: all).
         self._position: str | None = None
         self._only: frozenset[Origin] | None = None
         # Names whose message has gone out since the walk began.
@@ -48,18 +48,18 @@ class RetainedSync:
         return self._direct is not None and (bool(self._changed) or self._position is not None)
 
     def follows(self, direct: frozenset[Origin]) -> None:
-        """The peer says whom it follows at their own node: nobody else need tell it about those."""
+        """The peer names the origins that it follows at their own nodes: no other node need send it their values."""
         before = self._direct
         self._direct = direct
         if before is not None and before <= direct:
             return
-        # What those set lately whom it does not follow any more may not have reached it.
+        # Recent values of origins that it does not follow any more may not have reached it.
         self._only = None if before is None or self._position is not None else before - direct
         self._position = ""
         self._wake()
 
     def mark(self, name: str) -> None:
-        """The peer must still be told the value of `name`."""
+        """The value of `name` must still be sent to the peer."""
         self._changed[name] = None
         self._wake()
 
@@ -75,7 +75,7 @@ class RetainedSync:
             self._sent[name] = None
 
     def take(self, bytes_max: int) -> list[Message]:
-        """Values and marks to tell now, about `bytes_max`; may be none although more is due."""
+        """Values and marks to send now, about `bytes_max`; may be none although more is due."""
         found: list[Message] = []
         left = bytes_max
         values = self._retained.values

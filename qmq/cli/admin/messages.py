@@ -58,9 +58,9 @@ def get(message_id: str, node: Endpoint, as_json: bool) -> None:
 def trace(message_id: str, node: Endpoint, as_json: bool) -> None:
     """Show what has become of a message.
 
-    Where it was accepted, copied, delivered and settled, and by whom. The journal of the node is searched, and those of
-    the others if that one does not reach back far enough. All nodes are asked what they have of it now. What is not
-    known any more is named. Exit code 1 if nothing is known.
+    Where it was accepted, copied, delivered and settled, and by which client. The journal of the node is searched, and
+    those of the others if that one does not reach back far enough. All nodes are asked what they have of it now. What
+    is not known any more is named. Exit code 1 if nothing is known.
     """
     facts = ask(node, f"trace/{message_id}", [])
     if as_json:

@@ -14,7 +14,16 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from qmq.routing_names import PREFIX as EXCHANGE
 from qmq.routing_names import is_exchange_name
 
-from ..values.model import CountOrUnbounded, ReceiptLevel, Seconds, SecondsOrNone, Section, Size, SizeOrUnbounded
+from ..values.model import (
+    CountOrUnbounded,
+    ReceiptLevel,
+    Seconds,
+    SecondsOrNone,
+    Section,
+    Size,
+    SizeOrUnbounded,
+    at_least,
+)
 
 DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/")
 DEFAULT_DEAD_LETTER = "/queue/dead-letters"
@@ -273,13 +282,7 @@ class DestinationPolicy(SchemaSection):
             raise ValueError(value.reason)
         return value
 
-    @field_validator("redelivery_seconds_max")
-    @classmethod
-    def _back_off_grows(cls, most: float, info: ValidationInfo) -> float:
-        least = info.data.get("redelivery_seconds_min", 0)
-        if most < least:
-            raise ValueError(f"must be at least redelivery_seconds_min, {least:g}")
-        return most
+    _back_off_grows = at_least("redelivery_seconds_max", "redelivery_seconds_min")
 
     @field_validator("dead_letter")
     @classmethod

@@ -8,9 +8,18 @@ its value, so they begin with "must".
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+)
 
 from .address import Address, parse_address
 
@@ -37,6 +46,18 @@ class Section(BaseModel):
     def is_explicit(self, key: str) -> bool:
         """False if the file does not set `key`, for keys where setting the default has a meaning of its own."""
         return True
+
+
+def at_least(key: str, other: str) -> Any:
+    """A validator of a section: `key` must be at least `other`, which the section has before it."""
+
+    def check(cls: type[Section], value: float, info: ValidationInfo) -> float:
+        least = info.data.get(other, 0)
+        if value < least:
+            raise ValueError(f"must be at least {other}, {str(least).removesuffix('.0')}")
+        return value
+
+    return field_validator(key)(classmethod(check))
 
 
 def read_size(value: object) -> object:

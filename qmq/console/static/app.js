@@ -5,19 +5,19 @@ import { feed, follow, listen, logIn, logOut, me, recall, unfollow, whenLoggedOu
 import { append, field, h, pill, replace } from "./dom.js";
 
 const PAGES = {
-  mesh: { title: "Mesh", module: "./mesh.js", group: "State" },
-  charts: { title: "Charts", module: "./charts.js" },
-  queues: { title: "Queues", module: "./queues.js", group: "Destinations" },
-  fanouts: { title: "Fanouts", module: "./fanouts.js" },
-  topics: { title: "Topics", module: "./topics.js" },
-  exchanges: { title: "Exchanges", module: "./exchanges.js" },
-  connections: { title: "Connections", module: "./connections.js", group: "Clients" },
-  trace: { title: "Trace", module: "./trace.js" },
-  users: { title: "Users", module: "./users.js", group: "Administration", needs: "definitions" },
-  definitions: { title: "Definitions", module: "./definitions.js", needs: "definitions" },
-  audit: { title: "Audit", module: "./audit.js", needs: "audit" },
-  queue: { title: "Queue", module: "./queue.js", within: "queues" },
-  fanout: { title: "Fanout", module: "./fanout.js", within: "fanouts" },
+  mesh: { title: "Mesh", module: "./pages/mesh.js", group: "State" },
+  charts: { title: "Charts", module: "./pages/charts.js" },
+  queues: { title: "Queues", module: "./pages/queues.js", group: "Destinations" },
+  fanouts: { title: "Fanouts", module: "./pages/fanouts.js" },
+  topics: { title: "Topics", module: "./pages/topics.js" },
+  exchanges: { title: "Exchanges", module: "./pages/exchanges.js" },
+  connections: { title: "Connections", module: "./pages/connections.js", group: "Clients" },
+  trace: { title: "Trace", module: "./pages/trace.js" },
+  users: { title: "Users", module: "./pages/users.js", group: "Administration", needs: "definitions" },
+  definitions: { title: "Definitions", module: "./pages/definitions.js", needs: "definitions" },
+  audit: { title: "Audit", module: "./pages/audit.js", needs: "audit" },
+  queue: { title: "Queue", module: "./pages/queue.js", within: "queues" },
+  fanout: { title: "Fanout", module: "./pages/fanout.js", within: "fanouts" },
 };
 
 const bar = document.getElementById("bar");

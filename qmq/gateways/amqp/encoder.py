@@ -14,7 +14,7 @@ from qmq.broker.consumers.subscription import Delivery, FanoutDelivery, Subscrip
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.totals import Totals
-from qmq.broker.queues.deaths import came_through
+from qmq.broker.queues.dead_letter_history import came_through
 from qmq.broker.selectors import properties_of
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.amqp.channel import Channel, Consumer

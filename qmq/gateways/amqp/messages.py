@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from qmq.broker.queues.deaths import deaths_of
+from qmq.broker.queues.dead_letter_history import deaths_of
 from qmq.gateways.amqp.names import DIRECT_REPLY, QUEUE, REPLIES
 from qmq.gateways.headers import OWN_HEADERS
 from qmq.wire.amqp import AmqpRefusal, ReplyCode, read_properties, write_properties

@@ -56,7 +56,7 @@ NAMES_MAX: Final = 1000
 DISK_CHARACTERS_MAX: Final = 100
 
 PRINTS_MAX: Final = 1001
-"""Of destinations; a node that has more policies tells one for all."""
+"""Of destinations; a node that has more policies sends one for all."""
 
 PRINT_CHARACTERS_MAX: Final = 64
 

@@ -279,7 +279,7 @@ class Forgotten:
 Terms = HeartbeatFrame | Ask | Vote | Release | Holds
 Both = Replies | RequestFrame | ResponseFrame | MembershipFrame | Terms
 Paths = Reach | InterestPart | Heard | Passed
-"""What links tell each other of who wants what, and how it gets there (`routes`)."""
+"""What links report of interest, and how messages get there (`routes`)."""
 
 Follows = Ack | Credit | Settled | Returned | Held | Both
 Serves = Welcome | Gap | Hole | Batches | Topics | Lend | Forgotten | Waiting | Retained | Both

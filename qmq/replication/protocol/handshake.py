@@ -1,16 +1,16 @@
 """How two nodes meet: CONNECT, CONNECTED, SUBSCRIBE, and what each side checks before it believes the other.
 
-    follower                                         serving node
-    CONNECT    who I am, whom I mean, nonce F, proof ──▶  mesh, names, format, proof checked
-       ◀── CONNECTED  who I am, nonce S, proof over F, S
+    pulling side                                     serving side
+    CONNECT    own name, name meant, nonce F, proof ──▶  mesh, names, format, proof checked
+       ◀── CONNECTED  own name, nonce S, proof over F, S
     SUBSCRIBE  proof over S, F                       ──▶  only now does the link exist
 
-The second proof of the follower is over a nonce that the serving node has just drawn, so that a CONNECT that was
-overheard opens nothing. Everything is checked in an order that tells the operator the most useful thing first: a
+The second proof of the pulling side is over a nonce that the serving side has just drawn, so that a CONNECT that was
+overheard opens nothing. Everything is checked in an order that reports the most useful thing to the operator first: a
 wrong mesh id before a bad proof. Pure: nonces are drawn by the caller.
 
-A serving node that its follower cannot dial dials that one, and says so in a CONNECT with `turn` (`turning`). From
-there on the two meet as above, on that connection: who was dialled is the follower, and sends the first CONNECT.
+A node whose peer cannot dial it dials the peer, and says so in a CONNECT with `turn` (`reverse_dial`). From there on
+the two meet as above, on that connection: the side that was dialled is the pulling side, and sends the first CONNECT.
 """
 
 from collections.abc import Callable, Collection
@@ -109,7 +109,7 @@ class Answering:
     `certificate_names` gives the names in the certificate of the other side, one of which must be the node's, as where
     this node dials; None means that this mesh has no TLS. It is asked when CONNECT came, because a certificate is shown
     after a connection was accepted.
-    Without TLS and without a secret nobody is let in.
+    Without TLS and without a secret every connection is refused.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Answering:
     def turned(self, frame: Frame) -> str:
         """The node that asks with this CONNECT to be followed over its connection; "" when it is any other CONNECT.
 
-        Raises MeshError. Not proven: whoever plays back what it overheard gets a CONNECT from us, and nothing more.
+        Raises MeshError. Not proven: a replay of an overheard CONNECT gets a CONNECT back, and nothing more.
         """
         if "turn" not in frame.head.headers:
             return ""

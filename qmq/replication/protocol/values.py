@@ -37,7 +37,7 @@ _NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 class Sender:
-    """Who sends on a link, for decoding: its name, and the envelopes it has used lately."""
+    """The sender on a link, for decoding: its name, and the envelopes it has used lately."""
 
     __slots__ = ("envelopes", "node")
 

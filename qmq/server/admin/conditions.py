@@ -10,7 +10,7 @@ severe stay longest. All of it ends with the process: a state that outlives it i
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -105,7 +105,7 @@ LINK: Final = "Compare peers file, secret, certificate and software of both node
 """Advice for all other codes: the link was refused or broke."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Condition:
     """One condition or event; times are microseconds since 1970. `until_us` is None while it is present."""
 
@@ -131,8 +131,7 @@ class Conditions:
         message = message[:MESSAGE_CHARACTERS_MAX]
         known = self._present.get((code, message))
         if known is not None:
-            known.count += 1
-            known.last_us = now_us
+            self._present[code, message] = replace(known, count=known.count + 1, last_us=now_us)
             return False
         if len(self._present) >= CONDITIONS_MAX:
             del self._present[min(self._present, key=lambda one: _urgency(self._present[one]))]
@@ -146,8 +145,7 @@ class Conditions:
         one = self._present.pop((code, message[:MESSAGE_CHARACTERS_MAX]), None)
         if one is None:
             return False
-        one.until_us = now_us
-        self._keep(one)
+        self._keep(replace(one, until_us=now_us))
         cleared = about("condition", code=code, message=one.message, state="cleared")
         log.info("= condition %s is over; it said: %s", code, one.message, extra=cleared)
         return True
@@ -158,22 +156,20 @@ class Conditions:
         one = next((one for one in self._past if (one.code, one.message) == (code, message)), None)
         is_repeated = one is not None and now_us - one.last_us < REPEATED_US
         if one is None:
-            one = _condition(code, message, now_us)
-            self._keep(one)
+            self._keep(replace(_condition(code, message, now_us), until_us=now_us))
         else:
-            one.count += 1
-        one.last_us = one.until_us = now_us
+            self._past[self._past.index(one)] = replace(one, count=one.count + 1, last_us=now_us, until_us=now_us)
         if not is_repeated:
-            log.log(_level(one.severity), "! EVENT %s: %s", code, message, extra=about(code, message=message))
+            log.log(_level(_rule(code).severity), "! EVENT %s: %s", code, message, extra=about(code, message=message))
         return not is_repeated
 
-    def present(self) -> list[dict[str, Any]]:
+    def present(self) -> list[Condition]:
         """The conditions, the most severe first, then the oldest."""
-        return [asdict(one) for one in sorted(self._present.values(), key=_urgency, reverse=True)]
+        return sorted(self._present.values(), key=_urgency, reverse=True)
 
-    def past(self) -> list[dict[str, Any]]:
+    def past(self) -> list[Condition]:
         """Events and conditions that are over, the latest first."""
-        return [asdict(one) for one in sorted(self._past, key=lambda one: one.last_us, reverse=True)]
+        return sorted(self._past, key=lambda one: one.last_us, reverse=True)
 
     def _keep(self, one: Condition) -> None:
         if len(self._past) >= PAST_KEPT:
@@ -196,9 +192,13 @@ def _severity_of(text: object) -> Severity:
 
 
 def _condition(code: str, message: str, now_us: int) -> Condition:
-    code_here = code.removeprefix(REFUSED)
-    rule = RULES.get(code_here) or Rule(Severity.ERROR, REFUSALS.get(code_here, LINK))
+    rule = _rule(code)
     return Condition(code, rule.severity, message, rule.advice, now_us, now_us)
+
+
+def _rule(code: str) -> Rule:
+    code_here = code.removeprefix(REFUSED)
+    return RULES.get(code_here) or Rule(Severity.ERROR, REFUSALS.get(code_here, LINK))
 
 
 def _urgency(one: Condition) -> tuple[int, int]:

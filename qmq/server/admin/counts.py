@@ -7,17 +7,17 @@ rows of one page are then filled in on the loop. Each row is correct for the mom
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from heapq import nsmallest
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.config import NodeSettings
-from qmq.server.admin.conditions import urgency_key
+from qmq.server.admin.conditions import Condition, urgency_key
 from qmq.server.admin.totals import Row, row_totals
 from qmq.server.checkpoint.queue_ages import oldest_ages_us
 from qmq.server.clients.session import ClientSession
@@ -305,9 +305,11 @@ def _subscriber_row(context: CountsContext, destination: str, subscription: Subs
     return {**row, "delivered": subscription.delivered, "acknowledged": subscription.acknowledged}
 
 
-def condition_rows(reported: list[dict[str, Any]], node: str, after: str, limit: int) -> Page:
+def condition_rows(reported: list[Condition], node: str, after: str, limit: int) -> Page:
     """One page of conditions or events of this node."""
-    rows = [{"node": node, **{name: value for name, value in one.items() if value is not None}} for one in reported]
+    rows = [
+        {"node": node, **{name: value for name, value in asdict(one).items() if value is not None}} for one in reported
+    ]
     rows = nsmallest(limit + 1, (row for row in rows if row_key(row) > after), key=row_key)
     return Page(rows[:limit], row_key(rows[limit - 1]) if len(rows) > limit else "")
 

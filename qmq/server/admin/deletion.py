@@ -1,11 +1,20 @@
-"""Deleting a fanout, or the retained message of a topic, on all nodes. Queues: `qmq.server.admin.bulk_jobs`.
+"""Deleting a queue, a fanout, or the retained message of a topic, on all nodes.
 
-The response is sent when the deletion is durable on this node; like every record it then goes to the peers. The
-deletion covers the messages that this node had at that moment. Messages that it had not received yet stay, and so do
-later ones. With `dry-run:true` the response is the same, and nothing changes.
+Of a queue, first each node settles the messages that it serves (`bulk_jobs`). Then its definitions are deleted in one
+change: declaration, bindings and pause. A node that was not reached drops its messages when it has that change
+(`qmq.server.definitions.deleted_queues`), if the queue was declared. Without a declaration nothing says so later, and
+the response names the node.
+
+Of a fanout and a retained message, the response is sent when the deletion is durable on this node. Like every record it
+then goes to the peers. The deletion covers the messages that this node had at that moment. Messages that it had not
+received yet stay, and so do later ones.
+
+With `dry-run:true` the response is the same, and nothing changes.
 """
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,10 +24,16 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.deletions import Deletion
 from qmq.errors import Refused
+from qmq.gateways.headers import is_said
+from qmq.server.admin.bulk_jobs import HAS_CONSUMERS, BulkJob
 from qmq.server.admin.counts import DestinationCounts
+from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.system import SystemTopics
+from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.server.runtime.log_events import about
+
+Facts = dict[str, Any]
 
 log = logging.getLogger("qmq.node")
 
@@ -36,7 +51,7 @@ class DeleteContext(Engine, Committing, Protocol):
     """What deleting needs of the node."""
 
 
-async def delete_fanout(context: DeleteContext, destination: str, *, is_dry_run: bool) -> dict[str, Any]:
+async def delete_fanout(context: DeleteContext, destination: str, *, is_dry_run: bool) -> Facts:
     """Delete the fanout of this name. Raises Refused; then nothing has changed."""
     info = await context.environment.run_blocking(partial(context.store.fanout_info, destination))
     broker = context.broker
@@ -58,7 +73,7 @@ async def delete_fanout(context: DeleteContext, destination: str, *, is_dry_run:
     }
 
 
-async def delete_retained(context: DeleteContext, destination: str, *, is_dry_run: bool) -> dict[str, Any]:
+async def delete_retained(context: DeleteContext, destination: str, *, is_dry_run: bool) -> Facts:
     """Delete the retained message of a topic, on all nodes, as a SEND with `retain:remove` does.
 
     Subscribers get a message without a body. Raises Refused if this node knows no retained message.
@@ -85,3 +100,35 @@ def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
         log.info("= %s was deleted on node %s", one.destination, by, extra=extra)
         context.system.note("fanout-deleted", destination=one.destination, by=by)
     context.schedule_checkpoint()
+
+
+class QueueDeletionContext(Protocol):
+    """What deleting queues needs of the node."""
+
+    declared_queues: DeclaredQueues
+    mesh_jobs: MeshJobs
+
+
+async def delete_queue(
+    context: QueueDeletionContext, queue: str, headers: Mapping[str, str], user: str | None
+) -> Facts:
+    """Delete `queue` as the request says. Raises Refused if it has consumers, unless the request is forced, and
+    if a file locks what is defined of it; then nothing has changed.
+    """
+    jobs = context.mesh_jobs
+    is_forced, is_dry_run = is_said(headers, "force"), is_said(headers, "dry-run")
+    context.declared_queues.check_deletion(queue)
+    is_defined = bool(context.declared_queues.definitions_of(queue))
+    job = BulkJob(verb="delete", queue=queue, id=jobs.new_id(), is_dry_run=True, is_forced=is_forced)
+    facts = await jobs.everywhere(job)
+    code, _, message = facts["reason"].partition(": ")
+    if code == HAS_CONSUMERS:
+        raise Refused(HAS_CONSUMERS, message)
+    if is_said(headers, "if-empty") and (facts["messages"] or facts["nodes_missing"]):
+        missing = f", and {', '.join(facts['nodes_missing'])} did not answer" if facts["nodes_missing"] else ""
+        raise Refused("not-empty", f"{queue} has {facts['messages']} messages that wait{missing}.")
+    if not is_dry_run:
+        facts = await jobs.everywhere(replace(job, id=jobs.new_id(), is_dry_run=False))
+    if is_defined:
+        facts.pop("known", None)
+    return {**facts, **await context.declared_queues.delete(queue, user, is_dry_run=is_dry_run)}

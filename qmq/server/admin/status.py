@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import islice
 from typing import Any, Protocol
 
@@ -13,10 +12,23 @@ from qmq.config import NodeSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.counts import DestinationCounts
+from qmq.server.admin.node_status import (
+    DedupStatistics,
+    DurableRow,
+    FanoutRow,
+    JournalExtent,
+    MembershipStatus,
+    NodeStatus,
+    PeerRow,
+    QueueRow,
+    ReaderRow,
+    RetiredNode,
+    TopicStatistics,
+)
 from qmq.server.admin.totals import facts_of_totals
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.session import ClientSession
-from qmq.server.clients.subscriber_buffers import SubscriberBuffers
+from qmq.server.clients.subscriber_buffers import SlowSubscription, SubscriberBuffers
 from qmq.server.clients.traffic import Traffic
 from qmq.server.commit.commits import Commits
 from qmq.server.delivery.journal_reads import JournalReads
@@ -59,68 +71,51 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
     conditions: Conditions
 
 
-def status_of(context: StatusContext) -> dict[str, Any]:
-    """The status as plain values, ready for JSON."""
+def status_of(context: StatusContext) -> NodeStatus:
+    """The status now."""
     journal = context.store.journal
     broker = context.broker
     depths = queue_depths(context)
     deepest = sorted(depths, key=lambda name: -depths[name])[:DESTINATIONS_SHOWN]
     totals = facts_of_totals(broker.totals.node())
-    return {
-        "node": context.settings.name,
-        "software": context.software,
-        "build": BUILD,
-        "incarnation": f"{context.origin.incarnation:016x}",
-        "uptime_seconds": round(trio.current_time() - context.started_seconds, 1),
-        "connections": len(context.sessions),
-        "subscriptions": sum(session.subscribed for session in broker.sessions.values()),
-        "delivered": totals["delivered"],
-        "dropped": context.buffers.dropped,
-        "totals": totals,
-        "traffic": context.traffic.facts(context.sessions.values()),
-        "commits": {
-            "groups": context.commits.groups,
-            "records": context.commits.records,
-            "bytes": context.commits.bytes,
-            "group_bytes_max": context.commits.group_bytes_max,
-        },
-        "fsync": journal.sync_times.facts(),
-        "journal": {"start": journal.start, "end": journal.end, "synced_end": journal.synced_end},
-        "held": broker.queues.held,
-        "disk_full": broker.send_limits.disk_full,
-        "memory": {
-            "bytes": context.memory_budget.bytes,
-            "max": context.memory_budget.bytes_max,
-            "ended": context.memory_budget.ended,
-        },
-        "queues": [queue_row(context, name, depths[name]) for name in deepest],
-        "fanouts": [
-            {"destination": name, "messages": count, "subscribers": len(broker.subscriptions.fanouts.get(name, ()))}
+    return NodeStatus(
+        node=context.settings.name,
+        software=context.software,
+        build=BUILD,
+        incarnation=f"{context.origin.incarnation:016x}",
+        uptime_seconds=round(trio.current_time() - context.started_seconds, 1),
+        connections=len(context.sessions),
+        subscriptions=sum(session.subscribed for session in broker.sessions.values()),
+        delivered=totals["delivered"],
+        dropped=context.buffers.dropped,
+        totals=totals,
+        traffic=context.traffic.facts(context.sessions.values()),
+        commits=context.commits.statistics(),
+        fsync=journal.sync_times.facts(),
+        journal=JournalExtent(journal.start, journal.end, journal.synced_end),
+        held=broker.queues.held,
+        disk_full=broker.send_limits.disk_full,
+        memory=context.memory_budget.statistics(),
+        queues=[queue_row(context, name, depths[name]) for name in deepest],
+        fanouts=[
+            FanoutRow(name, count, len(broker.subscriptions.fanouts.get(name, ())))
             for name, count in context.counts.fanouts.items()
         ],
-        "durables": durables_of(context),
-        "readers": [
-            {"name": name, "behind": behind} for name, behind in sorted(context.journal_reads.readers().items())
-        ],
-        "slow": slow_of(context),
-        "membership": membership_of(context),
-        "takeover": asdict(context.takeover.statistics()),
-        "retained": {
-            "topics": broker.retained.topics,
-            "bytes": broker.retained.bytes,
-            "left_out": broker.retained.left_out,
-        },
-        "rows": {"repaired": context.queue_store_repair.repaired, "lost": context.queue_store_repair.lost},
-        "dedup": {"ids": len(broker.dedup), "asked": context.dedup_query.asked},
-        "peers": peers_of(context),
-        "topics": topics_of(context),
-        "vector": {str(origin): sequence for origin, sequence in context.received_vector().items()},
-        "collected": [
-            str(origin) for origin in islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
-        ],
-        "conditions": context.conditions.present(),
-        "past": context.conditions.past()[:PAST_SHOWN],
-    }
+        durables=durables_of(context),
+        readers=[ReaderRow(name, behind) for name, behind in sorted(context.journal_reads.readers().items())],
+        slow=slow_of(context),
+        membership=membership_of(context),
+        takeover=context.takeover.statistics(),
+        retained=broker.retained.statistics(),
+        rows=context.queue_store_repair.statistics(),
+        dedup=DedupStatistics(len(broker.dedup), context.dedup_query.asked),
+        peers=peers_of(context),
+        topics=topics_of(context),
+        vector={str(origin): sequence for origin, sequence in context.received_vector().items()},
+        collected=[str(origin) for origin in islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)],
+        conditions=context.conditions.present(),
+        past=context.conditions.past()[:PAST_SHOWN],
+    )
 
 
 def queue_depths(context: StatusContext) -> dict[str, int]:
@@ -131,108 +126,102 @@ def queue_depths(context: StatusContext) -> dict[str, int]:
     return {name: depth for name, depth in found.items() if depth or name in queues.by_name}
 
 
-def queue_row(context: StatusContext, name: str, depth: int) -> dict[str, Any]:
+def queue_row(context: StatusContext, name: str, depth: int) -> QueueRow:
     """One row of the status; `ready` counts what is in memory."""
     queue = context.broker.queues.by_name.get(name)
-    return {
-        "destination": name,
-        "messages": depth,
-        "ready": 0 if queue is None else sum(len(level.ready) for level in queue.levels),
-        "consumers": 0 if queue is None else len(queue.subscriptions),
-    }
+    if queue is None:
+        return QueueRow(name, depth, 0, 0)
+    return QueueRow(name, depth, sum(len(level.ready) for level in queue.levels), len(queue.subscriptions))
 
 
-def peers_of(context: StatusContext) -> list[dict[str, Any]]:
-    """Each peer: our link to it (`out`), its link to us (`in`), and how many of our durable records it is missing."""
+def peers_of(context: StatusContext) -> list[PeerRow]:
+    """All peers; none for a node without a mesh."""
     if context.mesh is None:
         return []
     return [
-        {
-            "name": peer.name,
-            "out": "up" if peer.out_state == "caught-up" else peer.out_state,
-            "in": peer.in_state,
-            "caught_up": peer.out_state == "caught-up",
-            "lag": sum(peer.lag.values()),
-            "learner": not context.membership.counts(peer.name),
-            "peers_version": peer.peers_version,
-            "topics_dropped": peer.topics_dropped,
-            "topics_via": peer.topics_via,
-            "topics_wanted": peer.topics_wanted,
-            "last_error": peer.last_error[:120],
-        }
+        PeerRow(
+            name=peer.name,
+            out="up" if peer.out_state == "caught-up" else peer.out_state,
+            in_=peer.in_state,
+            caught_up=peer.out_state == "caught-up",
+            lag=sum(peer.lag.values()),
+            learner=not context.membership.counts(peer.name),
+            peers_version=peer.peers_version,
+            topics_dropped=peer.topics_dropped,
+            topics_via=peer.topics_via,
+            topics_wanted=peer.topics_wanted,
+            last_error=peer.last_error[:120],
+        )
         for peer in context.mesh.statistics().peers
     ]
 
 
-def membership_of(context: StatusContext) -> dict[str, Any]:
-    """The peers file that this node uses, whether the node counts, and which nodes were retired."""
+def membership_of(context: StatusContext) -> MembershipStatus:
+    """The membership now."""
     membership = context.membership
-    return {
-        "peers_version": membership.listing.version,
-        "members": sorted(membership.members),
-        "learner": membership.is_learner,
-        "lists": len(membership.lists),
-        "destinations_differ": {
+    return MembershipStatus(
+        peers_version=membership.listing.version,
+        members=sorted(membership.members),
+        learner=membership.is_learner,
+        lists=len(membership.lists),
+        destinations_differ={
             peer: names[:DESTINATIONS_SHOWN] for peer, names in membership.destinations_that_differ().items()
         },
-        "retired": [
-            {"node": retirement.node, "adopter": retirement.adopter} for retirement in membership.retired.values()
-        ],
-    }
+        retired=[RetiredNode(retirement.node, retirement.adopter) for retirement in membership.retired.values()],
+    )
 
 
-def topics_of(context: StatusContext) -> dict[str, int]:
-    """Counters of topic messages that took, or might have taken, more than one route."""
+def topics_of(context: StatusContext) -> TopicStatistics | None:
+    """None for a node without a mesh."""
     if context.mesh is None:
-        return {}
+        return None
     found = context.mesh.statistics()
-    return {"relayed": found.topics_relayed, "unrelayed": found.topics_unrelayed, "late": found.topics_late}
+    return TopicStatistics(found.topics_relayed, found.topics_unrelayed, found.topics_late)
 
 
-def durables_of(context: StatusContext) -> list[dict[str, Any]]:
+def durables_of(context: StatusContext) -> list[DurableRow]:
     """Durable subscriptions, those unused on this node first: they may be abandoned."""
     durable_subscriptions = context.broker.durable_subscriptions
+    attached = durable_subscriptions.attached
     known = [
-        {
-            "destination": name.destination,
-            "name": name.text,
-            "in_use": name in durable_subscriptions.attached,
-            "in_flight": len(durable_subscriptions.attached[name].subscription.in_flight)
-            if name in durable_subscriptions.attached
-            else 0,
-        }
+        DurableRow(
+            name.destination,
+            name.text,
+            name in attached,
+            len(attached[name].subscription.in_flight) if name in attached else 0,
+        )
         for name, cursor in durable_subscriptions.by_name.items()
         if cursor.created_us
     ]
-    return sorted(known, key=lambda row: (row["in_use"], row["destination"], row["name"]))[:DESTINATIONS_SHOWN]
+    return sorted(known, key=lambda row: (row.in_use, row.destination, row.name))[:DESTINATIONS_SHOWN]
 
 
-def slow_of(context: StatusContext) -> list[dict[str, Any]]:
+def slow_of(context: StatusContext) -> list[SlowSubscription]:
     """Subscriptions with a declared buffer whose client does not read at the moment, the slowest first."""
-    waiting: list[dict[str, Any]] = [
-        {
-            "session": session.id,
-            "destination": subscription.destination,
-            "messages": len(subscription.buffer),
-            "bytes": subscription.buffer.bytes,
-            "dropped": subscription.buffer.dropped,
-        }
+    waiting = [
+        SlowSubscription(
+            session.id,
+            subscription.destination,
+            len(subscription.buffer),
+            subscription.buffer.bytes,
+            subscription.buffer.dropped,
+        )
         for session in context.sessions.values()
         for subscription in session.buffered or ()
         if subscription.buffer is not None and not subscription.closed
     ]
-    return sorted(waiting, key=lambda row: (-row["dropped"], -row["bytes"], row["session"]))[:DESTINATIONS_SHOWN]
+    return sorted(waiting, key=lambda row: (-row.dropped, -row.bytes, row.session))[:DESTINATIONS_SHOWN]
 
 
 def status_answer(context: StatusContext, more: Mapping[str, Any]) -> str:
     """`status_of`, and `more`, as one line of JSON that fits a header."""
-    return _fitting({**status_of(context), **more})
+    return _fitting({**status_of(context).facts(), **more})
 
 
 def position_answer(context: StatusContext) -> str:
     """The part of the status that shows the node's position; every client that follows a fanout needs it."""
-    picture = status_of(context)
-    return _fitting({name: picture[name] for name in ("node", "software", "incarnation", "vector")})
+    facts = status_of(context).facts()
+    return _fitting({name: facts[name] for name in ("node", "software", "incarnation", "vector")})
 
 
 def _fitting(picture: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
+from qmq.server.admin.node_status import PeerRow
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.server.runtime.waker import Waker
 
@@ -25,11 +26,11 @@ PEERS = "/system/peers"
 AUDIT = "/system/audit"
 EVENTS_MAX = 1000
 AUDITED_MAX = 500
-"""Events of the audit that are kept for those who come later."""
+"""Events of the audit that are kept for later subscribers."""
 
 JSON_TYPE = b"content-type:application/json\n"
 
-Picture = list[dict[str, Any]]
+Picture = list[PeerRow]
 
 
 class SystemContext(Engine, Committing, Protocol):
@@ -88,7 +89,7 @@ class SystemTopics:
         """Publish what was noted, now."""
         out = Outcome()
         picture = self._picture()
-        states = {peer["name"]: (str(peer["out"]), str(peer["in"])) for peer in picture}
+        states = {peer.name: (peer.out, peer.in_) for peer in picture}
         if states != self._states:
             for name, now in states.items():
                 before = self._states.get(name, ("down", "down"))
@@ -96,10 +97,15 @@ class SystemTopics:
                     if was != state:
                         self.note("link", peer=name, link=link, state=state)
             self._states = states
-            self._publish(PEERS, picture, out)
+            self._publish(PEERS, [peer.facts() for peer in picture], out)
         elif self._unanswered:
             watchers = self._context.broker.subscriptions.watchers[PEERS]
-            self._send(PEERS, picture, tuple(one for one in self._unanswered if one in watchers), out)
+            self._send(
+                PEERS,
+                [peer.facts() for peer in picture],
+                tuple(one for one in self._unanswered if one in watchers),
+                out,
+            )
         self._unanswered = []
         while self._waiting:
             self._publish(*self._waiting.popleft(), out)

@@ -18,10 +18,9 @@ from qmq.routing_names import PREFIX
 from qmq.server.admin import mesh_messages
 from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, Facts, all_until
 from qmq.server.admin.connection_lists import kick, list_connections, list_links
-from qmq.server.admin.deletion import DeleteContext, delete_fanout, delete_retained
+from qmq.server.admin.deletion import DeleteContext, QueueDeletionContext, delete_fanout, delete_queue, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.mesh_queries import QueryContext
-from qmq.server.admin.queue_deletion import QueueDeletionContext, delete_queue
 from qmq.server.admin.status import STATUS_BYTES_MAX
 from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.declare import DeclareContext, declare_queue

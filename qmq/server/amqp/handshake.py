@@ -12,7 +12,8 @@ from qmq.gateways.amqp.replies import of_connection
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
-from qmq.server.stomp.login_exchange import EXPIRY_POLL_SECONDS, LoginContext
+from qmq.server.clients.token_watch import TokenWatch
+from qmq.server.stomp.login_exchange import LoginContext
 from qmq.wire.amqp import (
     PROTOCOL_HEADER,
     AmqpReader,
@@ -86,8 +87,7 @@ class Handshake:
         login.dismiss = self._dismiss
         self._checking = trio.CancelScope()
         self._expected: type[Method] = commands.Connection.StartOk
-        self._expires_us = 0
-        self._expiry = -1
+        self._token = TokenWatch(context.beats, context.environment, session)
         self.is_started = False
         self.is_done = False
         self.qos_is_of_channel = False
@@ -162,7 +162,7 @@ class Handshake:
                 if grant is not None:
                     session.principal, session.authenticator = grant.principal, grant.authenticator
                     session.user = grant.principal.name
-                    self._expires_us = grant.expires_us or 0
+                    self._token.expires_us = grant.expires_us or 0
                 async with context.admission.turns:
                     await trio.lowlevel.checkpoint()
         except Refused as refused:
@@ -200,13 +200,7 @@ class Handshake:
         self._context.admission.decided(self._login)
         self._dialogue.begin()
         self._send(commands.Connection.OpenOk())
-        self._watch_expiry()
-
-    def _watch_expiry(self) -> None:
-        self._context.beats.forget(self._expiry)
-        self._expiry = -1
-        if self._expires_us:
-            self._expiry = self._context.beats.watch(trio.current_time(), self._check_expiry)
+        self._token.begin()
 
     async def renew(self, secret: object) -> None:
         """The client has a newer token of the same principal (connection.update-secret).
@@ -222,14 +216,14 @@ class Handshake:
         finally:
             session.waits_for_slot = False
         if grant is None:
-            return  # This listener serves everyone without login.
+            return  # This listener serves all clients without login.
         context.logins.leave(grant.principal.name)  # This connection is counted already.
         if grant.principal != session.principal:
             raise AmqpRefusal(
                 ReplyCode.ACCESS_REFUSED, "the new secret is of another user or other groups: connect with it instead"
             )
-        self._expires_us = grant.expires_us or 0
-        self._watch_expiry()
+        self._token.expires_us = grant.expires_us or 0
+        self._token.begin()
 
     # Credentials
 
@@ -268,14 +262,6 @@ class Handshake:
             self._checking.cancel()
         return None
 
-    def _check_expiry(self, now: float) -> float | None:
-        """End the session when its token has expired."""
-        left_seconds = (self._expires_us - self._context.environment.now_us()) / 1e6
-        if left_seconds > 0:
-            return now + min(left_seconds, EXPIRY_POLL_SECONDS)
-        self._session.dismiss(Refused("token-expired", "The token of this connection has expired."))
-        return None
-
     def _dismiss(self, why: Refused) -> None:
         """End this login at once: another one needs its place."""
         if not self._session.finishing:
@@ -290,7 +276,7 @@ class Handshake:
 
     def leave(self) -> None:
         """The connection has ended, and everything that it delivers."""
-        self._context.beats.forget(self._expiry)
+        self._token.end()
         self._context.admission.leave(self._login)
         self._context.logins.leave(self._session.user)
         # It holds this object: a reference cycle would keep the session and all that it holds until a collection.

@@ -49,7 +49,7 @@ class ChannelPublishes:
         if bits & IMMEDIATE:
             raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate = true is not supported")
         head = self._head_of(exchange, key, command.properties)
-        # First: a client without the right is not told whether a queue would get the message.
+        # First: a client without the right must not learn whether a queue would get the message.
         self._rights.check_send(head.headers["destination"])
         if exchange and exchange_name(exchange) not in context.rules.routing.exchanges:
             await check_exchange(context, exchange)

@@ -147,7 +147,7 @@ class Topology:
         self._owner.context.check_right(self._owner.session.principal, destination)
 
     def _check_any_right(self, queue: str) -> None:
-        """Raises Refused for a client without any right to the queue: it is not told whether there is one."""
+        """Raises Refused for a client without any right to the queue: it must not learn whether there is one."""
         rights = self._owner.rights
         assert rights is not None
         if not any(rights.allows(action, queue) for action in Action):

@@ -1,6 +1,6 @@
 """Which message is which job: an index of the jobs whose message names their id (`beanstalk-id`).
 
-It is brought up to date when somebody asks, by what has come since the last time. In memory these are the newest
+It is brought up to date at each request, by what has come since the last time. In memory these are the newest
 messages of each origin; what only the store has is read once, a bounded part of it each time.
 """
 

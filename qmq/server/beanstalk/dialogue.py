@@ -1,6 +1,6 @@
 """A session that speaks the beanstalkd protocol: commands one after the other, and their replies in that order.
 
-There is no login. The client acts as the user that its listener names, or, where the node has no users, as anybody.
+There is no login. The client acts as the user that its listener names, or, where the node has no users, without a name.
 """
 
 from typing import Any, Final, Protocol
@@ -65,7 +65,7 @@ class BeanstalkDialogue:
         return self._reader.unfinished_bytes
 
     def _put(self, data: bytes) -> None:
-        """Who puts it sends it: a delivery at its end, `respond` before it waits and at its end."""
+        """The caller flushes: a delivery at its end, `respond` before it waits and at its end."""
         self._session.outbox.put_answer(data)
         self._sent.wake()
 

@@ -39,7 +39,7 @@ SENT_BODY_BYTES_MAX: Final = 128 << 10
 """Of the body in a response to a peer; a longer one is read from the store of the node that asks."""
 
 FIRST_ROWS: Final = 100
-"""Rows of a queue that are looked at for one that nobody has."""
+"""Rows of a queue that are looked at for one that no client has reserved."""
 
 KICKED_ROWS: Final = 100
 """Delayed jobs that are kicked at once."""
@@ -98,7 +98,7 @@ class JobFinder:
         return min(found, key=_order, default=None)
 
     async def delete(self, found: FoundJob) -> bool:
-        """Settle a job that nobody has reserved; False if it is gone, or reserved by now. Durable on return."""
+        """Settle a job that no client has reserved; False if it is gone, or reserved by now. Durable on return."""
         return await self._do(found, "delete")
 
     async def kick(self, found: FoundJob) -> bool:

@@ -91,7 +91,7 @@ def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: FoundJ
 
 
 async def tube_facts(context: PartContext, part: BeanstalkPart, tube: str) -> dict[str, Scalar] | None:
-    """`stats-tube`; None for a tube that nobody knows."""
+    """`stats-tube`; None for a tube that no node knows."""
     total = _sum(await _of_all(context, part, {"do": "tube", "tube": tube}))
     if not total["is_known"]:
         return None

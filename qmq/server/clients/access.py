@@ -1,4 +1,4 @@
-"""Who may do what on this node: the table of `qmq.access`, filled from the settings, and its effect on live sessions.
+"""The permissions of this node: the table of `qmq.access`, filled from the settings, and its effect on live sessions.
 
 `Access.change` is the one way to new users, groups and permissions. It re-checks every session: a subscription that is
 not allowed any more ends with ERROR `not-allowed`, and what it had in flight is requeued.

@@ -9,6 +9,7 @@ WAIT_SECONDS. After that, or above the bound, the connections that hold most are
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -56,6 +57,15 @@ class BudgetContext(Reporting, Tasks, Protocol):
     def sessions(self) -> Mapping[int, Holder]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryStatistics:
+    """What all connections hold, in bytes, its bound, and how many connections were ended to make room."""
+
+    bytes: int
+    max: int
+    ended: int
+
+
 class MemoryBudget:
     """The sum, in `bytes`, of what each session has in its `held_bytes`."""
 
@@ -71,6 +81,10 @@ class MemoryBudget:
         # The maximum since memory was last returned to the system.
         self._peak = 0
         self._below = trio.lowlevel.ParkingLot()
+
+    def statistics(self) -> MemoryStatistics:
+        """A frozen snapshot."""
+        return MemoryStatistics(self.bytes, self.bytes_max, self.ended)
 
     @property
     def is_near(self) -> bool:

@@ -10,6 +10,7 @@ All buffers of a connection together hold at most what an outbox may (`outbox_by
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from qmq.broker.consumers.buffer import Buffer
@@ -24,6 +25,17 @@ burst does not make a fast client look slow.
 """
 
 TURN_BYTES = 32 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SlowSubscription:
+    """A subscription whose client does not read at the moment: what waits for it, and what it has missed."""
+
+    session: int
+    destination: str
+    messages: int
+    bytes: int
+    dropped: int
 
 
 class SubscriberBuffers:

@@ -11,6 +11,7 @@ not failed: it is tried again, and everything waits behind it.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -33,6 +34,16 @@ def _waiting_bytes(out: Outcome) -> int:
     acknowledged when its records are decided, so nothing else stops a fast peer from filling a node with a slow disk.
     """
     return RECEIPT_BYTES + out.record_bytes + sum([len(batch) for _, _, batch in out.batches])
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStatistics:
+    """Group commits since the start; `records` are own ones, `bytes` those of all batches."""
+
+    groups: int
+    records: int
+    bytes: int
+    group_bytes_max: int
 
 
 class Commits:
@@ -87,6 +98,10 @@ class Commits:
         """Of all batches, those of peers included."""
         self.group_bytes_max = 0
         """The largest group since the start."""
+
+    def statistics(self) -> CommitStatistics:
+        """A frozen snapshot."""
+        return CommitStatistics(self.groups, self.records, self.bytes, self.group_bytes_max)
 
     async def slot(self) -> None:
         """Wait until there is room to decide more. No checkpoint when there is."""

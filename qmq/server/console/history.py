@@ -15,7 +15,7 @@ import trio
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Engine
 from qmq.server.runtime.heartbeats import Heartbeats
-from qmq.storage.log.sync_times import BOUNDS_SECONDS
+from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 SAMPLE_SECONDS: Final = 10.0
 SAMPLES: Final = 360

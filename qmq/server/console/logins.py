@@ -53,7 +53,7 @@ class BrowserLogin:
 
 
 class BrowserLogins:
-    """Those of one node. `node` is in the name of the cookie: browsers do not tell ports apart."""
+    """Those of one node. `node` is in the name of the cookie: browsers do not distinguish ports."""
 
     def __init__(self, logins: Logins, node: str) -> None:
         self._logins = logins

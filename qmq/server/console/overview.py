@@ -1,4 +1,4 @@
-"""What one node says of itself on the first page of the console: a few KB, the same for all who look."""
+"""What one node reports on the first page of the console: a few KB, the same for all users."""
 
 from dataclasses import asdict
 from typing import Any, Final, Protocol
@@ -86,6 +86,6 @@ class Overview:
             "retired": sorted(membership.retired),
             "links": link_rows(context)["rows"],
             "owners": [] if context.mesh is None else [asdict(one) for one in context.takeover.statistics().owners],
-            "conditions": conditions[:CONDITIONS_SHOWN],
+            "conditions": [asdict(one) for one in conditions[:CONDITIONS_SHOWN]],
             "conditions_more": max(0, len(conditions) - CONDITIONS_SHOWN),
         }

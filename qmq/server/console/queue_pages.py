@@ -23,7 +23,7 @@ ORDERS: Final = ("asc", "desc")
 LIMIT_DEFAULT: Final = 50
 LIMIT_MAX: Final = 200
 OFFSET_MAX: Final = 2_000
-"""A page further down is of no use to anybody: `filter` finds what is there."""
+"""Pages further down are not offered: `filter` finds what is there."""
 
 FILTER_CHARS_MAX: Final = 256
 RATE_SECONDS: Final = 4.0

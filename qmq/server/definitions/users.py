@@ -1,4 +1,4 @@
-"""The kinds `user` and `permission`: who may log in, and what each may do, on all nodes.
+"""The kinds `user` and `permission`: which users may log in, and what each may do, on all nodes.
 
 Until an operator changes the first user at run time, the users of the node file count, and the same for permissions.
 That change writes them as definitions. From then on those of the mesh count on all nodes, and those of files do not.

@@ -165,7 +165,7 @@ class Browsing:
 
 
 def _parts(messages: list[Message]) -> Iterator[list[Message]]:
-    """`messages` in parts of about TOLD_BYTES, of one message at least."""
+    """`messages` in parts of about REPORT_BYTES, of one message at least."""
     part: list[Message] = []
     size = 0
     for message in messages:
@@ -192,5 +192,5 @@ def queue_levels(store: Store, nodes: list[str], queue: str, now_us: int) -> lis
 
 
 def _rows_of_page(messages: int, body_bytes: int) -> int:
-    """How many rows have about TOLD_BYTES, by their mean size."""
+    """How many rows have about REPORT_BYTES, by their mean size."""
     return min(PAGE_ROWS, max(1, REPORT_BYTES * messages // max(1, body_bytes)))

@@ -152,7 +152,7 @@ class FanoutSubscribers:
             selector = subscription.selector
             wanted = chosen.get(selector)
             if wanted is None:
-                assert selector is not None, "what everyone gets is known"
+                assert selector is not None, "what all subscribers get is known"
                 wanted = chosen[selector] = selected(selector, messages)
             if not wanted:
                 continue

@@ -213,7 +213,7 @@ async def trace(context: MessagesContext, message_id: str) -> Facts:
 
 
 def whereabouts(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
-    """Of one message: whether this node has its record on disk, and who has it in flight here.
+    """Of one message: whether this node has its record on disk, and which consumer here has it in flight.
 
     `settled_by`: for those of the `records` in question that this node wrote, the connections behind each.
     """

@@ -5,7 +5,7 @@ All conditions are checked before anything is written. A majority of the remaini
 all of them use one peers file, and none of them has a link with the leaving node. The others do not rely on this node's
 statement: each checks for itself (`Members.agrees_in`), and obeys a majority.
 
-`force` retires a node that still has links. A request of the operator cannot be told from one of a node under an
+`force` retires a node that still has links. A request of the operator looks like one of a node under an
 intruder's control. So it must be made at as many nodes as make a majority of the remaining ones. The retired node stops
 as soon as it learns of it; until then its consumers and the adopter's may get the same messages.
 

@@ -9,7 +9,7 @@ after each has reported, over a present link, exactly as much of the incarnation
 before the batches quarantined here, the range before them is lost. Then another record replaces it in the journal
 (`batch.REST`), and readers of fanouts are notified (GONE). The batches behind it count again and go to the peers. If
 two nodes have quarantined the same, the first by name restores it. A node without peers waits for its operator (`qmq
-log release`), who may have a copy.
+log release`), because the operator may have a copy.
 
 The node that fixes the end of a dead incarnation (`incarnation_gc`) makes the same request before. A response describes
 the quarantine as of the start of the node. It does not change as batches are restored, so it cannot be out of date.

@@ -12,6 +12,7 @@ the reachable peers were asked for it, nothing of the queues is delivered (`is_b
 
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -47,6 +48,14 @@ class QueueStoreContext(RepairContext, Committing, Reporting, Repairing, Protoco
     queue_pager: QueuePager
 
 
+@dataclass(frozen=True, slots=True)
+class RowStatistics:
+    """Damaged rows since the start: those that were repaired, and those that no member had."""
+
+    repaired: int
+    lost: int
+
+
 class QueueStoreRepair(RepairTask, Sink):
     """See the module's opening."""
 
@@ -66,6 +75,10 @@ class QueueStoreRepair(RepairTask, Sink):
         self._has_changed = False
         # Whether a reachable peer may know more soon.
         self._is_impatient = False
+
+    def statistics(self) -> RowStatistics:
+        """A frozen snapshot."""
+        return RowStatistics(self.repaired, self.lost)
 
     @property
     def is_behind(self) -> bool:

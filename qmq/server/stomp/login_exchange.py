@@ -5,7 +5,7 @@ disconnected.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -26,12 +26,10 @@ from qmq.server.clients.admission import Admission, PendingLogin
 from qmq.server.clients.login import Logins, certified_names, credentials_of
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
+from qmq.server.clients.token_watch import TokenWatch
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.wire.stomp import Connection, Frame, Version, encode_frame, parse_heartbeat
-
-EXPIRY_POLL_SECONDS: Final = 60.0
-"""How often a token is compared with the clock at least, because the clock may be set, and the machine may sleep."""
 
 
 class LoginContext(Protocol):
@@ -90,12 +88,11 @@ class LoginExchange:
         "_connection",
         "_context",
         "_dialogue",
-        "_expires_us",
-        "_expiry",
         "_is_done",
         "_login",
         "_pipe",
         "_session",
+        "_token",
     )
 
     def __init__(
@@ -115,8 +112,7 @@ class LoginExchange:
         self._login = login
         login.dismiss = self._dismiss
         self._is_done = False
-        self._expires_us = 0
-        self._expiry = -1
+        self._token = TokenWatch(context.beats, context.environment, session)
         # Covers the response to CONNECT.
         self._checking = trio.CancelScope()
 
@@ -140,7 +136,7 @@ class LoginExchange:
                 if grant is not None:
                     session.principal, session.authenticator = grant.principal, grant.authenticator
                     session.user = grant.principal.name
-                    self._expires_us = grant.expires_us or 0
+                    self._token.expires_us = grant.expires_us or 0
                 async with context.admission.turns:
                     await trio.lowlevel.checkpoint()
         except (Refused, RemoteProtocolError) as error:
@@ -183,17 +179,8 @@ class LoginExchange:
         session.outbox.put(encode_frame("CONNECTED", answer, version=version))
         session.outbox.flush()
         beats.start()
-        if self._expires_us:
-            self._expiry = context.beats.watch(trio.current_time(), self._check_expiry)
+        self._token.begin()
         return True
-
-    def _check_expiry(self, now: float) -> float | None:
-        """End the session when its token has expired."""
-        left_seconds = (self._expires_us - self._context.environment.now_us()) / 1e6
-        if left_seconds > 0:
-            return now + min(left_seconds, EXPIRY_POLL_SECONDS)
-        self._session.dismiss(Refused("token-expired", "The token of this connection has expired."))
-        return None
 
     def _credentials(self, headers: Mapping[str, str]) -> Credentials:
         login, passcode, token = headers.get("login"), headers.get("passcode", ""), headers.get("token")
@@ -226,7 +213,7 @@ class LoginExchange:
 
     def leave(self) -> None:
         """The connection has ended, and everything that it delivers."""
-        self._context.beats.forget(self._expiry)
+        self._token.end()
         self._context.admission.leave(self._login)
         self._context.logins.leave(self._session.user)
         # It holds this object: a reference cycle would keep the session and all that it holds until a collection.

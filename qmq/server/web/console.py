@@ -66,7 +66,7 @@ class WebConsole:
         return None if login is None else self._context.logins.admit_again(login.grant)
 
     def log_in(self, request: HttpRequest, session: ClientSession, expires_us: int) -> Answer:
-        """Who the client is, which a POST with `Authorization` makes a cookie of."""
+        """The identity of the client, which a POST with `Authorization` makes a cookie of."""
         facts: dict[str, Any] = {"node": self._node, "user": session.user, "csrf": None}
         headers: Lines = ()
         token = self._logins.token_in(request.headers.get("cookie", ""))

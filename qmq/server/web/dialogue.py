@@ -20,6 +20,7 @@ from qmq.gateways.http.routes import BODY_BYTES, OPEN, Call, Route, route_of
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
+from qmq.server.clients.token_watch import token_expired
 from qmq.server.console.logins import CSRF_HEADER
 from qmq.server.web.calls import THREAD_BYTES, CallContext, WebCalls
 from qmq.server.web.client import WebClient
@@ -217,7 +218,7 @@ class HttpDialogue:
         if session.finishing:
             return None
         if self._client.is_expired:
-            session.dismiss(Refused("token-expired", "The token of this connection has expired."))
+            session.dismiss(token_expired())
             return None
         if not session.outbox.size:
             self._calls.put(HEARTBEAT)

@@ -30,7 +30,7 @@ from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
 from qmq.server.runtime.contexts import Engine
 from qmq.server.web.samples import Samples
-from qmq.storage.log.sync_times import BOUNDS_SECONDS
+from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -123,7 +123,7 @@ def _add_node(families: MetricFamilies, context: MetricsContext) -> None:
     about = (context.settings.name, __version__, BUILD)
     families.gauges("qmq_build_info", "The software of this node; 1.", ("node", "version", "build"), [(about, 1)])
     families.gauge("qmq_uptime_seconds", "Time since the start of this node.", now - context.started_seconds)
-    present = Counter((one["code"], str(one["severity"])) for one in context.conditions.present())
+    present = Counter((one.code, str(one.severity)) for one in context.conditions.present())
     text = "Conditions of this node that are present."
     families.gauges("qmq_conditions", text, ("code", "severity"), present.items())
 

@@ -171,7 +171,7 @@ def _begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector | None
 
 
 def _steps(place: Place, begun: Vector | None, have: Vector) -> Iterator[tuple[Vector, list[Part]]]:
-    """Parts of one commit at a time, and the vector after it. `begun`: as `_begin` tells."""
+    """Parts of one commit at a time, and the vector after it. `begun`: what `_begin` returned."""
     # A first run takes what is left of the past, whatever that lacks; from then on nothing may.
     is_first = begun is None
     start = begun or {}

@@ -94,7 +94,7 @@ class Side:
         self, choices: Sequence[Mapping[str, str]], spans: Mapping[str, Span] | None, *, messages_only: bool
     ) -> DataFrame:
         """`origin`, `sequence`, `hash` of every record that all of `choices` (options) ask for. What a node lacks of
-        `spans`, if these are told, is an error of the query.
+        `spans`, if these are given, is an error of the query.
         """
         chosen = choices[0] if choices else {}
         if self.is_archive:

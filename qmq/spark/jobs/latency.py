@@ -29,7 +29,7 @@ BETWEEN_SECONDS_MAX: Final = 1.0
 TIGHT_SECONDS: Final = 0.02
 """The same for latency, which may be a few ms."""
 TIGHT_MIN: Final = 20
-"""Batches between own records that are so close; of fewer no latency is told."""
+"""Batches between own records that are so close; of fewer no latency is reported."""
 CUT_SECONDS: Final = 5.0
 YOUNG_SECONDS: Final = 1.0
 
@@ -126,7 +126,7 @@ def _bounds(low_us: float, high_us: float) -> Bounds:
 
 
 def _samples(directory: DataDirectory, choice: Options | None) -> Iterator[tuple[str, _Sample]]:
-    # Rests come when somebody asks for them, and may be a mark without a time.
+    # Range snapshots come on request, and may be a mark without a time.
     entries: list[BatchEntry] = [entry for listing in _newest(directory, choice) for entry in listing.whole_entries()]
     if not entries:
         return

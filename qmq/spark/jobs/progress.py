@@ -15,7 +15,7 @@ ProgressReport = Callable[[int, int], None]
 
 @contextmanager
 def watched(spark: SparkSession, report: ProgressReport | None) -> Iterator[None]:
-    """Tell of the jobs that the block starts, from a thread of its own; of none through Spark Connect, which has no
+    """Report the jobs that the block starts, from a thread of its own; of none through Spark Connect, which has no
     context to ask.
     """
     context = getattr(spark, "sparkContext", None)

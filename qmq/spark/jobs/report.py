@@ -20,7 +20,7 @@ LEFT, BOTTOM, TOP = 70, 30, 14
 
 
 class Idle(Enum):
-    """What a line does in windows of which nothing is told, for nothing happened in them."""
+    """What a line does in windows without a row, for nothing happened in them."""
 
     NONE = "zero"
     UNKNOWN = "breaks off"

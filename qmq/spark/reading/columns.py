@@ -41,7 +41,7 @@ EVERYTHING: Final = 1 << 62
 class Piece(NamedTuple):
     """One whole batch in a buffer, and what of it is wanted: sequences above `after` up to `through`.
 
-    `head`: of whoever has read it already.
+    `head`: of the batch, if the caller has read it.
     """
 
     offset: int

@@ -42,7 +42,7 @@ KNOWN: Final = {
 _MS_MAX: Final = 253_402_300_800_000
 """Ms since 1970 of the year 10000, which no clock of ours can show."""
 _MS_MIN: Final = 1_000_000_000
-"""Ms since 1970: less than that is a year or a month that somebody meant, and no day that a log could have."""
+"""Ms since 1970: less than that is meant as a year or a month, and no day that a log could have."""
 _SECONDS_DIGITS: Final = 10
 _DAY_DIGITS: Final = 8
 _ADDRESS: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?=/)(//(?P<host>[^/]*))?", re.IGNORECASE)

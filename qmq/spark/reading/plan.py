@@ -1,6 +1,6 @@
 """Which worker reads which batches: every wanted record once, in partitions of about one size.
 
-Journals come first: the first directory that has a sequence brings it, the others bring what it lacks. A stretch of
+Journals come first: the first directory that has a sequence brings it, the others bring what it lacks. A range of
 which some node got only a rest (`batch.REST`) is read there when no other has all of it. What no journal reaches back
 to is read from the fanout logs, in the same manner. Only indexes and heads of batches are looked at here.
 
@@ -27,7 +27,7 @@ CLOCK_MARGIN_US: Final = 60_000_000
 class DataLoss(QmqError):
     """Records that were asked for are nowhere: `failOnDataLoss` decides whether that is an error.
 
-    `missing`: which ones, as far as that can be told.
+    `missing`: which ones, as far as that is known.
     """
 
     def __init__(self, said: str, missing: RangeMap = NOTHING) -> None:

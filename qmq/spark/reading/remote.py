@@ -1,6 +1,6 @@
 """Live nodes as a place to read from: one more reader of their journals, over STOMP (`/system/journal`).
 
-Every node of a mesh has everyone's records, so the work is divided over the nodes that are given, and a worker whose
+Every node of a mesh has the records of all nodes, so the work is divided over the nodes that are given. A worker whose
 node goes away asks the next one for the remainder. What a node's journal has dropped is not to be had from it: its
 fanout logs are read from its data directory.
 """

@@ -90,7 +90,7 @@ class SegmentListing(NamedTuple):
 
 
 def is_compacted(entry: BatchEntry) -> bool:
-    """Whether it tells by itself that it stands for records of which some are missing: fewer are there, or a mark of
+    """Whether it shows by itself that it stands for records of which some are missing: fewer are there, or a mark of
     the end without time. See `has_mark`, too.
     """
     return entry.records <= entry.last - entry.first or not entry.last_us
@@ -268,7 +268,7 @@ class SegmentFile:
 
 
 def _compacted_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:
-    """The rests among the batches of an index. Those that only a mark tells are looked at: a mark is a GAP record."""
+    """The rests among the batches of an index. Those that only a mark shows are read: a mark is a GAP record."""
     marked = {origin for origin, kind in index.kinds if kind == RecordKind.GAP}
     for entry in index.batches:
         if is_compacted(entry):

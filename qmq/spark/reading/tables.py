@@ -19,7 +19,7 @@ def rows_of(view: str, directories: Sequence[DataDirectory]) -> list[dict[str, A
 
 
 def _ranges(directory: DataDirectory) -> Iterator[dict[str, Any]]:
-    """One row per origin and stretch of sequences without a hole, in the order in which the journal has them."""
+    """One row per origin and range of sequences without a hole, in the order in which the journal has them."""
     open_ranges: dict[Origin, list[int]] = {}
     for _, listing in directory.journal.segments():
         for entry in listing.entries:

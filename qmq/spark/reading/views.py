@@ -175,7 +175,7 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
 
 
 def _damage(data: Any, extent: Extent) -> Iterator[tuple[int, int]]:
-    """Offsets (start, end) of what cannot be read in `extent`, besides its holes. An index tells nothing of damage."""
+    """Offsets (start, end) of what cannot be read in `extent`, besides its holes. An index does not show damage."""
     begin = extent.start
     for start, stop in [*extent.holes, (extent.end, extent.end)]:
         if stop > begin:
@@ -294,7 +294,7 @@ class _Maker:
                 return pa.repeat(pa.scalar(self._extent.node), len(found))
             case "position":
                 if not self._extent.path:
-                    return pa.nulls(len(found), pa.int64())  # A live node does not tell.
+                    return pa.nulls(len(found), pa.int64())  # A live node does not report it.
                 offsets = np.array([piece.offset for piece in self._pieces], np.int64) + self._extent.base
                 return pa.array(offsets[found.batch])
             case "kind":

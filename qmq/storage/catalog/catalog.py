@@ -61,7 +61,6 @@ def m001_first(database: sqlite_utils.Database) -> None:
         texts="destination name dropped",
         integers="start end records first_us last_us dropped_records",
     )
-    create("peers", "node", texts="node vector")
     create("incarnations", "origin", texts="origin", integers="started_us")
     create("given_up", "origin", texts="origin", integers="through")
     create(
@@ -85,7 +84,6 @@ TABLES: Final = (
     "identity",
     "positions",
     "fanouts",
-    "peers",
     "incarnations",
     "given_up",
     "durable_subscriptions",
@@ -183,13 +181,6 @@ class SqliteCatalog:
     def set_base(self, state: CheckpointState) -> None:
         with self._lock, medium(), self._database.atomic():
             self._put_position("base", state)
-
-    def peers(self) -> dict[str, Vector]:
-        with self._lock, medium():
-            return {row["node"]: vector_from_json(json.loads(row["vector"])) for row in self._rows("peers")}
-
-    def set_peer(self, node: str, vector: Vector) -> None:
-        self._replace("peers", {"node": node, "vector": json.dumps(vector_to_json(vector))})
 
     def incarnations(self) -> dict[Origin, int]:
         with self._lock, medium():

@@ -1,17 +1,17 @@
 """Dead incarnations: how the mesh comes to forget them, so that vectors do not grow by one entry with every restart.
 
     dead: its node has a newer incarnation
-      │ every member has the same records of it (told by its node in a SEAL record)
+      │ every member has the same records of it (its node says so in a SEAL record)
       ▼
     sealed: its last sequence is fixed for ever
       │ every member, each for itself, has nothing of it left, in journal, queue store and fanout logs
-      │ (told by each in a SEAL record that says `released`)
+      │ (each says so in a SEAL record with `released`)
       ▼
     forgotten: it leaves every vector; only its name is remembered, so that nothing of it is taken again
 
 Facts only grow and may come in any order and more than once, so the records need no answer. They reach the catalog with
-the checkpoint that carries them (`facts`). Who decides that a step is due is `qmq.server.repair.incarnation_gc`. A
-record may have left all journals before everybody had it; so nodes that know of dead incarnations also ask each other,
+the checkpoint that carries them (`facts`). `qmq.server.repair.incarnation_gc` decides that a step is due. A
+record may have left all journals before every node had it; so nodes that know of dead incarnations also ask each other,
 and record what others have said (`of`).
 
 Surprising: a node that forgets before its peers do still gets their word about the origin, and is brought its records
@@ -43,7 +43,7 @@ class Seal(NamedTuple):
     last: int
     is_released: bool
     of: str = ""
-    """Who has nothing left: empty for the writer, `EVERYBODY` for all members."""
+    """The nodes that have nothing left: empty for the writer, `EVERYBODY` for all members."""
 
 
 def pack_seals(seals: Iterable[Seal]) -> bytes:
@@ -88,7 +88,7 @@ class Seals:
         return seals
 
     def take(self, writer: str, seals: Iterable[Seal]) -> list[Origin]:
-        """Take a record of the node `writer` into account. Returns the origins of which it told something new."""
+        """Take a record of the node `writer` into account. Returns the origins of which it says something new."""
         news: dict[Origin, None] = {}
         for seal in seals:
             origin = seal.origin

@@ -16,7 +16,6 @@ class _CatalogState:
         "checkpoint",
         "fanouts",
         "base",
-        "peers",
         "incarnations",
         "cursors",
         "given_up",
@@ -30,7 +29,6 @@ class _CatalogState:
         self.checkpoint = CheckpointState(0, {})
         self.fanouts: dict[str, FanoutExtent] = {}
         self.base = CheckpointState(0, {})
-        self.peers: dict[str, Vector] = {}
         self.incarnations: dict[Origin, int] = {}
         self.cursors: dict[Name, Cursor] = {}
         self.given_up: Vector = {}
@@ -101,13 +99,6 @@ class MemoryCatalog:
     def set_base(self, state: CheckpointState) -> None:
         commit_tables(self._disk)
         self._state.base = CheckpointState(state.position, dict(state.vector))
-
-    def peers(self) -> dict[str, Vector]:
-        return {node: dict(vector) for node, vector in self._state.peers.items()}
-
-    def set_peer(self, node: str, vector: Vector) -> None:
-        commit_tables(self._disk)
-        self._state.peers[node] = dict(vector)
 
     def incarnations(self) -> dict[Origin, int]:
         return dict(self._state.incarnations)

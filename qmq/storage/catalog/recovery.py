@@ -1,7 +1,7 @@
 """Durable subscriptions, terms and definitions at a start: what the catalog has of them, and what the journal says
 since its checkpoint.
 
-A pass of its own over that stretch: the broker keeps every cursor in memory, while what recovery makes of messages goes
+A pass of its own over that range: the broker keeps every cursor in memory, while what recovery makes of messages goes
 into stores. Only the records that are looked for are decoded.
 """
 

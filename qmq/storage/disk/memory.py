@@ -97,7 +97,7 @@ class MemoryDisk:
         self.bytes_written = 0
         self.crashes = 0
         self.wipes = 0
-        self.error: OSError = OSError(EIO, "told to fail")
+        self.error: OSError = OSError(EIO, "made to fail")
         self.reserved_bytes = 0
         self._files: dict[str, _Inode] = {}
         self._unsynced: dict[str, list[_Change]] = {}
@@ -109,7 +109,7 @@ class MemoryDisk:
     def fail_at(self, call_number: int, error: OSError | None = None) -> None:
         """Let the changing call with that number (0: the next one) raise `error`, and every later one too."""
         self._fail_at = self._call_number + call_number
-        self.error = error if error is not None else OSError(EIO, "told to fail")
+        self.error = error if error is not None else OSError(EIO, "made to fail")
 
     def fail_next(self, kind: str) -> None:
         """Let the next call of that kind raise, and only that one."""

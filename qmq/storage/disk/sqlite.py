@@ -25,7 +25,7 @@ CACHE_KIB: Final = 4096
 def open_database(path: Path, *, first: str = "") -> sqlite_utils.Database:
     """One connection for the life of the node; `first` is said before a new file has a page. Raises LogBroken."""
     with medium():
-        # SQLite would let everyone read it; the files beside it get the rights of this one. Only where there is none:
+        # SQLite would let every user read it; the files beside it get the rights of this one. Only where there is none:
         # to close a file that is open elsewhere in this process would end SQLite's locks on it (fcntl(2)).
         with suppress(FileExistsError):
             path.touch(0o600, exist_ok=False)
@@ -63,7 +63,7 @@ def open_migrated(
 
 
 def _is_bent(name: bytes, known: bytes) -> bool:
-    """Whether a flipped bit is all that tells them apart, in the text or in its length."""
+    """Whether a flipped bit is the only difference, in the text or in its length."""
     if len(name) != len(known):
         return name.startswith(known) or known.startswith(name)
     return sum((one ^ other).bit_count() for one, other in zip(name, known, strict=True)) == 1

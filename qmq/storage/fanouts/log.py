@@ -41,7 +41,7 @@ _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 def directory_name(destination: str) -> str:
-    """A file name for any destination: what can be read of it, and a hash that tells it from every other."""
+    """A file name for any destination: what can be read of it, and a hash that distinguishes it from every other."""
     readable = "".join(character if character in _SAFE else "_" for character in destination.lower())
     digest = hashlib.blake2b(destination.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     return f"{readable.strip('_')[:_READABLE_CHARACTERS]}-{digest}"

@@ -166,7 +166,7 @@ class FanoutReader:
             start, before = self._kept_from(destination), start
             if start == before or position.log_position >= start:
                 return page
-            # Retention dropped it while it was read: what was found may have a hole that nobody was told of.
+            # Retention dropped it while it was read: what was found may have a hole without a gap notice.
 
     def _kept_from(self, destination: str) -> int:
         _, extent = self._logs.view(destination)

@@ -10,7 +10,7 @@ records, and say so with `SPARSE`. Pure: no clock, no I/O; files are `segment`'s
 A body that several messages of a batch have is written once (`shared_bodies`). Such a batch has version 2, and stands
 for the batch of version 1 with all bodies in their places. All readers here return what that one would give.
 
-Surprising: a batch of a later version is told from a damaged one by its checksum. Magic, checksum, version and size
+Surprising: the checksum distinguishes a batch of a later version from a damaged one. Magic, checksum, version and size
 therefore keep their places in every version to come.
 """
 
@@ -40,12 +40,12 @@ BATCH_BYTES_TARGET: Final = 1024 * 1024
 SPARSE: Final = 1
 """Attribute: sequences grow but have holes (fanout logs)."""
 MEMORY: Final = 2
-"""Attribute: carried by links, journalled by nobody."""
+"""Attribute: carried by links, journalled by no node."""
 GAPS: Final = 4
 """Attribute: holds at least one GAP record, so the journal has to look inside."""
 REST: Final = 8
-"""Attribute, with SPARSE: what a peer's stores had left of a stretch whose journal is dropped. It stands in the journal
-for the whole stretch, and never goes over a link."""
+"""Attribute, with SPARSE: what a peer's stores had left of a range whose journal is dropped. It stands in the journal
+for the whole range, and never goes over a link."""
 
 FIELDS: Final = (
     ("magic", "4s", "`51 4d 51 b1`"),
@@ -65,7 +65,6 @@ FIELDS: Final = (
 _HEAD = struct.Struct(">" + "".join(code for _, code, _ in FIELDS))
 _SEALED_HEAD = struct.Struct(">" + "".join(code for _, code, _ in FIELDS[2:]))
 """The part of the head that the checksum covers."""
-_VERSION_AND_SIZE = struct.Struct(">HHI")
 
 HEAD_BYTES: Final = _HEAD.size
 _UNSEALED_BYTES = HEAD_BYTES - _SEALED_HEAD.size
@@ -142,7 +141,7 @@ def is_journal(attributes: int) -> bool:
 
 
 def read_head(data: bytes | memoryview, offset: int = 0) -> BatchHead | None:
-    """The head at `offset`, unchecked against the checksum; None when `data` ends too early to tell.
+    """The head at `offset`, unchecked against the checksum; None when `data` ends before its end.
 
     Raises:
         CorruptLog: these bytes cannot begin a batch.
@@ -186,7 +185,7 @@ def read_head(data: bytes | memoryview, offset: int = 0) -> BatchHead | None:
 
 
 def _refuse_version(data: bytes | memoryview, offset: int, version: int, size: int, checksum: int) -> NoReturn:
-    """Tell a later version from damage: only the checksum can."""
+    """Distinguish a later version from damage: only the checksum can."""
     if zlib.crc32(memoryview(data)[offset + _UNSEALED_BYTES : offset + size]) == checksum:
         raise FutureVersion(f"a batch of version {version}; this software reads up to {SHARED_VERSION}")
     raise CorruptLog("batch checksum differs")
@@ -213,7 +212,7 @@ def verify_batch(data: bytes | memoryview) -> BatchHead:
 
 
 def checksum_holds(data: memoryview, offset: int, size: int) -> bool:
-    """Whether the batch of `size` bytes at `offset` agrees with its checksum; for who has read its head already."""
+    """Whether the batch of `size` bytes at `offset` agrees with its checksum; for callers that have read its head."""
     expected = int.from_bytes(data[offset + 4 : offset + _UNSEALED_BYTES], "big")
     return zlib.crc32(data[offset + _UNSEALED_BYTES : offset + size]) == expected
 
@@ -251,7 +250,7 @@ Unpacked = tuple[int, int, int, str, bytes, bytes]
 
 
 def unpack_records(head: BatchHead, data: bytes | memoryview) -> list[Unpacked]:
-    """All records of a whole batch, five times faster than `batch_records`, for those who carry millions.
+    """All records of a whole batch, five times faster than `batch_records`, for callers that read millions.
 
     Trusts the checksum, and that the lengths in front of the records are theirs, as was seen when the batch was taken
     in. Raises CorruptLog when the records do not fit the head.

@@ -4,7 +4,7 @@ ATTEMPTS says how often messages have come back. Counts are absolute and only gr
 late or in another order; one that comes before its message, from another origin, is forgotten.
 
 DEAD is a PUBLISH and a SETTLE in one: the record accepts a letter for its destination, with its headers, and its body
-names the message that is settled by it. Whoever has the record has both, however the log is cut.
+names the message that is settled by it. A node that has the record has both, however the log is cut.
 """
 
 from collections.abc import Iterable

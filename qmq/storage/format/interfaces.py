@@ -184,11 +184,6 @@ class Catalog(Protocol):
 
     def set_base(self, state: CheckpointState) -> None: ...
 
-    def peers(self) -> dict[str, Vector]:
-        """Peer → the last durable vector it reported and this node noted."""
-
-    def set_peer(self, node: str, vector: Vector) -> None: ...
-
     def incarnations(self) -> dict[Origin, int]:
         """This node's own runs → when they began, µs; in that order."""
 

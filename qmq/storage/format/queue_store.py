@@ -89,8 +89,8 @@ class QueueStore(Protocol):
 
         `attempts` (queue → dot → deliveries that have failed) raises what the rows say, and means nothing to dots that
         are not here. Deleting what is not there is no error, and a row that is there already stays as it is: a dot
-        names one message for ever. The same goes for tombstones. Raises DiskFull, where the medium can tell; nothing
-        has changed then.
+        names one message for ever. The same goes for tombstones. Raises DiskFull, where the medium reports
+        that; nothing has changed then.
         """
 
     def give_back(self) -> bool:

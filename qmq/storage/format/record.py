@@ -33,7 +33,7 @@ KIND_OFFSET = 20
 
 FLAGS_MAX = (1 << 24) - 1
 TIMED = 1 << 19
-"""Flag: the header block holds a due time or an expiry. Who writes the record knows; storage asks only then."""
+"""Flag: the header block holds a due time or an expiry. The writer of the record knows; storage asks only then."""
 REFERENCE_BYTES = 5
 """What a record has in place of a body when it refers to another one: a 32-bit integer with its mark."""
 PRIORITY_DEFAULT = 4
@@ -236,7 +236,7 @@ def unpack_dots(body: bytes) -> list[Dot]:
 
 
 def unpack_by_origin(body: bytes) -> list[tuple[Origin, list[int]]]:
-    """The same as sequences by origin, for those who need no object for each. Raises CorruptLog for anything else."""
+    """The same as sequences by origin, for callers that need no objects. Raises CorruptLog for anything else."""
     try:
         found = [(Origin(node, incarnation), sequences) for node, incarnation, sequences in msgpack.unpackb(body)]
         if not all([isinstance(sequences, list) for _, sequences in found]):
@@ -262,7 +262,7 @@ def unpack_gap(body: bytes) -> tuple[Origin, int]:
 
 
 def pack_start(*, format_version: int, software: str, uuid: str) -> bytes:
-    """Body of a START: who wrote what follows. A map, so that later versions can add to it."""
+    """Body of a START: which software wrote what follows. A map, so that later versions can add to it."""
     packed: bytes = msgpack.packb({"format": format_version, "software": software, "uuid": uuid})
     return packed
 

@@ -2,10 +2,10 @@
 
 CRC-32 as in the journal, over everything that is delivered or decided from: origin, sequence, queue, priority, times,
 flags, headers, body. What rows of one lane share is computed once for the lane (`partition_checksum`), and stands in
-the lane's own row as well.
+the partition's own row as well.
 
 Surprising: deliveries that have failed are counted by the database, which cannot compute a CRC. So the upper half of a
-checksum is that count once more; whoever raises one raises both.
+checksum is that count once more; code that raises one raises both.
 """
 
 from struct import Struct
@@ -17,7 +17,6 @@ from qmq.dots import Origin
 from qmq.storage.format.queue_store import QueueRow
 
 COUNT_SHIFT: Final = 32
-CRC_MASK: Final = (1 << COUNT_SHIFT) - 1
 _MASK: Final = (1 << 64) - 1
 _NUMBERS: Final = Struct(">QQIQQI").pack
 _PARTITION: Final = Struct(">Qq?H").pack

@@ -1,8 +1,8 @@
 """Terms on disk: the body of a TERM or VOTE record, and what all of them come to.
 
 A TERM says that `server` serves the queue messages of `owner` from that term on. A VOTE says that the node that wrote
-it has voted for `server` in that term, and will vote for nobody else in it. Both matter for as long as the node lives,
-longer than the journal is kept, so the catalog takes them over at a checkpoint.
+it has voted for `server` in that term, and will vote for no other node in it. Both matter for as long as the node
+exists, longer than the journal is kept, so the catalog takes them over at a checkpoint.
 """
 
 from collections.abc import Iterable

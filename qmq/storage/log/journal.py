@@ -24,8 +24,8 @@ from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import Chain, Damage, find_segment
 from qmq.storage.log.compacted_ranges import CompactedRanges
+from qmq.storage.log.fsync_times import SyncTimes
 from qmq.storage.log.segment_index import SegmentIndexer
-from qmq.storage.log.sync_times import SyncTimes
 from qmq.storage.log.tail_cache import TailCache
 
 MARK_BYTES: Final = 1024 * 1024
@@ -269,8 +269,8 @@ class Journal:
 
     @contextmanager
     def _syncing(self) -> Iterator[None]:
-        """When the disk refuses, for whatever reason, the journal is broken: LogBroken. The next start is told, as far
-        as this disk still takes a note."""
+        """When the disk refuses, for whatever reason, the journal is broken: LogBroken. A note for the next start is
+        written, if this disk still takes one."""
         times = self.sync_times
         began = times.clock()
         try:

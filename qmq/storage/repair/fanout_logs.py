@@ -6,7 +6,7 @@ it; for the remainder the node asks its peers (`server.repair.fanout_logs`). The
 end, with the found records in place of the holes, and one commit of the catalog replaces the old log. After a crash
 before that commit, the old log is unchanged, and the next opening cuts off the new bytes.
 
-Surprising: an origin that never wrote to this fanout counts as missing too, as far as the log can tell. An answer
+Surprising: an origin that never wrote to this fanout counts as missing too, as far as the log shows. An answer
 accounts for a whole range, so an empty answer is valid.
 """
 

@@ -15,7 +15,6 @@ NUMBER_MAX: Final = (1 << 32) - 1
 """Of priorities, times, sizes and bounds."""
 
 ID_MAX: Final = (1 << 64) - 1
-TUBE_BYTES_MAX: Final = 200
 
 
 class BeanstalkVerb(StrEnum):

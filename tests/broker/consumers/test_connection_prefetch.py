@@ -8,7 +8,7 @@ def subscriptions(count: int) -> list[Subscription]:
     return [Subscription(1, f"s{number}", "/queue/jobs", Ack.CLIENT, 1, b"") for number in range(count)]
 
 
-def test_who_waits_stands_in_the_round_once_and_goes_to_its_end_when_served() -> None:
+def test_a_waiting_subscription_is_in_the_round_once_and_goes_to_its_end_when_served() -> None:
     window = ConnectionPrefetch(1)
     one, two = subscriptions(2)
 
@@ -20,7 +20,7 @@ def test_who_waits_stands_in_the_round_once_and_goes_to_its_end_when_served() ->
     assert [window.next(), window.next(), window.next()] == [two, one, None]
 
 
-def test_who_leaves_is_forgotten() -> None:
+def test_a_member_that_leaves_is_forgotten() -> None:
     window = ConnectionPrefetch(3)
     (one,) = subscriptions(1)
     window.subscriptions[one] = None

@@ -77,7 +77,7 @@ def test_the_second_subscription_of_a_session_to_a_topic_needs_an_object() -> No
     assert [message.body for message in client.heard] == [b"x", b"x"]
 
 
-def test_so_does_one_that_may_be_told_a_last_value() -> None:
+def test_so_does_one_that_may_get_a_last_value() -> None:
     node = Node()
     client = node.client()
     retained = envelope("/topic/a")

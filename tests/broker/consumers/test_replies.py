@@ -87,7 +87,7 @@ def test_a_reply_that_a_peer_hands_on_reaches_the_session_or_is_counted() -> Non
     assert node.broker.replies.dropped == 2
 
 
-def test_a_reply_of_which_it_is_known_that_nobody_gets_it_is_refused() -> None:
+def test_a_reply_that_is_known_to_reach_no_client_is_refused() -> None:
     node = Node()
     asker = node.client()
     address = implicit(asker)
@@ -187,7 +187,7 @@ def test_a_subscription_that_may_not_be_is_refused_and_changes_nothing(destinati
     assert len(node.broker.replies) == 1
 
 
-def test_nobody_subscribes_to_a_reply_address() -> None:
+def test_no_client_subscribes_to_a_reply_address() -> None:
     asker = Node().client()
     address = implicit(asker)
 

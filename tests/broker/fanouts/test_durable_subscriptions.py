@@ -147,7 +147,7 @@ def test_an_ack_in_client_mode_covers_what_was_handed_out_before() -> None:
     check_accounts(node)
 
 
-def test_a_gap_is_told_with_exact_bounds_and_is_done_when_it_is_acknowledged() -> None:
+def test_a_gap_notice_has_exact_bounds_and_is_settled_by_its_ack() -> None:
     node = Node()
     reader = Reader(node, {B: 3})
     reader.ack(*reader.offer(B, 4))

@@ -132,7 +132,7 @@ def test_what_waits_here_for_the_one_consumer_of_its_group_goes_back_when_it_is_
     assert returned(out) == [(Dot(B, 2), Back.UNSEEN)]
 
 
-def test_an_owner_that_does_not_tell_its_clock_has_looked_itself() -> None:
+def test_an_owner_that_does_not_send_its_clock_has_looked_itself() -> None:
     node = Node()
     node.borrowing.owner_connected("b")
     client = node.client()

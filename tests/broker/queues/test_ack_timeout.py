@@ -43,7 +43,7 @@ def test_time_counts_from_the_delivery_and_not_from_the_send() -> None:
     assert client.bodies == [b"x"]
 
 
-def test_late_message_goes_to_whoever_is_next_in_line() -> None:
+def test_late_message_goes_to_the_next_in_line() -> None:
     node = Node()
     slow, other = node.client(), node.client()
     slow.subscribe(credit=1, ack_timeout_us=SECOND_US)
@@ -82,7 +82,7 @@ def test_message_comes_before_consumer_comes_before_policy() -> None:
     assert deadlines == {1: 10 * SECOND_US, 2: 5 * SECOND_US, 3: 2 * SECOND_US}
 
 
-def test_nothing_waits_for_an_ack_that_nobody_sends() -> None:
+def test_nothing_waits_for_an_ack_that_no_client_sends() -> None:
     node = Node(rules=PATIENT)
     client = node.client()
     client.subscribe(ack=Ack.AUTO, ack_timeout_us=SECOND_US)

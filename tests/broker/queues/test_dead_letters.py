@@ -210,7 +210,7 @@ def test_letter_gets_what_its_queue_gives_to_messages_that_do_not_say(said: byte
     assert node.depth(DEAD_LETTERS) == 0
 
 
-def test_letter_of_a_letter_tells_of_the_last_time_and_has_the_others_in_its_history() -> None:
+def test_letter_of_a_letter_names_the_last_time_and_has_the_others_in_its_history() -> None:
     node = Node(rules_of=lambda name: QueueRules(dead_letter=OTHER if name == DEAD_LETTERS else DEAD_LETTERS))
     client = node.client()
     for queue in (JOBS, DEAD_LETTERS):
@@ -401,7 +401,7 @@ def test_message_that_no_client_has_seen_counts_no_delivery() -> None:
     assert node.queues.by_name[JOBS].ready[0].attempts == 0
 
 
-def test_message_that_fails_on_a_peer_is_buried_by_its_owner() -> None:
+def test_message_that_fails_on_a_peer_is_dead_lettered_by_its_owner() -> None:
     node = Node(rules=THREE)
     node.lending.borrower_connected("b")
     node.send(b"x")
@@ -414,7 +414,7 @@ def test_message_that_fails_on_a_peer_is_buried_by_its_owner() -> None:
     assert not node.lending.lent["b"]
 
 
-def test_borrowed_message_is_not_buried_here_but_returned_with_what_its_consumer_asks() -> None:
+def test_borrowed_message_is_not_dead_lettered_here_but_returned_with_what_its_consumer_asks() -> None:
     node = Node(rules=QueueRules(delivery_limit=1))
     node.borrowing.owner_connected("b")
     asks = Asks(delivery_limit=7)
@@ -595,7 +595,7 @@ def test_node_that_may_not_serve_counts_the_failure_and_buries_when_it_may(why: 
     check_accounts(node)
 
 
-def test_message_that_another_node_serves_by_then_is_not_buried_beside_it() -> None:
+def test_message_that_another_node_serves_by_then_is_not_dead_lettered_beside_it() -> None:
     node, client = with_consumer(QueueRules(delivery_limit=1))
     node.queues.held = True
     client.nack(client.inbox[0], Back.REJECTED)
@@ -606,7 +606,7 @@ def test_message_that_another_node_serves_by_then_is_not_buried_beside_it() -> N
     check_accounts(node)
 
 
-def test_message_that_the_other_node_has_settled_by_then_is_not_buried() -> None:
+def test_message_that_the_other_node_has_settled_by_then_is_not_dead_lettered() -> None:
     node, client = with_consumer(QueueRules(delivery_limit=1))
     node.queues.held = True
     client.nack(client.inbox[0], Back.REJECTED)

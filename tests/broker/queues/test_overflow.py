@@ -24,7 +24,7 @@ def bodies_sent(out: Outcome) -> list[bytes]:
     return [record.body for record in out.records if isinstance(record, Message)]
 
 
-def test_full_queue_refuses_unless_it_is_told_otherwise() -> None:
+def test_full_queue_refuses_unless_its_policy_drops() -> None:
     node = node_with("refuse")
     for _ in range(3):
         node.send()
@@ -93,7 +93,7 @@ def test_what_consumers_have_in_hand_is_not_dropped_the_new_message_is() -> None
     assert node.depth() == 2
 
 
-def test_full_queue_may_drop_what_is_new_and_the_sender_is_not_told() -> None:
+def test_full_queue_may_drop_what_is_new_without_a_notice_to_the_sender() -> None:
     node = node_with("drop-newest")
     for number in range(5):
         node.send(b"%d" % number)

@@ -143,7 +143,7 @@ def test_a_message_may_be_given_to_one_of_them_before_all_others() -> None:
     assert node.ready() == [b"waits", b"mine"]
 
 
-def test_nothing_can_be_given_to_one_of_them_where_not_everybody_may_have_it() -> None:
+def test_nothing_can_be_given_to_one_of_them_where_not_each_may_have_it() -> None:
     node = Node()
     taker = pull(node.client())
     node.client().subscribe(selector="colour = 'red'")

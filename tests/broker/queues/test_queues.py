@@ -145,7 +145,7 @@ def test_refused_message_comes_again_with_its_attempts_counted() -> None:
     check_accounts(node)
 
 
-def test_refused_message_goes_to_whoever_is_next_in_line() -> None:
+def test_refused_message_goes_to_the_next_in_line() -> None:
     node = queue_with(b"1", rules=AT_ONCE)
     first, second = node.client(), node.client()
     first.subscribe(credit=1)
@@ -298,7 +298,7 @@ def test_message_settled_elsewhere_while_in_flight_is_not_returned_and_only_its_
     check_empty(node)
 
 
-def test_settle_told_twice_counts_once() -> None:
+def test_settle_received_twice_counts_once() -> None:
     node = queue_with(b"1", b"2")
 
     node.broker.accept_settles(JOBS, [Dot(A, 1), Dot(A, 1)], {A: 2}, SETTLE)

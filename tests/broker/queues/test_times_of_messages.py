@@ -186,7 +186,7 @@ def test_held_node_hands_out_what_became_due_meanwhile_only_when_it_is_released(
 # Expiry
 
 
-def test_expired_message_is_never_delivered_even_when_nobody_has_looked_in_time() -> None:
+def test_expired_message_is_never_delivered_even_when_the_timer_is_late() -> None:
     node = Node()
     node.send(b"old", headers=b"ttl:1000\n")
     node.send(b"new")
@@ -208,7 +208,7 @@ def test_message_is_delivered_up_to_the_last_moment() -> None:
     assert consumer(node).bodies == [b"x"]
 
 
-def test_expired_message_of_a_queue_that_nobody_reads_goes_by_the_clock() -> None:
+def test_expired_message_of_a_queue_without_consumers_goes_by_the_clock() -> None:
     node = Node()
     node.send(b"1", headers=b"ttl:1000\n")
     node.send(b"2", headers=b"expires:%d\n" % ((NOW_US + 1_000_000) // 1000))
@@ -371,7 +371,7 @@ def test_rejected_message_that_has_also_expired_is_a_rejected_one() -> None:
     assert letter.envelope.headers.startswith(b"dead-letter-reason:rejected\n")
 
 
-def test_message_that_expired_in_somebodys_hands_goes_when_it_comes_back_and_nobody_wants_it() -> None:
+def test_message_that_expired_in_flight_is_settled_when_it_comes_back_unwanted() -> None:
     node = Node()
     client = node.client()
     client.subscribe(credit=1)

@@ -40,7 +40,7 @@ def test_the_first_of_repeated_headers_counts() -> None:
 
 
 @pytest.mark.parametrize("headers", [b"", b"\xff:\xfe\n", b"no colon\n", b"\\", b"\\q:\\\n", b":\n"])
-def test_headers_that_a_peer_made_up_harm_nobody(headers: bytes) -> None:
+def test_headers_that_a_peer_made_up_do_no_harm(headers: bytes) -> None:
     assert not selects(compile_selector("n = 1"), envelope(headers))
 
 

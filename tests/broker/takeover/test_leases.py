@@ -79,14 +79,14 @@ def test_a_claim_in_contact_stays_however_old_it_is() -> None:
     assert nodes["a"].beat(39.5).claims == {"a": 0}
 
 
-def test_what_a_voter_has_told_binds_its_next_life() -> None:
+def test_what_a_voter_has_promised_binds_its_next_incarnation() -> None:
     again = Ownership("c", NODES, AFTER, 20.0, earlier_after=60.0)
 
     assert not again.vote(Bid("a", 1, "b"), 79.9)
     assert again.vote(Bid("a", 1, "b"), 80.1)
 
 
-def test_who_is_bound_by_what_it_has_told_asks_for_no_votes_in_vain() -> None:
+def test_a_node_bound_by_its_promises_asks_for_no_votes_in_vain() -> None:
     nodes = {name: Ownership(name, NODES, AFTER, 20.0, earlier_after=60.0) for name in NODES}
     exchange(nodes, 25.0, "bc")
     exchange(nodes, 79.9, "bc")
@@ -105,7 +105,7 @@ def test_hearing_others_without_being_heard_is_no_lease() -> None:
     assert not nodes["a"].in_contact(1.0)
 
 
-def test_nobody_votes_while_the_owner_is_heard() -> None:
+def test_no_node_votes_while_the_owner_is_heard() -> None:
     nodes = mesh()
     exchange(nodes, 15.0, "ab", "ac", "bc")
 
@@ -113,7 +113,7 @@ def test_nobody_votes_while_the_owner_is_heard() -> None:
     assert nodes["c"].vote(Bid("a", 1, "b"), 15.0 + AFTER + 0.1)
 
 
-def test_a_voter_that_has_just_started_or_was_away_does_not_know_whom_it_has_heard() -> None:
+def test_a_voter_that_has_just_started_or_was_away_does_not_know_whose_claims_it_has_heard() -> None:
     nodes = silent_a()
     fresh = Ownership("c", NODES, AFTER, 20.0)
     nodes["b"].was_away(24.0)
@@ -150,14 +150,14 @@ def taken_over() -> dict[str, Ownership]:
     return nodes
 
 
-def test_who_has_the_votes_of_a_majority_serves_in_the_new_term() -> None:
+def test_a_node_with_the_votes_of_a_majority_serves_in_the_new_term() -> None:
     nodes = taken_over()
 
     assert nodes["b"].leads("a", 25.0)
     assert nodes["c"].term_of("a") == Term(1, "b")
 
 
-def test_echoes_of_who_has_promised_a_later_term_bear_no_lease() -> None:
+def test_echoes_of_a_node_that_has_promised_a_later_term_support_no_lease() -> None:
     nodes = taken_over()
 
     exchange(nodes, 26.0, "ac")
@@ -228,7 +228,7 @@ def test_a_stranger_is_not_heard_and_gets_no_vote() -> None:
     assert not nodes["b"].vote(Bid("x", 1, "c"), 25.0)
 
 
-def test_who_is_a_member_no_more_is_neither_asked_nor_taken_over() -> None:
+def test_a_former_member_is_neither_asked_nor_taken_over() -> None:
     nodes = silent_a()
     nodes["b"].enrol(["b", "c"])
 
@@ -512,14 +512,14 @@ def test_a_settle_is_for_good_when_a_majority_with_the_server_has_it() -> None:
     assert settled_through(nodes["a"], "a", {"a": 9, "b": 0, "c": 0}) == 0
 
 
-def test_who_serves_now_must_have_the_settle_and_not_who_did_before() -> None:
+def test_the_present_server_must_have_the_settle_and_not_the_one_before() -> None:
     nodes = taken_over()
 
     assert settled_through(nodes["c"], "a", {"a": 9, "b": 0, "c": 9}) == 0
     assert settled_through(nodes["c"], "a", {"a": 0, "b": 9, "c": 9}) == 9
 
 
-def test_who_has_promised_a_later_term_does_not_count() -> None:
+def test_a_node_that_has_promised_a_later_term_does_not_count() -> None:
     nodes = mesh()
     exchange(nodes, 1.0, "ab", "ac")
     nodes["b"].promised["a"] = Term(1, "b")
@@ -530,7 +530,7 @@ def test_who_has_promised_a_later_term_does_not_count() -> None:
     assert settled_through(nodes["a"], "a", {"a": 9, "b": 9, "c": 0}) == 0
 
 
-def test_messages_of_a_node_that_is_no_member_are_settled_by_nobody_for_good() -> None:
+def test_messages_of_a_node_that_is_no_member_are_never_settled_for_good() -> None:
     assert settled_through(mesh()["a"], "x", {"a": 9, "b": 9, "c": 9}) == 0
 
 

@@ -73,7 +73,7 @@ def test_the_last_value_stays_until_it_is_removed() -> None:
     check_accounts(values)
 
 
-def test_what_is_kept_holds_no_encoding_of_the_message_that_was_told() -> None:
+def test_what_is_kept_holds_no_encoding_of_the_message_that_was_delivered() -> None:
     values = kept()
     message = value("t")
     values.put(message)
@@ -185,7 +185,7 @@ def test_a_prefix_costs_only_what_it_matches(monkeypatch: pytest.MonkeyPatch) ->
     assert pages(values, "42*") == [["42"]]
 
 
-def test_what_was_set_since_is_left_out_and_told_live() -> None:
+def test_what_was_set_since_is_left_out_and_delivered_live() -> None:
     values = kept()
     values.put(value("a", b"old", number=1))
     values.put(value("b", b"old", number=2))
@@ -228,7 +228,7 @@ def test_pattern_that_costs_much_to_match_is_asked_about_fewer_names_for_a_page(
 # Peers
 
 
-def test_the_later_value_stays_whoever_says_it_and_however_often() -> None:
+def test_the_later_value_stays_from_any_node_and_however_often() -> None:
     values = kept()
 
     assert values.learn(value("t", b"b", origin=B, at=20), "b")
@@ -264,7 +264,7 @@ def test_a_removed_value_does_not_come_back_from_a_peer_that_was_away() -> None:
     assert body_of(values, "t") is None
 
 
-def test_a_message_whose_value_was_learnt_before_is_not_told_again() -> None:
+def test_a_message_whose_value_was_learnt_before_is_not_delivered_again() -> None:
     values = kept()
     assert values.learn(value("t", b"two", origin=B, number=2, at=20), "c")
 
@@ -273,7 +273,7 @@ def test_a_message_whose_value_was_learnt_before_is_not_told_again() -> None:
     assert values.hear(value("t", b"three", origin=B, number=3, at=30))
 
 
-def test_a_message_is_not_told_twice_when_another_value_came_in_between() -> None:
+def test_a_message_is_not_delivered_twice_when_another_value_came_in_between() -> None:
     values = kept()
     assert values.learn(value("t", b"b", origin=B, number=2, at=20), "c")
     assert values.hear(value("t", b"c", origin=C, number=1, at=30))
@@ -281,7 +281,7 @@ def test_a_message_is_not_told_twice_when_another_value_came_in_between() -> Non
     assert not values.hear(value("t", b"b", origin=B, number=2, at=20))
 
 
-def test_a_live_message_of_another_origin_is_told_also_when_its_value_loses() -> None:
+def test_a_live_message_of_another_origin_is_delivered_also_when_its_value_loses() -> None:
     values = kept()
     values.put(value("t", b"mine", at=50))
 
@@ -290,7 +290,7 @@ def test_a_live_message_of_another_origin_is_told_also_when_its_value_loses() ->
     assert body_of(values, "t") == b"mine"
 
 
-def test_a_value_of_a_peer_that_finds_no_room_is_told_and_counted_and_not_kept() -> None:
+def test_a_value_of_a_peer_that_finds_no_room_is_delivered_and_counted_and_not_kept() -> None:
     values = kept(topics_max=1)
     values.put(value("a"))
 
@@ -327,7 +327,7 @@ def test_a_link_begins_with_all_values_and_marks_that_the_peer_does_not_hear_its
     assert sorted(taken(spread(values, C), size=1)) == [("b's", b"v"), ("gone", b""), ("mine", b"v")]
 
 
-def test_nothing_is_told_before_the_peer_said_whom_it_follows() -> None:
+def test_nothing_is_sent_before_the_peer_named_the_origins_that_it_follows() -> None:
     values = kept()
     values.put(value("t"))
     made = RetainedSync(values, lambda: None)
@@ -337,7 +337,7 @@ def test_nothing_is_told_before_the_peer_said_whom_it_follows() -> None:
     assert not made.is_due
 
 
-def test_values_of_others_are_passed_on_to_those_who_do_not_follow_them() -> None:
+def test_values_of_others_are_relayed_to_peers_that_do_not_follow_them() -> None:
     values = kept()
     follows_b, does_not = spread(values, B, peer="c"), spread(values, peer="d")
     dispatcher = spread(values, peer="b")
@@ -350,7 +350,7 @@ def test_values_of_others_are_passed_on_to_those_who_do_not_follow_them() -> Non
     assert taken(follows_b) == [] and taken(dispatcher) == []
 
 
-def test_when_a_peer_loses_an_origin_it_is_told_what_that_one_has_set() -> None:
+def test_when_a_peer_loses_an_origin_it_is_sent_what_that_one_has_set() -> None:
     values = kept()
     values.put(value("mine"))
     values.learn(value("b's", origin=B), "b")
@@ -382,7 +382,7 @@ def test_a_turn_is_bounded_and_what_fits_no_frame_stays_here(monkeypatch: pytest
         assert all(len(turn) == 1 or sum(turn) <= 700 for turn in turns)
 
 
-def test_what_goes_as_a_message_is_not_told_by_the_walk_as_well() -> None:
+def test_what_goes_as_a_message_is_not_sent_by_the_walk_as_well() -> None:
     values = kept()
     values.put(value("a"))
     values.put(value("b", number=2))

@@ -20,7 +20,7 @@ def numbers(found: list[Message]) -> list[int]:
     return [-message.sequence for message in found]
 
 
-def test_a_frame_with_news_only_is_told_whole() -> None:
+def test_a_frame_with_news_only_is_passed_on_whole() -> None:
     told = SequenceFilter()
     frame = messages(A, 1, 2, 5)
 
@@ -29,7 +29,7 @@ def test_a_frame_with_news_only_is_told_whole() -> None:
     assert told.late == 0
 
 
-def test_a_second_copy_is_not_told_whichever_part_of_it_came_before() -> None:
+def test_a_second_copy_is_not_delivered_whichever_part_of_it_came_before() -> None:
     told = SequenceFilter()
     told.fresh(messages(A, 1, 2, 3))
 

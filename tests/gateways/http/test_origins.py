@@ -78,7 +78,7 @@ def test_only_its_own_page_and_listed_origins_may_ask(origin: str, status: int) 
     assert status_of(origins(origins=("https://app.example.org",)), origin=origin) == status
 
 
-def test_only_a_listed_origin_is_told_that_its_page_may_read() -> None:
+def test_only_a_listed_origin_gets_the_header_that_lets_its_page_read() -> None:
     rule = origins(origins=("https://app.example.org",))
 
     allowed = rule.check(request_of("GET", "/", origin="https://app.example.org"))

@@ -155,7 +155,7 @@ def test_records_that_the_peer_got_elsewhere_are_passed_over() -> None:
     assert select(feed, journal) == [Batches(1, batch_of(C, 2, 2))]
 
 
-def test_a_gap_of_retention_is_told_before_what_comes_after_it() -> None:
+def test_a_gap_of_retention_is_sent_before_what_comes_after_it() -> None:
     journal = journal_of(batch_of(A, 1, 3), batch_of(C, 1, 1), batch_of(A, 4, 4))
     journal.drop_before(1)
     feed = feed_of()
@@ -166,7 +166,7 @@ def test_a_gap_of_retention_is_told_before_what_comes_after_it() -> None:
     ]
 
 
-def test_what_retention_drops_during_a_walk_is_told_even_if_nothing_of_its_origin_follows() -> None:
+def test_what_retention_drops_during_a_walk_is_reported_even_if_nothing_of_its_origin_follows() -> None:
     """Records of a life that ended: no later batch would ever show the peer that it lacks them."""
     journal = journal_of(batch_of(A, 1, 1), batch_of(C, 1, 2), batch_of(A, 2, 2))
     feed = feed_of()
@@ -179,14 +179,14 @@ def test_what_retention_drops_during_a_walk_is_told_even_if_nothing_of_its_origi
     assert after[-1] == Gap([(C, 2)])
 
 
-def test_a_walk_begins_by_telling_what_the_journal_no_longer_has() -> None:
+def test_a_walk_begins_with_what_the_journal_no_longer_has() -> None:
     feed = feed_of({A: 2}, direct=(C,))
 
     assert feed.start_again({A: 5, B: 1, C: 9}) == Gap([(A, 5), (B, 1)])
     assert feed.start_again({A: 5, B: 1, C: 9}) is None
 
 
-def test_a_hole_that_damage_made_is_told_once_and_left_to_others() -> None:
+def test_a_hole_that_damage_made_is_reported_once_and_left_to_others() -> None:
     damaged = journal_of(batch_of(A, 1, 1), batch_of(A, 2, 2), batch_of(A, 3, 3))
     del damaged.batches[1]
     feed = feed_of()
@@ -197,7 +197,7 @@ def test_a_hole_that_damage_made_is_told_once_and_left_to_others() -> None:
     assert select(feed, damaged) == [Batches(2, batch_of(A, 3, 3))]
 
 
-def test_a_hole_with_nothing_behind_it_is_told_at_the_end_of_the_walk_and_once() -> None:
+def test_a_hole_with_nothing_behind_it_is_reported_once_at_the_end_of_the_walk() -> None:
     """Records of a life that ended: no later batch would ever show the peer that it lacks them."""
     feed = feed_of({B: 1}, direct=(C,))
     select(feed, journal_of(batch_of(A, 1, 1)))
@@ -209,7 +209,7 @@ def test_a_hole_with_nothing_behind_it_is_told_at_the_end_of_the_walk_and_once()
     assert feed.ended(had, {}) == []
 
 
-def test_the_end_of_the_walk_tells_what_this_node_gave_up_itself_as_a_gap() -> None:
+def test_the_end_of_the_walk_reports_what_this_node_gave_up_itself_as_a_gap() -> None:
     feed = feed_of({B: 1})
 
     assert feed.ended({A: 2, B: 3}, {A: 2, B: 2}) == [Gap([(A, 2)]), Hole((B,))]
@@ -226,7 +226,7 @@ def test_the_end_of_the_walk_says_nothing_of_an_origin_of_which_something_is_awa
     assert feed.ended({A: 5}, {}) == [Hole((A,))]
 
 
-def test_lag_counts_what_the_peer_has_not_told_to_have() -> None:
+def test_lag_counts_what_the_peer_has_not_reported() -> None:
     journal = journal_of(batch_of(A, 1, 4))
     feed = feed_of({C: 2})
     select(feed, journal)
@@ -284,7 +284,7 @@ def test_what_stands_for_a_range_is_never_passed_on_and_counts_as_dropped() -> N
     assert select(feed_of(), journal) == [Gap([(A, 3)])]
 
 
-def test_a_peer_in_the_middle_of_a_batch_is_told_a_gap_up_to_its_end() -> None:
+def test_a_peer_in_the_middle_of_a_batch_gets_a_gap_up_to_its_end() -> None:
     journal = journal_of(batch_of(A, 1, 4), batch_of(A, 5, 5))
 
     assert select(feed_of({A: 2}), journal) == [Gap([(A, 4)])]

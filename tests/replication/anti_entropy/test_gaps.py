@@ -20,7 +20,7 @@ def test_the_origins_own_node_is_believed_at_once() -> None:
     assert gaps.next(HAVE, reach(a={C: 20}, c={C: 20})) == NextRepair(MissingRange(C, 5, 9), ["c"])
 
 
-def test_another_node_is_believed_only_when_nobody_else_may_still_have_the_records() -> None:
+def test_another_node_is_believed_only_when_no_third_node_may_still_have_the_records() -> None:
     gaps = Gaps()
     gaps.report("a", C, 9)
 

@@ -67,7 +67,7 @@ def test_a_name_belongs_to_the_pattern_of_its_last_word(name: str, group: str | 
         assert table.match(name) == ("a",)
 
 
-def test_names_are_told_one_by_one_until_there_are_too_many_under_one_prefix(few: Wanting) -> None:
+def test_names_are_published_one_by_one_until_there_are_too_many_under_one_prefix(few: Wanting) -> None:
     few.change(*[f"/topic/app.user.{number}" for number in range(10)], "/topic/other", "/topic/app.*")
     one_by_one = dict(few.published)
 
@@ -118,7 +118,7 @@ def test_too_many_patterns_in_all_become_every_topic_and_come_back(few: Wanting)
     assert few.published.keys() == set(patterns[:20])
 
 
-def test_after_every_topic_new_patterns_are_told_one_by_one_again(few: Wanting) -> None:
+def test_after_every_topic_new_patterns_are_published_one_by_one_again(few: Wanting) -> None:
     patterns = [f"/topic/{number}.x" for number in range(41)]
     few.change(*patterns)
     few.change(*patterns[15:], wanted=False)
@@ -131,7 +131,7 @@ def test_after_every_topic_new_patterns_are_told_one_by_one_again(few: Wanting) 
     assert few.published.keys() == {*patterns[:15], *late}
 
 
-def test_what_is_wanted_is_told_however_often_it_swings_between_nothing_and_every_topic(few: Wanting) -> None:
+def test_interest_is_published_however_often_it_swings_between_nothing_and_every_topic(few: Wanting) -> None:
     rng = random.Random("swings")
     names = [f"/topic/{number}.x" for number in range(80)]
     full = 0
@@ -153,7 +153,7 @@ def test_what_is_wanted_is_told_however_often_it_swings_between_nothing_and_ever
     assert full == 10
 
 
-def test_whatever_is_wanted_is_told_and_never_more_than_the_bound(few: Wanting) -> None:
+def test_whatever_is_wanted_is_published_and_never_more_than_the_bound(few: Wanting) -> None:
     rng = random.Random("wants")
     names = [f"/topic/{first}.{second}" for first in "abcdefgh" for second in range(15)]
     names += ["/topic/a.*", "/topic/#", "/topic/b*", "/topic/x.", EVERYTHING]

@@ -8,7 +8,7 @@ from qmq.replication.interest import interest
 from qmq.replication.interest.interest import NEVER, InterestState
 
 
-def test_a_difference_brings_whoever_stands_at_its_first_version_or_later_to_the_last_one() -> None:
+def test_a_difference_brings_any_version_from_its_first_on_to_the_last_one() -> None:
     rng = random.Random(7)
     source = InterestState()
     followers: list[InterestState] = [InterestState()]
@@ -46,7 +46,7 @@ def test_a_follower_passes_on_what_is_no_news_to_itself() -> None:
     assert not between.patterns
 
 
-def test_who_was_told_all_cannot_tell_what_happened_on_the_way() -> None:
+def test_a_full_update_has_no_trace_of_the_changes_before() -> None:
     follower = InterestState(NEVER)
 
     changed = follower.replace(7, ["/topic/a", "/topic/b"])
@@ -57,7 +57,7 @@ def test_who_was_told_all_cannot_tell_what_happened_on_the_way() -> None:
     assert follower.replace(9, ["/topic/b", "/topic/c"]) == {"/topic/a": False, "/topic/c": True}
 
 
-def test_who_missed_more_changes_than_are_remembered_must_be_told_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_missed_more_changes_than_are_remembered_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interest, "CHANGES_MAX", 10)
     source = InterestState()
     for version in range(1, 21):

@@ -139,7 +139,7 @@ def test_what_is_lent_under_a_withdrawn_offer_is_taken_out_and_the_rest_keeps_it
     assert [message.sequence for message in outbox.unsent_lends()] == [2]
 
 
-def test_a_value_whose_message_is_dropped_is_told_later() -> None:
+def test_a_value_whose_message_is_dropped_is_sent_later() -> None:
     wakes = Wakes()
     retained = RetainedValues(10, 1 << 30)
     spread = wakes.outbox.spread = retained.spreads["b"] = RetainedSync(retained, wakes.wake)

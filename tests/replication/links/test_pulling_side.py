@@ -58,7 +58,7 @@ async def test_a_link_begins_with_all_that_the_peer_must_know_in_its_order() -> 
     ]
 
 
-async def test_later_acks_tell_only_what_changed() -> None:
+async def test_later_acks_carry_only_what_changed() -> None:
     link = Link()
     link.following.begin((B,))
     link.told()
@@ -89,7 +89,7 @@ async def test_a_repeat_is_acknowledged_too_because_it_took_room_in_the_window()
     assert link.told() == [Ack(1, {}, {}, None)]
 
 
-async def test_a_full_disk_leaves_the_window_shut_until_somebody_made_room() -> None:
+async def test_a_full_disk_leaves_the_window_shut_until_there_is_room() -> None:
     """What is in the window comes all the same; then the peer waits, and topics, credit and lent messages go on."""
     link = Link()
     link.following.begin(())
@@ -155,7 +155,7 @@ async def test_a_hole_in_the_peers_own_records_is_remembered_and_one_in_others_i
     assert link.following.holed
 
 
-async def test_caught_up_is_told_once_and_our_own_records_do_not_count() -> None:
+async def test_caught_up_is_reported_once_and_our_own_records_do_not_count() -> None:
     link = Link()
     assert not link.following.has_caught_up()
 

@@ -17,7 +17,7 @@ NEWS = "/fanout/news"
 NONCE = "0" * 32
 
 
-async def test_who_cannot_be_dialled_is_followed_and_lends_all_the_same(autojump_clock: MockClock) -> None:
+async def test_a_node_that_cannot_be_dialled_is_followed_and_lends_all_the_same(autojump_clock: MockClock) -> None:
     network, peers = Network(), peers_of("ab")
     network.deaf.add("b")
     a, b = Node(network, "a", peers), Node(network, "b", peers)

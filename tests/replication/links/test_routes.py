@@ -18,7 +18,7 @@ A, B, C, D = (Origin(name, 1) for name in "abcd")
 T = "/topic/t"
 
 
-def test_interest_reaches_everyone_and_ends_everywhere() -> None:
+def test_interest_reaches_all_nodes_and_ends_everywhere() -> None:
     mesh = Spots("abc").mesh()
     mesh["b"].subscribe(T, "/topic/x.*")
     mesh.flow()
@@ -32,7 +32,7 @@ def test_interest_reaches_everyone_and_ends_everywhere() -> None:
     assert mesh["a"].knows("/topic/x.y") == {"b"}
 
 
-def test_what_was_wanted_before_a_link_began_is_told_when_it_begins() -> None:
+def test_what_was_wanted_before_a_link_began_is_published_when_it_begins() -> None:
     mesh = Spots("ab")
     mesh["b"].subscribe(T)
     mesh["b"].unsubscribe(T)
@@ -78,7 +78,7 @@ def test_the_interest_of_a_node_that_was_never_linked_comes_through_a_third_one_
     assert mesh["a"].knows("/topic/later") == {"b"}
 
 
-def test_while_the_pair_is_linked_nobody_passes_anything_on() -> None:
+def test_while_the_pair_is_linked_no_node_relays_anything() -> None:
     mesh = Spots("abc").mesh()
     mesh["b"].subscribe(T)
     mesh.flow()
@@ -156,7 +156,7 @@ def test_a_node_that_came_back_is_another_one_and_its_old_interest_is_gone() -> 
     assert mesh["b"].numbers(A) == [1]
 
 
-def test_what_one_side_alone_has_lost_is_told_again() -> None:
+def test_what_one_side_alone_has_lost_is_sent_again() -> None:
     """One side notices the cut late: the other one has forgotten it meanwhile, and links anew."""
     mesh = Spots("ab").mesh()
     mesh["a"].subscribe(T)
@@ -236,7 +236,7 @@ def test_a_repeat_and_an_older_version_change_nothing(version: int) -> None:
     assert mesh["a"].knows(T) == {"b"}
 
 
-def test_many_patterns_are_told_in_parts_and_a_part_that_is_missing_makes_it_begin_again() -> None:
+def test_many_patterns_are_published_in_parts_and_a_missing_part_makes_it_begin_again() -> None:
     mesh = Spots("ab")
     names = [f"/topic/{number}.x" for number in range(100)]
     mesh["b"].subscribe(*names)
@@ -262,7 +262,7 @@ def test_many_patterns_are_told_in_parts_and_a_part_that_is_missing_makes_it_beg
     assert all(mesh["a"].knows(name) == {"b"} for name in names)
 
 
-def test_what_changes_while_all_is_told_follows_as_a_difference() -> None:
+def test_what_changes_while_all_is_published_follows_as_a_difference() -> None:
     state = interest.InterestState()
     state.advance(1, {f"/topic/{number}": True for number in range(50)})
     told = interest_publisher.InterestPublisher({A: state}.get, lambda: None, {}, lambda: 1)
@@ -280,7 +280,7 @@ def test_what_changes_while_all_is_told_follows_as_a_difference() -> None:
     assert [part.is_last for part in (*first, *rest)][-2:] == [True, True]
 
 
-def test_more_patterns_than_a_node_may_tell_end_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_patterns_than_a_node_may_publish_end_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qmq.replication.links.routes.PATTERNS_MAX", 3)
     mesh = Spots("ab").mesh()
 
@@ -292,7 +292,7 @@ def passed(origin: Origin, target: str) -> Passed:
     return Passed(target, [Message(Envelope(T, DestinationKind.TOPIC, b"", False), b"x", origin, -9, 0)])
 
 
-def test_messages_of_a_node_that_is_not_known_yet_are_told_to_nobody_and_the_link_goes_on() -> None:
+def test_messages_of_an_unknown_node_are_not_delivered_and_the_link_goes_on() -> None:
     mesh = Spots("abc").mesh()
     mesh["c"].subscribe(T)
 
@@ -313,7 +313,7 @@ def test_what_was_passed_on_once_is_not_passed_on_again() -> None:
     assert mesh["c"].routes.relayed == 0
 
 
-def test_a_node_is_not_told_its_own_messages() -> None:
+def test_a_node_is_not_sent_its_own_messages() -> None:
     mesh = Spots("ab").mesh()
     mesh["a"].subscribe(T)
 
@@ -355,7 +355,7 @@ def test_what_is_said_of_unknown_nodes_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_breaks_nothing_is_doubled_or_late_and_in_the_end_all_know_who_wants_what(
+def test_whatever_breaks_nothing_is_doubled_or_late_and_in_the_end_all_know_all_interest(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 3 == 0:

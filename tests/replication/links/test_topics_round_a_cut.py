@@ -55,7 +55,7 @@ async def test_topics_of_a_cut_pair_go_through_the_third_node_and_directly_again
     assert b.mesh.statistics().topics_late == 0
 
 
-async def test_a_stream_that_is_cut_and_healed_is_told_in_order_and_nothing_twice(
+async def test_a_stream_that_is_cut_and_healed_is_in_order_and_has_nothing_twice(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     network = Network()

@@ -131,7 +131,7 @@ def test_frames_before_the_broken_one_are_still_good() -> None:
     assert conversation.error.code == "bad-frame"
 
 
-def test_nobody_is_listened_to_for_long_before_proving_who_it_is() -> None:
+def test_no_connection_is_read_for_long_before_its_proof() -> None:
     conversation = at(LinkSide.SERVER, LinkState.PROVING)
     claim = b"SUBSCRIBE\nid:" + b"0" * 3000 + b"\n"
 

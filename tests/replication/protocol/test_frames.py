@@ -199,7 +199,7 @@ def test_topic_messages_that_are_passed_on_keep_their_origin_and_share_envelopes
     assert first.messages[0].envelope is second.messages[0].envelope
 
 
-def test_replies_that_are_passed_on_are_told_from_topic_messages() -> None:
+def test_relayed_replies_are_distinguished_from_topic_messages() -> None:
     address = "/reply-queue/b-0000000000000001.1.2.3"
 
     found = through(Passed("b", [message(b"yes", address, DestinationKind.REPLY, -1)]), Sender("c"))
@@ -220,7 +220,7 @@ def test_what_a_topic_message_does_to_the_last_value_travels_with_it() -> None:
     assert [m.envelope.retain for m in found.messages] == [Retain.NO, Retain.SET, Retain.REMOVE]
 
 
-def test_last_values_come_back_with_their_origin_whoever_sends_them() -> None:
+def test_last_values_come_back_with_their_origin_from_any_node() -> None:
     one = message(b"\0one", "/topic/t", DestinationKind.TOPIC, -5)
     one.origin, one.envelope.retain = B, Retain.SET
     gone = message(b"", "/topic/u", DestinationKind.TOPIC, -6, b"")

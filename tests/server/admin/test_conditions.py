@@ -4,20 +4,20 @@ import logging
 
 import pytest
 
-from qmq.server.admin.conditions import CONDITIONS_MAX, PAST_KEPT, REFUSALS, RULES, Conditions
+from qmq.server.admin.conditions import CONDITIONS_MAX, PAST_KEPT, REFUSALS, RULES, Condition, Conditions
 
 MINUTE_US = 60_000_000
 
 
-def codes(rows: list[dict[str, object]]) -> list[object]:
-    return [row["code"] for row in rows]
+def codes(rows: list[Condition]) -> list[str]:
+    return [row.code for row in rows]
 
 
 def test_a_condition_is_present_until_it_is_cleared() -> None:
     conditions = Conditions()
 
     assert conditions.raise_condition("disk-full", "no space", 5)
-    assert conditions.present()[0]["since_us"] == 5
+    assert conditions.present()[0].since_us == 5
     assert conditions.clear("disk-full", "no space", 9)
 
     assert conditions.present() == []
@@ -30,7 +30,7 @@ def test_a_condition_that_lasts_is_counted_and_keeps_its_beginning() -> None:
     assert [conditions.raise_condition("clock", "ahead", now) for now in (1, 2, 3)] == [True, False, False]
 
     (one,) = conditions.present()
-    assert (one["count"], one["since_us"], one["last_us"]) == (3, 1, 3)
+    assert (one.count, one.since_us, one.last_us) == (3, 1, 3)
 
 
 def test_a_condition_that_returns_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -58,7 +58,7 @@ def test_beyond_the_bound_the_least_severe_and_newest_goes() -> None:
     for number in range(CONDITIONS_MAX):
         conditions.raise_condition("reload", f"{number}", 1 + number)
 
-    messages = [one["message"] for one in conditions.present() if one["code"] == "reload"]
+    messages = [one.message for one in conditions.present() if one.code == "reload"]
 
     assert len(conditions.present()) == CONDITIONS_MAX
     assert codes(conditions.present())[0] == "disk-full"
@@ -72,7 +72,7 @@ def test_clearing_one_condition_leaves_another_of_the_same_code() -> None:
 
     conditions.clear("takeover", "of b", 1)
 
-    assert [one["message"] for one in conditions.present()] == ["of c"]
+    assert [one.message for one in conditions.present()] == ["of c"]
 
 
 def test_events_stay_the_newest_first_up_to_a_bound() -> None:
@@ -80,7 +80,7 @@ def test_events_stay_the_newest_first_up_to_a_bound() -> None:
     for number in range(PAST_KEPT + 2):
         conditions.add_event("gap", f"{number}", number)
 
-    found = [one["message"] for one in conditions.past()]
+    found = [one.message for one in conditions.past()]
 
     assert found == [f"{number}" for number in range(PAST_KEPT + 1, 1, -1)]
     assert conditions.present() == []
@@ -93,7 +93,7 @@ def test_a_condition_that_is_over_is_history_with_its_end() -> None:
     conditions.clear("clock", "ahead", 8)
 
     (one,) = conditions.past()
-    assert (one["code"], one["since_us"], one["until_us"]) == ("clock", 3, 8)
+    assert (one.code, one.since_us, one.until_us) == ("clock", 3, 8)
 
 
 def test_weather_does_not_push_losses_out() -> None:
@@ -114,14 +114,14 @@ def test_an_event_that_repeats_is_counted_and_logged_again_after_a_minute(caplog
     assert [conditions.add_event("memory", "full", now) for now in times] == [True, False, False, True]
 
     assert caplog.text.count("EVENT memory") == 2
-    assert conditions.past()[0]["count"] == 4
+    assert conditions.past()[0].count == 4
 
 
 def test_a_message_that_is_too_long_is_cut_and_still_cleared() -> None:
     conditions = Conditions()
     conditions.raise_condition("reload", "x" * 1000, 0)
 
-    assert len(conditions.present()[0]["message"]) == 300
+    assert len(conditions.present()[0].message) == 300
     assert conditions.clear("reload", "x" * 1000, 1)
 
 
@@ -146,4 +146,4 @@ def test_both_sides_of_a_refused_link_get_the_advice_for_its_code(code: str) -> 
     conditions.raise_condition(code, "here", 1)
     conditions.raise_condition(f"refused-{code}", "there", 1)
 
-    assert [one["advice"] for one in conditions.present()] == [REFUSALS[code]] * 2
+    assert [one.advice for one in conditions.present()] == [REFUSALS[code]] * 2

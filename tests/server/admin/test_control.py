@@ -70,9 +70,7 @@ async def test_status_counts_what_the_fanouts_hold(autojump_clock: MockClock) ->
 
 
 @pytest.mark.parametrize("question", ["/control/reboot", "/control/count-msgs/topic/t", "/control/count-msgs/q"])
-async def test_a_question_that_nobody_understands_is_refused_with_those_that_are(
-    autojump_clock: MockClock, question: str
-) -> None:
+async def test_an_unknown_request_is_refused_with_the_known_ones(autojump_clock: MockClock, question: str) -> None:
     async with Rig().run() as rig:
         client = await rig.connect()
         await client.send(send(question, "", "asked"))
@@ -83,7 +81,7 @@ async def test_a_question_that_nobody_understands_is_refused_with_those_that_are
         assert error.head.headers["receipt-id"] == "asked"
 
 
-async def test_a_user_who_may_not_ask_learns_only_how_far_the_node_is(autojump_clock: MockClock) -> None:
+async def test_a_user_without_the_right_learns_only_how_far_the_node_is(autojump_clock: MockClock) -> None:
     password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
     users = (
         User(name="ann", password_hash=password_hash, groups=("observer", "client")),

@@ -187,7 +187,7 @@ async def test_a_receipt_holds_as_many_rows_as_fit_and_says_where_to_go_on(autoj
         assert seen == names
 
 
-async def test_subscribers_are_listed_with_who_they_are(autojump_clock: MockClock) -> None:
+async def test_subscribers_are_listed_with_user_and_address(autojump_clock: MockClock) -> None:
     async with running("ab") as mesh:
         a, b = await at(mesh, "a"), await at(mesh, "b")
         await a.send(
@@ -247,7 +247,7 @@ async def test_words_that_mean_nothing_are_refused(autojump_clock: MockClock) ->
             assert (await client.next("ERROR")).head.headers["error-code"] == code, question
 
 
-async def test_a_question_of_a_peer_that_makes_no_sense_is_not_answered_and_harms_nobody(
+async def test_an_invalid_request_of_a_peer_is_not_answered_and_harms_no_other(
     autojump_clock: MockClock,
 ) -> None:
     async with running("ab") as mesh:

@@ -284,7 +284,7 @@ async def test_an_event_that_two_journals_have_is_in_a_trace_once(
         assert kinds(await ask(await mesh.connect("b"), f"trace/{name}")) == [("accepted", "a"), ("settled", "a")]
 
 
-async def test_a_trace_says_who_gave_a_message_back_and_who_acknowledged_it(autojump_clock: MockClock) -> None:
+async def test_a_trace_names_the_clients_that_returned_and_acknowledged_a_message(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
         client, first, second = await rig.connect(), await rig.connect("10.0.0.2"), await rig.connect("10.0.0.3")

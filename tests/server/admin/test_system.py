@@ -19,7 +19,7 @@ async def events(client: Client, count: int) -> list[dict[str, Any]]:
     return found
 
 
-async def test_links_that_end_and_come_back_are_told(autojump_clock: MockClock) -> None:
+async def test_links_that_end_and_come_back_are_reported(autojump_clock: MockClock) -> None:
     async with running("ab") as mesh:
         watcher = await at(mesh, "a")
         await watcher.send(subscribe("/system/events"))
@@ -100,7 +100,7 @@ async def test_an_event_is_published_once(autojump_clock: MockClock) -> None:
         ]
 
 
-async def test_the_end_of_a_node_is_told_before_it_lets_its_clients_go(autojump_clock: MockClock) -> None:
+async def test_the_stop_of_a_node_is_announced_before_it_disconnects_its_clients(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         watcher = await rig.connect()
         await watcher.send(subscribe("/system/events"))
@@ -113,7 +113,7 @@ async def test_the_end_of_a_node_is_told_before_it_lets_its_clients_go(autojump_
         assert error.head.headers["error-code"] == "stopping"
 
 
-async def test_nobody_is_told_by_another_node_and_nothing_is_left(autojump_clock: MockClock) -> None:
+async def test_no_other_node_delivers_it_and_nothing_is_left(autojump_clock: MockClock) -> None:
     async with running("ab") as mesh:
         watcher = await at(mesh, "b")
         await watcher.send(subscribe("/system/events"))
@@ -145,7 +145,7 @@ async def test_patterns_of_topics_do_not_hear_it(autojump_clock: MockClock) -> N
         assert await watcher.messages(2) == [b"the only one"] * 2
 
 
-async def test_nobody_else_may_send_there_and_other_names_mean_nothing(autojump_clock: MockClock) -> None:
+async def test_no_other_session_may_send_there_and_other_names_mean_nothing(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         for frame in (
             send("/system/events", "{}", "r"),

@@ -75,7 +75,7 @@ async def test_one_subscription_too_many_closes_its_channel_and_no_other(autojum
         assert await ann.bodies(1) == [b"still consumed"]
 
 
-async def test_a_user_who_may_declare_no_more_queues_declares_those_that_it_has(autojump_clock: MockClock) -> None:
+async def test_a_user_with_all_its_queues_may_declare_these_again(autojump_clock: MockClock) -> None:
     async with amqp_node(**limited(queues_max=1)) as rig:
         ann = await connect(rig, response="\0ann\0secret")
         await ann.declare("one")

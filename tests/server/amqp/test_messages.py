@@ -417,7 +417,7 @@ async def test_an_ack_in_a_transaction_looks_at_no_other_delivery(autojump_clock
         assert unacked.looked_at == 0
 
 
-async def test_a_queue_that_is_deleted_while_its_consumer_leaves_harms_nobody(autojump_clock: MockClock) -> None:
+async def test_a_queue_that_is_deleted_while_its_consumer_leaves_harms_no_other(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client, other = await connect(rig), await connect(rig)
         await client.declare()

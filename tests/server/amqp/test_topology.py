@@ -343,7 +343,7 @@ async def test_permissions_count_as_for_stomp(autojump_clock: MockClock) -> None
             await client.channel()
 
 
-async def test_a_declare_counts_what_waits_and_who_consumes_here(autojump_clock: MockClock) -> None:
+async def test_a_declare_counts_messages_and_consumers_here(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
         await client.declare()

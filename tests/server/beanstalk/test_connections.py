@@ -83,7 +83,7 @@ async def test_a_job_of_a_tube_out_of_reach_cannot_be_seen_or_deleted(autojump_c
 
 
 @pytest.mark.parametrize("user", [None, "bob"])
-async def test_a_listener_without_a_user_serves_nobody_when_there_are_users(
+async def test_a_listener_without_a_user_serves_no_client_when_there_are_users(
     user: str | None, autojump_clock: MockClock
 ) -> None:
     async with running(listener=listener(user=user), users=(ANN,)) as rig:
@@ -106,7 +106,7 @@ async def test_connections_are_bounded_per_user(autojump_clock: MockClock) -> No
         assert await (await rig.client()).ask("use t") == b"USING t"
 
 
-async def test_a_connection_too_many_is_told_so(autojump_clock: MockClock) -> None:
+async def test_a_connection_too_many_is_refused_with_a_reason(autojump_clock: MockClock) -> None:
     async with running(limits={"connections_max": 1}) as rig:
         first = await rig.client()
         await first.ask("use t")

@@ -73,7 +73,7 @@ async def test_any_node_finds_a_job_by_its_id(state: str, autojump_clock: MockCl
 
 
 @pytest.mark.parametrize("state", ["ready", "delayed", "buried", "reserved"])
-async def test_any_node_deletes_a_job_that_nobody_has_reserved(state: str, autojump_clock: MockClock) -> None:
+async def test_any_node_deletes_a_job_that_no_client_has_reserved(state: str, autojump_clock: MockClock) -> None:
     async with BeanstalkMesh("a", "b").run() as rig:
         client, other = await rig.client("a"), await rig.client("b")
         job = await in_state(client, state)

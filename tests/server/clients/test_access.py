@@ -294,7 +294,7 @@ async def test_the_first_user_ends_connections_without_login_unless_they_are_wri
                 assert (await client.until_closed())[-1].head.headers["error-code"] == "login-required"
 
 
-async def test_who_may_read_the_journal_no_more_is_sent_no_more_of_it(autojump_clock: MockClock) -> None:
+async def test_a_user_without_the_right_any_more_gets_no_more_of_the_journal(autojump_clock: MockClock) -> None:
     async with Rig(users=users("administrator", "observer")).run() as rig:
         reader, other = await log_in(rig, "administrator"), await log_in(rig, "observer")
         assert await answer(reader, subscribe("/system/journal")) == "done"
@@ -340,7 +340,7 @@ async def test_users_of_the_file_that_have_no_effect_any_more_may_be_removed(aut
         assert sorted(user.name for user in rig.alive.settings.users) == ["none", "other"]
 
 
-async def test_the_last_user_who_goes_opens_a_node_that_says_so_and_that_is_logged(
+async def test_the_removal_of_the_last_user_opens_a_node_that_says_so_and_that_is_logged(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Rig(users=users("none"), anonymous=True).run() as rig:

@@ -135,7 +135,7 @@ def test_an_address_is_counted_by_what_one_host_cannot_choose(address: str, coun
     assert counted_address(address) == counted
 
 
-async def test_silent_connections_keep_nobody_out_and_are_told_why_they_go(autojump_clock: MockClock) -> None:
+async def test_silent_connections_keep_no_client_out_and_end_with_a_reason(autojump_clock: MockClock) -> None:
     limits = {"logins_pending_max": 4, "logins_pending_per_address_max": 2, "login_seconds": 1000.0}
     async with Rig(limits=limits).run() as rig:
         silent = [await rig.dial(f"10.0.0.{address}") for address in (1, 2, 1, 2)]

@@ -21,8 +21,8 @@ from qmq.server.clients import login_cache
 from qmq.server.clients.authentication import UNAVAILABLE
 from qmq.server.clients.login import FAILED_LOGIN_SECONDS
 from qmq.server.clients.refusals import SUM_SECONDS
+from qmq.server.clients.token_watch import EXPIRY_POLL_SECONDS
 from qmq.server.reload import Reloader
-from qmq.server.stomp.login_exchange import EXPIRY_POLL_SECONDS
 from tests.auth.keys import AUDIENCE, ISSUER, OTHER_RSA_KEY, RSA_KEY, claims, forged, jwk, token, write_jwks
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 from tests.support.world import EPOCH_US
@@ -254,7 +254,7 @@ async def test_changed_keys_are_read_at_sighup_and_bad_ones_raise_a_condition(
 
 
 def conditions(rig: Rig) -> list[str]:
-    return [one["message"] for one in rig.alive.conditions.present() if one["code"] == UNAVAILABLE]
+    return [one.message for one in rig.alive.conditions.present() if one.code == UNAVAILABLE]
 
 
 # Decisions that are remembered

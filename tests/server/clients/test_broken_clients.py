@@ -12,7 +12,7 @@ from tests.server.rig import Rig, eventually, send, subscribe
 from tests.support.depths import depths
 
 
-async def test_a_client_may_be_told_something_at_every_moment_of_its_going(autojump_clock: MockClock) -> None:
+async def test_a_client_may_get_something_at_every_moment_of_its_leaving(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         node = rig.alive
         envelope = Envelope("/topic/t", DestinationKind.TOPIC, b"", durable=False)

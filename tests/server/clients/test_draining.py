@@ -34,7 +34,7 @@ def commands(frames: list[Frame]) -> list[str]:
     return [frame.head.headers.get("error-code") or frame.head.command for frame in frames]
 
 
-async def test_a_client_with_nothing_in_hand_is_told_and_let_go_at_once(autojump_clock: MockClock) -> None:
+async def test_a_client_with_nothing_in_flight_is_disconnected_with_a_reason_at_once(autojump_clock: MockClock) -> None:
     async with Rig(limits={"drain_seconds": 1000.0}).run() as rig:
         idle = await consumer(await rig.connect())
         begun = trio.current_time()

@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ async def test_nothing_is_counted_when_all_have_left(
             await eventually(lambda: rig.alive.memory_budget.bytes == 0)
 
 
-async def test_one_that_holds_most_is_told_why_it_is_ended(autojump_clock: MockClock) -> None:
+async def test_one_that_holds_most_gets_the_reason_of_its_end(autojump_clock: MockClock) -> None:
     async with Rig(limits={**LIMITS, "memory_bytes_max": 4 * MIB, "transaction_bytes_max": 16 * MIB}).run() as rig:
         small, large = await rig.connect(), await rig.connect()
         await transaction(rig, small)
@@ -192,7 +193,7 @@ async def test_status_shows_what_is_held(autojump_clock: MockClock) -> None:
         await transaction(rig, client)
         await trio.sleep(0.1)
 
-        picture = status_of(rig.alive)["memory"]
+        picture = asdict(status_of(rig.alive).memory)
 
         assert picture == {"bytes": rig.alive.memory_budget.bytes, "max": BOUND, "ended": 0}
         assert picture["bytes"] > 1_000_000

@@ -86,7 +86,7 @@ async def test_another_user_at_the_address_of_many_wrong_ones_is_not_the_last() 
         nursery.cancel_scope.cancel()
 
 
-async def test_among_equals_who_came_first_goes_first_and_all_have_their_turn() -> None:
+async def test_among_equals_the_first_to_come_goes_first_and_all_have_their_turn() -> None:
     async with trio.open_nursery() as nursery:
         line = Line(nursery)
         came = [(f"address {number}", f"user {number}") for number in range(10)]
@@ -211,7 +211,7 @@ async def test_guesses_whose_clients_have_left_are_not_checked(
         assert len(began) < 20
 
 
-async def test_a_login_that_waits_too_long_for_its_check_is_told_so_and_checked_no_more(
+async def test_a_login_that_waits_too_long_for_its_check_is_refused_and_not_checked(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Rig(users=USERS, limits={"login_seconds": 1.0}).run() as rig:

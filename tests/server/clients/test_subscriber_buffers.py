@@ -128,7 +128,7 @@ async def test_the_newest_are_dropped_and_what_came_first_arrives(kind: str, aut
 
 
 @pytest.mark.parametrize("kind", ["topic", "fanout"])
-async def test_who_asked_for_it_is_disconnected_and_told_the_bound_and_the_subscription(
+async def test_a_subscriber_that_asked_for_it_is_disconnected_with_bound_and_subscription(
     kind: str, autojump_clock: MockClock
 ) -> None:
     async with Rig(limits={"farewell_seconds": 5.0}).run() as rig:
@@ -212,7 +212,7 @@ async def test_slow_subscriptions_are_seen_in_the_status(autojump_clock: MockClo
 
         await publish(writer, "/topic/t")
 
-        status = status_of(rig.alive)
+        status = status_of(rig.alive).facts()
         (row,) = status["slow"]
         assert (row["destination"], row["messages"]) == ("/topic/t", 5)
         assert row["dropped"] == status["dropped"] > 0

@@ -270,7 +270,7 @@ async def test_a_certificate_of_several_names_shows_all_of_them_to_both_ends(pap
     accepted.close()
 
 
-async def test_a_mesh_listener_lets_nobody_in_without_a_certificate_of_its_authority(
+async def test_a_mesh_listener_refuses_nodes_without_a_certificate_of_its_authority(
     papers: Papers, tmp_path: Path
 ) -> None:
     listening, _ = Certificates().for_links(papers.of("a"))
@@ -319,7 +319,7 @@ async def test_a_dialling_that_is_given_up_leaves_no_socket_open(papers: Papers)
     silent.close()
 
 
-async def test_a_renewed_certificate_is_shown_to_whoever_comes_later(papers: Papers) -> None:
+async def test_a_renewed_certificate_is_shown_to_later_connections(papers: Papers) -> None:
     certificates = Certificates()
     listening = certificates.for_clients(papers.of("node").model_copy(update={"ca": None}))
     shown = [await certificate_shown(listening, papers)]
@@ -347,7 +347,7 @@ async def test_a_certificate_is_renewed_with_a_key_of_another_kind(papers: Paper
     assert await certificate_shown(listening, papers) == expected
 
 
-async def test_whom_an_authority_has_signed_that_was_left_out_is_let_in_no_more(papers: Papers, tmp_path: Path) -> None:
+async def test_certificates_of_a_removed_authority_are_refused(papers: Papers, tmp_path: Path) -> None:
     certificates = Certificates()
     listening = certificates.for_clients(papers.of("node"))
     _, showing = Certificates().for_links(papers.of("client"))
@@ -389,7 +389,7 @@ def test_a_file_that_cannot_be_used_is_named(papers: Papers, tmp_path: Path, key
             contexts(tls)
 
 
-def test_nobody_is_asked_for_the_password_of_a_key(papers: Papers) -> None:
+def test_no_password_of_a_key_is_asked_for(papers: Papers) -> None:
     tls = papers.of("a")
     plain = serialization.load_pem_private_key(tls.key.read_bytes(), None)
     tls.key.write_bytes(

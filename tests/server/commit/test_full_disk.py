@@ -102,7 +102,7 @@ async def test_facts_that_find_no_room_at_the_stop_do_not_make_it_fail(
         assert await client.messages(1) == [b"one"]
 
 
-async def test_messages_are_taken_again_once_somebody_made_room(autojump_clock: MockClock) -> None:
+async def test_messages_are_taken_again_once_there_is_room(autojump_clock: MockClock) -> None:
     rig = Rig(storage=SMALL)
     rig.disk.capacity_bytes = 1 << 20
     async with rig.run():
@@ -154,7 +154,9 @@ async def test_when_others_take_the_last_byte_settles_are_taken_and_messages_ref
         assert depths(rig.alive)["/queue/q"] == 6
 
 
-async def test_what_does_not_fit_into_the_reserve_waits_for_room_and_is_told_then(autojump_clock: MockClock) -> None:
+async def test_what_does_not_fit_into_the_reserve_waits_for_room_and_is_confirmed_then(
+    autojump_clock: MockClock,
+) -> None:
     rig = Rig(storage=StorageSettings(disk_reserve_bytes=0))
     async with rig.run():
         client = await rig.connect()

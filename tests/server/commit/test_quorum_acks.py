@@ -248,7 +248,7 @@ async def test_the_policy_or_the_mesh_says_what_an_ack_means_that_does_not_say(
         assert marks(await receipt_of(worker, SECOND + SOON)) == {**EDGE, "copies": "2"}
 
 
-async def test_a_candidate_tells_its_promise_in_the_moment_in_which_it_makes_it(
+async def test_a_candidate_sends_its_promise_when_it_makes_it(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with three().run() as rig:
@@ -280,7 +280,7 @@ async def test_one_node_alone_is_its_own_majority(autojump_clock: Any) -> None:
         assert [await client.receipt(), await client.receipt()] == ["sub-0", "ack"]
 
 
-async def test_messages_in_memory_only_wait_for_nobody(autojump_clock: Any) -> None:
+async def test_messages_in_memory_only_wait_for_no_peer(autojump_clock: Any) -> None:
     async with three().run() as rig:
         worker = await consumer(rig, "a")
         client = await rig.connect("a")

@@ -203,7 +203,7 @@ async def test_the_policy_of_a_destination_says_how_many_disks(autojump_clock: A
         await nothing_comes(client, SECOND / 2)
 
 
-async def test_two_nodes_wait_for_their_own_disks_only_unless_told(autojump_clock: Any) -> None:
+async def test_two_nodes_wait_for_their_own_disks_only_by_default(autojump_clock: Any) -> None:
     async with StuckRig("a", "b").run() as rig:
         rig.stick("b")
         client = await rig.connect("a")
@@ -238,7 +238,7 @@ async def test_the_level_does_not_travel_with_the_message(autojump_clock: Any) -
         assert "receipt-level" not in message.head.headers
 
 
-async def test_a_client_that_leaves_while_it_waits_harms_nobody(autojump_clock: Any) -> None:
+async def test_a_client_that_leaves_while_it_waits_harms_no_other(autojump_clock: Any) -> None:
     async with three().run() as rig:
         rig.stick("b", "c")
         gone, stays = await rig.connect("a"), await rig.connect("a")

@@ -42,7 +42,7 @@ def test_two_copies_are_those_of_two_peers() -> None:
     assert told(waiting.peer_durable("d", 5, 0.2)) == ["r"]
 
 
-def test_what_enough_peers_have_already_is_told_at_once() -> None:
+def test_what_enough_peers_have_already_is_confirmed_at_once() -> None:
     waiting = copies()
     waiting.peer_durable("b", 7, 0.0)
 
@@ -79,7 +79,7 @@ def test_answers_of_one_session_keep_their_order_whatever_their_levels() -> None
     assert told(waiting.peer_durable("c", 1, 0.1)) == ["strong", "weak", "weaker", "middle"]
 
 
-def test_too_few_copies_are_told_after_the_time_with_their_number() -> None:
+def test_too_few_copies_are_reported_after_the_time_with_their_number() -> None:
     waiting = copies()
     waiting.ask(answer("r", 5, level=2), 0.0)
     waiting.peer_durable("c", 5, 0.1)
@@ -151,7 +151,7 @@ def test_a_peer_that_returns_after_a_long_quiet_ends_a_shortage() -> None:
     assert 1 not in waiting.short
 
 
-def test_what_waits_costs_bytes_until_it_is_told() -> None:
+def test_what_waits_costs_bytes_until_it_is_delivered() -> None:
     waiting = copies()
     waiting.ask(answer("x" * 1000, 1), 0.0)
     behind = answer("y", 0, level=FSYNC)
@@ -222,7 +222,7 @@ def test_an_ack_at_quorum_waits_for_its_number_of_disks_too() -> None:
     assert told(waiting.peer_durable("c", 5, 0.2)) == ["r"]
 
 
-def test_an_ack_at_quorum_is_told_when_its_new_server_has_it_already() -> None:
+def test_an_ack_at_quorum_is_confirmed_when_its_new_server_has_it_already() -> None:
     servers = Servers(b="b")
     waiting = servers.copies()
     waiting.peer_durable("c", 5, 0.0)

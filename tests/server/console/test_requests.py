@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.server.console.history import SAMPLE_SECONDS, SAMPLES, SERIES, percentile_us
-from qmq.storage.log.sync_times import BOUNDS_SECONDS
+from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 from tests.server.clients.test_access import users
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import send, subscribe

@@ -58,7 +58,7 @@ def policies(*given: tuple[str, int], locked: bool = False) -> DestinationSettin
 
 
 def conditions(node: Node) -> list[str]:
-    return [one["code"] for one in node.conditions.present()]
+    return [one.code for one in node.conditions.present()]
 
 
 def write(node: Node, kind: str, name: str, text: str | None, time_us: int = 1) -> None:

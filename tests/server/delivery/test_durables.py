@@ -233,7 +233,7 @@ async def test_acks_of_a_transaction_count_at_commit(autojump_clock: MockClock) 
         assert bodies(await taken(await durable(rig), 1)) == [b"1"]
 
 
-async def test_who_comes_last_has_the_name_and_the_one_before_is_told(autojump_clock: MockClock) -> None:
+async def test_the_last_client_has_the_name_and_the_one_before_gets_the_reason(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         first = await durable(rig)
         await publish(rig, "1", "2")
@@ -440,7 +440,7 @@ def sequence_of(frame: Frame) -> int:
     return int(frame.head.headers["message-id"].rpartition("-")[2])
 
 
-async def test_a_durable_subscriber_behind_retention_is_told_exactly_what_it_misses(
+async def test_a_durable_subscriber_behind_retention_gets_an_exact_gap_notice(
     autojump_clock: MockClock,
 ) -> None:
     async with Rig(destinations=BRIEF).run() as rig:
@@ -485,7 +485,7 @@ async def test_a_new_durable_subscription_at_first_misses_nothing(autojump_clock
         await nothing_more(await durable(rig))
 
 
-async def test_a_subscriber_that_resumes_behind_retention_is_told_too(autojump_clock: MockClock) -> None:
+async def test_a_subscriber_that_resumes_behind_retention_gets_a_gap_too(autojump_clock: MockClock) -> None:
     async with Rig(destinations=BRIEF).run() as rig:
         client = await rig.connect()
         await client.send(subscribe(F))

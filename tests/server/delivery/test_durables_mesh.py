@@ -65,7 +65,7 @@ async def test_it_goes_on_at_another_node_where_its_acks_ended(autojump_clock: M
         assert told == {b"2": "true", b"3": "true", b"5": None}
 
 
-async def test_who_comes_last_on_any_node_has_the_name(autojump_clock: MockClock) -> None:
+async def test_the_last_client_on_any_node_has_the_name(autojump_clock: MockClock) -> None:
     async with MeshRig().run() as mesh:
         first = await durable(mesh, "a")
         await publish(mesh, "a", "1", "2")
@@ -175,7 +175,7 @@ async def test_a_deletion_counts_everywhere(autojump_clock: MockClock) -> None:
         assert [frame.body for frame in await taken(client, 1)] == [b"new"]
 
 
-async def test_one_that_is_deleted_elsewhere_is_told_so(autojump_clock: MockClock) -> None:
+async def test_one_that_is_deleted_elsewhere_gets_the_reason(autojump_clock: MockClock) -> None:
     async with MeshRig().run() as mesh:
         attached = await durable(mesh, "a")
         await eventually(lambda: bool(mesh.nodes["b"].broker.durable_subscriptions.by_name))
@@ -186,7 +186,7 @@ async def test_one_that_is_deleted_elsewhere_is_told_so(autojump_clock: MockCloc
         assert (await attached.until_closed())[-1].head.headers["error-code"] == "durable-deleted"
 
 
-async def test_what_is_missing_is_told_at_another_node_than_the_publisher_s(autojump_clock: MockClock) -> None:
+async def test_what_is_missing_is_reported_at_another_node_than_the_publisher_s(autojump_clock: MockClock) -> None:
     policies = DestinationSettings(policies=(DestinationPolicy(pattern=F, retention_seconds=3600),))
     async with MeshRig(destinations=policies).run() as mesh:
         client = await durable(mesh, "b")

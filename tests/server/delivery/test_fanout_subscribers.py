@@ -11,7 +11,7 @@ from qmq.server.delivery.fanout_subscribers import READS_AT_ONCE
 from tests.server.rig import Rig, eventually, send, subscribe
 
 
-async def test_followers_of_fanouts_that_nobody_sends_to_are_forgotten(autojump_clock: MockClock) -> None:
+async def test_subscribers_of_fanouts_without_messages_are_forgotten(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect()
         for n in range(20):
@@ -86,7 +86,7 @@ async def test_many_readers_leave_worker_threads_to_the_commits(autojump_clock: 
         assert READS_AT_ONCE <= most <= READS_AT_ONCE + 2
 
 
-async def test_who_waits_for_its_turn_to_read_is_told_nothing_twice_when_the_journal_drops_where_it_stood(
+async def test_a_waiting_reader_gets_nothing_twice_when_the_journal_drops_where_it_stood(
     autojump_clock: MockClock,
 ) -> None:
     bodies = [str(number) * 100_000 for number in range(10, 24)]

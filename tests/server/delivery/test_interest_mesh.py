@@ -89,7 +89,7 @@ async def test_later_answers_of_the_connection_wait_in_their_order_and_messages_
         assert came[0].head.headers["qmq-interest"] == "partial"
 
 
-async def test_a_subscription_without_a_receipt_waits_for_nobody(autojump_clock: MockClock) -> None:
+async def test_a_subscription_without_a_receipt_waits_for_no_peer(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as mesh:
         subscriber = await mesh.connect("a")
         mesh.cut("a", "b")
@@ -101,7 +101,7 @@ async def test_a_subscription_without_a_receipt_waits_for_nobody(autojump_clock:
         assert trio.current_time() - began < 0.1
 
 
-async def test_a_node_that_starts_knows_who_wants_what_before_it_takes_a_message(autojump_clock: MockClock) -> None:
+async def test_a_node_that_starts_knows_all_interest_before_it_takes_a_message(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as mesh:
         subscriber = await mesh.connect("a")
         await subscriber.send(subscribe(T))

@@ -50,7 +50,7 @@ async def publish(client: Client, *bodies: str) -> None:
         await client.receipt()
 
 
-async def test_the_picture_tells_what_the_node_has(autojump_clock: MockClock) -> None:
+async def test_the_status_names_what_the_node_has(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect()
         await publish(client, "one", "two")
@@ -64,7 +64,7 @@ async def test_the_picture_tells_what_the_node_has(autojump_clock: MockClock) ->
         assert await until_end(client) == []
 
 
-async def test_the_picture_tells_what_the_node_gave_up(autojump_clock: MockClock) -> None:
+async def test_the_status_names_what_the_node_gave_up(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect()
         rig.alive.accept_gap(Origin("lost", 7), 77)
@@ -74,7 +74,7 @@ async def test_the_picture_tells_what_the_node_gave_up(autojump_clock: MockClock
         assert (await picture(client))["given_up"] == {str(Origin("lost", 7)): 77}
 
 
-async def test_the_picture_tells_where_snapshots_end_before_and_after_a_restart(autojump_clock: MockClock) -> None:
+async def test_the_status_names_where_snapshots_end_before_and_after_a_restart(autojump_clock: MockClock) -> None:
     rig, lost = Rig(), Origin("lost", 7)
     async with rig.run():
         journal = rig.alive.store.journal
@@ -92,7 +92,7 @@ async def test_the_picture_tells_where_snapshots_end_before_and_after_a_restart(
         assert (await picture(client))["rests"] == {str(lost): 20}
 
 
-async def test_records_between_two_vectors_are_told_and_then_the_end(autojump_clock: MockClock) -> None:
+async def test_records_between_two_vectors_are_sent_and_then_the_end(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect()
         await publish(client, *(str(number) for number in range(2, 12)))
@@ -106,7 +106,7 @@ async def test_records_between_two_vectors_are_told_and_then_the_end(autojump_cl
         assert 4 not in told and 8 not in told
 
 
-async def test_without_an_end_what_comes_is_told_once_it_is_durable(autojump_clock: MockClock) -> None:
+async def test_without_an_end_what_comes_is_sent_once_it_is_durable(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client, reader = await rig.connect(), await rig.connect()
         await publish(client, "past")
@@ -131,7 +131,7 @@ async def test_an_end_that_the_node_does_not_have_is_no_reason_to_wait(autojump_
         assert [number for number, _ in await until_end(client)] == [1, 2]
 
 
-async def test_what_is_written_and_not_told_yet_is_waited_for(
+async def test_what_is_written_and_not_sent_yet_is_waited_for(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The picture may name it already: an end without it would look like a loss."""
@@ -202,7 +202,7 @@ async def test_a_named_reader_is_shown_with_what_it_has_yet_to_read(autojump_clo
         await eventually(lambda: rig.alive.journal_reads.readers() == {})
 
 
-async def test_unsubscribing_ends_the_telling(autojump_clock: MockClock) -> None:
+async def test_unsubscribing_ends_the_delivery(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client, reader = await rig.connect(), await rig.connect()
         await reader.send(subscribe(JOURNAL))

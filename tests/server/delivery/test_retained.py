@@ -1,5 +1,7 @@
 """Last values of topics: told first to those who subscribe later, on any node, in order and once."""
 
+from dataclasses import asdict
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -148,7 +150,7 @@ async def test_one_value_too_many_is_refused_and_what_is_kept_stays(autojump_clo
         await set_value(client, "/topic/a", "2")
         await client.send(subscribe("/topic/*"))
         assert await heard(client, 2) == [("a", "2", True), ("b", "1", True)]
-        assert status_of(rig.alive)["retained"] == {
+        assert asdict(status_of(rig.alive).retained) == {
             "left_out": 0,
             "topics": 2,
             "bytes": 2 * len("/topic/a") + len("retain:set\n") * 2 + 2,
@@ -194,7 +196,7 @@ async def fill(rig: Rig, count: int, body: str) -> None:
     await said(writer, "/topic/end", "")
 
 
-async def test_a_client_that_does_not_read_is_told_very_many_values_at_its_own_pace(autojump_clock: MockClock) -> None:
+async def test_a_client_that_does_not_read_gets_very_many_values_at_its_own_pace(autojump_clock: MockClock) -> None:
     limits = {"outbox_bytes_max": 600_000, "body_bytes_max": 20_000}
     async with Rig(limits=limits).run() as rig:
         await fill(rig, 2000, "x" * 1000)
@@ -270,7 +272,7 @@ async def test_a_subscriber_that_leaves_half_way_leaves_nothing_behind(autojump_
         await eventually(lambda: not rig.alive.retained_delivery.walking)
 
 
-async def test_values_that_cannot_be_told_end_their_subscriber_and_nothing_else(
+async def test_values_that_cannot_be_delivered_end_their_subscriber_and_nothing_else(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Rig().run() as rig:
@@ -322,7 +324,7 @@ async def test_a_removed_value_is_removed_everywhere(autojump_clock: MockClock) 
         assert all(node.broker.retained.topics == 0 for node in mesh.nodes.values())
 
 
-async def test_one_who_subscribes_while_values_change_elsewhere_hears_each_once_and_in_order(
+async def test_a_subscriber_that_comes_while_values_change_elsewhere_gets_each_once_and_in_order(
     autojump_clock: MockClock,
 ) -> None:
     async with MeshRig("a", "b").run() as mesh:
@@ -421,7 +423,7 @@ async def test_a_value_that_finds_no_room_on_another_node_raises_a_condition_the
 
         assert sorted(await heard(b, 2)) == [("a", "y", when == "before"), ("b", "x", False)]
         assert [one["code"] for one in reported(mesh.nodes["b"])] == ["retained-full"]
-        assert status_of(mesh.nodes["b"])["retained"]["left_out"] == 1
+        assert status_of(mesh.nodes["b"]).retained.left_out == 1
 
 
 async def test_in_a_whole_mesh_a_value_crosses_each_link_once(autojump_clock: MockClock) -> None:

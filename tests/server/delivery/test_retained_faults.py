@@ -28,7 +28,7 @@ async def listen(client: Client, heard: dict[str, list[str]]) -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(8), 24])
-async def test_everyone_ends_with_what_was_written_last(seed: int, autojump_clock: MockClock) -> None:
+async def test_all_nodes_end_with_what_was_written_last(seed: int, autojump_clock: MockClock) -> None:
     """With an even seed the last cut stays, and what crosses it goes through the third node."""
     rng = random.Random(seed)
     async with MeshRig(*NAMES).run() as mesh, trio.open_nursery() as nursery:

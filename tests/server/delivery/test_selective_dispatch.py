@@ -247,7 +247,9 @@ async def test_a_window_that_is_no_number_is_refused_at_login(autojump_clock: Mo
         assert error.head.headers["error-code"] == "bad-prefetch"
 
 
-async def test_browsers_that_are_given_up_at_once_leave_nothing_and_keep_nobody_out(autojump_clock: MockClock) -> None:
+async def test_browsers_that_are_given_up_at_once_leave_nothing_and_keep_no_other_out(
+    autojump_clock: MockClock,
+) -> None:
     rig = Rig()
     async with rig.run():
         client = await rig.connect()

@@ -161,7 +161,7 @@ def told_by_many(sessions: int = 40) -> Told:
     return rig
 
 
-async def test_plain_subscriber_is_told_at_once_and_costly_ones_by_turns() -> None:
+async def test_plain_subscriber_gets_messages_at_once_and_costly_ones_by_turns() -> None:
     rig = told_by_many()
     rig.sessions[41] = Stub(41)
     rig.subscribe(41, None)
@@ -187,7 +187,7 @@ async def test_session_that_waits_hears_its_plain_topics_in_order_too() -> None:
     assert rig.heard(40) == [b"1", b"2"]
 
 
-async def test_long_run_for_one_costly_subscription_is_told_in_order(selector_cost: Toil) -> None:
+async def test_long_run_for_one_costly_subscription_is_delivered_in_order(selector_cost: Toil) -> None:
     rig = Told(1)
     rig.subscribe(1, f"{costly(0)} OR want = 'yes'")
     bodies = [b"%d" % number for number in range(200)]
@@ -258,7 +258,7 @@ async def test_failure_ends_the_subscriber_in_question_and_no_other(caplog: pyte
     assert rig.heard(39) == [b"1"] and not rig.selecting.behind
 
 
-async def test_sender_is_not_read_before_what_it_set_off_is_told(autojump_clock: MockClock) -> None:
+async def test_sender_is_not_read_before_what_it_set_off_is_delivered(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         clients = await picky_clients(rig, "/topic/t", clients=20)
         sender = await rig.connect()
@@ -271,7 +271,7 @@ async def test_sender_is_not_read_before_what_it_set_off_is_told(autojump_clock:
         assert [await client.messages(1) for client in clients] == [[b"1"]] * 20
 
 
-async def test_connection_that_set_much_off_and_left_keeps_its_place_until_that_is_told(
+async def test_connection_that_set_much_off_and_left_keeps_its_place_until_that_is_delivered(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Rig(limits={"connections_max": 1}).run() as rig:

@@ -80,7 +80,7 @@ async def test_a_browser_that_does_not_read_is_given_about_a_quarter_of_a_mib(
         assert sorted(told) == list(range(100))
 
 
-async def test_a_sender_that_never_reads_its_receipts_is_told_and_dropped(autojump_clock: MockClock) -> None:
+async def test_a_sender_that_never_reads_its_receipts_is_disconnected_with_a_reason(autojump_clock: MockClock) -> None:
     async with Rig(limits=LIMITS).run() as rig:
         client = await rig.connect()
         (session,) = rig.alive.sessions.values()

@@ -178,7 +178,7 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         go_on.set()
 
 
-async def test_who_is_the_adopter_no_more_leaves_everything_to_the_one_that_is(
+async def test_a_former_adopter_leaves_everything_to_the_present_one(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes were told to retire the same one: the lesser name stays."""
@@ -202,7 +202,7 @@ async def test_who_is_the_adopter_no_more_leaves_everything_to_the_one_that_is(
         assert b.queue_adoption.adopted == 0
 
 
-async def test_who_would_adopt_itself_does_not_say_what_is_held(autojump_clock: MockClock) -> None:
+async def test_a_node_that_would_adopt_itself_does_not_say_what_is_held(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 1)
         await retire(await mesh.connect("a"), "c")
@@ -423,7 +423,7 @@ async def test_records_that_turn_up_later_are_adopted_too(count: int, autojump_c
         pytest.param(b"[" * 10_000, id="deep"),
     ],
 )
-async def test_who_answers_with_nonsense_is_asked_again(
+async def test_a_peer_with_an_invalid_answer_is_asked_again(
     answer: bytes, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:

@@ -267,7 +267,7 @@ async def test_the_doubt_of_a_node_that_hears_no_peer_ends_with_the_cut(autojump
         await eventually(lambda: not conditions(nodes["a"]))
 
 
-async def test_a_clock_that_is_far_from_those_of_most_peers_is_told(autojump_clock: MockClock) -> None:
+async def test_a_clock_that_is_far_from_those_of_most_peers_is_reported(autojump_clock: MockClock) -> None:
     rig = MeshRig("a", "b", "c")
     rig.skews_us = {"a": DAY_US}
     rig.trusts_clock = {"a"}
@@ -278,7 +278,7 @@ async def test_a_clock_that_is_far_from_those_of_most_peers_is_told(autojump_clo
         assert conditions(rig.nodes["b"]) == []
 
 
-async def test_the_clock_that_is_far_is_told_at_the_node_alone_that_has_it(autojump_clock: MockClock) -> None:
+async def test_the_clock_that_is_far_is_reported_at_its_own_node_only(autojump_clock: MockClock) -> None:
     rig = MeshRig("a", "b", "c")
     async with rig.run():
         await rig.stop("a")

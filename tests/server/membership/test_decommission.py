@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.errors import StorageError
 from qmq.members import Retirement
+from qmq.server.admin.node_status import RetiredNode
 from qmq.server.admin.status import status_of
 from qmq.server.membership.decommission import linked
 from qmq.server.node import Node
@@ -31,7 +32,7 @@ async def retire(client: Client, name: str, **headers: str) -> dict[str, object]
 
 
 def knows_retired(node: Node, name: str, adopter: str) -> bool:
-    return {"node": name, "adopter": adopter} in status_of(node)["membership"]["retired"]
+    return RetiredNode(name, adopter) in status_of(node).membership.retired
 
 
 async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock) -> None:
@@ -50,7 +51,7 @@ async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock
             assert list(node.checkpoints.members) == [peer]
             assert node.membership.is_majority({"a", "b"})
         assert a.rules.level("/queue/jobs") == 0  # two nodes: the default asks for one disk
-        await eventually(lambda: [row["name"] for row in status_of(a)["peers"]] == ["b"])
+        await eventually(lambda: [row.name for row in status_of(a).peers] == ["b"])
 
 
 async def test_a_retirement_outlives_restarts_and_the_journal(autojump_clock: MockClock) -> None:
@@ -114,7 +115,7 @@ async def test_a_retired_node_is_refused_when_it_comes_back_stops_and_does_not_s
         assert {"refused-retired-node", "retired"} <= set(codes(c))
         assert "definitions-behind" not in codes(c)
         assert c.addresses == []
-        (event,) = (one for one in mesh.nodes["a"].conditions.past() if one["code"] == "retired-node")
+        (event,) = (one for one in mesh.nodes["a"].conditions.past() if one.code == "retired-node")
         assert event["message"].startswith("link with c: c was retired")
         assert event["advice"].startswith("Stop the retired node.")
         del mesh.nodes["c"]
@@ -245,7 +246,7 @@ async def test_a_learner_counts_when_the_one_that_it_had_not_met_is_retired(auto
         await eventually(lambda: c.membership.may_vote and mesh.nodes["a"].membership.counts("c"))
 
 
-async def test_a_minority_retires_nobody(autojump_clock: MockClock) -> None:
+async def test_a_minority_retires_no_node(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c", "d").run() as mesh:
         await eventually(lambda: all_count(mesh))
         for name in "bcd":
@@ -256,7 +257,7 @@ async def test_a_minority_retires_nobody(autojump_clock: MockClock) -> None:
         assert (await retire(client, "d"))["error-code"] == "no-majority"
 
 
-async def test_nobody_is_retired_while_the_files_differ(autojump_clock: MockClock) -> None:
+async def test_no_node_is_retired_while_the_files_differ(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
         assert await mesh.reload("b", mesh.peers_file("a", "b", "c", "d", version=2))
@@ -441,5 +442,5 @@ async def test_the_list_of_a_node_that_left_counts_no_more(autojump_clock: MockC
         await mesh.start("d", larger)
         await trio.sleep(30)
 
-        assert [status_of(mesh.nodes[name])["membership"]["lists"] for name in "abd"] == [1, 1, 1]
+        assert [status_of(mesh.nodes[name]).membership.lists for name in "abd"] == [1, 1, 1]
         assert all(mesh.nodes[name].membership.is_majority({"a", "d"}) for name in "abd")

@@ -1,6 +1,6 @@
 """The peers file changes while the mesh runs: nodes are added and moved, and what would cut the mesh is refused."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from trio.testing import MockClock
@@ -30,7 +30,7 @@ async def test_a_fourth_node_is_dialled_learns_and_then_counts(autojump_clock: M
         worker = await mesh.connect("d")
         await worker.send(subscribe("/queue/jobs"))
         assert await worker.messages(1) == [b"before"]
-        assert status_of(d)["membership"] == {
+        assert asdict(status_of(d).membership) == {
             "peers_version": 2,
             "members": ["a", "b", "c", "d"],
             "learner": False,
@@ -60,11 +60,11 @@ async def test_while_one_node_has_not_read_the_new_file_it_gets_the_newcomers_re
         assert "unknown-origin" not in codes(c)
         assert not mesh.nodes["a"].membership.is_majority({"a", "d"})
         assert mesh.nodes["a"].membership.is_majority({"a", "b", "c"})
-        assert status_of(mesh.nodes["a"])["membership"]["lists"] == 2
+        assert status_of(mesh.nodes["a"]).membership.lists == 2
 
         assert await mesh.reload("c", larger)
         await mesh.until_linked()
-        await eventually(lambda: status_of(mesh.nodes["a"])["membership"]["lists"] == 1)
+        await eventually(lambda: status_of(mesh.nodes["a"]).membership.lists == 1)
 
 
 async def test_a_newcomers_records_go_on_through_nodes_that_only_know_of_it_from_others(
@@ -170,7 +170,7 @@ LONG = DestinationSettings(policies=(DestinationPolicy(pattern="/queue/jobs", de
 
 
 def differing(mesh: MeshRig, name: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = status_of(mesh.nodes[name])["membership"]["destinations_differ"]
+    found = status_of(mesh.nodes[name]).membership.destinations_differ
     return found
 
 
@@ -193,7 +193,7 @@ async def test_policies_that_differ_between_nodes_raise_a_condition_until_they_a
         assert not any("destinations-differ" in {one["code"] for one in present(node)} for node in mesh.nodes.values())
 
 
-async def test_policies_of_a_peer_that_does_not_tell_them_differ_from_none(autojump_clock: MockClock) -> None:
+async def test_policies_of_a_peer_that_does_not_send_them_differ_from_none(autojump_clock: MockClock) -> None:
     mesh = MeshRig("a", "b", "c")
     mesh.destinations = {"a": SHORT}
     async with mesh.run():

@@ -39,7 +39,7 @@ async def settle_all(client: Client, bodies: list[str]) -> None:
 
 
 @pytest.mark.parametrize("adopter", ["b", "c"])
-async def test_who_served_a_node_until_it_was_retired_hands_out_nothing_that_the_adopter_does(
+async def test_the_server_of_a_retired_node_delivers_nothing_that_the_adopter_does(
     autojump_clock: MockClock, adopter: str
 ) -> None:
     async with MeshRig("a", "b", "c", "d").run() as rig:

@@ -100,7 +100,7 @@ async def test_messages_of_a_silent_node_are_handed_out_by_another(autojump_cloc
         assert serves(rig, "b") == {"a", "b"}
 
 
-async def test_who_has_heard_the_owner_a_moment_longer_votes_a_moment_later(
+async def test_a_node_that_has_heard_the_owner_a_moment_longer_votes_a_moment_later(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with three().run() as rig:
@@ -391,7 +391,7 @@ async def test_what_is_released_in_the_midst_of_a_campaign_is_not_handed_out_aga
         assert lent_elsewhere == {"c": [lent]}
 
 
-async def test_who_serves_again_waits_for_an_absent_holder_as_long_as_for_one_that_has_just_gone(
+async def test_a_node_that_serves_again_waits_for_an_absent_holder_as_long_as_for_one_that_has_just_left(
     autojump_clock: MockClock,
 ) -> None:
     async with three().run() as rig:
@@ -757,7 +757,7 @@ async def test_times_of_messages_mean_the_same_when_another_serves_them(
         await eventually(lambda: not depths(rig.nodes["b"]))
 
 
-async def test_a_message_that_fails_goes_on_being_counted_whoever_serves_it(autojump_clock: MockClock) -> None:
+async def test_failures_of_a_message_are_counted_whichever_node_serves_it(autojump_clock: MockClock) -> None:
     policy = DestinationPolicy(pattern=JOBS, delivery_limit=7, redelivery_seconds_min=0.1, redelivery_seconds_max=0.1)
     async with three(destinations=DestinationSettings(policies=(policy,))).run() as rig:
         await publish(rig, "a", "poison")
@@ -782,7 +782,7 @@ async def test_a_message_that_fails_goes_on_being_counted_whoever_serves_it(auto
         assert seen == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_message_that_fails_at_its_owner_while_another_serves_it_is_buried_once(
+async def test_a_message_that_fails_at_its_owner_while_another_serves_it_is_one_dead_letter(
     autojump_clock: MockClock,
 ) -> None:
     policy = DestinationPolicy(pattern=JOBS, delivery_limit=1)
@@ -857,7 +857,7 @@ async def refuse(question: bytes) -> bytes:
     raise Refused("log-unreadable", "not now")
 
 
-async def test_who_cannot_bring_a_takeover_to_its_end_leaves_it_to_another(autojump_clock: MockClock) -> None:
+async def test_a_node_that_cannot_finish_a_takeover_leaves_it_to_another(autojump_clock: MockClock) -> None:
     async with three().run() as rig:
         await publish(rig, "a", "one")
         await everywhere(rig)

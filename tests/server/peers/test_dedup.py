@@ -456,7 +456,7 @@ async def test_an_answer_that_makes_no_sense_is_no_answer(autojump_clock: Any) -
         assert await receipts(client, 1) == [("r", False)]
 
 
-async def test_a_peer_that_has_it_and_whose_record_does_not_come_is_told_in_the_receipt(autojump_clock: Any) -> None:
+async def test_a_peer_that_has_it_and_whose_record_does_not_come_is_named_in_the_receipt(autojump_clock: Any) -> None:
     async with MeshRig().run() as mesh:
 
         async def far(question: bytes) -> bytes:
@@ -472,7 +472,7 @@ async def test_a_peer_that_has_it_and_whose_record_does_not_come_is_told_in_the_
         assert receipt.head.headers["copies"] == "1"
 
 
-async def test_a_client_that_leaves_while_peers_are_asked_appends_nothing_and_blocks_nobody(
+async def test_a_client_that_leaves_while_peers_are_asked_appends_nothing_and_blocks_none(
     autojump_clock: Any,
 ) -> None:
     async with MeshRig().run() as mesh:

@@ -248,7 +248,7 @@ async def test_records_of_unknown_kinds_are_relayed_byte_for_byte(later: set[str
         assert trouble(mesh) == []
 
 
-async def test_an_unknown_record_outlives_a_checkpoint_and_a_restart_of_who_relays_it(
+async def test_an_unknown_record_outlives_a_checkpoint_and_a_restart_of_its_relay(
     autojump_clock: MockClock,
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:

@@ -71,7 +71,7 @@ async def test_the_answers_of_all_end_the_wait(autojump_clock: MockClock) -> Non
     assert trio.current_time() == 0
 
 
-async def test_who_does_not_answer_in_time_is_left_out_and_may_come_late(autojump_clock: MockClock) -> None:
+async def test_a_node_that_does_not_answer_in_time_is_left_out_and_may_come_late(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         links = Links(B, C)
         node = peer_rpc(nursery, links)
@@ -89,7 +89,7 @@ async def test_who_does_not_answer_in_time_is_left_out_and_may_come_late(autojum
 
 
 @pytest.mark.parametrize("links", [None, Links()])
-async def test_without_a_peer_nobody_is_waited_for(autojump_clock: MockClock, links: Links | None) -> None:
+async def test_without_a_peer_nothing_is_waited_for(autojump_clock: MockClock, links: Links | None) -> None:
     async with trio.open_nursery() as nursery:
         assert await peer_rpc(nursery, links).ask(b"?") == {}
 
@@ -133,7 +133,7 @@ async def test_a_peer_that_asks_too_much_at_once_is_ignored_and_others_are_not(a
     assert (B, 99, b"?") in links.answered
 
 
-async def test_an_answer_that_fails_is_none_and_harms_nobody(
+async def test_an_answer_that_fails_is_none_and_harms_no_other(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(question: bytes) -> bytes:

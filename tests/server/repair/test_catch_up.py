@@ -154,7 +154,7 @@ async def test_a_wiped_node_gets_its_own_past_back_from_what_its_peers_have_left
         assert await reader.messages(1) == [b"told"]
 
 
-async def test_what_a_fanouts_retention_has_dropped_is_told_to_those_who_resume(autojump_clock: MockClock) -> None:
+async def test_a_resumed_reader_gets_the_gap_of_what_retention_has_dropped(autojump_clock: MockClock) -> None:
     policy = DestinationSettings(policies=(DestinationPolicy(pattern=F, retention_bytes=2000),))
     async with short_lived(destinations=policy).run() as mesh:
         await publish(mesh, "a", F, "seen")
@@ -176,7 +176,9 @@ async def test_what_a_fanouts_retention_has_dropped_is_told_to_those_who_resume(
         assert "gap" in {one["code"] for one in reported(mesh.nodes["b"])}
 
 
-async def test_who_was_told_so_has_the_queue_messages_of_that_range_for_others(autojump_clock: MockClock) -> None:
+async def test_a_node_with_that_snapshot_has_the_queue_messages_of_that_range_for_others(
+    autojump_clock: MockClock,
+) -> None:
     """Only fanout messages are gone there: whoever asks later gets the rest of it."""
     policy = DestinationSettings(policies=(DestinationPolicy(pattern=F, retention_bytes=2000),))
     async with short_lived(destinations=policy).run() as mesh:
@@ -415,7 +417,7 @@ async def test_a_damaged_fanout_log_is_made_whole_by_asking_peers(autojump_clock
         assert sorted(await reader.messages(20)) == sorted(bodies)
 
 
-async def test_damage_that_no_reader_meets_is_mended_when_its_segment_is_full(autojump_clock: MockClock) -> None:
+async def test_damage_that_no_reader_meets_is_repaired_when_its_segment_is_full(autojump_clock: MockClock) -> None:
     async with short_lived().run() as mesh:
         await publish(mesh, "a", F, "one", "two", "three")
         await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
@@ -433,7 +435,7 @@ async def test_damage_that_no_reader_meets_is_mended_when_its_segment_is_full(au
         assert (await reader.messages(4))[:3] == [b"one", b"two", b"three"]
 
 
-async def test_a_log_that_nobody_can_repair_stays_refused_until_somebody_can(autojump_clock: MockClock) -> None:
+async def test_a_log_that_no_peer_can_repair_stays_refused_until_one_can(autojump_clock: MockClock) -> None:
     async with short_lived().run() as mesh:
         await publish(mesh, "a", F, "one", "two", "three")
         await mesh.until_linked()

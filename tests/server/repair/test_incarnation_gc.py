@@ -66,7 +66,7 @@ async def test_an_incarnation_of_which_nothing_is_left_leaves_every_vector(autoj
         assert await consumer.messages(1) == [b"work"]
         await age_until_unknown(mesh, dead)
 
-        assert all(str(dead) in status_of(node)["collected"] for node in mesh.nodes.values())
+        assert all(str(dead) in status_of(node).collected for node in mesh.nodes.values())
         for name in ("a", "b", "c"):
             await mesh.stop(name)
             again = await mesh.start(name)

@@ -28,7 +28,7 @@ async def keep_a_place(mesh: MeshRig, node: str) -> None:
     await reader.until_closed()
 
 
-async def test_a_fanout_tells_its_readers_the_gap_and_goes_on_behind_it(autojump_clock: MockClock) -> None:
+async def test_a_fanout_sends_its_readers_the_gap_and_continues_behind_it(autojump_clock: MockClock) -> None:
     async with mesh_of("a", "b", "c").run() as mesh:
         reader = await mesh.connect("b")
         await reader.send(subscribe(F, id="f", ack="client-individual", durable="true"))
@@ -45,7 +45,7 @@ async def test_a_fanout_tells_its_readers_the_gap_and_goes_on_behind_it(autojump
 
 
 @pytest.mark.parametrize("node", ["a", "b"])
-async def test_a_reader_that_follows_live_is_told_the_gap_where_it_is(autojump_clock: MockClock, node: str) -> None:
+async def test_a_live_reader_gets_the_gap_where_it_is(autojump_clock: MockClock, node: str) -> None:
     async with mesh_of("a", "b", "c").run() as mesh:
         origin = await written_alone(mesh, "one", "two", "three", destination=F)
         rot(mesh.disks["a"], b"two")
@@ -80,7 +80,7 @@ async def test_subscribers_without_a_place_before_it_hide_no_gap_from_a_reader(a
         assert await plain.messages(2) == [b"one", b"three"]
 
 
-async def test_a_live_durable_subscriber_is_told_although_nothing_of_its_fanout_follows(
+async def test_a_live_durable_subscriber_gets_the_gap_although_nothing_of_its_fanout_follows(
     autojump_clock: MockClock,
 ) -> None:
     async with mesh_of("a", "b", "c").run() as mesh:
@@ -171,7 +171,7 @@ async def all_frames(reader: Client) -> list[Frame]:
     return frames + reader.frames
 
 
-async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
+async def test_a_live_subscriber_gets_the_gap_inside_of_a_longer_range_snapshot(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
@@ -204,7 +204,7 @@ async def test_a_live_subscriber_is_told_of_a_gap_inside_of_a_longer_rest(
         assert got[:3] == [b"one", b"", b"three"]
 
 
-async def test_a_log_that_rots_later_is_mended_with_what_came_before_the_gap(autojump_clock: MockClock) -> None:
+async def test_a_log_that_rots_later_is_repaired_with_what_came_before_the_gap(autojump_clock: MockClock) -> None:
     async with short_lived("a", "b", "c").run() as mesh:
         await keep_a_place(mesh, "b")
         origin = await written_alone(mesh, "one", "two", "three", "four", destination=F)

@@ -196,7 +196,7 @@ async def test_what_another_has_put_aside_itself_comes_from_there(
         assert not any(node.broker.durable_subscriptions.lost_ranges.ends for node in mesh.nodes.values())
 
 
-async def test_no_more_is_given_up_than_what_nobody_has(autojump_clock: MockClock) -> None:
+async def test_no_more_is_given_up_than_what_no_member_has(autojump_clock: MockClock) -> None:
     async with mesh_of("a", "b", "c").run() as mesh:
         await both_damaged(mesh, (b"two", b"three"), (b"two",))
         rejoin(mesh, "a")
@@ -507,7 +507,7 @@ async def test_a_node_starts_although_the_bytes_of_its_quarantine_are_gone(
         assert depths(a) == {JOBS: 1}
 
 
-async def test_a_rest_that_is_aside_comes_back_when_who_told_it_is_gone(
+async def test_a_quarantined_range_snapshot_comes_back_when_its_sender_is_lost(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`a` was away, got the rest of what b's journal had dropped, and b burnt down."""

@@ -110,7 +110,7 @@ async def test_what_no_peer_ever_had_is_lost_and_holds_up_nothing_else(autojump_
         assert queued(b, dot.origin) == [b"one", b"three"]
 
 
-async def test_what_a_peer_has_but_cannot_tell_yet_is_not_lost(autojump_clock: MockClock) -> None:
+async def test_what_a_peer_has_but_cannot_report_yet_is_not_lost(autojump_clock: MockClock) -> None:
     """Its disk is full, so its stores do not reach what it has."""
     async with rig("a", "b").run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
@@ -246,7 +246,7 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_that_wa
 
 
 @pytest.mark.parametrize("in_b", [b"j3", b"o2"])
-async def test_nodes_whose_damaged_stretches_overlap_help_each_other(autojump_clock: MockClock, in_b: bytes) -> None:
+async def test_nodes_whose_damaged_ranges_overlap_help_each_other(autojump_clock: MockClock, in_b: bytes) -> None:
     async with rig("a", "b").run() as mesh:
         await in_two_queues(mesh, "a", "b")
         a, b = mesh.nodes["a"], mesh.nodes["b"]
@@ -263,7 +263,7 @@ async def test_nodes_whose_damaged_stretches_overlap_help_each_other(autojump_cl
             assert lost(node) == []
 
 
-async def test_what_the_journal_brings_back_is_not_told_as_lost(autojump_clock: MockClock) -> None:
+async def test_what_the_journal_brings_back_is_not_reported_as_lost(autojump_clock: MockClock) -> None:
     """The row is the first of its queue, and the journal has dropped what came long before it."""
     async with rig("a").run() as mesh:
         await publish(mesh, "a", JOBS, "first")
@@ -280,7 +280,7 @@ async def test_what_the_journal_brings_back_is_not_told_as_lost(autojump_clock: 
         assert lost(a) == []
 
 
-async def test_damage_is_mended_also_when_no_more_of_it_is_told(autojump_clock: MockClock) -> None:
+async def test_damage_is_repaired_also_when_no_more_of_it_is_reported(autojump_clock: MockClock) -> None:
     async with rig("a", stored=ONE_LIFE).run() as mesh:
         await publish(mesh, "a", JOBS, *[str(n) for n in range(30)])
         a = mesh.nodes["a"]
@@ -368,7 +368,7 @@ async def test_a_dead_letter_in_quarantine_comes_back(autojump_clock: MockClock)
             assert lost(node) == []
 
 
-async def test_what_is_settled_while_it_is_lacking_is_not_told_as_lost(autojump_clock: MockClock) -> None:
+async def test_what_is_settled_while_it_is_missing_is_not_reported_as_lost(autojump_clock: MockClock) -> None:
     """A consumer has it already when its row is found damaged, and acknowledges it. A member is away."""
     async with rig("a", "b").run() as mesh:
         await mesh.stop("b")
@@ -395,7 +395,7 @@ async def test_what_is_settled_while_it_is_lacking_is_not_told_as_lost(autojump_
 
 
 @pytest.mark.parametrize("owner", ["a", "b"])
-async def test_what_is_settled_beside_a_damaged_row_is_done_for_who_comes_back(
+async def test_what_is_settled_beside_a_damaged_row_is_settled_for_a_returning_node(
     autojump_clock: MockClock, owner: str
 ) -> None:
     """Both lack the row, and c, who may have it, is away."""

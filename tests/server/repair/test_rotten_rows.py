@@ -12,6 +12,7 @@ from qmq.config import StorageSettings
 from qmq.dots import Dot, Origin
 from qmq.server.admin.status import status_of
 from qmq.server.node import Node
+from qmq.server.repair.queue_store import RowStatistics
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.memory_store import MemoryQueueStore
 from tests.server.mesh_rig import MeshRig
@@ -82,7 +83,7 @@ async def test_a_node_alone_brings_a_damaged_row_back_from_its_journal(autojump_
         assert codes(a) == {"damage"}
 
 
-async def test_what_nobody_has_is_told_as_lost_and_the_queue_goes_on(autojump_clock: MockClock) -> None:
+async def test_what_no_member_has_is_reported_as_lost_and_the_queue_goes_on(autojump_clock: MockClock) -> None:
     async with rig("a").run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         await forget_the_past(mesh, "a")
@@ -95,7 +96,7 @@ async def test_what_nobody_has_is_told_as_lost_and_the_queue_goes_on(autojump_cl
         (lost,) = [one for one in reported(a) if one["code"] == "lost"]
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
-        assert status_of(a)["rows"] == {"repaired": 0, "lost": 1}
+        assert status_of(a).rows == RowStatistics(repaired=0, lost=1)
         await a.checkpoints.checkpoint()
         await a.counts.refresh()
         assert JOBS not in a.counts.queues
@@ -135,7 +136,7 @@ async def test_a_damaged_row_waits_for_the_member_that_may_have_it(autojump_cloc
         assert await bodies(mesh, "a", 1) == [b"two"]
 
 
-async def test_a_peer_is_not_told_that_a_damaged_message_is_done(autojump_clock: MockClock) -> None:
+async def test_a_damaged_message_is_not_reported_as_settled_to_a_peer(autojump_clock: MockClock) -> None:
     async with rig("a", "b").run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         await forget_the_past(mesh, "a")

@@ -442,8 +442,8 @@ async def test_a_binding_whose_exchange_the_other_side_deletes_has_no_effect(aut
 
         for node in mesh.nodes.values():
             await eventually(lambda node=node: "bindings-unfit" in conditions(node))  # type: ignore[misc]
-        (found,) = [one for one in mesh.nodes["b"].conditions.present() if one["code"] == "bindings-unfit"]
-        assert "binding /exchange/orders /queue/q #" in found["message"]
+        (found,) = [one for one in mesh.nodes["b"].conditions.present() if one.code == "bindings-unfit"]
+        assert "binding /exchange/orders /queue/q #" in found.message
         assert await publish(c, "/exchange/orders/key", "nowhere") == "unknown-destination"
         (row,) = (await ask(a, "bindings"))["bindings"]
         assert row["effective"] is False

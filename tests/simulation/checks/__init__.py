@@ -4,14 +4,14 @@
 `broken` is asked once, at the end. A new check is a function in the module of its matter, pure where it can be, and a
 line here.
 
-What only a lost disk had is excused: `Excuses` is told in the instant of the loss, and knows then what every other
+What only a lost disk had is excused: `Excuses` is filled in the instant of the loss, and knows then what every other
 disk has.
 """
 
 from collections.abc import Collection, Iterable
 
 from qmq.dots import Origin, Vector, covers
-from tests.simulation.checks import fanouts, lifetimes, moves, operations, queues, records, toil, topics, turns
+from tests.simulation.checks import fanouts, lifetimes, moves, operations, poison, queues, records, topics, turns
 from tests.simulation.checks import members as left_for_good
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import fanout_logs, log_of, published
@@ -72,14 +72,14 @@ def can_decide(nodes: int, core: int, learners: int) -> bool:
 def unserved(owners: Iterable[str], core: Collection[Member]) -> list[str]:
     """I10: whose messages wait because none of `core` hands them out, although it can decide that one does.
 
-    What waits is counted by who serves it, so nothing is finished while nobody does.
+    What waits is counted by its server, so nothing is finished while no node does.
     """
     served = {owner for member in core for owner in handed_out_by(member)}
-    return [f"nobody serves the messages of {owner}" for owner in owners if owner not in served]
+    return [f"no node serves the messages of {owner}" for owner in owners if owner not in served]
 
 
 def apart(members: Collection[Member], *, are_all: bool = True) -> list[str]:
-    """Who of `members` lacks records that another has.
+    """The `members` that are missing records that another has.
 
     If the members are not all: but for what none of them can account for, see `is_unknown`.
     """
@@ -115,7 +115,7 @@ def is_unknown(origin: Origin, mine: Vector, members: Collection[Member]) -> boo
 
 
 def undrained(members: Iterable[Member]) -> list[str]:
-    """Which queue messages of `members` nobody has settled."""
+    """Queue messages of `members` that are not settled."""
     return [
         f"{member.name} still has {depth} messages of {name}"
         for member in members
@@ -155,12 +155,12 @@ def broken(stage: Stage) -> list[str]:
     forgetful = excuses.nodes
     if stage.leaving is None:  # what a node that was away had settled may have been adopted meanwhile
         wrongs += queues.given_again_where_settled(ledger, forgetful)
-    wrongs += toil.late(plan, ledger)
-    wrongs += toil.early(ledger)
-    wrongs += toil.tried_too_often(plan, ledger, sum(member.lives for member in members))
-    wrongs += toil.rejuvenated(plan, ledger, stage.lookout.taken_over)
+    wrongs += poison.late(plan, ledger)
+    wrongs += poison.early(ledger)
+    wrongs += poison.tried_too_often(plan, ledger, sum(member.lives for member in members))
+    wrongs += poison.rejuvenated(plan, ledger, stage.lookout.taken_over)
     if not forgetful:
-        wrongs += toil.buried_wrongly(ledger, stage.lookout.taken_over)
+        wrongs += poison.dead_lettered_wrongly(ledger, stage.lookout.taken_over)
     if len(forgetful) <= len(plan.founders) // 2:  # no majority; else nothing is promised
         wrongs += queues.given_again_for_good(ledger)
     wrongs += operations.broken(stage)

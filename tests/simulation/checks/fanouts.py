@@ -1,8 +1,8 @@
-"""Fanouts: what their logs hold and what their subscribers were told.
+"""Fanouts: what their logs hold and what their subscribers got.
 
-I1   what was receipted is in the log of every node, and was told to every subscriber
+I1   what was receipted is in the log of every node, and was delivered to every subscriber
 I4   a log has the records of one incarnation in their order
-I5   a subscriber that resumes by vector is told exactly what the logs hold, once, and what nobody has is missing
+I5   a subscriber that resumes by vector gets exactly what the logs hold, once, and gaps for what no node has
 I13  in the end the logs of all nodes hold the same
 """
 
@@ -49,9 +49,9 @@ def unlike(rows: Mapping[str, Rows], excuses: Excuses) -> list[str]:
 
 
 def gaps_that_are_none(rows: Mapping[str, Rows], ledger: Ledger) -> list[str]:
-    """I5: what a subscriber was told to be missing, no log has; of all nodes, by name."""
+    """I5: what a gap notice says is missing, no log has; of all nodes, by name."""
     return [
-        f"I5 gap: {gap.subscriber} was told that {gap.origin} {gap.first}–{gap.last} are missing, but {name} has {dot}"
+        f"I5 gap: {gap.subscriber} got a notice of {gap.origin} {gap.first}–{gap.last}, but {name} has {dot}"
         for gap in ledger.gaps
         for name, logs in rows.items()
         for dot, _ in logs[gap.destination]
@@ -60,7 +60,7 @@ def gaps_that_are_none(rows: Mapping[str, Rows], ledger: Ledger) -> list[str]:
 
 
 def streams_against(logs: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
-    """I1 and I5: every subscriber was told exactly the log of its fanout."""
+    """I1 and I5: every subscriber got exactly the log of its fanout."""
     wrong: list[str] = []
     for stream in ledger.streams:
         kept = dict(logs[stream.destination])
@@ -68,8 +68,8 @@ def streams_against(logs: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
             if dot not in stream.seen and dot not in excuses.dots:
                 sent = ledger.sent.get(message_id)
                 outcome = "receipted" if sent is not None and sent.receipted_by else "unknown"
-                wrong.append(f"I1 subscriber: {stream.subscriber} was never told {dot} ({message_id}, {outcome})")
+                wrong.append(f"I1 subscriber: {stream.subscriber} never got {dot} ({message_id}, {outcome})")
         for dot, message_id in stream.seen.items():
             if dot not in kept and dot not in excuses.dots:
-                wrong.append(f"I5 ghost: {stream.subscriber} was told {dot} ({message_id}), which no log holds")
+                wrong.append(f"I5 ghost: {stream.subscriber} got {dot} ({message_id}), which no log holds")
     return wrong

@@ -3,7 +3,7 @@
 I24 adopted messages are accepted anew, each once
 
 The adopter goes through queues and priorities one after the other, so adopted messages of one publisher do not stand in
-the order in which it sent them. The ledger tells which they are: the records of the first life may have left every
+the order in which it sent them. The ledger names them: the records of the first life may have left every
 journal, and then nothing on the disks does.
 """
 

@@ -60,7 +60,7 @@ def lost_when_insisted(name: str, rows: Rows, ledger: Ledger, excuses: Excuses) 
 
 
 def unreceipted(ledger: Ledger) -> list[str]:
-    """What those who insist still insist on."""
+    """What insisting clients still insist on."""
     return [
         f"{message.id} is not receipted yet"
         for message in ledger.sent.values()
@@ -71,7 +71,7 @@ def unreceipted(ledger: Ledger) -> list[str]:
 def places_against(rows: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
     """I6: every durable subscription was given all that the log of its fanout holds."""
     return [
-        f"I6 lost: nobody who read {place.destination} by name was ever given {dot} ({message_id})"
+        f"I6 lost: no client that read {place.destination} by name was ever given {dot} ({message_id})"
         for place in ledger.places
         for dot, message_id in rows[place.destination]
         if message_id not in place.given and dot not in excuses.dots

@@ -50,7 +50,7 @@ class History:
     places: dict[str, dict[Dot, str]] = field(default_factory=dict)
     """Message → each record that accepts it → the queue."""
     settled: set[Dot] = field(default_factory=set)
-    """What was settled where it was, moves aside."""
+    """What was settled where it was, except by moves."""
     definitions: list[Definition] = field(default_factory=list)
     batches: dict[str, set[tuple[Origin, int]]] = field(default_factory=dict)
     """Message that was copied → the batches with its copies, each by its first record."""

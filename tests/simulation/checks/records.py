@@ -1,6 +1,6 @@
 """Records, as the journals of all nodes hold them.
 
-I2   nothing is in a log that nobody sent to its node, nothing stands twice, and bodies are as they were sent
+I2   nothing is in a log that no client sent to its node, nothing stands twice, and bodies are as they were sent
 I3   of one incarnation, one node's records are a prefix of another's, byte for byte, without a hole
 I4   of one incarnation, each publisher's messages stand in the order in which it sent them; what has no receipt may
      have been on its way when its publisher gave its connection up, and is only behind what that carried before
@@ -44,7 +44,7 @@ def holes(name: str, log: Log, vector: Vector, damaged: Collection[Dot] = ()) ->
 def differences(logs: Mapping[str, Log]) -> list[str]:
     """I3, between journals: where two keep the same batch it is the same to the byte.
 
-    What stands for a stretch that had left all journals is each node's own (`batch.REST`).
+    What stands for a range that had left all journals is each node's own (`batch.REST`).
     """
     wrong: list[str] = []
     known: dict[tuple[Origin, int], tuple[str, bytes]] = {}
@@ -74,7 +74,7 @@ def inventions(records: Mapping[Dot, Published], ledger: Ledger, adopted: Collec
         # A job that was released or buried is a new message of the worker's node.
         is_copy = is_copy or (record.destination in TUBES and record.id in ledger.rewritten)
         if sent is None or sent.body != record.body or not (is_copy or sent.destination == record.destination):
-            wrong.append(f"I2 log: {dot} holds {record.id} as nobody sent it")
+            wrong.append(f"I2 log: {dot} holds {record.id} as no client sent it")
             continue
         # Of the latter see `moves`, and of copies `operations`.
         if dot in adopted or is_copy or record.destination in (INSISTED, INSISTED_QUEUE):

@@ -1,4 +1,4 @@
-"""What operators are told.
+"""What operators are shown.
 
 I1   a message that is said to be lost was on disks that are gone, and on no other
 """
@@ -20,5 +20,5 @@ def unexplained(errors: Iterable[str], excuses: Excuses) -> list[str]:
 
 
 def _is_lost(error: str, excuses: Excuses) -> bool:
-    told = _LOST.search(error)
-    return told is not None and Dot(parse_origin(told[1]), int(told[2])) in excuses.dots
+    found = _LOST.search(error)
+    return found is not None and Dot(parse_origin(found[1]), int(found[2])) in excuses.dots

@@ -1,4 +1,4 @@
-"""Topics: whoever has listened all the time, without a fault anywhere, has heard everything."""
+"""Topics: a client that has listened all the time, without a fault anywhere, has everything."""
 
 from tests.simulation.ledger import Ledger
 from tests.simulation.routing import SENDS
@@ -8,7 +8,7 @@ TOPICS_SECONDS = 2.0
 
 
 def unseen(ledger: Ledger) -> list[str]:
-    """Without faults, and only then, a topic message reaches whoever was there when it was sent."""
+    """Without faults, and only then, a topic message reaches every client that was there when it was sent."""
     return [
         f"topic lost without a fault: {name} never got {message.id}"
         for name, seen in ledger.listeners.items()

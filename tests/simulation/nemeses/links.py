@@ -1,6 +1,6 @@
-"""Harm to the network: what does not get through, between whom, for how long.
+"""Harm to the network: what does not get through, between which nodes, for how long.
 
-A cut tells nobody; whoever waits behind it must notice by itself. A break resets connections, and both ends are told.
+A cut is silent; each side must notice it by itself. A break resets connections, and both ends see that.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -114,7 +114,7 @@ async def halves(stage: Stage, fault: Fault) -> None:
 @nemesis("ring")
 async def ring(stage: Stage, fault: Fault) -> None:
     """Each node reaches only its two neighbours: every one sees a majority, and no two see the same. In small meshes,
-    where everybody is a neighbour, a line."""
+    where every node is a neighbour, a line."""
     members = _shuffled(stage, fault)
     size = len(members)
     apart = [

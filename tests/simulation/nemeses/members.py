@@ -9,12 +9,12 @@ from tests.simulation.faults import Fault, nemesis
 from tests.simulation.stage import Stage
 
 TRY_SECONDS = 0.5
-"""Between two words of an operator who was refused."""
+"""Between two requests of an operator after a refusal."""
 
 
 @nemesis("join")
 async def join(stage: Stage, fault: Fault) -> None:
-    """The newcomer's line is put into the peers file, nodes are told one after the other, and it starts."""
+    """The newcomer's line is put into the peers file, nodes are signalled one after the other, and it starts."""
     await stage.grow(stage.chance_of(fault), fault.seconds)
 
 

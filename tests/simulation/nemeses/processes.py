@@ -34,7 +34,7 @@ async def crash(stage: Stage, fault: Fault) -> None:
 
 @nemesis("power")
 async def power(stage: Stage, fault: Fault) -> None:
-    """As crash, but nobody is told."""
+    """As crash, but no peer notices at once."""
     await _end(stage, fault, silently=True)
 
 
@@ -103,7 +103,7 @@ async def clock(stage: Stage, fault: Fault) -> None:
 
 @nemesis("boot clock")
 async def boot_clock(stage: Stage, fault: Fault) -> None:
-    """A machine starts with its clock days off, either way; then somebody sets it right and starts it again."""
+    """A machine starts with its clock days off, either way; then an operator sets it right and starts it again."""
     member = stage.by_name[fault.node]
     rng = stage.chance_of(fault)
     seconds = rng.choice((-1, 1)) * rng.uniform(*BOOT_DAYS) * 86_400

@@ -4,6 +4,7 @@ from tests.simulation.plants import (
     clients,
     clocks,
     commits,
+    dead_letters,
     declarations,
     gateways,
     links,
@@ -11,7 +12,6 @@ from tests.simulation.plants import (
     queues,
     recovery,
     takeover,
-    toil,
 )
 from tests.simulation.plants.registry import PLANTS, SEEDS_MAX, Planted
 
@@ -29,5 +29,5 @@ __all__ = [
     "queues",
     "recovery",
     "takeover",
-    "toil",
+    "dead_letters",
 ]

@@ -21,7 +21,7 @@ from tests.simulation.plants.registry import plant
 
 
 @plant(Family.NONE, "I5", "I2", seed=2)
-def peers_are_not_asked() -> Iterator[None]:
+def dedup_query_skipped() -> Iterator[None]:
     """What is tried again is appended unless this node itself has it."""
 
     @asynccontextmanager
@@ -33,7 +33,7 @@ def peers_are_not_asked() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "I5", "I2")
-def ids_of_peers_are_not_learned() -> Iterator[None]:
+def dedup_ids_of_peers_ignored() -> Iterator[None]:
     """A node knows only the messages that it has taken from its own clients."""
     accept = Broker.accept
 
@@ -49,28 +49,28 @@ def ids_of_peers_are_not_learned() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "I5", "I2")
-def ids_are_forgotten_at_a_restart() -> Iterator[None]:
+def dedup_ids_lost_at_restart() -> Iterator[None]:
     """Nothing is learned from the journal when a node starts."""
     with patch("qmq.server.restore.replay_ids", lambda *_: None):
         yield
 
 
 @plant(Family.STALE, "I26", seed=0)
-def first_attempts_stay_beside_their_retries() -> Iterator[None]:
+def first_attempts_kept() -> Iterator[None]:
     """Both records of a message that was tried again elsewhere are handed out."""
     with patch.object(FirstAttempts, "is_superseded", lambda *_: False):
         yield
 
 
 @plant(Family.STALE, "I1", seed=0)
-def retries_give_way_too() -> Iterator[None]:
+def retries_settled_too() -> Iterator[None]:
     """Whatever comes or is read while a retry of it is known is settled, the retry as well."""
     with patch("qmq.broker.queues.state.first_attempts.is_retry", lambda headers: False):
         yield
 
 
 @plant(Family.CRASHES, "I13", seed=8)
-def doubles_dropped_at_the_merge() -> Iterator[None]:
+def duplicates_dropped_at_merge() -> Iterator[None]:
     """Of two messages with one dedup id a node keeps the one that it hears of first, which is another one elsewhere."""
     take = Compaction.take
 
@@ -92,7 +92,7 @@ def doubles_dropped_at_the_merge() -> Iterator[None]:
 
 
 @plant(Family.NONE, "I6", "I13", seed=0)
-def acknowledgements_stay_at_their_node() -> Iterator[None]:
+def cursors_of_peers_ignored() -> Iterator[None]:
     """What peers say that a durable subscription is done with is not taken into account."""
     accept = DurableSubscriptions.accept
 
@@ -106,7 +106,7 @@ def acknowledgements_stay_at_their_node() -> Iterator[None]:
 
 
 @plant(Family.NONE, "I6", "I13")
-def what_was_handed_out_counts_as_done() -> Iterator[None]:
+def in_flight_counts_as_settled() -> Iterator[None]:
     """A durable subscription that ends leaves nothing of what was in flight to it."""
     detach = DurableSubscriptions.detach
 

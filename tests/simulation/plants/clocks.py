@@ -10,7 +10,7 @@ from tests.simulation.plants.registry import plant
 
 
 @plant(Family.CLOCKS, "I1", "I13", seed=0)
-def clock_believed_at_once() -> Iterator[None]:
+def clock_trusted_at_start() -> Iterator[None]:
     """A node goes by the wall clock as it stands at its start, whatever its disk has noted."""
     real = ClockCheck.__init__
 
@@ -27,8 +27,8 @@ def clock_believed_at_once() -> Iterator[None]:
     found_by="tests/server/membership/test_clock_check.py"
     "::test_nodes_that_all_start_with_the_same_wrong_clock_do_not_confirm_each_other",
 )
-def doubts_confirm_each_other() -> Iterator[None]:
-    """A node whose clock is in doubt tells its peers the time all the same."""
+def doubtful_clocks_confirm_each_other() -> Iterator[None]:
+    """A node whose clock is in doubt sends its peers the time all the same."""
 
     def shown_time(clocks: PeerClocks, now_us: int) -> int:
         return now_us

@@ -1,4 +1,4 @@
-"""Mistakes on the road of a message through its own node: decide, record, tell."""
+"""Mistakes on the path of a message through its own node: decide, record, deliver."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,8 +20,8 @@ from tests.simulation.plants.registry import plant
 
 
 @plant(Family.WIPES, "I1", "I3", "I13", seed=0)
-def sequences_used_again() -> Iterator[None]:
-    """A node keeps one incarnation for all its lives: what its disk lost, it numbers again."""
+def sequences_reused() -> Iterator[None]:
+    """A node keeps one incarnation over all its starts: what its disk lost, it numbers again."""
     reset = Store.begin_incarnation
 
     def begin_incarnation(store: Store, incarnation: int, timestamp_us: int) -> Origin:
@@ -36,8 +36,8 @@ def sequences_used_again() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "I5", "I1", "I13")
-def shipped_before_fsync() -> Iterator[None]:
-    """Subscribers and links are told what is written and not yet synced. Receipts still wait for the sync."""
+def sent_before_fsync() -> Iterator[None]:
+    """Subscribers and links get what is written and not yet synced. Receipts still wait for the sync."""
     append_synced = Journal.append
 
     def append(journal: Journal, *arguments: Any, **settings: Any) -> int:
@@ -78,7 +78,7 @@ def shipped_before_fsync() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "I1", "I7", seed=9, nodes=0)
-def receipted_before_recorded() -> Iterator[None]:
+def receipt_before_append() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
     submit = Commits.submit
 
@@ -107,7 +107,7 @@ def never_synced() -> Iterator[None]:
 
 
 @plant(Family.WIPES, "I1")
-def level_not_waited_for() -> Iterator[None]:
+def receipt_level_ignored() -> Iterator[None]:
     """A receipt that promises two disks is sent when one has the record."""
 
     def ask(copies: ReplicaAcks, answer: PendingReceipt, now: float) -> bool:
@@ -118,8 +118,8 @@ def level_not_waited_for() -> Iterator[None]:
 
 
 @plant(Family.WIPES, "I1")
-def shortage_not_told() -> Iterator[None]:
-    """A receipt that comes after one second without copies does not say so."""
+def missing_replicas_not_reported() -> Iterator[None]:
+    """A receipt that comes after one second without replicas does not say so."""
     put = Dispatcher.put_receipt
 
     def put_nothing(dispatcher: Dispatcher, answer: PendingReceipt) -> None:

@@ -35,7 +35,7 @@ def declaration_resurrected() -> Iterator[None]:
 
 
 @plant(Family.OPERATORS, "L2", seed=4)
-def deletion_mark_forgotten() -> Iterator[None]:
+def deletions_of_peers_forgotten() -> Iterator[None]:
     """A node does not keep in mind which queues others have deleted: it drops messages for its own deletions only."""
     drop = DeletedQueues.drop
 

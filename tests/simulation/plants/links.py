@@ -27,8 +27,8 @@ from tests.simulation.plants.registry import plant
 
 
 @plant(Family.CUTS, "I1", "I3", "I13", seed=3)
-def highest_taken_for_all() -> Iterator[None]:
-    """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are taken in silence."""
+def vector_as_highest_seen() -> Iterator[None]:
+    """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are accepted."""
     judge, acknowledged = Acceptance._is_new, JournalFeed.acknowledged
 
     def is_new(acceptance: Acceptance, head: BatchHead, have: Vector) -> bool:
@@ -68,7 +68,7 @@ def highest_taken_for_all() -> Iterator[None]:
 
 @plant(Family.WIPES, "I1")
 def received_counted_as_durable() -> Iterator[None]:
-    """A node tells its peers that it has on disk what it has only received."""
+    """A node reports as durable what it has only received."""
 
     def durable_vector(pipeline: CommitPath) -> Vector:
         return pipeline.received_vector()
@@ -78,8 +78,8 @@ def received_counted_as_durable() -> Iterator[None]:
 
 
 @plant(Family.CUTS, "I21", "I13")
-def relay_refused_for_ever() -> Iterator[None]:
-    """A node that has once followed an origin at its own node wants its records from nobody else any more."""
+def relayed_records_refused() -> Iterator[None]:
+    """A node that has once followed an origin at its own node wants its records from no other node any more."""
     direct_for = LinkRegistry.direct_for
 
     def direct_for_ever(registry: LinkRegistry, peer: str) -> tuple[Origin, ...]:
@@ -92,7 +92,7 @@ def relay_refused_for_ever() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I13", "I21", seed=1)
-def unknown_records_not_passed_on() -> Iterator[None]:
+def unknown_records_not_relayed() -> Iterator[None]:
     """A node keeps from its peers what it does not understand: here, how often messages have failed."""
     select = JournalFeed.select
 
@@ -108,22 +108,22 @@ def unknown_records_not_passed_on() -> Iterator[None]:
 
 @plant(Family.CUTS, "I21", seed=0)
 def interest_lost_on_reconnect() -> Iterator[None]:
-    """What a peer wants is told on the first link with it, and not on the next."""
+    """Interest is published on the first link with a peer, and not on the next."""
     begin_telling = Routes._start_publisher
 
     def begin_once(routes: Routes, neighbour: Neighbour) -> None:
-        told: set[Origin] = getattr(routes, "planted", set())
-        if neighbour.origin not in told:
+        known: set[Origin] = getattr(routes, "planted", set())
+        if neighbour.origin not in known:
             begin_telling(routes, neighbour)
-        setattr(routes, "planted", told | {neighbour.origin})  # noqa: B010  # no attribute of the product
+        setattr(routes, "planted", known | {neighbour.origin})  # noqa: B010  # no attribute of the product
 
     with patch.object(Routes, "_start_publisher", begin_once):
         yield
 
 
 @plant(Family.CUTS, "topic", seed=0)
-def topics_told_twice() -> Iterator[None]:
-    """A topic message that comes on two ways is told on both."""
+def topics_delivered_twice() -> Iterator[None]:
+    """A topic message that comes by two routes is delivered twice."""
 
     def accept(router: TopicRouter, message: Message, out: Outcome) -> None:
         router.publish(message, out)
@@ -142,8 +142,8 @@ def last_value_by_arrival() -> Iterator[None]:
 
 
 @plant(Family.CUTS, "I5", seed=2)
-def seen_rows_told_again() -> Iterator[None]:
-    """A log is read from where the vector of a subscriber points to, and what it has seen behind that is told again."""
+def seen_messages_delivered_again() -> Iterator[None]:
+    """A log is read from where a subscriber's vector points to, and what it has seen behind that comes again."""
 
     def is_news(followers: FanoutSubscribers, subscription: Subscription, origin: Origin, sequence: int) -> bool:
         return True
@@ -153,7 +153,7 @@ def seen_rows_told_again() -> Iterator[None]:
 
 
 @plant(Family.WIPES, "I1", "I3", "I5", "I13")
-def old_records_taken_again() -> Iterator[None]:
+def known_records_appended_again() -> Iterator[None]:
     """A batch that ends where it is known already is appended once more."""
     judge = Acceptance._is_new
 

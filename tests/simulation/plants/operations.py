@@ -50,7 +50,7 @@ def permission_cached() -> Iterator[None]:
 
 
 @plant(Family.OPERATORS, "O2", "L1", seed=3)
-def purge_settles_what_arrived_later() -> Iterator[None]:
+def purge_settles_later_arrivals() -> Iterator[None]:
     """A purge ends with all that its queue holds by then, and not with what was there when it began."""
     real = _Run.all
 

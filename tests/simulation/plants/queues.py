@@ -18,7 +18,7 @@ from tests.simulation.plants.registry import ANY_CALL, plant
 
 
 @plant(Family.ALL, "I13")
-def lent_and_forgotten() -> Iterator[None]:
+def loans_never_taken_back() -> Iterator[None]:
     """What a borrower lost with its link is never taken back by its owner."""
 
     def take_back(serving: ServingSide, have: Vector, out: Outcome, *, late: bool = False) -> int:
@@ -29,7 +29,7 @@ def lent_and_forgotten() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I1", "I13", seed=1)
-def acknowledged_on_relay() -> Iterator[None]:
+def settled_by_borrower() -> Iterator[None]:
     """A node that borrows a message settles it at once, before a consumer has seen it."""
     borrow = Borrowing.borrow
 
@@ -42,7 +42,7 @@ def acknowledged_on_relay() -> Iterator[None]:
 
 
 @plant(Family.NONE, "I23", seed=8, nodes=0)
-def full_consumers_unknown() -> Iterator[None]:
+def full_consumers_not_offered() -> Iterator[None]:
     """A class of consumers is offered when it has room for the first time, and unknown to the peers before."""
     real = Borrowing._announce
 
@@ -57,7 +57,7 @@ def full_consumers_unknown() -> Iterator[None]:
 
 
 @plant(Family.NONE, "I23", found_by="tests/broker/queues/selective/test_dispatcher.py")
-def groups_stay_for_good() -> Iterator[None]:
+def groups_never_move() -> Iterator[None]:
     """While messages of a group are out its consumer gets more of them, although the group should move."""
     real = GroupChoice.holder_of
 
@@ -83,8 +83,8 @@ def settles_forgotten_by_recovery() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I1", "I13", seed=0)
-def returned_and_dropped() -> Iterator[None]:
-    """What a peer gives back is taken from its books and put nowhere."""
+def returned_messages_dropped() -> Iterator[None]:
+    """What a peer returns is no longer lent and put nowhere."""
 
     def returned(lending: Lending, peer: str, returns: list[tuple[Dot, Back, object]], out: Outcome) -> None:
         for dot, _, _ in returns:
@@ -108,7 +108,7 @@ def credit_leaks() -> Iterator[None]:
 
 
 @plant(Family.NONE, "I7")
-def lent_and_kept() -> Iterator[None]:
+def lent_messages_stay_ready() -> Iterator[None]:
     """A message that is lent stays in the line of its owner, too."""
     lend = Queue._lend
 

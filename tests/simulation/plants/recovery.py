@@ -24,8 +24,8 @@ RELEASED = "tests/server/repair/test_quarantine_restore.py"
 
 
 @plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=3)
-def incarnations_counted() -> Iterator[None]:
-    """A life is called by the number after the last one that its disk knows; an old copy of that gives it out again."""
+def incarnations_are_counters() -> Iterator[None]:
+    """An incarnation is the number after the last one that the disk knows; an old copy of the disk repeats it."""
     reset = Store.begin_incarnation
 
     def begin_incarnation(store: Store, incarnation: int, timestamp_us: int) -> Origin:
@@ -38,8 +38,8 @@ def incarnations_counted() -> Iterator[None]:
 
 
 @plant(Family.DAMAGE, "I1", found_by="tests/storage/log/test_recovery.py")
-def cut_at_the_first_damage() -> Iterator[None]:
-    """Whatever stands behind bytes that cannot be read is taken for a torn tail."""
+def damage_taken_for_torn_tail() -> Iterator[None]:
+    """Everything behind unreadable bytes is taken for a torn tail."""
 
     def scan_until_damage(data: bytes) -> Iterator[BatchSpan]:
         for found in scan(data):
@@ -53,8 +53,8 @@ def cut_at_the_first_damage() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I1", found_by=RELEASED)
-def aside_for_good() -> Iterator[None]:
-    """What stands behind damage stays put aside, also when no member ever had it."""
+def never_restored_from_quarantine() -> Iterator[None]:
+    """Batches behind damage stay in quarantine, also when no member ever had them."""
 
     async def run(quarantine_restore: QuarantineRestore) -> None:
         pass
@@ -64,8 +64,8 @@ def aside_for_good() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I1", "I3", found_by=RELEASED)
-def given_up_unheard() -> Iterator[None]:
-    """A damaged stretch is given up although a member that is away may have it."""
+def lost_before_all_answered() -> Iterator[None]:
+    """A damaged range counts as lost although a member that is away may have it."""
     all_have = Mesh.all_have
 
     def those_in_reach_have(links: Mesh, peers: Collection[str], origin: Origin, last: int) -> bool:
@@ -76,8 +76,8 @@ def given_up_unheard() -> Iterator[None]:
 
 
 @plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
-def stale_and_not_held_back() -> Iterator[None]:
-    """A node that was away for longer than journals last hands out what it held, and asks nobody whether it is done."""
+def stale_rows_delivered() -> Iterator[None]:
+    """A node that was away for longer than journals last delivers what it held, and asks no peer about settles."""
 
     async def check(catch_up: CatchUp, peer: str) -> bool:
         return True
@@ -87,8 +87,8 @@ def stale_and_not_held_back() -> Iterator[None]:
 
 
 @plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
-def done_and_forgotten() -> Iterator[None]:
-    """Of what was settled a node knows nothing any more when its journal has dropped the settle."""
+def settles_lost_with_their_segment() -> Iterator[None]:
+    """A node forgets that a message is settled when its journal has dropped the settle."""
 
     async def answer_settled(responder: RepairResponder, dots: list[Dot]) -> bytes:
         return msgpack.packb([pack_dot_groups([]), pack_attempts([])])  # type: ignore[no-any-return]
@@ -98,7 +98,7 @@ def done_and_forgotten() -> Iterator[None]:
 
 
 @plant(Family.ALL, "I8", found_by="tests/storage/checkpoints/test_checkpoint.py")
-def settles_do_not_wait() -> Iterator[None]:
+def tombstones_collected_early() -> Iterator[None]:
     """A settle that comes before its message is forgotten by the next checkpoint: a tombstone collected too early."""
 
     def tombstones(reduction: Compaction) -> set[Dot]:
@@ -109,7 +109,7 @@ def settles_do_not_wait() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "I25", seed=4)
-def in_hand_and_forgotten() -> Iterator[None]:
+def redelivered_flag_lost() -> Iterator[None]:
     """A node that comes back takes every message that it finds for one that no consumer has seen."""
 
     def is_of_before(paging: Pager, message: Message) -> bool:

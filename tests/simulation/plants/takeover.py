@@ -14,7 +14,7 @@ from tests.simulation.plants.registry import plant
 
 
 @plant(Family.TAKEOVERS, "I9", seed=3)
-def majority_of_who_is_seen() -> Iterator[None]:
+def majority_of_recent_peers() -> Iterator[None]:
     """A majority is one of the nodes that were heard lately, not of the peers file."""
     begin = Takeover.__init__
 
@@ -35,8 +35,8 @@ def majority_of_who_is_seen() -> Iterator[None]:
 
 
 @plant(Family.TAKEOVERS, "I9")
-def lease_of_who_is_heard() -> Iterator[None]:
-    """What a node hears bears its lease, although nobody may hear the node."""
+def lease_without_echo() -> Iterator[None]:
+    """What a node hears supports its lease, although no node may hear it."""
 
     def echo_until(rules: Ownership, name: str, heard: PeerReport, after_us: int, now: float) -> float:
         return heard.at + rules.after * LEASE
@@ -46,8 +46,8 @@ def lease_of_who_is_heard() -> Iterator[None]:
 
 
 @plant(Family.TAKEOVERS, "I9", "I7")
-def no_barrier_after_a_restart() -> Iterator[None]:
-    """A node that starts hands out its messages at once, before it has asked anybody."""
+def no_start_hold() -> Iterator[None]:
+    """A node that starts delivers its messages at once, before it has asked its peers."""
     set_held = Takeover._set_held
 
     def set_held_later(takeover: Takeover, out: Outcome) -> None:
@@ -65,7 +65,7 @@ def no_barrier_after_a_restart() -> Iterator[None]:
 
 
 @plant(Family.RESTARTS, "I24", seed=2)
-def held_unheard() -> Iterator[None]:
+def start_without_held_reports() -> Iterator[None]:
     """A node that starts delivers when the records of its peers are here, or after two seconds, whatever they hold."""
 
     async def run(hold: StartHold) -> None:
@@ -89,8 +89,10 @@ def held_unheard() -> Iterator[None]:
     "test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_new_term_comes_once",
 )
 def no_fence() -> Iterator[None]:
-    """What another node lends is taken, however old it is and whoever serves meanwhile. What keeps an old loan out is
-    mostly something else: links end with the term, and what was lent comes back."""
+    """What another node lends is taken, however old it is and whichever node serves meanwhile.
+
+    Old loans are mostly kept out by something else: links end with the term, and what was lent comes back.
+    """
 
     def may_borrow(
         takeover: Takeover, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
@@ -102,7 +104,7 @@ def no_fence() -> Iterator[None]:
 
 
 @plant(Family.TAKEOVERS, "I9", "I13", "I21")
-def term_of_an_earlier_life_not_told() -> Iterator[None]:
+def term_not_announced_after_restart() -> Iterator[None]:
     """A node that has won its own term before a restart lends without it, and its peers drop that."""
     begin = Takeover.begin
 

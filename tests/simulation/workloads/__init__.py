@@ -21,11 +21,11 @@ from tests.simulation.workloads.keep_place import keep_place
 from tests.simulation.workloads.listen import listen
 from tests.simulation.workloads.names import FANOUTS, INSISTED_QUEUE
 from tests.simulation.workloads.operate import operate, restore
+from tests.simulation.workloads.poison import make_trouble, selector_cost
 from tests.simulation.workloads.publish import publish
 from tests.simulation.workloads.roll_call import attend, call_the_roll
 from tests.simulation.workloads.serve_operated import consume_operated, supply_operated, use_guarded, watch_definitions
 from tests.simulation.workloads.take_turns import pile_up, take_turns
-from tests.simulation.workloads.toil import make_trouble, selector_cost
 from tests.simulation.workloads.visit import follow_durably, log_in_as_guest, visit
 
 __all__ = ["call_the_roll", "start_audience", "start_insistent", "start_publishers"]

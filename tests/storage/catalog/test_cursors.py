@@ -158,7 +158,7 @@ def test_the_sqlite_catalog_keeps_cursors_and_what_was_dropped(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("where", ["memory", "files"])
-def test_who_holds_a_name_is_known_after_a_checkpoint_and_from_the_journal(where: str, tmp_path: Path) -> None:
+def test_the_holder_of_a_name_is_known_after_a_checkpoint_and_from_the_journal(where: str, tmp_path: Path) -> None:
     disk = MemoryDisk()
 
     def opened() -> Store:

@@ -158,7 +158,7 @@ def test_segments_stay_until_every_member_has_them() -> None:
     assert store.journal.segments() == 1
 
 
-def test_enough_journal_is_kept_for_those_who_come_back() -> None:
+def test_enough_journal_is_kept_for_nodes_that_come_back() -> None:
     settings = StoreSettings(segment_bytes_max=1500, journal_keep_bytes=4000, reserve_bytes=0)
     store = open_small(MemoryDisk(), settings)
     a = Writer(A)

@@ -233,14 +233,14 @@ def test_a_wiped_disk_is_empty_and_says_so() -> None:
     assert (disk.contents(), disk.tables, disk.wipes) == ({}, {}, 1)
 
 
-def test_a_disk_that_was_told_to_fail_fails_from_that_call_on() -> None:
+def test_a_disk_that_was_made_to_fail_fails_from_that_call_on() -> None:
     disk = MemoryDisk()
     file = disk.create("f")
     disk.fail_at(1)
 
     file.write(b"whole")
     for call in (lambda: file.write(b"half"), file.sync, lambda: disk.create("g"), lambda: disk.remove("f")):
-        with pytest.raises(OSError, match="told to fail"):
+        with pytest.raises(OSError, match="made to fail"):
             call()
     disk.heal()
     file.sync()

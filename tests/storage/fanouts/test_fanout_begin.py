@@ -93,7 +93,7 @@ def test_before_is_the_vector_of_what_a_beginning_leaves_out() -> None:
     assert store.fanout_begin(F, "offset", 99).before == {A: 10, B: 10}
 
 
-def test_a_reader_is_told_what_retention_dropped_before_it_came() -> None:
+def test_a_reader_gets_the_gap_of_what_retention_dropped_before_it_came() -> None:
     store = filled(checkpoints=10)
     start = store.fanout_start(F)
     first = store.fanout_page(F, start, 400)
@@ -108,7 +108,7 @@ def test_a_reader_is_told_what_retention_dropped_before_it_came() -> None:
     assert store.fanout_page(F, late.position, 400).dropped == ()
 
 
-def test_a_reader_who_has_what_was_dropped_passes_over_segments_and_is_told_only_what_it_lacks() -> None:
+def test_a_reader_that_has_what_was_dropped_skips_segments_and_gets_only_what_it_is_missing() -> None:
     store = filled(checkpoints=10)
     store.checkpoint(store.journal.end, NOW, {}, {F: Retention(bytes_max=3000)})
     dropped = dict(store.fanout_page(F, store.fanout_start(F), 400).dropped)
@@ -121,7 +121,7 @@ def test_a_reader_who_has_what_was_dropped_passes_over_segments_and_is_told_only
     assert dict(behind.dropped) == dropped
 
 
-def test_a_reader_is_told_of_an_origin_that_is_gone_whole_although_it_has_all_that_is_kept() -> None:
+def test_a_reader_gets_the_gap_of_a_lost_origin_although_it_has_all_that_is_kept() -> None:
     store = open_small(MemoryDisk())
     c, a = Writer(C), Writer(A)
     store.journal.append([c.published(F, b"x" * 900)])
@@ -134,7 +134,7 @@ def test_a_reader_is_told_of_an_origin_that_is_gone_whole_although_it_has_all_th
     assert Dot(C, 1) in page.dropped
 
 
-def test_what_retention_drops_while_it_is_read_is_told_and_nothing_is_left_out_silently(
+def test_what_retention_drops_while_it_is_read_is_reported_and_nothing_is_left_out_silently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = filled(checkpoints=10)

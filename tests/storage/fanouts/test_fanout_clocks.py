@@ -69,7 +69,7 @@ def test_the_records_themselves_keep_the_times_they_came_with() -> None:
 
 
 @pytest.mark.parametrize("ahead_us", [-HOUR_US, 0, 24 * HOUR_US])
-def test_a_wrong_clock_fools_nobody_when_an_opening_carries_the_journal(ahead_us: int) -> None:
+def test_a_wrong_clock_drops_nothing_when_an_opening_carries_the_journal(ahead_us: int) -> None:
     disk = MemoryDisk()
     store = open_small(disk)
     store.journal.append([stamped(B, 1, NOW)])

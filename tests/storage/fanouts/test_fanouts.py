@@ -56,7 +56,7 @@ def test_at_end_says_up_to_where_the_journal_was_read() -> None:
     assert (records, at_end, position.journal_position) == ([], True, store.journal.end)
 
 
-def test_a_fanout_nobody_ever_wrote_to_is_empty() -> None:
+def test_a_fanout_without_any_message_is_empty() -> None:
     store = open_small(MemoryDisk())
 
     assert bodies(store, "/fanout/none") == []

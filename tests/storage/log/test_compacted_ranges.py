@@ -25,7 +25,7 @@ def write(disk: MemoryDisk) -> None:
     store.close()
 
 
-def test_the_end_of_the_last_rest_of_each_origin_is_told_as_it_is_written() -> None:
+def test_the_end_of_the_last_range_snapshot_of_each_origin_is_reported_as_it_is_written() -> None:
     journal = open_small(MemoryDisk()).journal
     assert journal.snapshot_ends() == {}
 
@@ -55,7 +55,7 @@ def test_a_rest_that_is_one_record_alone_lacks_nothing() -> None:
     assert journal.snapshot_ends() == {}
 
 
-def test_nothing_is_told_of_an_origin_that_is_forgotten() -> None:
+def test_nothing_is_sent_of_an_origin_that_is_forgotten() -> None:
     journal = open_small(MemoryDisk()).journal
     journal.append(
         [snapshot_batch(A, 0, RangeSnapshot(20, 0, 0, [])), snapshot_batch(B, 0, RangeSnapshot(5, 0, 0, []))]
@@ -70,7 +70,7 @@ def test_nothing_is_told_of_an_origin_that_is_forgotten() -> None:
     assert journal.snapshot_ends() == {B: 5}
 
 
-def test_a_disk_that_refuses_to_be_read_is_told_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_to_be_read_is_reported_and_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     write(disk)
     journal = open_small(disk, ROLLING).journal

@@ -84,7 +84,7 @@ def test_after_a_failed_write_or_sync_every_later_append_is_refused(call: int) -
     journal = open_small(disk).journal
     disk.fail_at(call)
 
-    with pytest.raises(LogBroken, match="told to fail"):
+    with pytest.raises(LogBroken, match="made to fail"):
         journal.append([Writer(A).published("/queue/q", b"1")])
     disk.heal()
 

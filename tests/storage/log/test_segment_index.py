@@ -177,7 +177,7 @@ def test_a_segment_whose_damage_a_checkpoint_would_meet_gets_no_index() -> None:
     assert indexes(store)[: len(whole)] == whole
 
 
-def test_a_segment_that_somebody_met_damaged_after_the_checkpoint_had_read_it_gets_no_index() -> None:
+def test_a_segment_found_damaged_after_the_checkpoint_had_read_it_gets_no_index() -> None:
     disk = MemoryDisk()
     store = open_small(disk, KEPT)
     a = Writer(A)

@@ -124,7 +124,7 @@ def test_what_the_journal_still_has_makes_a_log_whole(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", HARMS)
-def test_what_the_journal_has_dropped_is_named_and_comes_from_somebody_else(what: str) -> None:
+def test_what_the_journal_has_dropped_is_named_and_comes_from_another_node(what: str) -> None:
     disk = MemoryDisk()
     store, rows = filled(disk, KEEPS_NONE)
     store.close()
@@ -221,7 +221,7 @@ def test_a_reader_in_the_midst_is_refused_once_and_a_new_one_reads_all() -> None
     assert len(fanout_all(store, F)) == len(rows)
 
 
-def test_what_nobody_has_is_told_to_those_who_read_from_before_it() -> None:
+def test_what_no_member_has_is_a_gap_for_readers_from_before_it() -> None:
     disk = MemoryDisk()
     store, rows = harmed(disk, KEEPS_NONE, "the first file")
     with pytest.raises(CorruptLog):

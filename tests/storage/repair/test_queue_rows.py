@@ -185,7 +185,7 @@ def test_questions_about_rows_are_answered_although_the_log_of_a_fanout_is_damag
 
 
 @pytest.mark.parametrize("question", ["settled", "rest"])
-def test_a_row_that_is_mended_while_a_peer_is_answered_is_not_told_as_done(
+def test_a_row_that_is_repaired_while_a_peer_is_answered_is_not_reported_as_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:
     """The answer reads rows, and then what is lacking."""

@@ -11,7 +11,7 @@ from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.dispatch.queue import Queue
 
 AT_ONCE = 2_000
-"""Messages of one queue that expire or become due in one breath; the others follow when everybody had a turn."""
+"""Messages of one queue that expire or become due without a break; the others follow after other queues had a turn."""
 
 EXPIRY_PAUSE_US = 1_000_000
 """Between two looks through a queue for expired messages; what is about to be delivered is looked at anyway."""

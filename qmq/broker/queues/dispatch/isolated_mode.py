@@ -49,7 +49,7 @@ class IsolatedMode:
         return removed
 
     def may_take(self, queue: Queue, message: Message) -> bool:
-        """Whether `message` can be nowhere else, and nobody has a say in who gets it."""
+        """Whether `message` can be nowhere else, and any consumer may have it."""
         if self.after is None or queue.selective is not None or message.envelope.terms is not None:
             return False
         return message.sequence < 0 or (message.origin == self._origin and message.sequence > self.after)
@@ -67,7 +67,7 @@ class IsolatedMode:
         return [message for message in messages if message not in mine]
 
     def go_on(self, queue: Queue, out: Outcome) -> None:
-        """Somebody may have room."""
+        """A consumer may have room."""
         if queue.rules.is_delivery_paused:
             return
         waiting = self.waiting.get(queue.name)

@@ -110,7 +110,7 @@ class Queue(QueueState):
     # Consumers and borrowers
 
     def pick(self) -> SelectiveDispatcher:
-        """From now on not everybody may have every message."""
+        """From now on not each consumer may have each message."""
         if self.selective is None:
             self.selective = SelectiveDispatcher(self)
         return self.selective
@@ -138,7 +138,7 @@ class Queue(QueueState):
     # Messages go out
 
     def dispatch(self, out: Outcome) -> None:
-        """Give ready messages away, the highest priority first, until nobody has room or none is left."""
+        """Give ready messages away, the highest priority first, until no consumer has room or none is left."""
         self._dispatch(out)
         if self.asking_borrowers is not None and not self.is_loading:
             self._answer(self.asking_borrowers, out)
@@ -169,7 +169,7 @@ class Queue(QueueState):
             self.load(out)
             return
         if 0 < self.stored_due_us <= out.now_us:
-            self.load(out)  # Became due while nobody wanted it.
+            self.load(out)  # Became due while no consumer wanted it.
         for level in self.levels:
             if level.ready and not self._empty(level, out):
                 if level.behind and self._is_low(len(level.ready)):
@@ -185,7 +185,7 @@ class Queue(QueueState):
         return ready < LOW_WATER and ready * self.held_bytes < LOW_WATER_BYTES * self.held
 
     def _empty(self, level: PriorityLevel, out: Outcome) -> bool:
-        """Give away what `level` has ready; False when somebody's room ended before."""
+        """Give away what `level` has ready; False when a consumer's room ended before."""
         ready = level.ready
         while ready:
             if self.in_line is not None and len(self.in_line) == 1 and len(ready) > 1:

@@ -71,7 +71,7 @@ class Borrowing:
                 withdrawing.discard(name)
                 self._received[peer].pop(name, None)
                 self._forget_special(name)
-                # Somebody may have come meanwhile.
+                # A consumer may have come meanwhile.
                 self._queues.touched[split_offer(name)[0]] = None
 
     @property
@@ -80,7 +80,7 @@ class Borrowing:
         return any(self._withdrawing.values())
 
     def confirm_returns(self) -> list[tuple[str, str, int]]:
-        """One more withdrawal for each owner, to be told like `offers`. What was returned before has arrived there once
+        """One more withdrawal for each owner, to be sent like `offers`. What was returned before has arrived there once
         the owner has answered (`is_withdrawing`)."""
         for names in self._withdrawing.values():
             names.add(ANY_QUEUE)
@@ -206,10 +206,10 @@ class Borrowing:
             del settled[dot]
 
     def offers(self) -> list[tuple[str, str, int]]:
-        """(peer, offer, limit) that the peers must be told now, because the free credit changed enough.
+        """(peer, offer, limit) to send to the peers now, because the free credit changed enough.
 
-        Raises are told when half the share is new or the peer has run out, cuts only when nothing is free any more:
-        an offer too high costs one return, an offer per message would cost a frame per message.
+        A raise is sent when half the share is new or the peer has run out, a cut only when nothing is free any more.
+        An offer that is too high costs one return; an offer per message would cost a frame per message.
         """
         touched = self._queues.touched
         if not touched:
@@ -241,8 +241,8 @@ class Borrowing:
     def _announce(
         self, name: str, free: int | None, announced: list[tuple[str, str, int]], *, asks: bool = False
     ) -> None:
-        """What each owner must hear about one offer; `free` None: there is no consumer for it. `asks`: consumers with a
-        window want to know of messages for which they have no room, and whether the one comes that a place is kept for.
+        """Add what to send to each owner about one offer; `free` None: there is no consumer for it. `asks`: consumers
+        with a window must learn of messages for which they have no room, and whether a reserved place is used.
         """
         waiting = self._queues.shared.waiting_elsewhere.get(name, ()) if asks else ()
         share = -(-free // len(self._received)) if free and self._received else 0
@@ -259,8 +259,8 @@ class Borrowing:
             limit = received.get(name, 0) + share
             before = offered.get(name, 0)
             left = before - received.get(name, 0)
-            # A new one is always told: who is first of the exclusive, and whose a group is, depends on consumers that
-            # have no room, too.
+            # A new one is always sent: which exclusive consumer is first, and which one has a group, depends on
+            # consumers without room, too.
             asks_now = asks and (not free or peer in waiting)
             if (
                 not (asks_now and name not in self._asked[peer])

@@ -110,7 +110,7 @@ def stored_settled(queue: Queue, body_bytes: int) -> None:
 def evict(queue: Queue, covered: Vector) -> list[Message]:
     """Take out of memory what the store has: what a finished checkpoint has `covered`.
 
-    Keeps the first of each lane while somebody wants them. Not while a load is under way.
+    Keeps the first of each priority level while a consumer wants them. Not while a load is under way.
     """
     is_cold = not queue.is_wanted
     keep = 0 if is_cold else _window(queue)

@@ -177,7 +177,7 @@ class Pager:
     def checkpoint_begins(self) -> None:
         """From now on every settle is remembered: which messages the checkpoint takes is known when it is done.
 
-        Its stretch of the journal must hold all that was decided before this call.
+        Its range of the journal must hold all that was decided before this call.
         """
         self.begun = ALL
         self._attempts_taken = dict(self.attempts)

@@ -1,4 +1,4 @@
-"""Who consumes one queue that needs picking, here and on peers: classes, selectors, and who is first of the exclusive.
+"""The consumers of one queue with selective dispatch, here and on peers: classes, selectors, the first exclusive one.
 
 Kept beside the queue's own `subscriptions` and `borrowers`, and worked out again when one of them comes or goes.
 """
@@ -24,7 +24,7 @@ class Consumers:
         self.has_unselective = False
         """Whether some consumer has no selector."""
         self.active: Subscription | Borrower | None = None
-        """The exclusive consumer whose turn it is; None when nobody is exclusive."""
+        """The exclusive consumer whose turn it is; None when none is exclusive."""
 
     def enter(self, subscription: Subscription, now_us: int) -> None:
         """Work out the class of a consumer that begins."""
@@ -49,7 +49,7 @@ class Consumers:
         return True
 
     def changed(self) -> None:
-        """Somebody came or went."""
+        """A consumer came or went."""
         queue = self._queue
         selectors: dict[str, Selector] = {}
         self.has_unselective = False

@@ -1,20 +1,21 @@
-"""Who may have which message of one queue, where not everybody may: selectors, groups, exclusive consumers, windows.
+"""Which consumer may have which message of one queue, where not each may: selectors, groups, exclusive, windows.
 
-A queue has a Picking only while it needs one; others never come here. Three rules, from the strongest:
+A queue has a selective dispatcher only while it needs one. Three rules, from the strongest:
 
 - Exclusive: while any consumer in the mesh is exclusive, the one that began first (its node's clock, then its node's
-  name) gets everything; the others stand by. The next one begins when nothing of ours is in other hands.
-- Groups: all messages of a group go to one consumer. Nobody remembers whom: it follows from the names of those who
-  could have it (rendezvous hashing over nodes, then over a node's classes, then over consumers), so all owners agree
-  without talking. While messages of a group are out, nobody else gets more of it; when its consumer is another one by
-  now, it gets no more either, else a backlog would keep the group where it is. When its consumer has no room, the
-  group waits and others go on.
-- Selectors: a message goes to the next in line that wants it. What nobody in line wants stays, others go past it.
+  name) gets everything; the others stand by. The next one begins when no other consumer has a message of this node.
+- Groups: all messages of a group go to one consumer. It is not remembered. It follows from the names of the consumers
+  that could have the group (rendezvous hashing over nodes, then over a node's classes, then over consumers), so all
+  owners agree without messages. While messages of a group are in flight, no other consumer gets more of it. If the
+  choice has changed meanwhile, the old consumer gets no more either; else a backlog would keep the group there. When
+  its consumer has no room, the group waits, and other messages are delivered.
+- Selectors: a message goes to the next consumer in line that wants it. If none wants it, it stays, and messages behind
+  it are delivered.
 
-Each look continues where the last one ended (`seen`: a place per lane and class of consumers, or per consumer once
-there are groups), so what nobody wants is looked at once and not for every ACK.
+Each search continues where the last one ended (`seen`: a place per priority level and class of consumers, or per
+consumer once there are groups). So a message that no consumer wants is looked at once and not for every ACK.
 
-What peers lend to consumers here is in `ordered_buffer`, what is out in `outstanding`, who is there in `consumers`.
+`ordered_buffer` has what peers lend to consumers here, `outstanding` what is in flight, `consumers` the consumers.
 """
 
 from bisect import bisect_right
@@ -43,7 +44,7 @@ COST_SHARE: Final = 32
 """As much as a question besides: so much of the cost of selectors (`Selector.cost`)."""
 
 EVICT_FROM: Final = 1000
-"""A lane with more in the store lets go of what nobody wants when it has more than this in memory."""
+"""A priority level with more in the store evicts what no consumer wants when it has more than this in memory."""
 
 KEPT_MAX: Final = 10_000
 """Messages of one lane that wait in memory for consumers without room, while others look for theirs behind them."""
@@ -82,16 +83,16 @@ class SelectiveDispatcher:
         self.ordered_buffer = OrderedBuffer(self._local)
         self.groups = GroupChoice(queue, self.consumers, self.outstanding)
         self._seen = self._local.seen
-        # Priorities of which messages that nobody wanted were let go, behind what is in memory.
+        # Priorities of which messages that no consumer wanted were evicted, behind what is in memory.
         self._skipped: set[int] = set()
         self._rewinds = False
-        # Who has room, while a dispatch is under way.
+        # Consumers with room, while a dispatch is under way.
         self._subscriptions: list[Subscription] = []
         self._peers: list[Borrower] = []
         self._adopt()
 
     def _adopt(self) -> None:
-        """Begin in the middle of a queue's life: learn who is there and what is out."""
+        """Begin with a queue that is in use: learn its consumers and what is in flight."""
         queue = self.queue
         for subscription in queue.subscriptions:
             self.consumers.count(subscription.lent_as)
@@ -105,7 +106,7 @@ class SelectiveDispatcher:
                     self.outstanding.lend(message, key_of(peer, message.lent_as))
         self._changed()
 
-    # Who is there
+    # Consumers
 
     def join(self, subscription: Subscription, now_us: int) -> None:
         """A consumer begins, just before it stands in the queue's `subscriptions`."""
@@ -139,7 +140,7 @@ class SelectiveDispatcher:
 
     def _count(self, of: str) -> None:
         if self.consumers.count(of) and self._skipped:
-            # What nobody wanted may be what this one wants.
+            # What no other consumer wanted may be what this one wants.
             self._rewinds = True
 
     def _uncount(self, of: str, taker: object) -> None:
@@ -178,7 +179,7 @@ class SelectiveDispatcher:
 
     @property
     def has_passed_over(self) -> bool:
-        """Whether something that nobody here wants is only in the store, before what is in memory."""
+        """Whether something that no consumer here wants is only in the store, before what is in memory."""
         return bool(self._skipped)
 
     def note_group(self) -> None:
@@ -218,7 +219,7 @@ class SelectiveDispatcher:
             self.queue.shared.dirty_queues[self.queue.name] = None
 
     def back_in_line(self, message: Message, priority: int) -> None:
-        """`message` stands at its old place again: whoever has looked beyond it must look again."""
+        """`message` stands at its old place again: each search that was beyond it must look again."""
         before = message.place - 1
         for key, place in self._seen.items():
             if key[0] == priority and place > before:
@@ -231,7 +232,7 @@ class SelectiveDispatcher:
         queue = self.queue
         if self._rewinds:
             if queue.is_loading:
-                return  # Who has joined must not get what comes after the messages that went; `Paging.take` asks again.
+                return  # A new consumer must not get what comes behind the evicted ones; `Paging.take` asks again.
             self._rewinds = False
             for level in queue.levels:
                 if level.priority in self._skipped:
@@ -245,7 +246,7 @@ class SelectiveDispatcher:
             queue.load(out)
             return
         if 0 < queue.stored_due_us <= out.now_us:
-            queue.load(out)  # Became due while nobody wanted it.
+            queue.load(out)  # Became due while no consumer wanted it.
         self._gather()
         left = LOOKED_MAX
         for level in queue.levels:
@@ -263,7 +264,7 @@ class SelectiveDispatcher:
         self._peers = []
 
     def _gather(self) -> None:
-        """Who is in line and may be given something now."""
+        """The consumers in line that may be given something now."""
         queue = self.queue
         for subscription in list(queue.in_line or ()):
             if subscription.closed or subscription.free <= 0:
@@ -304,7 +305,7 @@ class SelectiveDispatcher:
             taker = self._taker_of(message)
             if taker is None:
                 index += 1
-                # What it may have cost: everybody in line was asked, and long headers are long to look through.
+                # What it may have cost: each consumer in line was asked, and long headers are long to look through.
                 left -= (
                     len(self._subscriptions) + len(self._peers) + (len(message.envelope.headers) >> 7) + selector_cost
                 )

@@ -33,7 +33,7 @@ class GroupChoice:
         self._choices.clear()
 
     def holder_of(self, group: bytes, message: Message) -> Subscription | Borrower | None:
-        """Who may have this message of `group`, with room or without; None: nobody now."""
+        """The consumer that may have this message of `group`, with room or without; None: none now."""
         held = self._outstanding.groups.get(group)
         if held is not None:
             if held.epoch != self._outstanding.epoch and not self._consumers.selectors:
@@ -52,7 +52,7 @@ class GroupChoice:
         return self._choose(group, message)
 
     def _choose(self, group: bytes, message: Message) -> Subscription | Borrower | None:
-        """The one of all consumers that the group goes to when it is free; nobody has a selector."""
+        """The one of all consumers that the group goes to when it is free; none has a selector."""
         chosen = self._choices.get(group)
         if chosen is None:
             chosen = choose(self._queue, group, message)

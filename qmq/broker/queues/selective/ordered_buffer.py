@@ -1,8 +1,8 @@
-"""What peers lend to consumers of a queue that needs picking: given at once, or parked, or refused.
+"""What peers lend to consumers of a queue with selective dispatch: delivered at once, or buffered, or refused.
 
-An ordered message, of a group or for an exclusive consumer, has one consumer here that may have it. When that one is
-full the message is parked, because given back, the next one could overtake it. So parked messages are bounded by the
-credit that was offered. Any other message that finds nobody free goes back to its owner, as it does everywhere.
+An ordered message, of a group or for an exclusive consumer, has one consumer here that may have it. If that one is
+full, the message is buffered; if it were returned, the next one could overtake it. So the buffer is bounded by the
+credit that was offered. Any other message for which no consumer is free goes back to its owner, as it does everywhere.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ class OrderedBuffer:
         self.waiting: dict[Subscription, deque[Message]] = {}
 
     def take(self, message: Message, out: Outcome) -> bool:
-        """Give `message` to a consumer of the class it is lent to, or park it; False when nobody can have it."""
+        """Give `message` to a consumer of the class it is lent to, or buffer it; False when no consumer can have it."""
         chosen = self._chosen_for(message) if is_ordered(message) else self._next_of(message.lent_as)
         if chosen is None:
             return False
@@ -85,9 +85,9 @@ class OrderedBuffer:
         return buffered is not None
 
     def drop(self, peer: str) -> None:
-        """The link to `peer` ended: what of it is parked was seen by nobody, and is asked for again by a new link.
+        """The link to `peer` ended: no client has seen what is buffered of it, and a new link requests it again.
 
-        A peer that has restarted does not know whom it lent what, and hands it out again.
+        A peer that has restarted does not know what it lent to which node, and delivers it again.
         """
         self._drop(lambda message: message.owner == peer)
 

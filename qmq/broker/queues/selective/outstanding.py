@@ -1,7 +1,7 @@
 """What is out of one queue: with which consumer here or which class of a peer's, and of which groups.
 
 "Out" is what a consumer of this node has in flight, ours or borrowed, and what is lent and neither settled nor back.
-While any message of a group is out the group has one holder, and nobody else may have more of it.
+While any message of a group is out the group has one holder, and no other consumer may have more of it.
 """
 
 from qmq.broker.consumers.subscription import Delivery, Subscription
@@ -13,7 +13,7 @@ Holder = Subscription | str
 
 
 class GroupLock:
-    """A group that is out: with whom, how many of its messages, and who could have had it when it began.
+    """A group that is out: its holder, how many of its messages, and which consumers could have had it when it began.
 
     `was_unwanted`: a message of it waits because its holder does not want that one.
     """
@@ -28,7 +28,7 @@ class GroupLock:
 
 
 class Outstanding:
-    """`epoch` counts how often those who may have messages have changed; its owner raises it."""
+    """`epoch` counts how often the consumers have changed; its owner raises it."""
 
     __slots__ = ("epoch", "groups", "lent", "local", "out")
 
@@ -60,7 +60,7 @@ class Outstanding:
         self.out[key] = self.out.get(key, 0) + 1
 
     def finished(self, delivery: Delivery) -> bool:
-        """A delivery is settled or comes back. True when a group is free for somebody else by that."""
+        """A delivery is settled or comes back. True when a group is free for another consumer by that."""
         found = self.local.pop(delivery.tag, None)
         if found is None:
             return False

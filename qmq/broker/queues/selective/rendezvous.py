@@ -1,4 +1,4 @@
-"""Choosing without talking: whoever knows the same names chooses the same one (rendezvous hashing).
+"""Rendezvous hashing: nodes that know the same names choose the same one, without messages.
 
 A group of messages goes to one consumer: first to a node, then to a class of that node's consumers, then to one of
 them. A peer sees only nodes and classes of others, and so chooses the same as they do. A name that comes or goes moves
@@ -28,7 +28,7 @@ def among(group: bytes, subscriptions: list[Subscription]) -> Subscription:
 
 
 def choose(queue: QueueState, group: bytes, message: Message) -> Subscription | Borrower | None:
-    """Who of those that want `message` the group goes to, with room or without; None when nobody does."""
+    """The consumer that the group goes to, with room or without; None when none wants `message`."""
     here = [s for s in queue.subscriptions if not s.closed and accepts(s, message)]
     there = [borrower for borrower in (queue.borrowers or {}).values() if accepts(borrower, message)]
     nodes = [borrower.peer for borrower in there]

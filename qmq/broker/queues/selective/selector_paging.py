@@ -1,7 +1,7 @@
-"""Letting go of what nobody wants, so that a consumer with a selector finds its message behind any number of others.
+"""Evict messages that no selector matches, so that a consumer finds its message behind any number of others.
 
-A lane with more in the queue store keeps in memory what is wanted by somebody, with room or without; the rest goes
-back to being only in the store. When somebody comes who may want it, the lane is read again from its beginning.
+A priority level with more in the queue store keeps in memory what some consumer wants, with room or without. Everything
+else is in the store only. When a consumer comes that may want it, the level is read again from its beginning.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector, selects
 
 UNWANTED_MAX: Final = 1000
-"""Messages of one lane that nobody wants and no checkpoint has put into the store since the start; more ask for one."""
+"""Messages of one level that no consumer wants and no checkpoint has stored since the start; more ask for one."""
 
 
 def evict_unmatched(queue: QueueState, level: PriorityLevel, selectors: list[Selector]) -> tuple[int, bool]:

@@ -134,7 +134,7 @@ def place_of(message: Message) -> int:
 def is_spare(message: Message, covered: Vector, is_cold: bool) -> bool:
     """Whether the store can give `message` back as it is in memory.
 
-    One that came due in memory is found again only by who counts the queue again (`is_cold`).
+    One that came due in memory is found again only when the queue is counted again (`is_cold`).
     """
     if message.settled or message.sequence < 0:
         return False

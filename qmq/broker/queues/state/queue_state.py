@@ -1,6 +1,6 @@
 """One queue as state: counters, priority levels, consumers in line, borrowers, and how one message is given away.
 
-No decision about who is next is made here; that is `dispatch.queue`, which knows selective dispatch as well.
+The next consumer is not chosen here but by `dispatch.queue`, which knows selective dispatch as well.
 
 Surprising: a queue object is made when something happens in the queue and dropped when nothing is in memory any more.
 What the queue then still contains is only in the queue store, and it is not counted until a consumer wants it.
@@ -132,12 +132,12 @@ class QueueState:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody here or on a peer consumes this queue."""
+        """Whether a client here or on a peer consumes this queue."""
         return bool(self.subscriptions or self.borrowers)
 
     @property
     def idle(self) -> bool:
-        """Nothing is kept here, and nobody waits for anything: the queue object may be forgotten."""
+        """Nothing is kept here, and no consumer waits for anything: the queue object may be forgotten."""
         return not self.held and not self.is_wanted and not self.is_loading
 
     def level(self, priority: int) -> PriorityLevel:
@@ -271,7 +271,7 @@ class QueueState:
     # The queue store
 
     def waiting(self) -> list[Message]:
-        """Everything that is in memory and with nobody, in no particular order."""
+        """Everything that is in memory and with no consumer, in no particular order."""
         found = [message for level in self.levels for message in level.ready]
         found += [message for level in self.levels for message in level.fresh or ()]
         return found + [entry[2] for entry in self.delayed or ()]

@@ -164,7 +164,7 @@ class WebSocketPipe:
         sent = self._pipe.send_now(frame)
         if sent == len(frame) or not sent:
             return max(0, sent - head)
-        # The message has begun. A caller that is told 0 may send other bytes instead, and fewer than its length. So one
+        # The message has begun. A caller that gets 0 may send other bytes instead, and fewer than its length. So one
         # byte is taken, unless there is only one.
         taken = max(sent - head, 1 if len(data) > 1 else 0)
         self._pending = frame[sent : head + taken]

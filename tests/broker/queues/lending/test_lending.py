@@ -634,7 +634,7 @@ def test_borrowed_message_goes_to_a_consumer() -> None:
     check_accounts(node)
 
 
-def test_settle_of_a_borrowed_message_is_recorded_before_its_owner_is_told() -> None:
+def test_settle_of_a_borrowed_message_is_recorded_before_it_is_sent_to_the_owner() -> None:
     node = borrower()
     client = node.client()
     client.subscribe()
@@ -648,7 +648,7 @@ def test_settle_of_a_borrowed_message_is_recorded_before_its_owner_is_told() -> 
     assert out.needs_commit
 
 
-def test_settle_of_a_borrowed_memory_only_message_is_told_without_a_record() -> None:
+def test_settle_of_a_borrowed_memory_only_message_is_sent_without_a_record() -> None:
     node = borrower()
     client = node.client()
     client.subscribe()
@@ -745,7 +745,7 @@ def test_message_settled_here_that_its_owner_lends_again_is_settled_again_and_no
     assert node.settled_dots() == [Dot(B, 1)]
 
 
-def test_owner_is_told_on_reconnect_what_is_in_flight_or_settled_here_without_its_knowledge() -> None:
+def test_owner_learns_on_reconnect_what_is_in_flight_or_settled_here_without_its_knowledge() -> None:
     node = borrower("b", "c")
     client = node.client()
     client.subscribe()

@@ -61,7 +61,7 @@ def drain(node: PagedNode, subscription: Subscription) -> list[Dot]:
     return seen
 
 
-def test_queue_that_nobody_wants_leaves_nothing_in_memory() -> None:
+def test_queue_without_consumers_leaves_nothing_in_memory() -> None:
     node, _ = cold_node(10)
 
     assert not node.queues.by_name
@@ -390,7 +390,7 @@ def test_more_stored_messages_than_a_page_holds_may_be_due_at_the_same_time() ->
     assert held_by(subscription) == dots
 
 
-def test_stored_messages_that_became_due_while_nobody_wanted_them_are_there_for_the_next_consumer() -> None:
+def test_stored_messages_that_became_due_without_a_consumer_are_there_for_the_next_one() -> None:
     node = PagedNode()
     first, late = node.send(), node.send(headers=b"delay:500\n")
     node.checkpoint()
@@ -613,7 +613,7 @@ def test_picky_consumer_finds_its_message_behind_any_number_of_stored_others() -
     assert drain(node, node.subscribe()) == others
 
 
-def test_picky_consumer_gets_what_became_due_in_the_store_while_nobody_wanted_it() -> None:
+def test_consumer_with_a_selector_gets_what_became_due_in_the_store_while_none_wanted_it() -> None:
     node = PagedNode(lambda name: QueueRules(messages_max=100))
     dots = [node.send(headers=RED + b"delay:500\n") for _ in range(3)]
     node.checkpoint()

@@ -88,7 +88,7 @@ def test_one_dispatch_asks_costly_selectors_only_so_much_and_the_next_goes_on(
     assert len(asked) == 301
 
 
-def test_message_that_nobody_wants_stays_and_others_go_past_it() -> None:
+def test_message_that_no_consumer_wants_stays_and_others_go_past_it() -> None:
     node = Node()
     node.send(b"1", headers=BLUE)
     node.send(b"2", headers=RED)
@@ -399,7 +399,7 @@ def test_group_waits_for_its_consumer_and_others_go_on() -> None:
     check_accounts(node)
 
 
-def test_group_has_one_consumer_while_its_messages_are_out_though_somebody_else_comes() -> None:
+def test_group_has_one_consumer_while_its_messages_are_out_though_another_one_comes() -> None:
     node = Node()
     first = consumer(node, credit=100)
     for name in range(20):
@@ -516,7 +516,7 @@ def test_queues_take_turns_in_a_window() -> None:
     check_accounts(node)
 
 
-def test_window_takes_turns_over_its_queues_whoever_has_the_messages() -> None:
+def test_window_takes_turns_over_its_queues_whichever_node_has_the_messages() -> None:
     here, there = Node("a"), Node("b")
     here.borrowing.owner_connected("b")
     there.lending.borrower_connected("a")
@@ -744,7 +744,7 @@ def subscription_of(delivery: object) -> str:
     return subscription.destination
 
 
-def test_message_that_its_groups_holder_did_not_want_goes_to_who_wants_it_when_the_group_is_free() -> None:
+def test_message_that_its_groups_holder_did_not_want_goes_to_another_one_when_the_group_is_free() -> None:
     node = Node()
     red, blue = node.client(), node.client()
     red.subscribe(selector="color = 'red'")

@@ -2,7 +2,15 @@
 
 import json
 
-from qmq.broker.queues.deaths import HISTORY, HISTORY_BYTES_MAX, ROWS_MAX, Death, came_through, deaths_of, history_after
+from qmq.broker.queues.dead_letter_history import (
+    HISTORY,
+    HISTORY_BYTES_MAX,
+    ROWS_MAX,
+    Death,
+    came_through,
+    deaths_of,
+    history_after,
+)
 
 FIRST = {"dead-letter-reason": "rejected", "dead-letter-from": "/queue/work", "exchange": "orders", "routing-key": "eu"}
 

@@ -1,7 +1,7 @@
 // Fanouts: logs that every node has a copy of.
 
-import { repeat, show as ask } from "./api.js";
-import { bytes, h, number, rate, replace, table } from "./dom.js";
+import { repeat, show as ask } from "../api.js";
+import { bytes, h, number, rate, replace, table } from "../dom.js";
 
 // A page of the list of a kind by name: the node sends them in this order. Returns what stops it.
 export function listPage(main, { title, kind, columns, cells, empty, intro }) {

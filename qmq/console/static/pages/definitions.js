@@ -1,7 +1,7 @@
 // Definitions of the mesh: as a file, and a file compared with them before it is imported.
 
-import { change, show as ask } from "./api.js";
-import { commandLine, h, number, pill, replace, say, table } from "./dom.js";
+import { change, show as ask } from "../api.js";
+import { commandLine, h, number, pill, replace, say, table } from "../dom.js";
 
 const SECRET = "password_hash";
 const plain = (value) => JSON.stringify(value, (key, one) => (key === SECRET ? "(a hash)" : one), 1);

@@ -4,7 +4,7 @@ I22  nothing is given later than its ttl and what a jump of the clock may add to
      nothing goes wrong, all is given in time
 cap  poison ends as one dead letter, after no more deliveries than its limit and the deaths of nodes explain
 
-What an owner counted and buried while nobody heard it, the node does not know that serves it by then.
+If no node hears an owner, the node that serves it by then does not know its counts and dead letters.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from tests.simulation.ledger import Ledger
 from tests.simulation.plan import Plan
 from tests.simulation.workloads.names import POISON
-from tests.simulation.workloads.toil import LIMIT, TTL_SECONDS
+from tests.simulation.workloads.poison import LIMIT, TTL_SECONDS
 
 HOLDS_NOTHING_UP = frozenset({"clock", "crash", "power", "power of all", "stop", "disk"})
 """Faults after which nothing that was sent arrives much later."""
@@ -67,7 +67,7 @@ def tried_too_often(plan: Plan, ledger: Ledger, lives: int) -> list[str]:
 
 
 def rejuvenated(plan: Plan, ledger: Ledger, taken_over: Collection[str]) -> list[str]:
-    """A count that was told is on the owner's disk, so nobody is told a lower one; if clients hear at once, and of
+    """A count that a client saw is on the owner's disk, so no client sees a lower one; if clients hear at once, and of
     owners that always served themselves."""
     if not (HOLDS_NOTHING_UP | CUTS).issuperset(fault.name for fault in plan.script):
         return []
@@ -78,9 +78,11 @@ def rejuvenated(plan: Plan, ledger: Ledger, taken_over: Collection[str]) -> list
     ]
 
 
-def buried_wrongly(ledger: Ledger, taken_over: Collection[str]) -> list[str]:
-    """Poison that is not exactly one dead letter at the end, when no disk was lost; of who was `taken_over`, at least
-    one."""
+def dead_lettered_wrongly(ledger: Ledger, taken_over: Collection[str]) -> list[str]:
+    """Poison that is not exactly one dead letter at the end, when no disk was lost.
+
+    Of owners that were `taken_over`: that is not at least one.
+    """
     letters = ledger.letters
     wrongs = [
         f"burial: {id} has {len(found)} dead letters"

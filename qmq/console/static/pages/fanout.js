@@ -1,9 +1,9 @@
 // One fanout: what it keeps and for how long, who follows it, and how far each is behind.
 
-import { mayDo, me, pathOf, repeat, show as ask } from "./api.js";
-import { act, messagesOf } from "./dialogs.js";
-import { bytes, h, number, pill, quoted, rate, replace, table, tabs } from "./dom.js";
-import { messagePages } from "./messages.js";
+import { mayDo, me, pathOf, repeat, show as ask } from "../api.js";
+import { act, messagesOf } from "../dialogs.js";
+import { bytes, h, number, pill, quoted, rate, replace, table, tabs } from "../dom.js";
+import { messagePages } from "../messages.js";
 import { kick, openPublish } from "./queue.js";
 
 export function show(main, name) {

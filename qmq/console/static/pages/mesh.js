@@ -1,7 +1,7 @@
 // The mesh: which nodes there are, how they are linked, which serves whose messages, and what is wrong.
 
-import { feed, listen, perSecond } from "./api.js";
-import { ago, bytes, h, micros, number, pill, rate, replace, s, span, table } from "./dom.js";
+import { feed, listen, perSecond } from "../api.js";
+import { ago, bytes, h, micros, number, pill, rate, replace, s, span, table } from "../dom.js";
 
 const WIDTH = 680;
 const LAG = 100; // Records: fewer come and go while messages pass.

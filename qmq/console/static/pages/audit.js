@@ -1,7 +1,7 @@
 // Who changed what: what the nodes remember, and what happens while the page is open.
 
-import { repeat, show as ask } from "./api.js";
-import { h, number, pill, replace, table, time, visible } from "./dom.js";
+import { repeat, show as ask } from "../api.js";
+import { h, number, pill, replace, table, time, visible } from "../dom.js";
 
 const LEFT_OUT = new Set(["event", "node", "at_us", "user", "address", "destination", "count", "dry_run"]);
 const REFUSALS = new Set(["login-failed", "not-allowed", "login-required", "token-expired", "authentication-unavailable"]);

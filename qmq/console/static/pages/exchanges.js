@@ -1,8 +1,8 @@
 // Exchanges, and which queue or exchange gets what through them.
 
-import { repeat, show as ask } from "./api.js";
-import { act } from "./dialogs.js";
-import { field, h, number, pill, quoted, replace, table } from "./dom.js";
+import { repeat, show as ask } from "../api.js";
+import { act } from "../dialogs.js";
+import { field, h, number, pill, quoted, replace, table } from "../dom.js";
 import { openPublish } from "./queue.js";
 import { link } from "./queues.js";
 

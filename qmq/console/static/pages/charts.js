@@ -1,7 +1,7 @@
 // The last hour of each node, from its memory.
 
-import { repeat, show as ask } from "./api.js";
-import { h, micros, number, rate, replace, s, time } from "./dom.js";
+import { repeat, show as ask } from "../api.js";
+import { h, micros, number, rate, replace, s, time } from "../dom.js";
 
 const CHARTS = [
   ["accepted", "Accepted per second", true], ["delivered", "Delivered per second", true], ["acknowledged", "Acknowledged per second", true], ["redelivered", "Redelivered per second", true],

@@ -1,8 +1,8 @@
 // Users and permissions, and what each may do.
 
-import { change, show as ask } from "./api.js";
-import { act } from "./dialogs.js";
-import { field, h, pill, quoted, replace, table } from "./dom.js";
+import { change, show as ask } from "../api.js";
+import { act } from "../dialogs.js";
+import { field, h, pill, quoted, replace, table } from "../dom.js";
 
 const ACTIONS = ["send", "subscribe", "declare", "administer", "observe"];
 const ROLES = ["administrator", "operator", "observer", "client"];

@@ -341,7 +341,7 @@ async def test_close_frame_of_a_client_that_does_not_read_is_given_up(
     assert kernel.sent == b""
 
 
-async def test_close_wakes_who_waits(nursery: trio.Nursery) -> None:
+async def test_close_wakes_waiting_tasks(nursery: trio.Nursery) -> None:
     kernel, starts, pipe = websocket(0)
     await ping(kernel, pipe)
     failed = []

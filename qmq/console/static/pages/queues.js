@@ -1,7 +1,7 @@
 // Queues: searched, sorted and paged by the node, so that it works with a million of them.
 
-import { repeat, show as ask } from "./api.js";
-import { h, number, pill, rate, replace, span, spark, table } from "./dom.js";
+import { repeat, show as ask } from "../api.js";
+import { h, number, pill, rate, replace, span, spark, table } from "../dom.js";
 
 const PAGE = 50;
 const POINTS = 40;

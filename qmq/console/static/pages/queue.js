@@ -1,9 +1,9 @@
 // One queue: its messages, consumers, policy and bindings, and everything that can be done with it.
 
-import { mayDo, me, pathOf, publish, repeat, show as ask } from "./api.js";
-import { act, ask as dialog, messagesOf } from "./dialogs.js";
-import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "./dom.js";
-import { messagePages } from "./messages.js";
+import { mayDo, me, pathOf, publish, repeat, show as ask } from "../api.js";
+import { act, ask as dialog, messagesOf } from "../dialogs.js";
+import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "../dom.js";
+import { messagePages } from "../messages.js";
 import { flags } from "./queues.js";
 
 const countInput = () => h("input", { type: "number", min: "1", placeholder: "all" });

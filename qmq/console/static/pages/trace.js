@@ -1,8 +1,8 @@
 // What has become of one message, as a timeline over the nodes.
 
-import { me, mayDo, show as ask } from "./api.js";
-import { h, pill, replace, time } from "./dom.js";
-import { openMessage } from "./messages.js";
+import { me, mayDo, show as ask } from "../api.js";
+import { h, pill, replace, time } from "../dom.js";
+import { openMessage } from "../messages.js";
 
 const KINDS = { failed: "warn", "dead-lettered": "bad" };
 

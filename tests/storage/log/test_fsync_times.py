@@ -1,7 +1,7 @@
 """How long syncs of the journal took."""
 
 from qmq.storage.format.settings import no_clock
-from qmq.storage.log.sync_times import BOUNDS_SECONDS, RECENT, SyncTimes
+from qmq.storage.log.fsync_times import BOUNDS_SECONDS, RECENT, SyncTimes
 
 
 def test_without_a_sync_all_times_are_zero() -> None:

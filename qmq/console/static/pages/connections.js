@@ -1,8 +1,8 @@
 // Connections of clients to all nodes.
 
-import { me, repeat, show as ask } from "./api.js";
+import { me, repeat, show as ask } from "../api.js";
 import { kick } from "./queue.js";
-import { bytes, h, number, replace, table } from "./dom.js";
+import { bytes, h, number, replace, table } from "../dom.js";
 
 const SHOWN = 200;
 

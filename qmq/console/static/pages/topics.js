@@ -1,8 +1,8 @@
 // Topics: names and patterns with subscribers or traffic.
 
-import { pathOf, show as ask } from "./api.js";
-import { ask as dialog } from "./dialogs.js";
-import { h, number, rate, table } from "./dom.js";
+import { pathOf, show as ask } from "../api.js";
+import { ask as dialog } from "../dialogs.js";
+import { h, number, rate, table } from "../dom.js";
 import { listPage } from "./fanouts.js";
 import { openPublish } from "./queue.js";
 

@@ -22,7 +22,7 @@ from tests.simulation.plants.registry import ANY_CALL, plant
 
 
 @plant(Family.CRASHES, "cap", seed=1)
-def failures_forgotten() -> Iterator[None]:
+def failure_counts_lost() -> Iterator[None]:
     """A message that comes back from the queue store has never failed."""
     real = Replay.message_of_row
 
@@ -34,7 +34,7 @@ def failures_forgotten() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "burial", seed=41)
-def buried_and_kept() -> Iterator[None]:
+def dead_letter_without_settle() -> Iterator[None]:
     """A checkpoint takes the letter out of a DEAD record, and not the settle."""
 
     def only_the_letter(body: bytes) -> tuple[str, Dot, bytes]:
@@ -46,7 +46,7 @@ def buried_and_kept() -> Iterator[None]:
 
 
 @plant(Family.CRASHES, "burial", found_by=ANY_CALL)
-def letter_and_settle_apart() -> Iterator[None]:
+def dead_letter_and_settle_in_two_batches() -> Iterator[None]:
     """A letter is accepted and its message settled by two records in two batches, and a crash comes between."""
 
     def accept_letter(
@@ -78,10 +78,10 @@ def letter_and_settle_apart() -> Iterator[None]:
     Family.TAKEOVERS,
     "burial",
     found_by="tests/server/membership/test_takeover.py::"
-    "test_a_message_that_fails_at_its_owner_while_another_serves_it_is_buried_once",
+    "test_a_message_that_fails_at_its_owner_while_another_serves_it_is_one_dead_letter",
 )
-def buried_without_the_right_to_serve() -> Iterator[None]:
-    """A message that is at its limit is buried at once, although another node may have buried it meanwhile."""
+def dead_lettered_without_lease() -> Iterator[None]:
+    """A message that is at its limit is dead-lettered at once, although another node may have done so meanwhile."""
 
     def must_wait(redelivery: Redelivery, queue: Queue, message: Message) -> bool:
         return False
@@ -95,7 +95,7 @@ def buried_without_the_right_to_serve() -> Iterator[None]:
     "I22",
     found_by="tests/server/membership/test_takeover.py::test_times_of_messages_mean_the_same_when_another_serves_them",
 )
-def times_by_ones_own_clock() -> Iterator[None]:
+def expiry_by_local_clock() -> Iterator[None]:
     """When a message of another node expires is read from the clock of the node that hands it out."""
 
     def apart_us(clocks: PeerClocks, node: str) -> int | None:

@@ -1,0 +1,1 @@
+"""STOMP over WebSocket, SockJS and long polling."""
