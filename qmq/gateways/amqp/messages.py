@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from qmq.broker.queues.deaths import deaths_of
-from qmq.gateways.amqp.names import DIRECT_REPLY, QUEUE, REPLIES
+from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES, Vhost, queue_name
 from qmq.gateways.headers import OWN_HEADERS
 from qmq.wire.amqp import AmqpRefusal, ReplyCode, read_properties, write_properties
 from qmq.wire.amqp.properties import NO_PROPERTIES, Properties
@@ -95,7 +95,11 @@ class ReplyAddresses(Protocol):
 
 
 def send_headers(
-    destination: str, block: bytes, user: str | None, replies: ReplyAddresses | None = None
+    destination: str,
+    block: bytes,
+    user: str | None,
+    replies: ReplyAddresses | None = None,
+    vhost: Vhost = DEFAULT_VHOST,
 ) -> dict[str, str]:
     """The headers of the SEND that a publish with these properties is. Raises AmqpRefusal."""
     if len(block) > PROPERTIES_BYTES_MAX:
@@ -127,7 +131,7 @@ def send_headers(
         properties.reply_to = None
         block = write_properties(properties)
     elif properties.reply_to:
-        address = _address(properties.reply_to)
+        address = _address(properties.reply_to, vhost)
         if address is not None:
             _put(headers, "reply-to", address)
     for name, value in (properties.headers or {}).items():
@@ -154,8 +158,8 @@ def text_of(value: object) -> str | None:
     return None
 
 
-def delivered_properties(headers: Mapping[str, str], queue: str) -> bytes:
-    """The properties of a message with these headers, as its consumer gets them: flags and values.
+def delivered_properties(headers: Mapping[str, str], queue: str, vhost: Vhost = DEFAULT_VHOST) -> bytes:
+    """The properties of a message with these headers, as its consumer in `vhost` gets them: flags and values.
 
     `queue` is where it is, for `x-death` of a dead letter.
     """
@@ -169,9 +173,9 @@ def delivered_properties(headers: Mapping[str, str], queue: str) -> bytes:
         if not properties.reply_to and address.startswith(REPLIES):
             properties.reply_to = address
     else:
-        properties = _made_of(headers)
+        properties = _made_of(headers, vhost)
     if is_dead:
-        properties.headers = {**(properties.headers or {}), **_death(headers)}
+        properties.headers = {**(properties.headers or {}), **_death(headers, vhost)}
         if headers.get(f"{DEATH}reason") == "expired":
             properties.expiration = None
     try:
@@ -195,7 +199,7 @@ def _block_of(headers: Mapping[str, str]) -> bytes | None:
     return block
 
 
-def _made_of(headers: Mapping[str, str]) -> Properties:
+def _made_of(headers: Mapping[str, str], vhost: Vhost) -> Properties:
     """The properties of a message of another protocol."""
     properties = Properties()
     for name, header in TEXTS.items():
@@ -206,7 +210,8 @@ def _made_of(headers: Mapping[str, str]) -> Properties:
     priority = headers.get("priority", "")
     if len(priority) == 1 and priority.isascii() and priority.isdigit():
         properties.priority = int(priority)
-    reply_to = headers.get("reply-to", "").removeprefix(QUEUE)
+    # A queue outside of the virtual host keeps its whole address, which a publish can be sent to.
+    reply_to = headers.get("reply-to", "").removeprefix(f"{QUEUE}{vhost.prefix}")
     if 0 < len(reply_to.encode()) <= 255:
         properties.reply_to = reply_to
     seconds = headers.get("timestamp", "")
@@ -223,7 +228,7 @@ def _made_of(headers: Mapping[str, str]) -> Properties:
     return properties
 
 
-def _death(headers: Mapping[str, str]) -> dict[str, Any]:
+def _death(headers: Mapping[str, str], vhost: Vhost) -> dict[str, Any]:
     """What RabbitMQ says of a dead letter, as far as the node knows it: not when."""
     deaths = deaths_of(headers)
     assert deaths is not None
@@ -232,15 +237,16 @@ def _death(headers: Mapping[str, str]) -> dict[str, Any]:
             {
                 "count": one.times,
                 "reason": REASONS.get(one.reason, one.reason),
-                "queue": one.queue.removeprefix(QUEUE),
-                "exchange": one.exchange,
-                "routing-keys": [one.key],
+                "queue": queue_name(one.queue, vhost),
+                "exchange": one.exchange.removeprefix(vhost.prefix),
+                # With the default exchange it is the name of the queue.
+                "routing-keys": [one.key if one.exchange else one.key.removeprefix(vhost.prefix)],
             }
             for one in deaths.rows
         ],
         "x-first-death-reason": REASONS.get(deaths.first.reason, deaths.first.reason),
-        "x-first-death-queue": deaths.first.queue.removeprefix(QUEUE),
-        "x-first-death-exchange": deaths.first.exchange,
+        "x-first-death-queue": queue_name(deaths.first.queue, vhost),
+        "x-first-death-exchange": deaths.first.exchange.removeprefix(vhost.prefix),
     }
 
 
@@ -257,8 +263,8 @@ def _expiration(text: str) -> str:
     return text if int(text) else "1"
 
 
-def _address(reply_to: str) -> str | None:
+def _address(reply_to: str, vhost: Vhost) -> str | None:
     """`reply_to` as a destination of STOMP; None for one that means nothing there."""
     if reply_to.startswith((REPLIES, QUEUE)):
         return reply_to
-    return None if reply_to.startswith("/") else f"{QUEUE}{reply_to}"
+    return None if reply_to.startswith("/") else f"{QUEUE}{vhost.prefix}{reply_to}"

@@ -12,6 +12,7 @@ from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder
+from qmq.gateways.amqp.names import Vhost
 from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.topology import TopologyContext
 from qmq.server.clients.session import ClientSession
@@ -50,6 +51,7 @@ class ChannelOwner(Protocol):
     rights: Rights | None
     heads: dict[tuple[str, str, str, bytes], Head]
     """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
+    vhost: Vhost
 
     @property
     def context(self) -> ChannelContext: ...

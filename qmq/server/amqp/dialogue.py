@@ -14,18 +14,18 @@ from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
+from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
 from qmq.gateways.amqp.replies import of_channel, of_connection
 from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.channel_frames import ChannelContext
-from qmq.server.amqp.handshake import Handshake
+from qmq.server.amqp.handshake import Handshake, OpenContext
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.server.stomp.frame_loop import FrameLoop, NoSource
-from qmq.server.stomp.login_exchange import LoginContext
 from qmq.wire.amqp import (
     HEARTBEAT,
     AmqpReader,
@@ -52,7 +52,7 @@ CLOSED: Final = "close 0.0"
 log = logging.getLogger("qmq.session")
 
 
-class AmqpContext(ChannelContext, LoginContext, Protocol):
+class AmqpContext(ChannelContext, OpenContext, Protocol):
     """What an AMQP session needs of its node."""
 
 
@@ -77,6 +77,7 @@ class AmqpDialogue:
         self._channels: dict[int, AmqpChannel] = {}
         self._serials = 0
         self.rights: Rights | None = None
+        self.vhost = DEFAULT_VHOST
         self.heads: dict[tuple[str, str, str, bytes], Head] = {}
         self._loop: FrameLoop | None = None
 
@@ -91,9 +92,10 @@ class AmqpDialogue:
         """The client wants a heartbeat at least every so many seconds; 0 for none."""
         self.beats.set_seconds(seconds / 2, seconds * HEARTBEATS_MISSED)
 
-    def begin(self) -> None:
-        """The client is logged in, and has opened its virtual host."""
+    def begin(self, vhost: Vhost) -> None:
+        """The client is logged in, and has opened this virtual host."""
         session = self.session
+        self.vhost = self.encoder.vhost = vhost
         session.begin()
         self.rights = self.context.rights_of(session.principal)
         self.encoder.frame_bytes_max = self.handshake.frame_bytes_max

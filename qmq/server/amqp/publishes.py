@@ -51,8 +51,9 @@ class ChannelPublishes:
         head = self._head_of(exchange, key, command.properties)
         # First: a client without the right is not told whether a queue would get the message.
         self._rights.check_send(head.headers["destination"])
-        if exchange and exchange_name(exchange) not in context.rules.routing.exchanges:
-            await check_exchange(context, exchange)
+        vhost = self._owner.vhost
+        if exchange and exchange_name(exchange, vhost) not in context.rules.routing.exchanges:
+            await check_exchange(context, exchange, vhost)
         receipt = self.state.next_confirm() if self.state.confirms else None
         if not await self._is_routable(exchange, head, bool(bits & MANDATORY)):
             await self._pay(Frame(head, command.body, None))
@@ -73,9 +74,9 @@ class ChannelPublishes:
         if known is not None:
             return known
         session = self._owner.session
-        destination = publish_destination(exchange, key)
+        destination = publish_destination(exchange, key, self._owner.vhost)
         replies = None if self.state.reply_consumer is None else self.state
-        headers = send_headers(destination, properties, session.user, replies)
+        headers = send_headers(destination, properties, session.user, replies, self._owner.vhost)
         if self._frames.transaction is not None:
             headers["transaction"] = self._frames.transaction
         head = Head("SEND", headers, Version.V12)
@@ -92,7 +93,8 @@ class ChannelPublishes:
         if not exchange:
             if destination.startswith(REPLIES) or knows_queue(context, destination):
                 return True
-            return destination != QUEUE and await queue_exists(context, destination)
+            is_named = destination != f"{QUEUE}{self._owner.vhost.prefix}"
+            return is_named and await queue_exists(context, destination)
         if not is_mandatory:
             return True
         name, _, key = destination.removeprefix("/exchange/").partition("/")
