@@ -22,9 +22,13 @@ PREFETCH_HEADERS = ("prefetch-count", "prefetch", "activemq.prefetchSize", "cred
 READER_MAX = 100
 """Characters of a reader's name that are kept."""
 
+JOB_ID = "beanstalk-id"
+"""The id of a job of beanstalkd whose message is not its first one. Only the gateway of beanstalkd sets it."""
+
 OWN_HEADERS = frozenset(
     {
         "ack",
+        JOB_ID,
         "content-length",
         "dead-letter-deliveries",
         "dead-letter-from",

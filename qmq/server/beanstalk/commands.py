@@ -19,6 +19,7 @@ from qmq.config import LimitSettings
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
 from qmq.gateways.beanstalk.jobs import (
+    ID,
     JobState,
     buried_queue_of,
     job_priority,
@@ -91,6 +92,7 @@ class BeanstalkCommands:
             encoder=encoder,
             is_atomic=True,
             pulls=True,
+            sets=frozenset({ID}),
         )
         decisions = self._decisions = Decisions(context, session, self._gateway, encoder, replies)
         self._reservations = decisions.reservations = Reservations(context, self._part, session.id, decisions.obey_one)

@@ -447,6 +447,24 @@ async def test_jobs_and_messages_meet_in_one_queue(autojump_clock: MockClock) ->
         assert (message.body, headers["beanstalk-priority"], headers["ack-timeout"]) == (b"from beanstalk", "3", "9")
 
 
+async def test_a_sender_of_another_protocol_does_not_choose_the_id_of_a_job(autojump_clock: MockClock) -> None:
+    """A consumer that sends a message on with all its headers would make two jobs of one id."""
+    async with running() as rig:
+        client, stomp = await rig.client(), await rig.connect()
+        first = await client.put(b"first")
+        await client.reserve()
+        await client.ask(f"bury {first} 1")
+        await stomp.send(f"SEND\ndestination:/queue/default\nbeanstalk-id:{first}\nkind:copy\nreceipt:1\n\nsecond")
+        await stomp.receipt()
+
+        second, body = await client.reserve()
+
+        assert body == b"second" and second != first
+        assert (await client.facts(f"stats-job {first}"))["state"] == "buried"
+        assert await client.ask(f"bury {second} 1") == b"BURIED"
+        assert (await client.facts(f"stats-job {second}"))["state"] == "buried"
+
+
 async def test_a_paused_tube_gives_nothing_until_its_time_is_over(autojump_clock: MockClock) -> None:
     async with running() as rig:
         client, waiting = await rig.client(), await rig.client()
