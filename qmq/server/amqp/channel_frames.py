@@ -14,6 +14,7 @@ from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder
 from qmq.gateways.amqp.names import Vhost
 from qmq.gateways.stomp import StompGateway
+from qmq.server.amqp.questions import QueueQuestions
 from qmq.server.amqp.topology import TopologyContext
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.queue_watchers import QueueWatchers
@@ -52,6 +53,9 @@ class ChannelOwner(Protocol):
     heads: dict[tuple[str, str, str, bytes], Head]
     """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
     vhost: Vhost
+    questions: QueueQuestions
+    absent: set[str]
+    """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come."""
 
     @property
     def context(self) -> ChannelContext: ...

@@ -20,6 +20,7 @@ from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.channel_frames import ChannelContext
 from qmq.server.amqp.handshake import Handshake, OpenContext
+from qmq.server.amqp.questions import QueueQuestions
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
@@ -63,7 +64,13 @@ class AmqpDialogue:
     awaits_frame = False
 
     def __init__(
-        self, contents: SharedContents, context: AmqpContext, session: ClientSession, pipe: Pipe, login: PendingLogin
+        self,
+        contents: SharedContents,
+        questions: QueueQuestions,
+        context: AmqpContext,
+        session: ClientSession,
+        pipe: Pipe,
+        login: PendingLogin,
     ) -> None:
         self.context = context
         self.session = session
@@ -78,6 +85,8 @@ class AmqpDialogue:
         self._serials = 0
         self.rights: Rights | None = None
         self.vhost = DEFAULT_VHOST
+        self.questions = questions
+        self.absent: set[str] = set()
         self.heads: dict[tuple[str, str, str, bytes], Head] = {}
         self._loop: FrameLoop | None = None
 
@@ -159,6 +168,8 @@ class AmqpDialogue:
     # Commands
 
     async def _serve(self, received: list[Command]) -> None:
+        # Before this read came, a queue may have been declared.
+        self.absent.clear()
         for command in received:
             if self.is_over:
                 return
@@ -292,5 +303,5 @@ def _refusal(refused: Refused) -> bytes:
 
 
 def amqp_protocol() -> ClientProtocol:
-    """AMQP for one node, whose sessions share what they have encoded."""
-    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents()), _refusal)
+    """AMQP for one node, whose sessions share what they have encoded, and what they ask the mesh."""
+    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents(), QueueQuestions()), _refusal)

@@ -1,5 +1,6 @@
 """Publishes of one channel, and those that no queue gets."""
 
+from functools import partial
 from typing import Final
 
 from qmq.gateways.amqp.messages import send_headers
@@ -93,8 +94,12 @@ class ChannelPublishes:
         if not exchange:
             if destination.startswith(REPLIES) or knows_queue(context, destination):
                 return True
-            is_named = destination != f"{QUEUE}{self._owner.vhost.prefix}"
-            return is_named and await queue_exists(context, destination)
+            if destination == f"{QUEUE}{self._owner.vhost.prefix}" or destination in self._owner.absent:
+                return False
+            exists = await self._owner.questions.exists(destination, partial(queue_exists, context))
+            if not exists:
+                self._owner.absent.add(destination)
+            return exists
         if not is_mandatory:
             return True
         name, _, key = destination.removeprefix("/exchange/").partition("/")
