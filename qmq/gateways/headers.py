@@ -22,6 +22,10 @@ PREFETCH_HEADERS = ("prefetch-count", "prefetch", "activemq.prefetchSize", "cred
 READER_MAX = 100
 """Characters of a reader's name that are kept."""
 
+AMQP_BLOCK = "amqp-properties"
+"""All properties of a message that an AMQP client has published, in base64. Only AMQP consumers need it, so no MESSAGE
+frame has it: it can be longer than a header that clients of STOMP read."""
+
 JOB_ID = "beanstalk-id"
 """The id of a job of beanstalkd whose message is not its first one. Only the gateway of beanstalkd sets it."""
 

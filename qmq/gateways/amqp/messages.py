@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol
 
 from qmq.broker.queues.deaths import deaths_of
 from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES, Vhost, queue_name
-from qmq.gateways.headers import OWN_HEADERS
+from qmq.gateways.headers import AMQP_BLOCK, OWN_HEADERS
 from qmq.wire.amqp import AmqpRefusal, ReplyCode, read_properties, write_properties
 from qmq.wire.amqp.properties import NO_PROPERTIES, Properties
 
-BLOCK: Final = "amqp-properties"
+BLOCK: Final = AMQP_BLOCK
 
 TEXTS: Final[Mapping[str, str]] = {
     "content_type": "content-type",
