@@ -145,6 +145,21 @@ async def test_a_reserve_that_waited_in_vain_takes_no_later_job(autojump_clock: 
         assert (await sender.reserve(0))[0] == job
 
 
+async def test_jobs_of_one_column_of_priorities_come_in_the_order_of_put(autojump_clock: MockClock) -> None:
+    async with running() as rig:
+        client = await rig.client()
+        tops = (0, 3, 15, 127, 1023, 16_383, 131_071, (1 << 24) - 1, (1 << 31) - 1, (1 << 32) - 1)
+        wanted: list[int] = []
+        for low, high in zip((-1, *tops), tops, strict=False):
+            numbers = [low + 1, high, low + 1]
+            wanted += [await client.put(b"%d" % number, priority=number) for number in reversed(numbers)]
+        late = await client.put(b"first", priority=0)
+
+        found = [(await client.reserve())[0] for _ in range(len(wanted) + 1)]
+
+        assert found == [*wanted[:3], late, *wanted[3:]]
+
+
 async def test_the_lowest_priority_comes_first_and_within_it_the_oldest(autojump_clock: MockClock) -> None:
     async with running() as rig:
         client = await rig.client()
