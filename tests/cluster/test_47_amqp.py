@@ -113,3 +113,36 @@ def test_a_reply_finds_its_requester_on_another_node(mesh: Cluster) -> None:
         while not replies and time.monotonic() < until:
             asks.connection.process_data_events(0.1)
         assert replies == [b"4"]
+
+
+def test_clients_of_a_virtual_host_see_its_names_on_every_node(mesh: Cluster) -> None:
+    operator = mesh.client("a")
+    receipt = operator.send("/control/definitions/put/vhost/shop", b"{}", receipt=True)
+    operator.wait_receipts([receipt])
+
+    def opened(name: str, vhost: str) -> Any:
+        return pika.BlockingConnection(
+            pika.ConnectionParameters("127.0.0.1", mesh.amqp_port(name), virtual_host=vhost)
+        ).channel()
+
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="530"):
+        opened("b", "nowhere")
+    publisher, consumer, other = opened("b", "shop"), opened("c", "shop"), opened("c", "/")
+    publisher.confirm_delivery()
+    consumer.queue_declare("orders", durable=True)
+    other.queue_declare("orders", durable=True)
+    consumer.queue_bind("orders", "amq.topic", "eu.#")
+    publisher.basic_publish("", "orders", b"one", DURABLE, mandatory=True)
+    publisher.basic_publish("amq.topic", "eu.new", b"two", DURABLE, mandatory=True)
+
+    found: list[tuple[str, str, bytes]] = []
+    for method, _, body in consumer.consume("orders", inactivity_timeout=1):
+        if method is not None:
+            found.append((method.exchange, method.routing_key, body))
+            consumer.basic_ack(method.delivery_tag)
+        if len(found) == 2:
+            break
+    assert sorted(found) == [("", "orders", b"one"), ("amq.topic", "eu.new", b"two")]
+    assert other.basic_get("orders")[0] is None
+    for one in (publisher, consumer, other):
+        one.connection.close()
