@@ -28,7 +28,7 @@ export function show(main) {
         const own = bound.filter((one) => one.source === `/exchange/${name}`);
         return h("tr", null, h("td", { class: "name" }, name), h("td", null, row.type), h("td", null, row.alternate ?? ""), h("td", { class: "n" }, number(own.length)),
           h("td", { class: "row" }, h("button", { type: "button", class: "small", "data-key": `send-${name}`, onclick: () => openPublish("exchanges", name, null, true) }, "Publish"),
-            !name.startsWith("amq.") && h("button", { type: "button", class: "small bad", "data-key": `delete-${name}`, onclick: () => act({ title: `Delete the exchange ${name}`, name, plain: true, danger: true, fields: [], verb: () => [`delete/exchange/${encodeURIComponent(name)}`, {}], count: (facts) => facts.bindings,
+            !row.predefined && h("button", { type: "button", class: "small bad", "data-key": `delete-${name}`, onclick: () => act({ title: `Delete the exchange ${name}`, name, plain: true, danger: true, fields: [], verb: () => [`delete/exchange/${encodeURIComponent(name)}`, {}], count: (facts) => facts.bindings,
               unit: (count) => (count === 1 ? "binding would be deleted with it" : "bindings would be deleted with it"), shell: () => `qmq exchanges delete ${quoted(`/exchange/${name}`)}`, label: () => "Delete the exchange", done: () => "Deleted." }, () => round.now()) }, "Delete")));
       }), "No exchanges.");
       bindings.rows(bound.map((one) => h("tr", null, h("td", { class: "mono" }, one.source), h("td", { class: "mono" }, one.key), h("td", { class: "name" }, h("a", { href: link(one.queue), "data-key": one.name }, one.queue)), h("td", { class: "mono wrap" }, Object.keys(one.arguments ?? {}).length ? JSON.stringify(one.arguments) : ""),

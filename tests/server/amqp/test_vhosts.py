@@ -305,3 +305,23 @@ async def test_a_virtual_host_that_another_node_declared_a_moment_ago_is_found(a
         await here.consume("jobs")
 
         assert await here.bodies(1) == [b"across"]
+
+
+async def test_direct_replies_and_exclusive_queues_are_in_a_virtual_host_as_in_the_default_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node() as rig:
+        await declare_vhost(rig, "shop")
+        asking, answering = await connect(rig, host="shop"), await connect(rig, host="shop")
+        await answering.declare("requests", exclusive=True)
+        await answering.consume("requests")
+        await asking.consume("amq.rabbitmq.reply-to", tag="replies", no_ack=True)
+
+        await asking.publish("requests", b"?", reply_to="amq.rabbitmq.reply-to")
+        (request,) = await answering.messages(1)
+        await answering.publish(request.properties.reply_to, b"!", correlation_id="1")
+        (reply,) = await asking.messages(1)
+
+        assert (reply.body, reply.method.routing_key) == (b"!", "amq.rabbitmq.reply-to")
+        await asking.send(1, commands.Queue.Declare(0, "requests", passive=True))
+        assert (await asking.closed())[0] == 405
