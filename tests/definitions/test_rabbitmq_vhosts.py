@@ -141,6 +141,13 @@ def test_permissions_are_about_names_in_the_virtual_host() -> None:
     }
 
 
+@pytest.mark.parametrize(("vhost", "has_topics"), [("/", True), ("shop", False)])
+def test_topics_of_stomp_are_in_the_default_virtual_host(vhost: str, has_topics: bool) -> None:
+    values, _ = convert(permissions=[permission("ann", vhost, read="^amq\\.topic$", write="^amq\\.topic$")])
+
+    assert any(one["destinations"] == ["/topic/*"] for one in values["permission"].values()) is has_topics
+
+
 def test_what_the_default_virtual_host_allows_does_not_open_the_others() -> None:
     values, left_out = convert(
         permissions=[
