@@ -86,9 +86,9 @@ def misplaces_wildcard(topic: str) -> bool:
     return bool(wild) and (wild != [last] or topic.find("*") != len(topic) - 1 or "#" in topic)
 
 
-def binding_name(source: str, queue: str, key: str, arguments: Mapping[str, str | None]) -> str:
+def binding_name(source: str, target: str, key: str, arguments: Mapping[str, str | None]) -> str:
     """`/topic/a.* /queue/q`, `/exchange/e /queue/q KEY {"x-match":"any"}`: what it says, with single spaces between."""
-    said = [source, queue]
+    said = [source, target]
     if key or arguments:
         said.append(key)
     parts = [part.replace("%", "%25").replace(" ", "%20") for part in said]

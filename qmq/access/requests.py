@@ -35,7 +35,7 @@ VERBS: Final[Mapping[str, Action]] = {
     "exchanges": Action.OBSERVE,
     "bindings": Action.OBSERVE,
 }
-"""`bind-source` is no request: it stands for the source that a queue is bound to, or unbound from."""
+"""`bind-source` is no request: it stands for the source that a queue or exchange is bound to, or unbound from."""
 
 SYSTEM_TOPICS: Final[Mapping[str, Action]] = {
     "/system/events": Action.OBSERVE,
@@ -50,9 +50,13 @@ def of_control(destination: str) -> tuple[Action, str]:
     verb, _, name = destination.removeprefix(CONTROL).partition("/")
     action = VERBS.get(verb, Action.ADMINISTER)
     about = f"/{name}"
-    if verb == "delete" and about.startswith("/exchange/"):
-        # It holds no messages: to delete one is the reverse of declaring it.
-        action = Action.DECLARE
+    if about.startswith("/exchange/"):
+        if verb == "delete":
+            # It holds no messages: to delete one is the reverse of declaring it.
+            action = Action.DECLARE
+        elif verb in ("bind", "unbind"):
+            # What is bound sends to it, with any routing key.
+            action, about = Action.SEND, f"{about}/*"
     if verb == "list":
         # The prefix of a list counts as a pattern; without one it is a list of the whole kind.
         about = about if "/" in name else f"{about}/"

@@ -70,43 +70,48 @@ def read_binding(
     left_out: list[str],
     vhosts: Collection[str] = (),
 ) -> None:
-    """Add the binding of this entry; `exchanges`, `queues` and `vhosts` are those of the file that have a counterpart.
+    """Add the binding of this entry, to a queue or another exchange; `exchanges`, `queues` and `vhosts` are those of
+    the file that have a counterpart.
 
     An export has bindings of queues that it does not have, such as those of one connection. With such a binding, a
     queue without consumers would grow.
     """
-    source, queue, key = entry.get("source"), entry.get("destination"), entry.get("routing_key", "")
+    source, name, key = entry.get("source"), entry.get("destination"), entry.get("routing_key", "")
+    kind = entry.get("destination_type", "queue")
     if source == "":
         # The default exchange: a SEND to /queue/NAME.
         return
     found = entry.get("arguments") or {}
     problem = ""
-    if entry.get("destination_type", "queue") != "queue":
-        problem = "a binding between exchanges has no counterpart"
+    if kind not in ("queue", "exchange"):
+        problem = f"destination_type = {kind!r} has no counterpart"
     elif not isinstance(source, str) or not _exists(source, exchanges, vhosts):
         problem = "its exchange is not in the file, or is left out"
-    elif not isinstance(queue, str) or not queue or "*" in queue or "#" in queue:
-        problem = f"{queue!r} cannot be the name of a queue"
+    elif kind == "exchange" and (not isinstance(name, str) or not _exists(name, exchanges, vhosts)):
+        problem = "the exchange that it leads to is not in the file, or is left out"
+    elif not isinstance(name, str) or not name or "*" in name or "#" in name:
+        problem = f"{name!r} cannot be the name of a queue"
     elif not isinstance(key, str) or not isinstance(found, dict):
         problem = "its routing_key or arguments cannot be read"
-    elif f"/queue/{queue}" not in queues:
+    elif kind == "queue" and f"/queue/{name}" not in queues:
         problem = "its queue is not in the file, or is left out"
     else:
         try:
-            arguments = {name: argument_text(found[name]) for name in sorted(found)}
+            arguments = {header: argument_text(found[header]) for header in sorted(found)}
         except ValueError as error:
             problem = f"an argument {error}"
         else:
             if arguments.get(MATCH, MATCHES[0]) not in MATCHES:
                 problem = f"{MATCH} = {arguments[MATCH]!r} has no counterpart"
-            for name in [name for name, value in arguments.items() if value == UNDEFINED and not problem]:
-                arguments[name] = None
-                left_out.append(f"{label} → {queue}: {name} = '{UNDEFINED}': is read as any value of this header")
+            for header in [one for one, value in arguments.items() if value == UNDEFINED and not problem]:
+                arguments[header] = None
+                left_out.append(f"{label} → {name}: {header} = '{UNDEFINED}': is read as any value of this header")
     if problem:
-        left_out.append(f"{label} → {queue}: {problem}")
+        left_out.append(f"{label} → {name}: {problem}")
         return
-    value = {"source": f"{PREFIX}{source}", "queue": f"/queue/{queue}", "key": key, "arguments": arguments}
-    bindings[binding_name(value["source"], value["queue"], key, arguments)] = value
+    target = f"/{kind}/{name}"
+    value = {"source": f"{PREFIX}{source}", kind: target, "key": key, "arguments": arguments}
+    bindings[binding_name(value["source"], target, key, arguments)] = value
 
 
 def _exists(name: str, exchanges: Named, vhosts: Collection[str]) -> bool:

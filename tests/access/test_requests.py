@@ -45,6 +45,8 @@ MAY: dict[str, set[str]] = {
     "declare/exchange/e": {ROOT, NIGHT, APP},
     "bind/queue/jobs": {ROOT, NIGHT, APP},
     "bind/queue/own": {ROOT, NIGHT, APP},
+    "bind/exchange/e": {ROOT, APP},
+    "unbind/exchange/e": {ROOT, APP},
     "unbind/queue/jobs": {ROOT, NIGHT, APP},
     "unbind/queue/own": {ROOT, NIGHT, APP},
     "bind-source/topic/t": {ROOT, NIGHT, APP},

@@ -40,6 +40,13 @@ def test_an_exchange_is_changed(
 @pytest.mark.parametrize(
     ("command", "verb", "headers", "arguments", "said"),
     [
+        (
+            ("add", "/exchange/e", "/exchange/f", "--key", "a.#"),
+            "bind",
+            {"key": "a.#"},
+            {},
+            "binding from /exchange/e to /exchange/f is added",
+        ),
         (("add", "/topic/a.*", "/queue/q"), "bind", {}, {}, "binding from /topic/a.* to /queue/q is added"),
         (
             ("add", "/exchange/e", "/queue/q", "--key", "a.#"),
@@ -65,7 +72,7 @@ def test_a_binding_is_changed(
 
     assert (result.exit_code, result.output) == (0, f"{said}\n")
     asked, body = sent(node)
-    assert asked == {"destination": f"/control/{verb}/queue/q", "source": command[1], **headers}
+    assert asked == {"destination": f"/control/{verb}{command[2]}", "source": command[1], **headers}
     assert json.loads(body) == arguments
 
 
@@ -74,6 +81,7 @@ def test_a_binding_is_changed(
     [
         ("add", "/queue/a", "/queue/q"),
         ("add", "/topic/a", "q"),
+        ("add", "/exchange/e", "/topic/t"),
         ("add", "/exchange/e", "/queue/q", "--argument", "=red"),
         ("add", "/exchange/e", "/queue/q", "--argument", "a=1", "--argument", "a=2"),
         ("add", "/exchange/e", "/queue/q", "--match", "some"),
@@ -97,9 +105,12 @@ def test_exchanges_and_bindings_are_tables(run: Run) -> None:
         ]
     with answers(bindings=[{**binding, "effective": False}]) as node:
         assert run("bindings", "list", "--at", node.at).output.split() == [
-            *("SOURCE", "QUEUE", "KEY", "ARGUMENTS"),
-            *("/exchange/e", "(missing)", "/queue/q", "a.*", "n"),
+            *("SOURCE", "TARGET", "KEY", "ARGUMENTS"),
+            *("/exchange/e", "(no", "effect)", "/queue/q", "a.*", "n"),
         ]
+    onward = {"source": "/exchange/e", "exchange": "/exchange/f", "key": "", "arguments": {}, "name": "x"}
+    with answers(bindings=[{**onward, "effective": True}]) as node:
+        assert run("bindings", "list", "--at", node.at).output.split()[4:] == ["/exchange/e", "/exchange/f", "-", "-"]
     with answers(bindings=[{**binding, "effective": True}]) as node:
         result = run("bindings", "list", "--json", "--at", node.at)
         assert json.loads(result.output)["bindings"][0]["source"] == "/exchange/e"

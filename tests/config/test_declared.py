@@ -40,6 +40,10 @@ arguments = { x-match = "any", n = 4, yes = true }
 [[bindings]]
 source = "/topic/a.*.#"
 queue = "/queue/a"
+[[bindings]]
+source = "/exchange/amq.topic"
+exchange = "/exchange/orders"
+key = "a.#"
 """
     settings = load_node(read(tmp_path, text))
 
@@ -47,6 +51,13 @@ queue = "/queue/a"
     assert settings.exchanges[0].value == {"type": "headers", "alternate": "amq.fanout"}
     assert settings.bindings[0].name == '/exchange/orders /queue/a k {"n":"4","x-match":"any","yes":"true"}'
     assert settings.bindings[1].value == {"source": "/topic/a.*.#", "queue": "/queue/a", "key": "", "arguments": {}}
+    assert settings.bindings[2].name == "/exchange/amq.topic /exchange/orders a.#"
+    assert settings.bindings[2].value == {
+        "source": "/exchange/amq.topic",
+        "exchange": "/exchange/orders",
+        "key": "a.#",
+        "arguments": {},
+    }
     assert settings.source == str(tmp_path / "node.toml")
     again = load_node(read(tmp_path, effective(settings)))
     assert again == settings
@@ -102,6 +113,26 @@ queue = "/queue/a"
         (
             '[[bindings]]\nsource = "/exchange/none"\nqueue = "/queue/a"',
             "2: bindings[0].source = '/exchange/none': must be one of [[exchanges]], or predefined",
+        ),
+        (
+            '[[bindings]]\nsource = "/exchange/amq.topic"\nexchange = "/exchange/none"',
+            "3: bindings[0].exchange = '/exchange/none': must be one of [[exchanges]], or predefined",
+        ),
+        (
+            '[[bindings]]\nsource = "/exchange/amq.topic"\nexchange = "orders"',
+            "3: bindings[0].exchange = 'orders': must be /exchange/NAME",
+        ),
+        (
+            '[[bindings]]\nsource = "/topic/a"\nexchange = "/exchange/amq.topic"',
+            "3: bindings[0].exchange = '/exchange/amq.topic': must be left out: it is for messages of exchanges",
+        ),
+        (
+            '[[bindings]]\nsource = "/exchange/amq.topic"\nqueue = "/queue/a"\nexchange = "/exchange/amq.topic"',
+            "4: bindings[0].exchange = '/exchange/amq.topic': must be left out beside queue",
+        ),
+        (
+            '[[bindings]]\nsource = "/exchange/amq.topic"',
+            "bindings[0].exchange = '': must be /exchange/NAME, or queue /queue/NAME",
         ),
         ('[[bindings]]\nsource = "/queue/b"\nqueue = "/queue/a"', "must be /topic/NAME or a pattern of topics"),
         ('[[bindings]]\nsource = "/topic/a*b"\nqueue = "/queue/a"', "must be /topic/NAME or a pattern of topics"),

@@ -36,6 +36,7 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
             binding("rest", "by hand", "x y"),
             binding("amq.headers", "red", arguments={"x-match": "any", "colour": "red", "n": 5, "size": None}),
             binding("", "eu", "eu"),
+            binding("orders", "rest", "us.#", destination_type="exchange"),
         ],
     )
 
@@ -45,6 +46,7 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
         "/exchange/orders /queue/eu eu.#",
         "/exchange/rest /queue/by%20hand x%20y",
         '/exchange/amq.headers /queue/red  {"colour":"red","n":"5","size":null,"x-match":"any"}',
+        "/exchange/orders /exchange/rest us.#",
     ]
     for name, value in values["exchange"].items():
         assert read_exchange(name, value).value == value
@@ -63,7 +65,11 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
         ({"exchanges": [exchange("x", auto_delete=True)]}, "auto_delete"),
         ({"exchanges": [exchange("x", internal=True)]}, "internal"),
         ({"bindings": [binding("none", "q")]}, "its exchange is not in the file"),
-        ({"bindings": [binding("amq.topic", "x", destination_type="exchange")]}, "between exchanges"),
+        (
+            {"bindings": [binding("amq.topic", "x", destination_type="exchange")]},
+            "the exchange that it leads to is not",
+        ),
+        ({"bindings": [binding("amq.topic", "x", destination_type="stream")]}, "destination_type = 'stream'"),
         ({"bindings": [binding("amq.topic", "a*")]}, "'a*' cannot be the name of a queue"),
         ({"bindings": [binding("amq.headers", "q", arguments={"a": [1]})]}, "must be text"),
         ({"bindings": [binding("amq.headers", "q", arguments={"x-match": "any-with-x"})]}, "any-with-x"),

@@ -77,6 +77,17 @@ def test_queues_exchanges_and_bindings_get_the_prefix_of_their_virtual_host() ->
         assert read_queue(name, value)[1] == value
 
 
+def test_exchanges_are_bound_to_each_other_in_their_virtual_host() -> None:
+    values, left_out = convert(
+        exchanges=[exchange("a"), exchange("b")],
+        bindings=[{**binding("a", "b", key="k"), "destination_type": "exchange"}],
+    )
+
+    assert left_out == []
+    (found,) = values["binding"].values()
+    assert (found["source"], found["exchange"]) == ("/exchange/shop~a", "/exchange/shop~b")
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [

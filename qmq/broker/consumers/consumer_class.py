@@ -12,6 +12,14 @@ from qmq.errors import Refused
 
 PLAIN: Final = ""
 
+WITHDRAWN: Final = -1
+"""The limit of an offer that is no more."""
+
+
+def asking_offer(limit: int) -> int:
+    """An offer with this limit that also asks whether messages wait, and the inverse of it: less than WITHDRAWN."""
+    return WITHDRAWN - 1 - limit
+
 
 def class_of(selector: Selector | None, since_us: int) -> str:
     """The class of a consumer with this selector; `since_us`: when it began, if it is exclusive, else 0."""

@@ -1,7 +1,8 @@
 """Exchanges and bindings as values, read from what an operator wrote. Everything that is wrong is refused here.
 
-A binding copies messages from its **source** to one queue. Its name is made of all that it says, so that the same
-binding is one definition on all nodes, whichever node it was declared on.
+A binding copies messages from its **source** to its **target**: one queue, or another exchange, which routes them on.
+Its name is made of all that it says, so that the same binding is one definition on all nodes, whichever node it was
+declared on.
 """
 
 import json
@@ -40,26 +41,32 @@ PREDEFINED: Final = predefined_of("")
 
 
 class Binding:
-    """From `source` to `queue`. `exchange` is the name of the exchange that is the source; "": it is a topic or fanout.
+    """From `source` to `target`, the destination of a queue or of an exchange.
+
+    `exchange` is the name of the exchange that is the source; "": it is a topic or fanout. `queue` is the target if it
+    is one, else ""; then `target_exchange` is the name of the exchange that is the target.
 
     `arguments` are compared by headers exchanges: header → its value, None for any value. Two objects are never equal,
     so that each can be a value of a table.
     """
 
-    __slots__ = ("arguments", "exchange", "key", "name", "queue", "source")
+    __slots__ = ("arguments", "exchange", "key", "name", "queue", "source", "target", "target_exchange")
 
-    def __init__(self, source: str, queue: str, key: str, arguments: Mapping[str, str | None]) -> None:
+    def __init__(self, source: str, target: str, key: str, arguments: Mapping[str, str | None]) -> None:
         self.source = source
-        self.queue = queue
+        self.target = target
         self.key = key
         self.arguments = arguments
         self.exchange = source.removeprefix(PREFIX) if source.startswith(PREFIX) else ""
-        self.name = binding_name(source, queue, key, arguments)
+        self.target_exchange = target.removeprefix(PREFIX) if target.startswith(PREFIX) else ""
+        self.queue = "" if self.target_exchange else target
+        self.name = binding_name(source, target, key, arguments)
 
     @property
     def value(self) -> dict[str, Any]:
         """As the definition has it."""
-        return {"source": self.source, "queue": self.queue, "key": self.key, "arguments": dict(self.arguments)}
+        kind = "exchange" if self.target_exchange else "queue"
+        return {"source": self.source, kind: self.target, "key": self.key, "arguments": dict(self.arguments)}
 
 
 def split_exchange(destination: str) -> tuple[str, str]:
@@ -84,18 +91,36 @@ def read_exchange(name: str, value: Mapping[str, Any]) -> Exchange:
 
 def read_binding(value: Mapping[str, Any]) -> Binding:
     """The binding that a definition describes. Raises Refused."""
-    _check_keys("binding", value, ("source", "queue", "key", "arguments"))
-    source, queue, key = value.get("source"), value.get("queue"), value.get("key", "")
+    _check_keys("binding", value, ("source", "queue", "exchange", "key", "arguments"))
+    source, queue, exchange, key = value.get("source"), value.get("queue"), value.get("exchange"), value.get("key", "")
     if not isinstance(source, str) or not _is_source(source):
         raise _bad("binding: source must be /topic/NAME or a pattern of topics, /fanout/NAME, or /exchange/NAME")
-    if not isinstance(queue, str) or not _is_queue(queue):
+    if exchange is not None:
+        target = _target_exchange(exchange, source)
+        if queue is not None:
+            raise _bad("binding: it has one target, a queue or an exchange")
+    elif isinstance(queue, str) and _is_queue(queue):
+        target = queue
+    else:
         raise _bad("binding: queue must be /queue/NAME")
     if not isinstance(key, str):
         raise _bad("binding: key must be text")
     arguments = _arguments(value.get("arguments", {}))
     if not source.startswith(PREFIX) and (key or arguments):
         raise _bad(f"binding: key and arguments are for exchanges, and {source} is none")
-    return Binding(source, queue, key, arguments)
+    return Binding(source, target, key, arguments)
+
+
+def _target_exchange(target: Any, source: str) -> str:
+    if (
+        not isinstance(target, str)
+        or not target.startswith(PREFIX)
+        or not is_exchange_name(target.removeprefix(PREFIX))
+    ):
+        raise _bad(f"binding: exchange must be {PREFIX}NAME")
+    if not source.startswith(PREFIX):
+        raise _bad(f"binding: exchange is for messages of exchanges, and {source} is none: a message of it has no key")
+    return target
 
 
 def _is_source(source: str) -> bool:

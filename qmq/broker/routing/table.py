@@ -1,11 +1,12 @@
 """The routing table of a node: the exchanges and bindings that count here, and the queues that a message goes to.
 
 A message goes to a queue once at most, however many bindings match. Names of queues are returned in order, so that all
-nodes and all lives of a node copy alike.
+nodes and all lives of a node copy alike. Exchanges that are bound to exchanges may form a cycle: each routes a message
+once.
 
-Surprising: two sides of a cut may declare a binding and delete its exchange. Such a binding stays in the table, without
-effect, until the exchange is declared again; `without_effect` names it. So the order in which changes arrive has no
-effect either.
+Surprising: two sides of a cut may declare a binding and delete an exchange of it. Such a binding stays in the table,
+without effect, until the exchange is declared again; `without_effect` names it. So the order in which changes
+arrive has no effect either.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,6 +32,9 @@ class RoutingTable:
         self._names: set[str] = set()
         self._matchers: dict[str, Matcher] = {}
         self._of_exchange: dict[str, Bindings] = {}
+        self._into_exchange: dict[str, Bindings] = {}
+        self._to_exchanges: dict[str, Bindings] = {}
+        """By the exchange that is the source: its bindings to other exchanges."""
         self._topics: PatternTable[Binding] = PatternTable()
         self.has_topics = False
         """Whether any binding has a topic as its source: nearly all SENDs ask only this."""
@@ -41,28 +45,39 @@ class RoutingTable:
     # Changes
 
     def put_exchange(self, exchange: Exchange) -> None:
-        """Declare an exchange, or change one. Bindings that have waited for it count from now on."""
+        """Declare an exchange, or change one. Bindings from and to it that have waited for it count from now on."""
         known = self.exchanges.get(exchange.name)
         self.exchanges[exchange.name] = exchange
         if known is not None and known.type == exchange.type:
             return
         matcher = self._matchers[exchange.name] = matcher_of(exchange.type)
         for binding in self._of_exchange.get(exchange.name, ()):
-            matcher.add(binding)
+            if self.is_effective(binding):
+                matcher.add(binding)
+        if known is None:
+            for binding in self._into_exchange.get(exchange.name, ()):
+                if binding.exchange in self._matchers:
+                    self._matchers[binding.exchange].add(binding)
 
     def remove_exchange(self, name: str) -> None:
-        """Delete an exchange. Its bindings have no effect from now on."""
-        if self.exchanges.pop(name, None) is not None:
-            del self._matchers[name]
+        """Delete an exchange. Bindings from and to it have no effect from now on."""
+        if self.exchanges.pop(name, None) is None:
+            return
+        del self._matchers[name]
+        for binding in self._into_exchange.get(name, ()):
+            if binding.exchange in self._matchers:
+                self._matchers[binding.exchange].remove(binding)
 
     def add(self, binding: Binding) -> None:
         """From now on `binding` copies."""
         self._names.add(binding.name)
         if binding.exchange:
             self._of_exchange.setdefault(binding.exchange, {})[binding] = None
-            matcher = self._matchers.get(binding.exchange)
-            if matcher is not None:
-                matcher.add(binding)
+            if binding.target_exchange:
+                self._to_exchanges.setdefault(binding.exchange, {})[binding] = None
+                self._into_exchange.setdefault(binding.target_exchange, {})[binding] = None
+            if self.is_effective(binding):
+                self._matchers[binding.exchange].add(binding)
         elif kind_of(binding.source) is DestinationKind.TOPIC:
             self._topics.add(binding.source, binding)
             self.has_topics = True
@@ -74,9 +89,11 @@ class RoutingTable:
         self._names.discard(binding.name)
         if binding.exchange:
             discard(self._of_exchange, binding.exchange, binding)
-            matcher = self._matchers.get(binding.exchange)
-            if matcher is not None:
-                matcher.remove(binding)
+            if binding.target_exchange:
+                discard(self._to_exchanges, binding.exchange, binding)
+                discard(self._into_exchange, binding.target_exchange, binding)
+            if self.is_effective(binding):
+                self._matchers[binding.exchange].remove(binding)
         elif kind_of(binding.source) is DestinationKind.TOPIC:
             self._topics.remove(binding.source, binding)
             self.has_topics = len(self._topics) > 0
@@ -84,20 +101,39 @@ class RoutingTable:
             discard(self._fanouts, binding.source, binding)
 
     def check_cost(self, binding: Binding) -> None:
-        """Refuse a pattern with which the match of one name could take too long. Nothing changes."""
+        """Refuse a binding with which the match of one name could take too long. Nothing changes."""
         if binding.exchange:
             exchange = self.exchanges.get(binding.exchange)
-            if exchange is None or exchange.type != TOPIC:
+            visits = 0
+            if exchange is not None and exchange.type == TOPIC:
+                alone = TopicMatcher()
+                alone.add(binding)
+                visits = alone.visits
+            elif not binding.target_exchange:
                 return
-            alone = TopicMatcher()
-            alone.add(binding)
-            matcher = self._matchers[binding.exchange]
-            assert isinstance(matcher, TopicMatcher)
-            visits = alone.visits + matcher.visits
+            visits += self._visits_around(binding)
         else:
             visits = Pattern(binding.source).visits + self._topics.visits
         if visits > VISITS_MAX:
             raise Refused("too-many-patterns", "This pattern and the others could match one name in too many ways.")
+
+    def _visits_around(self, binding: Binding) -> int:
+        """What a message can visit in all exchanges that bindings join with those of `binding`, whichever it is sent
+        to: nodes of tries, and the exchanges themselves. Counted up to the bound."""
+        joined = {binding.exchange, binding.target_exchange} - {""}
+        waiting = list(joined)
+        visits = 0
+        while waiting and visits <= VISITS_MAX:
+            name = waiting.pop()
+            matcher = self._matchers.get(name)
+            visits += matcher.visits if isinstance(matcher, TopicMatcher) else 1
+            near = [one.target_exchange for one in self._to_exchanges.get(name, NO_BINDINGS)]
+            near += [one.exchange for one in self._into_exchange.get(name, NO_BINDINGS)]
+            for other in near:
+                if other not in joined:
+                    joined.add(other)
+                    waiting.append(other)
+        return visits
 
     # Questions
 
@@ -114,36 +150,62 @@ class RoutingTable:
     def queues_of_exchange(self, name: str, key: str, headers: Mapping[str, str]) -> tuple[str, ...]:
         """The queues that a message to the exchange goes to; none: it is unroutable.
 
-        What no binding matches goes to the alternate exchange, and from there to the next one.
+        Each exchange that it reaches routes it once, with the same key. What no binding of one matches goes to the
+        alternate of that one.
         """
-        asked: set[str] = set()
-        while name and name not in asked:
+        asked = {name}
+        waiting = [name]
+        queues: set[str] = set()
+        while waiting:
+            name = waiting.pop()
             matcher = self._matchers.get(name)
             if matcher is None:
-                break
+                continue
             found = matcher.match(key, headers)
-            if found:
-                return _queues(found)
-            asked.add(name)
-            name = self.exchanges[name].alternate
-        return NO_QUEUES
+            if not found:
+                alternate = self.exchanges[name].alternate
+                if alternate and alternate not in asked:
+                    asked.add(alternate)
+                    waiting.append(alternate)
+            elif name not in self._to_exchanges:
+                queues.update([binding.queue for binding in found])
+            else:
+                for binding in found:
+                    if binding.queue:
+                        queues.add(binding.queue)
+                    elif binding.target_exchange not in asked:
+                        asked.add(binding.target_exchange)
+                        waiting.append(binding.target_exchange)
+        return tuple(sorted(queues)) if queues else NO_QUEUES
+
+    def is_effective(self, binding: Binding) -> bool:
+        """Whether its exchanges exist, so that it counts."""
+        return (not binding.exchange or binding.exchange in self._matchers) and (
+            not binding.target_exchange or binding.target_exchange in self._matchers
+        )
 
     def has_binding(self, name: str) -> bool:
         """Whether there is a binding of this name (`binding_name`)."""
         return name in self._names
 
     def bindings_of(self, exchange: str) -> Iterable[Binding]:
-        """The bindings of an exchange, also of one that does not exist."""
+        """The bindings whose source is this exchange, also if it does not exist."""
         return self._of_exchange.get(exchange, NO_BINDINGS)
 
+    def bindings_with(self, exchange: str) -> list[Binding]:
+        """The bindings from this exchange, and those to it."""
+        return list({**self._of_exchange.get(exchange, {}), **self._into_exchange.get(exchange, {})})
+
     def without_effect(self) -> list[str]:
-        """What has no effect: bindings whose exchange is missing, and alternates that are missing."""
-        found = [
-            f"binding {binding.name}"
-            for exchange, bindings in self._of_exchange.items()
+        """What has no effect: bindings of which an exchange is missing, and alternates that are missing."""
+        waiting = {
+            binding.name
+            for side in (self._of_exchange, self._into_exchange)
+            for exchange, bindings in side.items()
             if exchange not in self.exchanges
             for binding in bindings
-        ]
+        }
+        found = [f"binding {name}" for name in waiting]
         for exchange in self.exchanges.values():
             if exchange.alternate and exchange.alternate not in self.exchanges:
                 found.append(f"alternate {exchange.alternate} of exchange {exchange.name}")

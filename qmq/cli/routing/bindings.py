@@ -1,4 +1,4 @@
-"""`qmq bindings`: which queues get copies of which messages. The rules are in docs/bindings.md."""
+"""`qmq bindings`: which queues and exchanges get copies of which messages. The rules are in docs/bindings.md."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ node_options: Callable[..., Any] = partial(client_options, key=("--cert-key",))
 
 binding_arguments: Callable[..., Any] = together(
     click.argument("source"),
-    click.argument("queue"),
+    click.argument("target"),
     click.option("--key", default="", metavar="KEY", help="The routing key; of a topic exchange a pattern."),
     click.option(
         "--argument",
@@ -36,8 +36,8 @@ binding_arguments: Callable[..., Any] = together(
 def bindings() -> None:
     """List, add and delete the bindings of a mesh.
 
-    A binding copies messages from SOURCE to a queue. SOURCE is `/topic/NAME` or a pattern of topics, `/fanout/NAME`, or
-    `/exchange/NAME`.
+    A binding copies messages from SOURCE to TARGET. SOURCE is `/topic/NAME` or a pattern of topics, `/fanout/NAME`, or
+    `/exchange/NAME`. TARGET is `/queue/NAME`; or `/exchange/NAME`, where the source is an exchange, too.
     """
 
 
@@ -52,14 +52,14 @@ def list_bindings(node: Endpoint, as_json: bool) -> None:
         return
     rows = [
         [
-            row["source"] if row["effective"] else f"{row['source']} (missing)",
-            row["queue"],
+            row["source"] if row["effective"] else f"{row['source']} (no effect)",
+            row.get("queue") or row["exchange"],
             row["key"] or "-",
             " ".join(name if value is None else f"{name}={value}" for name, value in row["arguments"].items()) or "-",
         ]
         for row in facts["bindings"]
     ]
-    heads = ["SOURCE", "QUEUE", "KEY", "ARGUMENTS"]
+    heads = ["SOURCE", "TARGET", "KEY", "ARGUMENTS"]
     click.echo("\n".join(table(heads, [[printable(cell) for cell in row] for row in rows])))
 
 
@@ -68,7 +68,7 @@ def list_bindings(node: Endpoint, as_json: bool) -> None:
 @node_options
 @change_flags
 def add(**options: Any) -> None:
-    """Copy messages from SOURCE to a queue, from now on.
+    """Copy messages from SOURCE to TARGET, from now on.
 
     To add a binding again changes nothing. Exit code 1 if it is refused; then nothing has changed.
     """
@@ -91,7 +91,7 @@ def _change(
     verb: str,
     done: str,
     source: str,
-    queue: str,
+    target: str,
     key: str,
     arguments: tuple[str, ...],
     match: str | None,
@@ -101,15 +101,15 @@ def _change(
     as_json: bool,
 ) -> None:
     check_kind(source, ("topic", "fanout", "exchange"))
-    check_kind(queue)
+    check_kind(target, ("queue", "exchange"))
     body = json.dumps(_arguments(arguments, match)).encode()
     headers = [("source", source), *([("key", key)] if key else []), *change_headers(quorum, dry_run)]
-    facts = ask(node, f"{verb}{queue}", headers, body)
+    facts = ask(node, f"{verb}{target}", headers, body)
     if as_json:
         print_json(facts)
     else:
         result = f"would be {done}" if dry_run else f"is {done}" if facts["changed"] else "was so before"
-        click.echo(printable(f"binding from {source} to {queue} {result}"))
+        click.echo(printable(f"binding from {source} to {target} {result}"))
     check_quorum(facts)
 
 

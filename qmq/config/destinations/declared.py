@@ -24,7 +24,7 @@ from qmq.routing_names import (
 )
 
 from ..values.model import SecondsOrNone, Section
-from .policy import KEYS, DestinationPolicy, QueueName
+from .policy import KEYS, DestinationPolicy, QueueName, read_queue_name
 from .settings import DestinationSettings
 
 OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
@@ -131,34 +131,66 @@ def _read_source(value: object) -> object:
     raise ValueError("must be /topic/NAME or a pattern of topics, /fanout/NAME, or /exchange/NAME")
 
 
+def _read_target_exchange(value: object) -> object:
+    if value != "" and not (
+        isinstance(value, str) and value.startswith(PREFIX) and is_exchange_name(value.removeprefix(PREFIX))
+    ):
+        raise ValueError(f"must be {PREFIX}NAME")
+    return value
+
+
 class BindingEntry(Section):
-    """One `[[bindings]]`."""
+    """One `[[bindings]]`: its target is `queue` or `exchange`, and the other one is empty."""
 
     source: Annotated[str, BeforeValidator(_read_source)]
-    queue: QueueName
+    queue: Annotated[str, BeforeValidator(lambda value: value if value == "" else read_queue_name(value))] = ""
+    exchange: Annotated[str, BeforeValidator(_read_target_exchange)] = ""
     key: str = ""
     arguments: dict[str, str | int | float | bool] = {}
     """For exchanges of type headers. An argument that only has to be there, with any value, is declared at run time."""
     locked: bool = False
 
     @property
-    def exchange(self) -> str:
-        """The exchange that is the source; "": it is none."""
+    def source_exchange(self) -> str:
+        """The name of the exchange that is the source; "": it is none."""
         return self.source.removeprefix(PREFIX) if self.source.startswith(PREFIX) else ""
+
+    @property
+    def target_exchange(self) -> str:
+        """The name of the exchange that is the target; "": it is a queue."""
+        return self.exchange.removeprefix(PREFIX)
 
     @property
     def name(self) -> str:
         """Of the definition."""
-        return binding_name(self.source, self.queue, self.key, self._texts)
+        return binding_name(self.source, self.queue or self.exchange, self.key, self._texts)
 
     @property
     def value(self) -> dict[str, Any]:
         """As the definition has it."""
-        return {"source": self.source, "queue": self.queue, "key": self.key, "arguments": self._texts}
+        target = {"queue": self.queue} if self.queue else {"exchange": self.exchange}
+        return {"source": self.source, **target, "key": self.key, "arguments": self._texts}
+
+    def effective_keys(self) -> Sequence[str]:
+        other = "exchange" if self.queue else "queue"
+        return [key for key in type(self).model_fields if key != other]
 
     @property
     def _texts(self) -> dict[str, str | None]:
         return {name: argument_text(self.arguments[name]) for name in sorted(self.arguments)}
+
+    @field_validator("exchange")
+    @classmethod
+    def _is_one_target(cls, value: str, info: ValidationInfo) -> str:
+        source = info.data.get("source", PREFIX)
+        # Without a queue in `data` what is said of it is wrong, and its own error.
+        if "queue" in info.data and bool(value) is bool(info.data["queue"]):
+            raise ValueError(
+                "must be left out beside queue" if value else "must be /exchange/NAME, or queue /queue/NAME"
+            )
+        if value and not source.startswith(PREFIX):
+            raise ValueError(f"must be left out: it is for messages of exchanges, and {source} is none")
+        return value
 
     @field_validator("key", "arguments")
     @classmethod
@@ -220,9 +252,13 @@ def binding_errors(bindings: Sequence[BindingEntry], exchanges: Sequence[Exchang
     """No two say the same; their exchanges exist."""
     names = {one.name: "" for one in exchanges}
     return _twice(bindings, "source") + [
-        ((number, "source"), one.source, "must be one of [[exchanges]], or predefined")
+        ((number, end), said, "must be one of [[exchanges]], or predefined")
         for number, one in enumerate(bindings)
-        if not _is_known(one.exchange, names)
+        for end, said, exchange in (
+            ("source", one.source, one.source_exchange),
+            ("exchange", one.exchange, one.target_exchange),
+        )
+        if not _is_known(exchange, names)
     ]
 
 

@@ -91,7 +91,7 @@ def _read_pattern(value: object) -> object:
     return value
 
 
-def _read_queue_name(value: object) -> object:
+def read_queue_name(value: object) -> object:
     if not isinstance(value, str) or not value.startswith("/queue/") or value == "/queue/":
         raise ValueError("must be a queue, /queue/NAME")
     if "*" in value or "#" in value:
@@ -107,7 +107,7 @@ def _read_dead_letter(value: object) -> object:
             raise ValueError("must be /exchange/NAME; the routing key is dead_letter_routing_key")
         return value
     try:
-        return _read_queue_name(value)
+        return read_queue_name(value)
     except ValueError as error:
         raise ValueError(f'{error}; or /exchange/NAME; or "", which drops messages') from None
 
@@ -122,7 +122,7 @@ def last_queue(dead_letter: str) -> str:
     return DEFAULT_DEAD_LETTER if is_exchange(dead_letter) else dead_letter
 
 
-QueueName = Annotated[str, BeforeValidator(_read_queue_name)]
+QueueName = Annotated[str, BeforeValidator(read_queue_name)]
 
 
 def is_schema_name(name: str) -> bool:

@@ -1,4 +1,4 @@
-// Exchanges, and which queue gets what through them.
+// Exchanges, and which queue or exchange gets what through them.
 
 import { repeat, show as ask } from "./api.js";
 import { act } from "./dialogs.js";
@@ -8,7 +8,7 @@ import { link } from "./queues.js";
 
 export function show(main) {
   const list = table("Exchanges", [{ title: "Exchange" }, { title: "Type" }, { title: "Alternate" }, { title: "Bindings", number: true }, { title: "", label: "Actions" }]);
-  const bindings = table("Bindings", [{ title: "Source" }, { title: "Key" }, { title: "Queue" }, { title: "Arguments" }, { title: "State" }]);
+  const bindings = table("Bindings", [{ title: "Source" }, { title: "Key" }, { title: "Target" }, { title: "Arguments" }, { title: "State" }]);
   const notice = h("div", { role: "status" });
   const declare = () => {
     const name = h("input", { spellcheck: "false" });
@@ -31,8 +31,8 @@ export function show(main) {
             !row.predefined && h("button", { type: "button", class: "small bad", "data-key": `delete-${name}`, onclick: () => act({ title: `Delete the exchange ${name}`, name, plain: true, danger: true, fields: [], verb: () => [`delete/exchange/${encodeURIComponent(name)}`, {}], count: (facts) => facts.bindings,
               unit: (count) => (count === 1 ? "binding would be deleted with it" : "bindings would be deleted with it"), shell: () => `qmq exchanges delete ${quoted(`/exchange/${name}`)}`, label: () => "Delete the exchange", done: () => "Deleted." }, () => round.now()) }, "Delete")));
       }), "No exchanges.");
-      bindings.rows(bound.map((one) => h("tr", null, h("td", { class: "mono" }, one.source), h("td", { class: "mono" }, one.key), h("td", { class: "name" }, h("a", { href: link(one.queue), "data-key": one.name }, one.queue)), h("td", { class: "mono wrap" }, Object.keys(one.arguments ?? {}).length ? JSON.stringify(one.arguments) : ""),
-        h("td", null, one.effective ? pill("in force", "good") : pill("the exchange is missing", "warn")))), "No bindings.");
+      bindings.rows(bound.map((one) => h("tr", null, h("td", { class: "mono" }, one.source), h("td", { class: "mono" }, one.key), h("td", { class: "name" }, one.queue ? h("a", { href: link(one.queue), "data-key": one.name }, one.queue) : one.exchange), h("td", { class: "mono wrap" }, Object.keys(one.arguments ?? {}).length ? JSON.stringify(one.arguments) : ""),
+        h("td", null, one.effective ? pill("in force", "good") : pill("an exchange is missing", "warn")))), "No bindings.");
       replace(notice);
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));

@@ -172,7 +172,7 @@ export function show(main, name) {
     const box = h("div");
     const load = async () => {
       const rows = (await ask("bindings")).bindings.filter((one) => one.queue === destination);
-      replace(box, rows.length ? [bindingsPicture(destination, rows), h("ul", null, rows.map((one) => h("li", { class: "row" }, h("span", { class: "mono" }, `${one.source} ${one.key}`), !one.effective && h("span", { class: "pill warn" }, "the exchange is missing"),
+      replace(box, rows.length ? [bindingsPicture(destination, rows), h("ul", null, rows.map((one) => h("li", { class: "row" }, h("span", { class: "mono" }, `${one.source} ${one.key}`), !one.effective && h("span", { class: "pill warn" }, "an exchange is missing"),
         may.declare && h("button", { type: "button", class: "small bad", onclick: () => unbind(destination, one, load) }, "Unbind"))))] : h("p", { class: "dim" }, "No exchange and no fanout copies into this queue."),
       may.declare && h("button", { type: "button", onclick: () => bind(destination, load) }, "Bind"));
     };

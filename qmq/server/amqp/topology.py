@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
-from qmq.broker.routing.binding import read_binding
+from qmq.broker.routing.binding import Binding, read_binding
 from qmq.errors import Refused
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.declares import exchange_value, queue_value
@@ -197,18 +197,24 @@ class Topology:
         self._check_any_right(queue)
         await check_queue(context, queue, name, self._owner.vhost)
         await check_exchange(context, self._bindable(method.exchange), self._owner.vhost)
-        headers, arguments = self._binding(method)
-        binding = read_binding({**headers, "queue": queue, "arguments": arguments})
-        if context.routing.table.has_binding(binding.name) and self._reaches_all():
-            self._check_right(f"/control/bind{queue}")
-            self._check_right(source_request(headers))
+        headers, arguments = self._binding(method, method.exchange)
+        if not await self._bind(queue, read_binding({**headers, "queue": queue, "arguments": arguments})):
             context.rules.lock(queue, self._owner.session.id)
-        else:
-            await self._control(f"/control/bind{queue}", headers, arguments)
-            # The client may let another one publish by any node now: a request that names this queue for replies.
-            await context.definitions.spread()
         if not method.nowait:
             self._send(commands.Queue.BindOk())
+
+    async def _bind(self, target: str, binding: Binding) -> bool:
+        """Bind `target`; False if it is bound so already. Raises Refused."""
+        context = self._owner.context
+        headers = {"source": binding.source, "key": binding.key}
+        if context.routing.table.has_binding(binding.name) and self._reaches_all():
+            self._check_right(f"/control/bind{target}")
+            self._check_right(source_request(headers))
+            return False
+        await self._control(f"/control/bind{target}", headers, binding.arguments)
+        # The client may let another one publish by any node now: a request that names this queue for replies.
+        await context.definitions.spread()
+        return True
 
     async def unbind_queue(self, method: Any) -> None:
         name = self.named(method.queue)
@@ -216,29 +222,54 @@ class Topology:
         context = self._owner.context
         self._bindable(method.exchange)
         await context.definition_sync.refresh()
-        headers, arguments = self._binding(method)
-        # Tables have values that JSON has not.
-        read_binding({**headers, "queue": queue, "arguments": arguments})
+        headers, arguments = self._binding(method, method.exchange)
+        await self._unbind(queue, read_binding({**headers, "queue": queue, "arguments": arguments}))
+        self._send(commands.Queue.UnbindOk())
+
+    async def _unbind(self, target: str, binding: Binding) -> None:
+        headers = {"source": binding.source, "key": binding.key}
         try:
-            await self._control(f"/control/unbind{queue}", headers, arguments)
+            await self._control(f"/control/unbind{target}", headers, binding.arguments)
         except Refused as refused:
             # What is not bound is unbound already.
             if refused.code not in ("unknown-definition", "unknown-destination"):
                 raise
-        self._send(commands.Queue.UnbindOk())
+
+    async def bind_exchange(self, method: Any) -> None:
+        context = self._owner.context
+        target = source_of(self._bindable(method.destination), self._owner.vhost)
+        self._bindable(method.source)
+        # First: a client without the right is not told whether there is such an exchange.
+        self._check_right(f"/control/bind{target}")
+        await check_exchange(context, method.source, self._owner.vhost)
+        await check_exchange(context, method.destination, self._owner.vhost)
+        headers, arguments = self._binding(method, method.source)
+        await self._bind(target, read_binding({**headers, "exchange": target, "arguments": arguments}))
+        if not method.nowait:
+            self._send(commands.Exchange.BindOk())
+
+    async def unbind_exchange(self, method: Any) -> None:
+        target = source_of(self._bindable(method.destination), self._owner.vhost)
+        self._bindable(method.source)
+        await self._owner.context.definition_sync.refresh()
+        headers, arguments = self._binding(method, method.source)
+        await self._unbind(target, read_binding({**headers, "exchange": target, "arguments": arguments}))
+        if not method.nowait:
+            self._send(commands.Exchange.UnbindOk())
 
     def _bindable(self, exchange: str) -> str:
         if not exchange:
             raise AmqpRefusal(
-                ReplyCode.ACCESS_REFUSED, "the default exchange has one binding to each queue, by its name"
+                ReplyCode.ACCESS_REFUSED,
+                "the default exchange has one binding to each queue, by its name, and no other",
             )
         return exchange
 
-    def _binding(self, method: Any) -> tuple[dict[str, str], dict[str, Any]]:
-        """The headers and the arguments of a binding. Only an exchange of the type headers compares arguments."""
-        exchange = self._owner.context.routing.table.exchanges.get(self._exchange(method.exchange))
+    def _binding(self, method: Any, source: str) -> tuple[dict[str, str], dict[str, Any]]:
+        """The source, key and arguments of a binding. Only an exchange of the type headers compares arguments."""
+        exchange = self._owner.context.routing.table.exchanges.get(self._exchange(source))
         is_headers = exchange is not None and exchange.type == HEADERS
-        headers = {"source": source_of(method.exchange, self._owner.vhost), "key": method.routing_key or ""}
+        headers = {"source": source_of(source, self._owner.vhost), "key": method.routing_key or ""}
         return headers, dict(method.arguments or {}) if is_headers else {}
 
     # Exchanges
@@ -280,9 +311,6 @@ class Topology:
         if not method.nowait:
             self._send(commands.Exchange.DeleteOk())
 
-    async def bind_exchange(self, method: Any) -> None:
-        raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "bindings between exchanges are not supported: bind a queue")
-
 
 HANDLERS: Final[dict[type[Method], str]] = {
     commands.Queue.Declare: "declare_queue",
@@ -293,5 +321,5 @@ HANDLERS: Final[dict[type[Method], str]] = {
     commands.Exchange.Declare: "declare_exchange",
     commands.Exchange.Delete: "delete_exchange",
     commands.Exchange.Bind: "bind_exchange",
-    commands.Exchange.Unbind: "bind_exchange",
+    commands.Exchange.Unbind: "unbind_exchange",
 }

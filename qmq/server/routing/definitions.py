@@ -179,15 +179,16 @@ class RoutingDefinitions:
                     _check_exchange(exchange, self.table.exchanges.get(name), exchanges, vhosts)
         for key, value in changes.items():
             if key.kind == BINDING and value is not None:
-                source = read_binding(value).exchange
-                if source and source not in exchanges and not is_predefined(source, vhosts):
-                    raise Refused("bad-definition", f"{key}: source: there is no exchange {source}")
+                binding = read_binding(value)
+                for end, name in (("source", binding.exchange), ("exchange", binding.target_exchange)):
+                    if name and name not in exchanges and not is_predefined(name, vhosts):
+                        raise Refused("bad-definition", f"{key}: {end}: there is no exchange {name}")
 
     def _check_deletion(
         self, name: str, exchanges: Mapping[str, Exchange], changes: Mapping[Key, Value | None]
     ) -> None:
         left = [
-            one.name for one in self.table.bindings_of(name) if changes.get(Key(BINDING, one.name), one) is not None
+            one.name for one in self.table.bindings_with(name) if changes.get(Key(BINDING, one.name), one) is not None
         ]
         if left:
             raise Refused(IN_USE, f"{EXCHANGE} {name} has bindings: {_some(left)}; delete them first, or with it")

@@ -1,9 +1,11 @@
 """Requests about exchanges and bindings: declare, delete, bind, unbind, and the lists.
 
     /control/declare/exchange/NAME     headers type and alternate, or a JSON body with these keys
-    /control/delete/exchange/NAME      with its bindings; with `if-unused:true` only if it has none
+    /control/delete/exchange/NAME      with its bindings; with `if-unused:true` only if it is the source of none
     /control/bind/queue/NAME           headers source and key; the JSON body has the arguments
+    /control/bind/exchange/NAME        the same: this exchange gets the messages
     /control/unbind/queue/NAME         the same
+    /control/unbind/exchange/NAME      the same
     /control/exchanges                 all exchanges
     /control/bindings                  all bindings
 
@@ -27,7 +29,7 @@ from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDef
 Facts = dict[str, Any]
 
 BIND_SOURCE: Final = "bind-source"
-"""Stands for the right to bind a queue to a source (`qmq.access.requests`)."""
+"""Stands for the right to bind a queue or an exchange to a source (`qmq.access.requests`)."""
 
 
 class RoutingRequests(Protocol):
@@ -55,22 +57,23 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
 
 
 async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
-    """Delete an exchange and its bindings, in one change."""
+    """Delete an exchange, and the bindings from it and to it, in one change."""
     name = _exchange_of(asked)
     table = context.routing.table
     if is_reserved(name):
         raise Refused("not-supported", f"The exchange {name} is predefined.")
     if name not in table.exchanges:
         raise Refused("unknown-destination", f"There is no exchange {name}.")
-    bindings = [Key(BINDING, one.name) for one in table.bindings_of(name)]
-    if bindings and is_said(asked.headers, "if-unused"):
-        raise Refused(IN_USE, f"exchange {name} has {len(bindings)} bindings")
+    bindings = [Key(BINDING, one.name) for one in table.bindings_with(name)]
+    used = sum(1 for _ in table.bindings_of(name))
+    if used and is_said(asked.headers, "if-unused"):
+        raise Refused(IN_USE, f"exchange {name} has {used} bindings")
     changes: Changes = {**dict.fromkeys(bindings), Key(EXCHANGE, name): None}
     return await _change(context, asked, changes, {"bindings": len(bindings)})
 
 
 async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
-    """Bind a queue to a source. To bind it again changes nothing."""
+    """Bind a queue, or an exchange, to a source. To bind it again changes nothing."""
     binding = _binding(asked)
     return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value)
 
@@ -88,13 +91,12 @@ async def list_exchanges(context: RoutingRequests, asked: VerbRequest) -> Facts:
 
 
 async def list_bindings(context: RoutingRequests, asked: VerbRequest) -> Facts:
-    """All bindings, sorted by name. `effective` is false while the exchange is missing."""
+    """All bindings, sorted by name. `effective` is false while an exchange of it is missing."""
     _check_plain(asked)
-    exchanges = context.routing.table.exchanges
+    table = context.routing.table
     return {
         "bindings": [
-            {"name": one.name, **one.value, "effective": not one.exchange or one.exchange in exchanges}
-            for one in context.routing.bindings()
+            {"name": one.name, **one.value, "effective": table.is_effective(one)} for one in context.routing.bindings()
         ]
     }
 
@@ -124,7 +126,8 @@ def _exchange_of(asked: VerbRequest) -> str:
 def _binding(asked: VerbRequest) -> Binding:
     if "source" not in asked.headers:
         raise Refused("missing-header", f"{asked.verb} needs the header source.")
-    value = {"source": asked.headers["source"], "queue": asked.about, "key": asked.headers.get("key", "")}
+    target = "exchange" if asked.about.startswith(PREFIX) else "queue"
+    value = {"source": asked.headers["source"], target: asked.about, "key": asked.headers.get("key", "")}
     return read_binding({**value, "arguments": _body(asked)})
 
 

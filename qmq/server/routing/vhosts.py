@@ -84,7 +84,7 @@ class VhostDefinitions:
             if changes.get(Key("exchange", name), name) is not None:
                 return f"the exchange {name}"
         for exchange in sorted(predefined):
-            for binding in self._table.bindings_of(exchange):
+            for binding in self._table.bindings_with(exchange):
                 if changes.get(Key("binding", binding.name), binding) is not None:
                     return f"the binding {binding.name}"
         for queue in self._context.definitions.values(QUEUE):

@@ -348,9 +348,14 @@ def test_the_order_of_changes_has_no_effect() -> None:
         Binding(f"/exchange/{name}", f"/queue/{number}", key, {})
         for number, (name, key) in enumerate(itertools.product(names, keys))
     ]
+    bindings += [
+        Binding(f"/exchange/{source}", f"/exchange/{target}", key, {})
+        for source, target in itertools.product(names, names)
+        for key in ("k", "#")
+    ]
     for _ in range(100):
         # What is left when all is over, and what comes and goes before.
-        left: list[Exchange | Binding] = [*_one_of_each(rng.sample(exchanges, 3)), *rng.sample(bindings, 6)]
+        left: list[Exchange | Binding] = [*_one_of_each(rng.sample(exchanges, 3)), *rng.sample(bindings, 12)]
         passing = [one for one in (*rng.sample(exchanges, 3), *rng.sample(bindings, 3)) if one not in left]
         expected = _table_of(left)
         rng.shuffle(left)
@@ -394,3 +399,147 @@ def _apply(table: RoutingTable, definition: Exchange | Binding) -> None:
         table.add(definition)
     else:
         table.put_exchange(definition)
+
+
+# Bindings between exchanges
+
+
+def joined(table: RoutingTable, source: str, target: str, key: str = "") -> Binding:
+    binding = Binding(f"/exchange/{source}", f"/exchange/{target}", key, {})
+    table.add(binding)
+    return binding
+
+
+def test_an_exchange_that_is_bound_to_another_routes_what_matches_with_the_same_key() -> None:
+    table = RoutingTable()
+    binding = joined(table, "amq.topic", "amq.direct", "eu.#")
+    bound(table, "/exchange/amq.topic", "all", "#")
+    bound(table, "/exchange/amq.direct", "new", "eu.new")
+    bound(table, "/exchange/amq.direct", "us", "us")
+
+    assert queues(table, "amq.topic", "eu.new") == ["all", "new"]
+    assert queues(table, "amq.topic", "us") == ["all"]
+    assert queues(table, "amq.direct", "eu.new") == ["new"]
+
+    table.remove(binding)
+    assert queues(table, "amq.topic", "eu.new") == ["all"]
+
+
+def test_a_cycle_of_exchanges_and_two_ways_to_a_queue_make_one_copy() -> None:
+    table = RoutingTable()
+    for name in "abc":
+        table.put_exchange(Exchange(name, "fanout"))
+        bound(table, f"/exchange/{name}", "shared")
+        bound(table, f"/exchange/{name}", name)
+    joined(table, "a", "b")
+    joined(table, "b", "c")
+    joined(table, "c", "a")
+    joined(table, "a", "c")
+    joined(table, "a", "a")
+
+    assert all(queues(table, name) == ["a", "b", "c", "shared"] for name in "abc")
+
+
+def test_each_exchange_on_the_way_has_its_own_alternate() -> None:
+    table = RoutingTable()
+    table.put_exchange(Exchange("first", "fanout", "unused"))
+    table.put_exchange(Exchange("second", "direct", "rest"))
+    table.put_exchange(Exchange("rest", "fanout"))
+    table.put_exchange(Exchange("unused", "fanout"))
+    bound(table, "/exchange/unused", "unused")
+    bound(table, "/exchange/rest", "rest")
+    bound(table, "/exchange/second", "two", "k")
+    joined(table, "first", "second")
+
+    assert queues(table, "first", "k") == ["two"]
+    # A binding to an exchange is a match, whatever that one does: the alternate of `first` is not asked.
+    assert queues(table, "first", "other") == ["rest"]
+
+
+def test_a_binding_between_exchanges_waits_for_both_in_whatever_order_they_come() -> None:
+    for order in itertools.permutations(["a", "b", "binding", "queue"]):
+        table = RoutingTable()
+        binding = Binding("/exchange/a", "/exchange/b", "", {})
+        for one in order:
+            if one == "binding":
+                table.add(binding)
+            elif one == "queue":
+                bound(table, "/exchange/b", "q")
+            else:
+                table.put_exchange(Exchange(one, "fanout"))
+        assert (queues(table, "a"), table.without_effect()) == (["q"], []), order
+
+        table.remove_exchange("b")
+        assert queues(table, "a") == []
+        assert table.without_effect() == [f"binding {binding.name}", "binding /exchange/b /queue/q"]
+        assert not table.is_effective(binding)
+        table.put_exchange(Exchange("b", "fanout"))
+        table.put_exchange(Exchange("a", "topic"))
+        assert queues(table, "a") == ["q"]
+
+        table.remove_exchange("a")
+        table.remove(binding)
+        table.put_exchange(Exchange("a", "fanout"))
+        assert queues(table, "a") == []
+
+
+def test_a_binding_to_a_missing_exchange_leaves_messages_to_the_alternate() -> None:
+    table = RoutingTable()
+    table.put_exchange(Exchange("a", "fanout", "amq.fanout"))
+    bound(table, "/exchange/amq.fanout", "rest")
+    joined(table, "a", "missing")
+
+    assert queues(table, "a") == ["rest"]
+
+
+def test_exchanges_that_are_joined_share_the_bound_of_patterns() -> None:
+    table = RoutingTable()
+    costly = "#.a." * 9 + "b"
+    for number in range(40):
+        table.put_exchange(Exchange(str(number), "topic"))
+        binding = Binding(f"/exchange/{number}", "/queue/q", costly, {})
+        table.check_cost(binding)
+        table.add(binding)
+    with pytest.raises(Refused) as refused:
+        for number in range(39):
+            binding = Binding(f"/exchange/{number}", f"/exchange/{number + 1}", "#", {})
+            table.check_cost(binding)
+            table.add(binding)
+
+    assert refused.value.code == "too-many-patterns"
+    assert 0 < number < 39
+
+
+def test_exchanges_that_are_joined_are_bounded_in_number() -> None:
+    table = RoutingTable()
+    with pytest.raises(Refused, match="too many ways"):
+        for number in range(2 * VISITS_MAX):
+            table.put_exchange(Exchange(str(number + 1), "fanout"))
+            binding = Binding("/exchange/amq.fanout", f"/exchange/{number + 1}", "", {})
+            if number > VISITS_MAX - 10:
+                table.check_cost(binding)
+            table.add(binding)
+    assert number < VISITS_MAX
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"exchange": "other"}, "exchange must be /exchange/NAME"),
+        ({"exchange": "/exchange/a/b"}, "exchange must be /exchange/NAME"),
+        ({"exchange": 5}, "exchange must be /exchange/NAME"),
+        ({"exchange": "/exchange/a", "queue": "/queue/q"}, "one target"),
+        ({"exchange": "/exchange/a", "source": "/topic/t"}, "/topic/t is none"),
+        ({}, "queue must be"),
+    ],
+)
+def test_a_bad_target_is_refused(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(Refused, match=named):
+        read_binding({"source": "/exchange/e", **changes})
+
+
+def test_a_binding_to_an_exchange_is_read_as_it_is_written() -> None:
+    binding = read_binding({"source": "/exchange/e", "exchange": "/exchange/f", "key": "k"})
+
+    assert (binding.name, binding.queue, binding.target_exchange) == ("/exchange/e /exchange/f k", "", "f")
+    assert read_binding(binding.value).name == binding.name

@@ -141,6 +141,10 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer(autojump_clock: 
         (commands.Queue.Bind(0, "jobs", "none"), 404, "no exchange 'none' in vhost '/'"),
         (commands.Queue.Bind(0, "none", "amq.topic"), 404, "no queue"),
         (commands.Queue.Bind(0, "jobs", ""), 403, "default exchange"),
+        (commands.Exchange.Bind(0, "none", "amq.topic"), 404, "no exchange 'none' in vhost '/'"),
+        (commands.Exchange.Bind(0, "amq.topic", "none"), 404, "no exchange 'none' in vhost '/'"),
+        (commands.Exchange.Bind(0, "", "amq.topic"), 403, "default exchange"),
+        (commands.Exchange.Unbind(0, "amq.topic", ""), 403, "default exchange"),
         (commands.Basic.Consume(0, "none"), 404, "no queue"),
         (commands.Basic.Get(0, "none"), 404, "no queue"),
         (commands.Exchange.Declare(0, "none", passive=True), 404, "no exchange"),
@@ -170,7 +174,6 @@ async def test_a_refusal_closes_the_channel_with_its_code(
 @pytest.mark.parametrize(
     ("methods", "code"),
     [
-        ([commands.Exchange.Bind(0, "amq.topic", "amq.fanout")], 540),
         ([commands.Queue.Declare(0, "q", arguments={"x-queue-type": "stream"})], 540),
         ([commands.Basic.Qos(5, 0)], 540),
         ([commands.Basic.Recover(False)], 540),
@@ -262,6 +265,40 @@ async def test_what_is_unbound_gets_nothing_more(autojump_clock: MockClock) -> N
         assert await routed(client, "jobs") == []
 
 
+async def test_an_exchange_is_bound_to_another_and_unbound(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await exchange(client, "in", "headers")
+        await client.declare()
+        await bind(client, "jobs", "amq.topic", "eu.*")
+        arguments = {"x-match": "any", "colour": "red"}
+        join = commands.Exchange.Bind(0, "amq.topic", "in", "", arguments=arguments)
+        await client.call(1, join, commands.Exchange.BindOk)
+        await client.publish("eu.new", b"1", exchange="in", headers={"colour": "red"})
+        await client.publish("eu.new", b"2", exchange="in", headers={"colour": "blue"})
+        await client.publish("us.new", b"3", exchange="in", headers={"colour": "red"})
+
+        (message,) = [await client.call(1, commands.Basic.Get(0, "jobs", True), Message)]
+        assert (message.body, message.method.exchange, message.method.routing_key) == (b"1", "in", "eu.new")
+        assert await routed(client, "jobs") == []
+
+        part = commands.Exchange.Unbind(0, "amq.topic", "in", "", arguments=arguments)
+        await client.call(1, part, commands.Exchange.UnbindOk)
+        await client.call(1, part, commands.Exchange.UnbindOk)
+        await client.publish("eu.new", b"4", exchange="in", headers={"colour": "red"})
+        assert await routed(client, "jobs") == []
+
+
+async def test_without_a_right_nothing_is_said_of_an_exchange(autojump_clock: MockClock) -> None:
+    async with amqp_node(**EVE) as rig:
+        eve = await connect(rig, response="\0eve\0x")
+
+        for target, source in (("none", "amq.topic"), ("amq.topic", "none")):
+            await eve.send(1, commands.Exchange.Bind(0, target, source))
+            assert (await eve.closed())[0] == 403
+            await eve.channel()
+
+
 async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
@@ -270,6 +307,7 @@ async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: Moc
             await exchange(client, "e", "topic")
             await client.declare(arguments={"x-max-length": 5})
             await bind(client, "jobs", "e", "k")
+            await client.call(1, commands.Exchange.Bind(0, "e", "amq.topic", "k"), commands.Exchange.BindOk)
 
         assert rig.alive.store.journal.vector() == before
 

@@ -325,3 +325,41 @@ async def test_direct_replies_and_exclusive_queues_are_in_a_virtual_host_as_in_t
         assert (reply.body, reply.method.routing_key) == (b"!", "amq.rabbitmq.reply-to")
         await asking.send(1, commands.Queue.Declare(0, "requests", passive=True))
         assert (await asking.closed())[0] == 405
+
+
+async def test_exchanges_of_a_virtual_host_are_bound_to_each_other(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        await declare_vhost(rig, "shop")
+        client = await connect(rig, host="shop")
+        await exchange(client, "orders")
+        await client.declare("jobs")
+        await bind(client, "jobs", "amq.fanout")
+        method = commands.Exchange.Bind(0, "amq.fanout", "orders", "eu.#")
+        for _ in range(2):
+            await client.call(1, method, commands.Exchange.BindOk)
+        await client.consume("jobs")
+
+        await client.publish("eu.new", b"through two", exchange="orders")
+        (message,) = await client.messages(1)
+
+        assert (message.method.exchange, message.method.routing_key) == ("orders", "eu.new")
+        unbind = commands.Exchange.Unbind(0, "amq.fanout", "orders", "eu.#")
+        await client.call(1, unbind, commands.Exchange.UnbindOk)
+        await client.publish("eu.new", b"lost", exchange="orders")
+        await client.nothing()
+        await client.send(1, commands.Exchange.Bind(0, "amq.fanout", "none", ""))
+        assert await client.closed() == (404, "NOT_FOUND - no exchange 'none' in vhost 'shop'")
+
+
+async def test_a_binding_into_a_virtual_host_keeps_it(autojump_clock: MockClock) -> None:
+    value = {"source": "/exchange/amq.topic", "exchange": "/exchange/shop~amq.fanout", "key": "", "arguments": {}}
+    name = "/exchange/amq.topic /exchange/shop~amq.fanout"
+    async with amqp_node() as rig:
+        await rig.alive.definitions.change({Key("vhost", "shop"): {}, Key("binding", name): value})
+
+        with pytest.raises(Refused) as refused:
+            await rig.alive.definitions.change({Key("vhost", "shop"): None})
+        await rig.alive.definitions.change({Key("vhost", "shop"): None, Key("binding", name): None})
+
+        assert refused.value.code == "vhost-in-use"
+        assert not rig.alive.vhosts.declared

@@ -162,6 +162,12 @@ REFUSED: list[tuple[str, object, dict[str, str], str, str]] = [
     ("bind/queue/q", None, {"source": "/topic/a", "key": "k"}, "bad-definition", "key"),
     ("bind/queue/q", {"x-match": "some"}, {"source": "/exchange/amq.headers"}, "bad-definition", "x-match"),
     ("bind/queue/q", None, {}, "missing-header", "source"),
+    ("bind/exchange/missing", None, {"source": "/exchange/orders"}, "bad-definition", "no exchange missing"),
+    ("bind/exchange/orders", None, {"source": "/exchange/missing"}, "bad-definition", "no exchange missing"),
+    ("bind/exchange/orders", None, {"source": "/topic/t"}, "bad-definition", "/topic/t is none"),
+    ("bind/topic/t", None, {"source": "/exchange/orders"}, "bad-definition", "queue"),
+    ("unbind/exchange/orders", None, {"source": "/exchange/spare"}, "unknown-definition", "/exchange/spare"),
+    ("definitions/delete/exchange/joined", None, {}, "exchange-in-use", "has bindings"),
     ("unbind/queue/q", None, {"source": "/topic/none"}, "unknown-definition", "/topic/none"),
     ("definitions/delete/exchange/orders", None, {}, "exchange-in-use", "has bindings"),
     ("definitions/put/exchange/orders", {"type": "fanout"}, {}, "bad-definition", "type is direct"),
@@ -181,6 +187,8 @@ async def test_a_refused_change_says_why_and_changes_nothing(
         await request(client, "declare/exchange/orders", type="direct")
         await request(client, "declare/exchange/spare", type="fanout")
         await request(client, "declare/exchange/orders2", type="topic", alternate="spare")
+        await request(client, "declare/exchange/joined", type="fanout")
+        await request(client, "bind/exchange/joined", source="/exchange/orders", key="b")
         await bind(client, "/exchange/orders", key="a")
         before = state(rig.alive)
 
@@ -237,6 +245,59 @@ async def test_an_import_may_have_an_exchange_and_its_bindings_in_any_order(auto
         assert await consumed(client, 1) == [b"one"]
 
 
+async def test_exchanges_are_bound_to_exchanges_by_stomp_too(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect(**KEEP_OPEN)
+        await request(client, "declare/exchange/orders", type="topic")
+        await request(client, "declare/exchange/urgent", type="fanout")
+        bound = await request(client, "bind/exchange/urgent", source="/exchange/orders", key="#.urgent")
+        await bind(client, "/exchange/urgent")
+        await bind(client, "/exchange/orders", key="#")
+        await request(client, "bind/exchange/orders", source="/exchange/urgent")
+
+        assert (bound["exchange"], bound["changed"]) == ("/exchange/urgent", 1)
+        await publish(client, "/exchange/orders/eu.urgent", "one")
+        assert await consumed(client, 1) == [b"one"]
+        await nothing_more(client)
+        rows = (await ask(client, "bindings"))["bindings"]
+        assert [(row["source"], row.get("queue"), row.get("exchange"), row["effective"]) for row in rows] == [
+            ("/exchange/orders", None, "/exchange/urgent", True),
+            ("/exchange/orders", Q, None, True),
+            ("/exchange/urgent", None, "/exchange/orders", True),
+            ("/exchange/urgent", Q, None, True),
+        ]
+
+        # A binding to it does not make it used, as in RabbitMQ.
+        await request(client, f"unbind{Q}", source="/exchange/urgent")
+        await request(client, "unbind/exchange/orders", source="/exchange/urgent")
+        done = await request(client, "delete/exchange/urgent", if_unused="true")
+        assert (done["bindings"], done["changed"]) == (1, 2)
+        (row,) = (await ask(client, "bindings"))["bindings"]
+        assert row["queue"] == Q
+
+
+async def test_bindings_between_exchanges_are_exported_imported_and_kept(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await request(client, "declare/exchange/orders", type="topic")
+        await request(client, "bind/exchange/amq.fanout", source="/exchange/orders", key="a.#")
+        await bind(client, "/exchange/amq.fanout")
+        exported = (await request(client, "definitions/export"))["document"]
+    async with rig.run():
+        client = await rig.connect()
+        await publish(client, "/exchange/orders/a.b", "one")
+        assert await consumed(client, 1) == [b"one"]
+
+    other = Rig()
+    async with other.run():
+        client = await other.connect()
+        assert (await request(client, "definitions/import", exported))["changed"] == 3
+        await publish(client, "/exchange/orders/a.b", "two")
+        assert await consumed(client, 1) == [b"two"]
+
+
 # Rights
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
@@ -253,6 +314,9 @@ async def test_each_request_needs_its_rights(autojump_clock: MockClock) -> None:
         allow("owner", "subscribe", "/exchange/e"),
         allow("reader", "declare", Q),
         allow("sender", "send", "/exchange/e/a.*"),
+        allow("reader", "send", "/exchange/e/a.*"),
+        allow("reader", "subscribe", "/exchange/amq.topic"),
+        allow("owner", "send", "/exchange/amq.fanout/*"),
     )
     rig = Rig(users=users, permissions=permissions)
     async with rig.run():
@@ -267,6 +331,12 @@ async def test_each_request_needs_its_rights(autojump_clock: MockClock) -> None:
         assert await code(owner, f"bind{Q}", source="/topic/t") == "not-allowed"
         assert await code(owner, "bind/queue/other", source="/exchange/e") == "not-allowed"
         assert await code(owner, f"bind{Q}", source="/exchange/e", key="#") == "done"
+        # What is bound to an exchange may have any key.
+        assert await code(reader, "bind/exchange/e", source="/exchange/amq.topic") == "not-allowed"
+        assert await code(owner, "bind/exchange/amq.fanout", source="/exchange/amq.topic") == "not-allowed"
+        assert await code(owner, "bind/exchange/amq.fanout", source="/exchange/e") == "done"
+        assert await code(reader, "unbind/exchange/amq.fanout", source="/exchange/e") == "not-allowed"
+        assert await code(owner, "unbind/exchange/amq.fanout", source="/exchange/e") == "done"
         assert await code(sender, "bindings") == "not-allowed"
         assert await publish(sender, "/exchange/e/a.b", "x") == "RECEIPT"
         assert await publish(sender, "/exchange/e/b", "x") == "not-allowed"
@@ -293,6 +363,34 @@ async def test_a_binding_of_one_node_counts_on_all(autojump_clock: MockClock) ->
 
         assert sorted(await consumed(a, 3)) == [b"one", b"three", b"two"]
         await nothing_more(a)
+
+
+async def test_a_binding_between_exchanges_counts_on_all_nodes_and_waits_for_its_target(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        a, c = await mesh.connect("a", **KEEP_OPEN), await mesh.connect("c", **KEEP_OPEN)
+        await request(a, "declare/exchange/orders", type="fanout")
+        await bind(a, "/exchange/orders")
+        await until_alike(mesh)
+        isolate(mesh, "c")
+        assert (await request(c, "bind/exchange/orders", source="/exchange/amq.topic", key="#"))["changed"] == 1
+        assert (await request(a, "delete/exchange/orders"))["changed"] == 2
+        rejoin(mesh, "c")
+        await until_alike(mesh)
+
+        (row,) = (await ask(a, "bindings"))["bindings"]
+        assert row["effective"] is False
+        for node in mesh.nodes.values():
+            await eventually(lambda node=node: "bindings-unfit" in conditions(node))  # type: ignore[misc]
+        assert await publish(a, "/exchange/amq.topic/k", "nowhere") == "RECEIPT"
+
+        await request(c, "declare/exchange/orders", type="fanout")
+        await bind(c, "/exchange/orders")
+        await until_alike(mesh)
+        assert not any("bindings-unfit" in conditions(node) for node in mesh.nodes.values())
+        await publish(a, "/exchange/amq.topic/k", "here")
+        assert await consumed(c, 1) == [b"here"]
 
 
 async def test_a_node_that_was_away_has_the_bindings_when_it_is_back(autojump_clock: MockClock) -> None:
