@@ -45,6 +45,7 @@ OWN_HEADERS = frozenset(
         "receipt-level",
         "redelivered",
         "retained",
+        "routing-keys",
         "subscription",
         "transaction",
     }

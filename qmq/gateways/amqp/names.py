@@ -52,10 +52,16 @@ def source_of(exchange: str) -> str:
     return f"{PREFIX}{exchange_name(exchange)}"
 
 
-def publish_destination(exchange: str, key: str) -> str:
-    """Where a publish goes. Raises AmqpRefusal for a key that cannot be part of a destination."""
+def check_key(key: str) -> str:
+    """The routing key of a publish. Raises AmqpRefusal if it cannot be part of a destination."""
     if "\0" in key or is_pattern(key):
         raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a routing key has no *, # or NUL here: {key!r}")
+    return key
+
+
+def publish_destination(exchange: str, key: str) -> str:
+    """Where a publish goes. Raises AmqpRefusal for a key that cannot be part of a destination."""
+    check_key(key)
     if exchange:
         return f"{source_of(exchange)}/{key}" if key else source_of(exchange)
     # What a requester of another protocol has named in reply_to.

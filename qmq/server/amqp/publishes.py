@@ -1,9 +1,12 @@
 """Publishes of one channel, and those that no queue gets."""
 
+import json
+from collections.abc import Sequence
 from typing import Final
 
-from qmq.gateways.amqp.messages import send_headers
-from qmq.gateways.amqp.names import QUEUE, REPLIES, exchange_name, publish_destination
+from qmq.gateways.amqp.messages import BCC, send_headers
+from qmq.gateways.amqp.names import QUEUE, REPLIES, exchange_name, publish_destination, queue_name
+from qmq.gateways.copies import EXCHANGE, ROUTING_KEY, ROUTING_KEYS, destination_with, further_keys
 from qmq.server.amqp.channel_frames import ChannelFrames
 from qmq.server.amqp.lookup import check_exchange, knows_queue, queue_exists
 from qmq.wire.amqp import (
@@ -16,6 +19,7 @@ from qmq.wire.amqp import (
     short_string,
 )
 from qmq.wire.amqp.methods import IMMEDIATE, MANDATORY
+from qmq.wire.amqp.properties import without_header
 from qmq.wire.stomp import Frame, Head, Version
 
 HEADS_MAX: Final = 256
@@ -49,12 +53,19 @@ class ChannelPublishes:
         if bits & IMMEDIATE:
             raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate = true is not supported")
         head = self._head_of(exchange, key, command.properties)
+        further = further_keys(head.headers)
         # First: a client without the right is not told whether a queue would get the message.
         self._rights.check_send(head.headers["destination"])
+        for one in further:
+            self._rights.check_send(destination_with(head.headers["destination"], one))
         if exchange and exchange_name(exchange) not in context.rules.routing.exchanges:
             await check_exchange(context, exchange)
         receipt = self.state.next_confirm() if self.state.confirms else None
-        if not await self._is_routable(exchange, head, bool(bits & MANDATORY)):
+        if further and not exchange:
+            routed = await self._named_queues(key, head, further)
+        else:
+            routed = head if await self._is_routable(exchange, head, further, bool(bits & MANDATORY)) else None
+        if routed is None:
             await self._pay(Frame(head, command.body, None))
             if self._owner.is_over or self.state.is_closing:
                 return
@@ -64,7 +75,7 @@ class ChannelPublishes:
                 self._owner.put(self.state.confirm([self.state.published]))
             return
         self._frames.begin()
-        self._frames.pending.append(Frame(head, command.body, receipt))
+        self._frames.pending.append(Frame(routed, command.body, receipt))
 
     def _head_of(self, exchange: str, key: str, properties: bytes) -> Head:
         """The header block of a publish. Raises AmqpRefusal."""
@@ -85,7 +96,19 @@ class ChannelPublishes:
             heads[place] = head
         return head
 
-    async def _is_routable(self, exchange: str, head: Head, is_mandatory: bool) -> bool:
+    async def _named_queues(self, key: str, head: Head, further: Sequence[str]) -> Head | None:
+        """The header block of a publish to the default exchange with further keys: to those queues that exist. None if
+        there is none. Raises Refused."""
+        named = dict.fromkeys([head.headers["destination"], *(f"{QUEUE}{one}" for one in further)])
+        found = [one for one in named if one != QUEUE and await queue_exists(self._owner.context, one)]
+        if not found:
+            return None
+        # In each queue it has the key of the publish.
+        headers = {**head.headers, "destination": found[0], EXCHANGE: "", ROUTING_KEY: key}
+        headers[ROUTING_KEYS] = json.dumps([queue_name(one) for one in found[1:]])
+        return Head("SEND", headers, Version.V12)
+
+    async def _is_routable(self, exchange: str, head: Head, further: tuple[str, ...], is_mandatory: bool) -> bool:
         """Whether a publish reaches a queue. One to an exchange is asked about only where the answer is wanted."""
         context, headers = self._owner.context, head.headers
         destination = headers["destination"]
@@ -96,7 +119,7 @@ class ChannelPublishes:
         if not is_mandatory:
             return True
         name, _, key = destination.removeprefix("/exchange/").partition("/")
-        return bool(context.rules.routing.queues_of_exchange(name, key, headers))
+        return bool(context.rules.routing.queues_of_exchange(name, key, headers, further))
 
     async def _pay(self, frame: Frame) -> None:
         """Wait for the rates of the client, which a publish that no queue gets uses up, too."""
@@ -113,5 +136,6 @@ class ChannelPublishes:
         routing = short_string("NO_ROUTE") + short_string(exchange) + short_string(key)
         method = method_frame(self.state.number, RETURN + NO_ROUTE.to_bytes(2, "big") + routing)
         frame_bytes_max = self._owner.encoder.frame_bytes_max
-        content = content_frames(self.state.number, command.properties, command.body, frame_bytes_max)
+        properties = without_header(command.properties, BCC)
+        content = content_frames(self.state.number, properties, command.body, frame_bytes_max)
         self._owner.put(method + content)
