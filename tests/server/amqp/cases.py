@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.server.amqp.script import CASES as CASES
 
-for part in ("declares", "acks", "publishes", "queues", "routes", "copies"):
+for part in ("declares", "acks", "publishes", "queues", "routes", "copies", "priorities"):
     import_module(f"tests.server.amqp.cases_{part}")
 
 DIFFERENCES: Final[dict[str, str]] = {
