@@ -2,6 +2,8 @@
 
 import pytest
 
+from qmq.access.rights import Rights
+from qmq.access.rules import ANONYMOUS
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
@@ -422,13 +424,11 @@ def test_each_further_key_needs_its_right_each_time() -> None:
     rights = client.gateway._rights
     asked: list[str] = []
 
-    class Asked:
-        sends: set[str] | None = None
-
+    class Asked(Rights):
         def check_send(self, destination: str) -> None:
             asked.append(destination)
 
-    client.gateway._plans._rights = Asked()  # type: ignore[assignment]
+    client.gateway._plans._rights = Asked(ANONYMOUS)
     for _ in range(2):
         client.say(send("/exchange/amq.direct/a", routing_keys='["b"]'), send("/queue/a", routing_keys='["b"]'))
     client.gateway._plans._rights = rights
