@@ -156,7 +156,7 @@ def consumer_asks(headers: Mapping[str, str], destination_bytes_max: int) -> Ask
     )
 
 
-PRIORITY_HEADERS = ("consumer-priority", "activemq.priority")
+PRIORITY_HEADERS = ("consumer-priority", "x-priority", "activemq.priority")
 
 
 def consumer_priority(headers: Mapping[str, str]) -> int:

@@ -374,7 +374,7 @@ def test_a_dead_letter_queue_has_a_name_that_can_be_subscribed_to() -> None:
     assert client.error(refused)["error-code"] == "destination-too-long"
 
 
-@pytest.mark.parametrize("name", ["consumer-priority", "activemq.priority"])
+@pytest.mark.parametrize("name", ["consumer-priority", "x-priority", "activemq.priority"])
 def test_a_consumer_with_a_priority_is_served_first(name: str) -> None:
     client = Client()
     for id, priority in (("low", "-3"), ("plain", "0"), ("high", "7")):
