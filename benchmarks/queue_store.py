@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from qmq.dots import Dot, Origin
-from qmq.storage.format.interfaces import QueueRow, QueueStore
+from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.queues.choice import open_queue_store
 
 ORIGIN = Origin("bench", 1)

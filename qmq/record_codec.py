@@ -38,8 +38,8 @@ from qmq.storage.format.cursor_record import pack_move, unpack_move
 from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.delete_record import pack_delete, unpack_delete
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import QueueRow
 from qmq.storage.format.lost_record import unpack_lost
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.record import (
     TIMED,
     Record,

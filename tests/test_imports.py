@@ -296,3 +296,8 @@ def test_a_folder_has_at_most_18_files(folder: str) -> None:
     files = [name for name in NAMES if name.rpartition("/")[0] == folder]
 
     assert len(files) <= 18
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_has_at_most_420_lines(name: str) -> None:
+    assert len((ROOT / "qmq" / name).read_text("utf-8").splitlines()) <= 420

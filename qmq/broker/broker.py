@@ -11,6 +11,7 @@ journal and the broker agree. The rules of each kind of destination are in modul
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from qmq.broker.collected_records import collect_records
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
@@ -20,11 +21,12 @@ from qmq.broker.messages.dedup import Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
-from qmq.broker.messages.message import Attempts, DeadLetter, Envelope, Fact, Gap, Message, Settle
+from qmq.broker.messages.message import DeadLetter, Envelope, Fact, Gap, Message
 from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.bulk_settlement import BulkSettlement
 from qmq.broker.queues.dead_letters import Route
+from qmq.broker.queues.lending.borrowing import Borrowing
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.queues import Queues
 from qmq.broker.queues.state.stored_names import StoredNames
@@ -85,6 +87,7 @@ class Broker:
         self.clocks = self.queues.shared.clocks
         self.totals = self.queues.shared.totals
         self.lending = Lending(self.queues)
+        self.borrowing = Borrowing(self.queues)
         self.replies = Replies(origin, limits.subscriptions_max)
         self.subscriptions = Subscriptions(
             self.sessions,
@@ -405,27 +408,4 @@ class Broker:
         if self.queues.shared.dirty_queues:
             out.now_us = out.now_us or now_us
             self.queues.rounds.finish(out)
-        for moved in self.durable_subscriptions.records(out, self.next_sequence, now_us):
-            out.records.append(moved)
-            out.record_bytes += RECORD_OVERHEAD_BYTES * (2 + len(moved.move.done) + len(moved.move.start or ()))
-            self.next_sequence += 1
-        for queue, counts in out.attempts.items():
-            out.records.append(Attempts(queue, counts, self.next_sequence, now_us))
-            out.record_bytes += RECORD_OVERHEAD_BYTES + 12 * len(counts)
-            self.next_sequence += 1
-        out.attempts = {}
-        if not out.settles:
-            return
-        for queue, dots in out.settles.items():
-            sequence = self.next_sequence
-            self.next_sequence = sequence + 1
-            out.records.append(Settle(queue, dots, sequence, now_us))
-            out.record_bytes += RECORD_OVERHEAD_BYTES + 10 * len(dots)
-            self.queues.paging.pending_deletes.recorded(queue, dots, sequence)
-            if not out.borrowed_settled:
-                continue
-            for dot in dots:
-                owner = out.borrowed_settled.get(dot)
-                if owner is not None:
-                    self.queues.owned.settled_here.setdefault(owner, {})[dot] = sequence
-        out.settles = {}
+        self.next_sequence = collect_records(self.queues, self.durable_subscriptions, out, self.next_sequence, now_us)

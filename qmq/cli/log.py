@@ -128,7 +128,7 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
     from ..broker.messages.send_options import times_of
     from ..errors import StorageError
     from ..storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
-    from ..storage.format.interfaces import StoreSettings
+    from ..storage.format.settings import StoreSettings
     from ..storage.quarantine_restore import drop as drop_all
     from ..storage.quarantine_restore import quarantined_ranges
     from ..storage.quarantine_restore import release as restore

@@ -348,7 +348,7 @@ class Mesh:
             following.outbox.put(Returned([(message.dot, why, asks) for message, why, asks in returns]))
 
     def offer(self, offers: list[tuple[str, str, int]]) -> None:
-        """(peer, queue, limit) as `Lending.offers` gives them."""
+        """(peer, queue, limit) as `Borrowing.offers` gives them."""
         by_peer: dict[str, list[tuple[str, int]]] = {}
         for peer, queue, limit in offers:
             by_peer.setdefault(peer, []).append((queue, limit))

@@ -90,7 +90,7 @@ class CommitPath:
             context.recent_settles.note(first, broker.next_sequence - 1, by)
         broker.totals.now_us = now_us
         self.received[context.origin] = broker.next_sequence - 1
-        out.offers = broker.lending.offers()
+        out.offers = broker.borrowing.offers()
         out.sequence = broker.next_sequence - 1 if out.records or out.repeats else 0
         context.commits.submit(out)
         if out.loads:

@@ -24,8 +24,8 @@ from qmq.server.reload import Read, Reloader
 from qmq.server.runtime.clock import system_clock
 from qmq.server.runtime.sockets import real_network
 from qmq.server.runtime.worker import Worker
-from qmq.storage.format.interfaces import Retention
-from qmq.storage.format.interfaces import StoreSettings as StoreSettings
+from qmq.storage.format.settings import Retention
+from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_store
 from qmq.unix_socket import SOCKET_NAME
 

@@ -236,7 +236,7 @@ class MeshHost:
         context = self._context
         if peer in context.checkpoints.members:
             context.checkpoints.members[peer] = vector
-            context.broker.lending.owner_has(peer, vector.get(self.origin, 0))
+            context.broker.borrowing.owner_has(peer, vector.get(self.origin, 0))
             self.count_copies_of(peer)
             context.definitions.copies_changed()
             context.quarantine_restore.wake()

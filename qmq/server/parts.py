@@ -5,7 +5,7 @@ node has each part as an attribute, and what parts need of each other as methods
 them.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import trio
@@ -24,7 +24,6 @@ from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.handshake import SHARED_BODIES
-from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.control import control_response
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.mesh_jobs import MeshJobs
@@ -92,6 +91,7 @@ from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.services import NodeServices
 from qmq.server.web.console import WebConsole
 from qmq.server.web.pulls import Pulls
 from qmq.server.web.samples import Samples
@@ -108,7 +108,7 @@ REPAIR_SECONDS = 10.0
 """How long a peer may take for a response that its stores have to search for."""
 
 
-class NodeParts:
+class NodeParts(NodeServices):
     """All parts, built and not running."""
 
     def __init__(
@@ -120,20 +120,10 @@ class NodeParts:
         *,
         trusts_clock: bool,
     ) -> None:
+        super().__init__(environment)
         limits = settings.limits
-        self._session_ids = 0
-        self._nursery: trio.Nursery | None = None
-        self._stop = trio.Event()
-        self._draining = trio.CancelScope()
-        self.has_asked_peers = False
-        """What this node needs of its peers before it serves clients is here, or the time to wait for it is over."""
-        self.is_listening = False
-        """All listeners for clients are open."""
-        self.ended = trio.Event()
-        """The node has stopped or failed, and its stores are closed."""
         self.settings = settings
         self.limits = limits
-        self.environment = environment
         self.store = store
         self.software = f"qmq/{__version__}"
         self.policies = Policies(self)
@@ -208,7 +198,6 @@ class NodeParts:
         self.groups_of = self.access.groups_of
         self.beats = Heartbeats()
         self.usages = ClientUsages(self)
-        self.conditions = Conditions()
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
         self.audit = self.system.audit
         self.refusals = Refusals(self.beats, self.audit)
@@ -362,25 +351,6 @@ class NodeParts:
 
     # What parts need of the node
 
-    def stop(self) -> None:
-        """Begin an orderly stop; `run` returns when it is done. After a second call no client is waited for."""
-        if self._stop.is_set():
-            self._draining.cancel()
-        else:
-            # At once: the subscribers of the event are disconnected next.
-            self.system.note("stopping")
-            self.system.publish()
-        self._stop.set()
-
-    def spawn(self, task: Callable[[], object]) -> None:
-        """Run `task` until it ends or the node does."""
-        assert self._nursery is not None
-        self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
-
-    def new_session_id(self) -> int:
-        self._session_ids += 1
-        return self._session_ids
-
     def _is_leaving(self, session_id: int) -> bool:
         session = self.sessions.get(session_id)
         return session is None or session.finishing
@@ -404,18 +374,6 @@ class NodeParts:
 
     def check_right(self, principal: Principal | None, destination: str) -> None:
         self.rights_of(principal).check_control(destination)
-
-    def raise_condition(self, code: str, message: str) -> None:
-        if self.conditions.raise_condition(code, message, self.environment.now_us()):
-            self.system.note("condition", code=code, message=message, state="raised")
-
-    def clear_condition(self, code: str, message: str) -> None:
-        if self.conditions.clear(code, message, self.environment.now_us()):
-            self.system.note("condition", code=code, message=message, state="cleared")
-
-    def add_event(self, code: str, message: str) -> None:
-        if self.conditions.add_event(code, message, self.environment.now_us()):
-            self.system.note(code, message=message)
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})
@@ -441,10 +399,6 @@ class NodeParts:
     @property
     def member_names(self) -> Collection[str]:
         return self.checkpoints.members
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stop.is_set()
 
     @property
     def is_catching_up(self) -> bool:

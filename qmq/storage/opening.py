@@ -29,9 +29,11 @@ from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import BATCH_VERSION, BatchHead, record_slices
 from qmq.storage.format.delete_record import deletions_of
 from qmq.storage.format.failure_records import unpack_dead
-from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, Disk, QueueStore, StoreSettings
+from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, Disk
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import QueueStore
 from qmq.storage.format.record import KIND_OFFSET, Record, RecordKind, unpack_dots, unpack_record
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.format.term_record import TermNote
 from qmq.storage.log.journal import Journal
 from qmq.storage.log.quarantine import Quarantined, load_quarantined

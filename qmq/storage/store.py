@@ -23,9 +23,11 @@ from qmq.storage.disk.disk import RealDisk
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader
 from qmq.storage.format.batch import encode_batch
-from qmq.storage.format.interfaces import Catalog, Disk, QueueStore, Retention, Shift, StoreSettings
+from qmq.storage.format.interfaces import Catalog, Disk, Shift
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import QueueStore
 from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_record, pack_start
+from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.journal import Mark
 from qmq.storage.opening import FORMAT_VERSION, Opened, recover
 from qmq.storage.queues.choice import SQLITE, open_queue_store

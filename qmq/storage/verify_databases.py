@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from qmq.dots import Dot
 from qmq.storage.catalog.catalog import TABLES, row_checksum
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
 from qmq.storage.queues.scan import walk

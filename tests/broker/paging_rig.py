@@ -29,8 +29,9 @@ from qmq.storage.checkpoints.compaction import NEVER, Compaction
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch, read_head
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import QueueHead, QueueRow, StoreSettings
+from qmq.storage.format.queue_store import QueueHead, QueueRow
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, unpack_dots
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.served_rows import ServedRows
 

@@ -82,6 +82,7 @@ class Node:
         )
         self.queues = self.broker.queues
         self.lending = self.broker.lending
+        self.borrowing = self.broker.borrowing
         self.journal: list[Recorded] = []
         self.clients: dict[int, Client] = {}
 
@@ -117,7 +118,7 @@ class Node:
         return self.decide(self.broker.tick)
 
     def borrow(self, *messages: Message) -> Outcome:
-        return self.decide(lambda out: [self.lending.borrow(message, out) for message in messages])
+        return self.decide(lambda out: [self.borrowing.borrow(message, out) for message in messages])
 
     def offer(self, peer: str, limit: int, queue: str = JOBS) -> Outcome:
         return self.decide(lambda out: self.lending.offer(peer, queue, limit, out))

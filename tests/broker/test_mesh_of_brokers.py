@@ -136,7 +136,7 @@ class Mesh:
                 self.put(node.name, peer, "settled", dots)
         for peer, returns in out.peer_returns.items():
             self.put(node.name, peer, "returned", [(message.dot, why, asks) for message, why, asks in returns])
-        for peer, queue, limit in node.lending.offers():
+        for peer, queue, limit in node.borrowing.offers():
             self.put(node.name, peer, "offer", (queue, limit))
 
     def put(self, source: str, target: str, kind: str, what: object) -> None:
@@ -154,15 +154,15 @@ class Mesh:
 
     def pump(self, source: str, target: str) -> None:
         kind, what = self.pipes[source, target].popleft()
-        node, lending = self.nodes[target], self.nodes[target].lending
+        node, lending, borrowing = self.nodes[target], self.nodes[target].lending, self.nodes[target].borrowing
         if kind == "lend":
-            self.decide(node, lambda out: [lending.borrow(borrowed(m, source), out) for m in what])  # type: ignore[attr-defined]
+            self.decide(node, lambda out: [borrowing.borrow(borrowed(m, source), out) for m in what])  # type: ignore[attr-defined]
         elif kind == "settled":
             self.decide(node, lambda out: lending.settled(source, what))  # type: ignore[arg-type]
         elif kind == "forgotten":
-            self.decide(node, lambda out: lending.forgotten(source, what))  # type: ignore[arg-type]
+            self.decide(node, lambda out: borrowing.forgotten(source, what))  # type: ignore[arg-type]
         elif kind == "waiting":
-            self.decide(node, lambda out: lending.waiting(source, what))  # type: ignore[arg-type]
+            self.decide(node, lambda out: borrowing.waiting(source, what))  # type: ignore[arg-type]
         elif kind == "returned":
             self.decide(node, lambda out: lending.returned(source, what, out))  # type: ignore[arg-type]
         else:
@@ -182,7 +182,7 @@ class Mesh:
                 self.decide(node, lambda out: self.take(node, origin, record, out))  # noqa: B023
         self.copied_since_start[target].add(source)
         origin = self.nodes[source].origin
-        self.nodes[source].lending.owner_has(target, len(log.get(origin, [])))
+        self.nodes[source].borrowing.owner_has(target, len(log.get(origin, [])))
 
     def take(self, node: Node, origin: Origin, record: Recorded, out: Outcome) -> None:
         for part in parts(record):
@@ -200,11 +200,11 @@ class Mesh:
         for owner, borrower in ((first, second), (second, first)):
             self.pipes[owner, borrower] = deque()
             self.nodes[owner].lending.borrower_connected(borrower)
-            self.nodes[borrower].lending.owner_connected(owner)
+            self.nodes[borrower].borrowing.owner_connected(owner)
         self.copy(first, second)
         self.copy(second, first)
         for owner, borrower in ((first, second), (second, first)):
-            keep = self.nodes[borrower].lending.borrowed_from(owner)
+            keep = self.nodes[borrower].borrowing.borrowed_from(owner)
             lending = self.nodes[owner].lending
             lost = lending.with_peer(borrower).difference(keep)
             self.decide(self.nodes[owner], lambda out: lending.give_up(borrower, lost, out))  # noqa: B023
@@ -216,7 +216,7 @@ class Mesh:
                 self.lose(*event)
         for owner, borrower in ((first, second), (second, first)):
             self.nodes[owner].lending.borrower_lost(borrower)
-            self.nodes[borrower].lending.owner_lost(owner)
+            self.nodes[borrower].borrowing.owner_lost(owner)
             self.decide(self.nodes[owner], lambda out: None)
 
     def give_up(self, owner: str, borrower: str) -> None:
@@ -602,8 +602,8 @@ class MeshOfBrokers(RuleBasedStateMachine):
             if ends in mesh.pipes:
                 mesh.cut(*ends)
         for node in mesh.nodes.values():
-            lending = node.lending
-            assert not lending._borrowing and not lending._received and not lending._offered
+            lending, borrowing = node.lending, node.borrowing
+            assert not lending._borrowing and not borrowing._received and not borrowing._offered
             check_empty(node)
 
 

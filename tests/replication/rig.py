@@ -381,7 +381,7 @@ class Node:
         self._queue.append(out)
         self._submitted += 1
         self._work.set()
-        self.mesh.offer(self.broker.lending.offers())
+        self.mesh.offer(self.broker.borrowing.offers())
         if out.interest_changes:
             self.mesh.interest_changed(out.interest_changes)
 

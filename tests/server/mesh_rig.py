@@ -23,7 +23,7 @@ from qmq.config import (
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.rig import Client, eventually
 from tests.support.network import Fabric

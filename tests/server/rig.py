@@ -12,7 +12,7 @@ from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings, U
 from qmq.environment import Pipe
 from qmq.server.node import Node
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import open_memory_store
 from qmq.wire.stomp import Connection, Frame, Role
 from tests.support.network import Fabric

@@ -16,6 +16,7 @@ from qmq.access.rules import ACTIONS, ANONYMOUS
 from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
+    BeanstalkListenerSettings,
     LimitSettings,
     ListenerSettings,
     MeshSettings,
@@ -32,7 +33,7 @@ from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StoreSettings as StoreSettings
+from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_memory_store
 from tests.simulation.operations import GUARDED, HASH, READER
 from tests.simulation.pauses import HOST, Pauses
@@ -43,6 +44,8 @@ from tests.support.world import SimulatedWorld
 
 CLIENT_PORT = 61613
 MESH_PORT = 61614
+AMQP_PORT = 5672
+BEANSTALK_PORT = 11300
 SECRET = "simulated-mesh-secret"
 
 WORK_SECONDS_MAX = 0.5
@@ -84,7 +87,13 @@ def peers_of(plan: Plan, *, is_grown: bool = False) -> PeersFile:
 
 
 def _access(plan: Plan, address: Address) -> dict[str, Any]:
-    """The listener, and who may do what there. With operators there is a user with few rights, whom they change."""
+    """The listeners, and who may do what there. With operators there is a user with few rights, whom they change."""
+    if plan.family is Family.GATEWAYS:
+        return {
+            "stomp": (ListenerSettings(address=address),),
+            "amqp": (ListenerSettings(address=Address(address.host, AMQP_PORT)),),
+            "beanstalk": (BeanstalkListenerSettings(address=Address(address.host, BEANSTALK_PORT)),),
+        }
     if plan.family is not Family.OPERATORS:
         return {"stomp": (ListenerSettings(address=address),)}
     everything = tuple(action.value for action in ACTIONS)

@@ -41,7 +41,7 @@ from qmq.config import (
 from qmq.errors import StorageError
 from qmq.server.node import Node
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StoreSettings as StoreSettings
+from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.rig import HOST, PORT, Client, send, subscribe
 from tests.simulation.determinism import run_seeded

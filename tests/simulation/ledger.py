@@ -165,6 +165,12 @@ class Ledger:
     """Timed message → seconds after its receipt when it was given."""
     expired: dict[str, float] = field(default_factory=dict)
     """Timed message → seconds after it was sent when its dead letter was read; of meshes of first lives."""
+    jobs: dict[int, str] = field(default_factory=dict)
+    """Job id of beanstalkd → message."""
+    job_ids: dict[str, int] = field(default_factory=dict)
+    """And the reverse."""
+    rewritten: set[str] = field(default_factory=set)
+    """Jobs that a worker has released or buried: they may be in another message of their tube."""
     turns: Turns = field(default_factory=Turns)
     outstanding: dict[str, object] = field(default_factory=dict)
     """Message → the consumer, alive, that was given it and has not acknowledged it."""
@@ -199,6 +205,12 @@ class Ledger:
         sent = self.sent.get(id_of(body))
         destination = sent.destination if sent is not None and sent.destination in queues else ""
         return self.match(where, destination, body)
+
+    def name_job(self, message_id: str, job: int, where: str) -> None:
+        """A client of beanstalkd hears the id of a job, which is the same for good, whatever becomes of its message."""
+        first = self.job_ids.setdefault(message_id, job), self.jobs.setdefault(job, message_id)
+        if first != (job, message_id):
+            self.wrongs.append(f"B1 id: {where} named {message_id} {job}; before, {first[1]} was {first[0]}")
 
     def miss(self, subscriber: str, destination: str, header: str) -> Vector:
         """A subscriber is told a gap; returns up to where it goes, by origin."""

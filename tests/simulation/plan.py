@@ -164,6 +164,23 @@ class Family(Enum):
         "retire": 2,
     }
     """Operators change definitions, declare queues and exchanges, purge, move, redrive, delete and pause meanwhile."""
+    GATEWAYS = {
+        "cut": 4,
+        "cut one way": 2,
+        "isolate": 3,
+        "halves": 2,
+        "partial": 1,
+        "break": 1,
+        "break clients": 3,
+        "crash": 6,
+        "power": 4,
+        "power of all": 1,
+        "stop": 2,
+        "disk": 1,
+        "pause": 2,
+        "slow disks": 1,
+    }
+    """Clients of AMQP and beanstalkd are there, too."""
     NONE = dict[str, int]()
 
 
@@ -182,8 +199,12 @@ SHARES = {
     Family.RESTARTS: 1,
     Family.NONE: 6,
     Family.OPERATORS: 2,
+    Family.GATEWAYS: 0,
 }
-"""How many of thirty seeds draw from each."""
+"""How many of thirty seeds draw from each. Those of GATEWAYS are asked for, and other seeds stay what they were."""
+
+CALM_SHARE = 0.2
+"""How often nothing goes wrong in GATEWAYS."""
 
 MEMBERSHIP = frozenset({"join", "retire"})
 
@@ -322,6 +343,9 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
         plan = replace(plan, journal_keep_bytes=1 << 30, core=(), kept=_kept(plan, kept))
         # Operators have clients of their own.
         return plan if family is Family.STALE else replace(plan, publishers=1, followers=1, consumers=1)
+    if family is Family.GATEWAYS:
+        calm = random.Random(f"calm/{seed}").random() < CALM_SHARE
+        plan = replace(plan, publishers=1, followers=1, consumers=1, core=(), kept=() if calm else plan.kept)
     if family is Family.AWAY or (faults and random.Random(f"short/{seed}").random() < SHORT_SHARE):
         plan = replace(
             plan, segment_bytes=4096, checkpoint_bytes=3000, journal_keep_bytes=4096, journal_bytes_max=12288

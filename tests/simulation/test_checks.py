@@ -12,6 +12,7 @@ from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from tests.simulation.checks import can_decide, fanouts, members, moves, queues, records, reports, toil, topics, turns
 from tests.simulation.evidence import Excuses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
+from tests.simulation.workloads.names import TUBE, TUBES
 
 N1, N2 = Origin("n1", 1), Origin("n2", 2)
 FANOUT, QUEUE = "/fanout/a", "/queue/x"
@@ -488,3 +489,27 @@ def test_a_first_attempt_that_is_given_beside_a_retry_is_noticed(records: dict[s
     ledger = Ledger(records_given={"j0.1": records})
 
     assert [wrong.split(":")[0] for wrong in queues.given_as_two_records(ledger)] == ["I26 twice"] * wrongs
+
+
+def test_only_a_job_that_was_released_or_buried_may_be_in_a_second_message() -> None:
+    ledger, (job,) = ledger_with(TUBE)
+    moved = Sent(job.id, job.publisher, job.number, TUBES[1], job.body, job.at, job.node)
+    logs = {"n1": {N1: [batch(N1, 1, job)], N2: [batch(N2, 1, moved)]}}
+
+    wrongs = records.inventions(published(logs.values()), ledger)
+    ledger.rewritten.add(job.id)
+
+    assert [wrong.split(":")[0] for wrong in wrongs] == ["I2 log"]
+    assert records.inventions(published(logs.values()), ledger) == []
+
+
+def test_a_job_has_one_id_for_good() -> None:
+    ledger = Ledger()
+    ledger.name_job("bp0.1", 7, "n1")
+    ledger.name_job("bp0.1", 7, "n2")
+    assert ledger.wrongs == []
+
+    ledger.name_job("bp0.1", 8, "n2")
+    ledger.name_job("bp0.2", 7, "n1")
+
+    assert [wrong.split(":")[0] for wrong in ledger.wrongs] == ["B1 id", "B1 id"]

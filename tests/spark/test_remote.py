@@ -35,7 +35,6 @@ class JournalNode(Host):
         refuses: str = "",
         base: Vector | None = None,
         given_up: Vector | None = None,
-        old: bool = False,
     ) -> None:
         self.asked: list[Frame] = []
         self._batches = batches
@@ -43,7 +42,6 @@ class JournalNode(Host):
         self._refuses = refuses
         self._base = base or {}
         self._given_up = given_up or {}
-        self._old = old
         super().__init__()
 
     def drop(self, base: Vector) -> None:
@@ -76,9 +74,8 @@ class JournalNode(Host):
         vector = self._vector()
         picture = {"node": "a", "vector": vector_to_json(vector), "bytes": 1, "segments": []}
         picture["base"] = vector_to_json(self._base)
-        if not self._old:
-            picture["given_up"] = vector_to_json(self._given_up)
-            picture["rests"] = vector_to_json(self._rests())
+        picture["given_up"] = vector_to_json(self._given_up)
+        picture["rests"] = vector_to_json(self._rests())
         yield _message([("journal", "picture")], json.dumps(picture).encode())
         until = frame.head.headers["qmq-until"]
         for data in self._batches:
@@ -129,21 +126,6 @@ def test_a_node_that_stops_or_is_full_is_left_out(code: str) -> None:
     assert read(asked(refusing, node)) == list(range(1, 11))
     with pytest.raises(NotConnected, match="no"):
         Servers(asked(refusing))
-
-
-@pytest.mark.parametrize("view", ["messages", "log"])
-def test_what_all_nodes_gave_up_is_asked_for_only_by_who_knows_that_it_was_there(view: str) -> None:
-    """The node joined when others had dropped the first records: its picture does not tell."""
-    node = JournalNode(split(A, 101, 110, 5), old=True)
-    options = asked(node, view=view)
-    servers = Servers(options)
-    parts = servers.plan_nodes() if view == "log" else servers.plan({}, {A: 110}, strict=False)
-    strict = servers.plan({}, {A: 110}, strict=True)
-    servers.close()
-
-    assert [row["sequence"] for row in rows(parts, options, ["sequence"])] == list(range(101, 111))
-    with pytest.raises(DataLoss, match=f"{A} from 1 to 100"):
-        rows(strict, options, ["sequence"])
 
 
 @pytest.mark.parametrize("given_up", [{}, {A: 10}])

@@ -23,9 +23,9 @@ from qmq.storage.format.batch import (
 )
 from qmq.storage.format.delete_record import pack_delete, unpack_delete
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record, pack_reference, unpack_dots
 from qmq.storage.format.segment import FOOTER_MAGIC, Footer, encode_footer
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues.choice import stored_rows
 from qmq.storage.store import Store, open_memory_store
 

@@ -11,7 +11,7 @@ import pytest
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import QueueHead, QueueRow, QueueStore
+from qmq.storage.format.queue_store import QueueHead, QueueRow, QueueStore
 from qmq.storage.queues.choice import FOREVER_US
 from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.plan import row_values

@@ -12,8 +12,8 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import Malformed
-from qmq.storage.format.interfaces import QueueRow, QueueStore
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 from qmq.storage.queues.choice import open_queue_store, stored_rows
 from qmq.storage.queues.postgres_store import PostgresQueueStore

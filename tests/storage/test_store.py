@@ -7,8 +7,8 @@ from qmq.dots import Origin
 from qmq.errors import DirectoryInUse, StorageError
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch
-from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, unpack_start
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.opening import FORMAT_VERSION
 from qmq.storage.store import open_memory_store, open_store
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from qmq.dots import Dot
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch, verify_batch
-from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record
 from qmq.storage.format.segment import read_footer, segment_base
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import open_memory_store
 from qmq.storage.verify import dump, verify
 

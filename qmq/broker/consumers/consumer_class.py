@@ -14,6 +14,14 @@ from qmq.errors import Refused
 
 PLAIN: Final = ""
 
+WITHDRAWN: Final = -1
+"""The limit of an offer that is no more."""
+
+
+def asking_offer(limit: int) -> int:
+    """An offer with this limit that also asks whether messages wait, and the inverse of it: less than WITHDRAWN."""
+    return WITHDRAWN - 1 - limit
+
 
 PRIORITY_MAX: Final = (1 << 63) - 1
 """Of a consumer; the least is as far below 0."""

@@ -15,14 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.broker.queues.deaths import HISTORY, THROUGH, came_through, history_after
 from qmq.broker.selectors.properties import properties_of
 from qmq.dots import Dot
-from qmq.errors import Refused
 from qmq.routing_names import PREFIX
 
 REJECTED: Final = "rejected"
@@ -175,19 +174,9 @@ class DeadLetters:
 
 
 def source_of(message: Message) -> str:
-    """The queue that a dead letter comes from; "" if `message` is no dead letter of a queue.
-
-    A node of an earlier version let senders set the header, so it may be anything.
-    """
+    """The queue that a dead letter comes from; "" if `message` is no dead letter of a queue."""
     found = _SOURCE.search(message.envelope.headers)
-    if found is None:
-        return ""
-    source = _ESCAPE.sub(lambda escape: _CHARACTERS[escape[0]], found[1].decode("utf-8", "replace"))
-    try:
-        is_queue = kind_of(source) is DestinationKind.QUEUE and not is_pattern(source)
-    except Refused:
-        return ""
-    return source if is_queue else ""
+    return "" if found is None else _ESCAPE.sub(lambda escape: _CHARACTERS[escape[0]], found[1].decode())
 
 
 def _is_by_itself(reason: str) -> bool:

@@ -7,7 +7,7 @@ program that sends a message round by a queue with a `ttl_seconds` sees how ofte
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from qmq.routing_names import PREFIX
 
@@ -41,9 +41,9 @@ def deaths_of(headers: Mapping[str, str]) -> Deaths | None:
     """What the headers of a message say; None: it is no dead letter."""
     if "dead-letter-reason" not in headers:
         return None
-    known = _read(headers.get(HISTORY, ""))
-    if known is not None:
-        return known
+    if HISTORY in headers:
+        first, *rows = [Death(*row) for row in json.loads(headers[HISTORY])]
+        return Deaths(first, rows)
     queue = headers.get("dead-letter-from", "")
     exchange, key = headers.get("exchange", ""), headers.get("routing-key", queue.removeprefix("/queue/"))
     only = Death(headers["dead-letter-reason"], queue, 1, exchange, key)
@@ -81,21 +81,3 @@ def came_through(headers: Mapping[str, str], queue: str) -> tuple[str, str]:
 
 def _written(first: Death, rows: list[Death]) -> str:
     return json.dumps([first, *rows], ensure_ascii=False, separators=(",", ":"))
-
-
-def _read(text: str) -> Deaths | None:
-    """A node of an earlier version let senders set the header, so it may be anything."""
-    if not text:
-        return None
-    try:
-        first, *rows = [_death(row) for row in json.loads(text)]
-    except (ValueError, TypeError):
-        return None
-    return Deaths(first, rows) if rows else None
-
-
-def _death(row: Any) -> Death:
-    reason, queue, times, exchange, key = row
-    if type(times) is not int or not all(isinstance(one, str) for one in (reason, queue, exchange, key)):
-        raise ValueError("no death")
-    return Death(reason, queue, times, exchange, key)

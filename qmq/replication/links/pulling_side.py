@@ -73,7 +73,7 @@ class PullingSide:
         """Open the link: send all that the peer must know, in the order it expects. The node sends credit later."""
         host = self._host
         self.open = True
-        host.broker.lending.owner_connected(self.peer)
+        host.broker.borrowing.owner_connected(self.peer)
         self._received_reported = dict(host.received_vector())
         self._durable_reported = dict(host.durable_vector())
         self._sent_direct = direct
@@ -85,13 +85,13 @@ class PullingSide:
         through = {origin: last for origin, last in self._received_reported.items() if origin.node == own.node}
         through[own] = host.broker.next_sequence - 1
         # All that is borrowed: the peer may serve more by now than this node knows.
-        self.outbox.put(Held(host.broker.lending.borrowed(), through))
+        self.outbox.put(Held(host.broker.borrowing.borrowed(), through))
 
     def end(self) -> None:
         """Close the link; what is borrowed stays with its consumers. Idempotent."""
         if self.open:
             self.open = False
-            self._host.broker.lending.owner_lost(self.peer)
+            self._host.broker.borrowing.owner_lost(self.peer)
 
     def apply(self, frame: Serves, out: Outcome) -> bool:
         """Obey one frame; True when the received vector grew. Raises MeshError; what was taken before stays taken."""
@@ -108,9 +108,9 @@ class PullingSide:
                 broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
                 self._borrow(messages, terms, out)
             case Forgotten(names):
-                broker.lending.forgotten(self.peer, names)
+                broker.borrowing.forgotten(self.peer, names)
             case Waiting(queues):
-                broker.lending.waiting(self.peer, queues)
+                broker.borrowing.waiting(self.peer, queues)
             case (
                 Replies()
                 | RequestFrame()
@@ -145,20 +145,20 @@ class PullingSide:
                 self.had = dict(vector)
                 known = {self._host.origin, *self._acceptance.forgotten}
                 self._missing = {origin: last for origin, last in vector.items() if origin not in known}
-                broker.lending.owner_has(self.peer, vector.get(self._host.origin, 0))
+                broker.borrowing.owner_has(self.peer, vector.get(self._host.origin, 0))
                 self._host.peer_knows(self.peer, vector)
         return False
 
     def _borrow(self, messages: list[Message], terms: Mapping[str, int], out: Outcome) -> None:
-        lending = self._host.broker.lending
+        borrowing = self._host.broker.borrowing
         owners = {message.origin.node for message in messages if message.sequence > 0}
         may = self._host.may_borrow(self.peer, terms, self._echo_us, owners)
         for message in messages:
             verdict = message.sequence < 0 or may.get(message.origin.node, True)
             if verdict:
-                lending.borrow(message, out)
+                borrowing.borrow(message, out)
             else:
-                lending.decline(message, out, is_stale=verdict is None)
+                borrowing.decline(message, out, is_stale=verdict is None)
 
     def _check_space(self, left_out: int) -> None:
         """Report if more last values were left out than `left_out`."""

@@ -163,4 +163,4 @@ class ServingSide:
         if ack.durable:
             host.peer_durable(self.peer, dict(self.feed.durable))  # a checkpoint may read it in a thread
             # Durable, not received: a peer that crashes must not lend again what we have settled.
-            host.broker.lending.owner_has(self.peer, self.feed.durable.get(host.origin, 0))
+            host.broker.borrowing.owner_has(self.peer, self.feed.durable.get(host.origin, 0))

@@ -25,7 +25,7 @@ from qmq.server.admin.counts import DestinationCounts
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import FAR_US, QueuePager
 from qmq.server.runtime.contexts import Committing, Engine, Reporting
-from qmq.storage.format.interfaces import QueueHead
+from qmq.storage.format.queue_store import QueueHead
 from qmq.storage.queues.served_rows import ServedRows
 
 CHECKPOINT_MESSAGES: Final = 50_000

@@ -20,7 +20,7 @@ async def list_connections(context: QueryContext, asked: VerbRequest) -> Facts:
 
     async def page() -> Facts:
         facts = await _ask(context, asked, wanted)
-        rows = sorted(_rows_behind(facts["rows"], after), key=lambda row: place_of(row["id"]))
+        rows = sorted(_rows(facts["rows"]), key=lambda row: place_of(row["id"]))
         # A node that has more says so; what sorts behind its last row may be incomplete.
         ends = [end for end in facts.pop("next") if _is_place(end)]
         end = min(ends, key=place_of, default="")
@@ -38,10 +38,9 @@ def _rows_limit(headers: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _rows_behind(rows: list[Any], after: str) -> list[dict[str, Any]]:
-    """The rows that make sense, a peer may have sent them; a node of an earlier version sends those before, too."""
-    found = [row for row in rows if isinstance(row, dict) and _is_place(row.get("id"))]
-    return [row for row in found if not after or place_of(row["id"]) > place_of(after)]
+def _rows(rows: list[Any]) -> list[dict[str, Any]]:
+    """The rows that make sense: a peer may have sent them."""
+    return [row for row in rows if isinstance(row, dict) and _is_place(row.get("id"))]
 
 
 def _is_place(id: Any) -> bool:

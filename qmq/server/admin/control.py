@@ -109,8 +109,8 @@ class ControlRequest:
     """Whether queues are listed with the age of their oldest message."""
 
     def for_peers(self) -> bytes:
-        """The request to a peer. A node of an earlier version knows no `oldest`."""
-        return json.dumps({name: value for name, value in asdict(self).items() if name != "oldest" or value}).encode()
+        """The request to a peer."""
+        return json.dumps(asdict(self)).encode()
 
     @property
     def kind(self) -> DestinationKind | None:

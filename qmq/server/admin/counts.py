@@ -45,6 +45,10 @@ QUEUES_COUNTED = 1000
 """Of those in the queue store, for the status. `qmq queues` lists them all."""
 
 FANOUTS_COUNTED = 20
+
+PICKED_AT_ONCE = 2_000
+"""Names of topics or fanouts from which a page is picked on the event loop; more are picked in a worker thread."""
+
 OLDEST = "oldest_age_us"
 
 
@@ -122,26 +126,46 @@ async def destination_rows(context: CountsContext, kind: DestinationKind, prefix
     Fanouts: `messages` and `bytes` of this node's copy, `consumers` here. Topics: each name or pattern with a
     subscription or totals here, and `consumers`. All have the totals of this node.
     """
-    names = _names(context, kind)
     if kind is DestinationKind.QUEUE:
-        stored = await context.environment.run_blocking(partial(_stored, context, prefix, after, limit + 1))
-        names = list({**dict.fromkeys(names), **dict.fromkeys(stored)})
-    picked, after = await context.environment.run_blocking(partial(_pick, names, prefix, after, limit))
-    if kind is DestinationKind.FANOUT:
-        return Page(await _fanout_rows(context, picked), after)
+        if limit == 1 and prefix > after and _is_known(context, prefix):
+            # A page about one queue, which a console asks for again and again: the first of those with this prefix.
+            return Page(await queue_rows(context, [prefix]), prefix)
+        find = partial(_pick_queues, context, _queue_names(context), prefix, after, limit)
+        picked, after, stored = await context.environment.run_blocking(find)
+        return Page(_queue_rows(context, picked, stored), after)
+    names = _names(context, kind)
+    if len(names) <= PICKED_AT_ONCE:
+        picked, after = _pick(names, prefix, after, limit)
+    else:
+        picked, after = await context.environment.run_blocking(partial(_pick, names, prefix, after, limit))
     if kind is DestinationKind.TOPIC:
         topics = context.broker.topics
         totals = context.broker.totals
         rows = [{"destination": name, "consumers": topics.count(name), **row_totals(totals, name)} for name in picked]
         return Page(rows, after)
-    return Page(_queue_rows(context, picked, stored), after)
+    return Page(await _fanout_rows(context, picked), after)
+
+
+def _is_known(context: CountsContext, queue: str) -> bool:
+    """Whether this queue has a row, wherever else it may have messages."""
+    return queue in context.broker.queues.by_name or queue in context.declared_queues.texts
+
+
+def _queue_names(context: CountsContext) -> list[str]:
+    """All queues that are not only in the store, some of them twice: a million are copied in a few milliseconds."""
+    return [*context.broker.queues.by_name, *context.declared_queues.texts, *context.paused_queues.names()]
+
+
+def _pick_queues(
+    context: CountsContext, names: list[str], prefix: str, after: str, limit: int
+) -> tuple[list[str], str, dict[str, tuple[int, int]]]:
+    """As `_pick`, with the queues in the store; also what is stored of those on the page."""
+    stored = _stored(context, prefix, after, limit + 1)
+    return *_pick([*names, *stored], prefix, after, limit), stored
 
 
 def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
     broker = context.broker
-    if kind is DestinationKind.QUEUE:
-        special = {**context.declared_queues.texts, **dict.fromkeys(context.paused_queues.names())}
-        return list({**broker.queues.by_name, **special})
     if kind is DestinationKind.TOPIC:
         counted = (name for name in broker.totals.by_name if name.startswith("/topic/"))
         return list({**dict.fromkeys(broker.topics), **dict.fromkeys(counted)})
@@ -163,8 +187,8 @@ def _stored(context: CountsContext, prefix: str, after: str, limit: int) -> dict
 
 
 def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[str], str]:
-    """The names of a page, and the last of them when more pages follow."""
-    found = nsmallest(limit + 1, (name for name in names if name.startswith(prefix) and name > after))
+    """The names of a page, each once, and the last of them when more pages follow."""
+    found = nsmallest(limit + 1, {name for name in names if name.startswith(prefix) and name > after})
     return found[:limit], found[limit - 1] if len(found) > limit else ""
 
 

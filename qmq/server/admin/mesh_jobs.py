@@ -160,8 +160,7 @@ class MeshJobs:
             asked = decode_json(request)
             job = BulkJob(**asked["job"])
             origin = asked["origin"]
-            # Nodes of an earlier version never ask to stop.
-            is_stopped = asked.get("stop") is True
+            is_stopped = asked["stop"] is True
         except (ValueError, TypeError, KeyError) as error:
             raise Refused("bad-destination", "a bulk job of a peer is not one of this version") from error
         known = self._of_peers.get(job.id)

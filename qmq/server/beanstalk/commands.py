@@ -3,14 +3,12 @@
 Puts, deletes, releases and buries of one read are decided together (`decisions`); every other command after those
 before it. The replies wait for the disk, the commands do not.
 
-All commands are in one module because they share what their client has: the tube in use, those that are watched, and
-the jobs that are reserved.
+These commands share what their client has: the tube in use, those that are watched, and the jobs that are reserved. The
+commands that only look at jobs and tubes are in `inspection`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
-
-import trio
 
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
@@ -30,10 +28,11 @@ from qmq.gateways.beanstalk.jobs import (
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.server.beanstalk.decisions import DecisionContext, Decisions, PutJob, SettleJob
+from qmq.server.beanstalk.inspection import INSPECTIONS, Inspection, InspectionContext
 from qmq.server.beanstalk.jobs import FoundJob
 from qmq.server.beanstalk.part import DEFAULT_TUBE, part_of
 from qmq.server.beanstalk.reservations import Reservations
-from qmq.server.beanstalk.statistics import job_facts, server_facts, tube_facts, tube_names
+from qmq.server.beanstalk.statistics import tube_facts
 from qmq.server.clients.session import ClientSession
 from qmq.wire.beanstalk import BeanstalkCommand, BeanstalkVerb
 from qmq.wire.beanstalk import replies as reply
@@ -43,16 +42,11 @@ HEADS_MAX: Final = 256
 """Different puts of a connection that are remembered; at the bound all are forgotten."""
 
 
-class CommandContext(DecisionContext, Protocol):
+class CommandContext(DecisionContext, InspectionContext, Protocol):
     """What commands need of the node."""
 
     limits: LimitSettings
     rules: Rules
-    software: str
-    started_seconds: float
-
-    @property
-    def is_stopping(self) -> bool: ...
 
     def check_right(self, principal: Principal | None, destination: str) -> None: ...
 
@@ -73,8 +67,8 @@ class BeanstalkCommands:
         self._session = session
         self._rights = rights
         self._replies = replies
-        self._job_bytes_max = job_bytes_max
         self._part = part_of(context)
+        self._inspection = Inspection(context, self._part, rights, job_bytes_max)
         self._heads: dict[tuple[str, int, int, int], Head] = {}
         self.used = DEFAULT_TUBE
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}
@@ -127,7 +121,11 @@ class BeanstalkCommands:
         if command.verb not in RESERVING:
             self._session.outbox.flush()
         try:
-            await HANDLERS[command.verb](self, command, slot)
+            inspect = INSPECTIONS.get(command.verb)
+            if inspect is not None:
+                await inspect(self._inspection, command, slot)
+            else:
+                await HANDLERS[command.verb](self, command, slot)
         except Refused as refused:
             self._refuse(refused, slot)
 
@@ -293,6 +291,8 @@ class BeanstalkCommands:
         queue = queue_of(found.tube)
         self._check(Action.SUBSCRIBE, message.envelope.destination)
         subscription = await self._reservations.subscription(found.tube)
+        if subscription is None:
+            return None
         counts = self._part.carried(message, is_reserved=False)
         head = next_head(message, queue, job_priority(message), 0, counts)
         await context.slot(self._session.id)
@@ -328,53 +328,10 @@ class BeanstalkCommands:
         """Raises Refused."""
         self._rights.check(action, destination)
 
-    async def _peek(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
-        self._show(await self._part.jobs.find(command.numbers[0]), command.numbers[0], slot)
-
     async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         state = PEEKED[command.verb]
         found = await self._part.jobs.first(self.used, state)
-        self._show(found, 0 if found is None else found.job, slot)
-
-    def _show(self, found: FoundJob | None, job: int, slot: ReplySlot) -> None:
-        if found is None:
-            slot.fill(reply.NOT_FOUND)
-            return
-        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
-        slot.fill(reply.found(job, found.message.body))
-
-    async def _stats_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
-        job = command.numbers[0]
-        found = await self._part.jobs.find(job)
-        if found is None:
-            slot.fill(reply.NOT_FOUND)
-            return
-        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
-        slot.fill(reply.yaml_map(job_facts(self._context, self._part, job, found)))
-
-    def _may_see(self, tube: str) -> bool:
-        rights, queue = self._rights, queue_of(tube)
-        return rights.allows(Action.SEND, queue) or rights.allows(Action.SUBSCRIBE, queue)
-
-    async def _stats_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
-        facts = await tube_facts(self._context, self._part, command.tube) if self._may_see(command.tube) else None
-        slot.fill(reply.NOT_FOUND if facts is None else reply.yaml_map(facts))
-
-    async def _stats(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
-        context = self._context
-        facts = await server_facts(
-            context,
-            self._part,
-            self._job_bytes_max,
-            is_draining=context.is_stopping,
-            software=context.software,
-            uptime=trio.current_time() - context.started_seconds,
-        )
-        slot.fill(reply.yaml_map(facts))
-
-    async def _list_tubes(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
-        names = await tube_names(self._context, self._part)
-        slot.fill(reply.yaml_list([name for name in names if self._may_see(name)]))
+        self._inspection.show(found, 0 if found is None else found.job, slot)
 
     async def _pause_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = command.tube
@@ -418,14 +375,9 @@ HANDLERS: Final[Mapping[BeanstalkVerb, Callable[[BeanstalkCommands, BeanstalkCom
     BeanstalkVerb.RESERVE_JOB: BeanstalkCommands._reserve_job,
     BeanstalkVerb.KICK: BeanstalkCommands._kick,
     BeanstalkVerb.KICK_JOB: BeanstalkCommands._kick_job,
-    BeanstalkVerb.PEEK: BeanstalkCommands._peek,
     BeanstalkVerb.PEEK_READY: BeanstalkCommands._peek_first,
     BeanstalkVerb.PEEK_DELAYED: BeanstalkCommands._peek_first,
     BeanstalkVerb.PEEK_BURIED: BeanstalkCommands._peek_first,
-    BeanstalkVerb.STATS_JOB: BeanstalkCommands._stats_job,
-    BeanstalkVerb.STATS_TUBE: BeanstalkCommands._stats_tube,
-    BeanstalkVerb.STATS: BeanstalkCommands._stats,
-    BeanstalkVerb.LIST_TUBES: BeanstalkCommands._list_tubes,
     BeanstalkVerb.PAUSE_TUBE: BeanstalkCommands._pause_tube,
     BeanstalkVerb.QUIT: BeanstalkCommands._quit,
 }

@@ -182,13 +182,15 @@ class Reservations:
             until = deadline if soon is None else min(deadline, now + soon)
             paused = [at for tube in tubes if (at := self._part.paused_until(tube))]
             await self.changed.wait_until(min([until, *paused]))
-            if slot.data is None and await self._try(tubes, slot):
+            if slot.data is None and not self.is_stopping and await self._try(tubes, slot):
                 return
 
     async def _try(self, tubes: list[str], slot: ReplySlot) -> bool:
         """Grant a message to each tube, the most urgent first, until one has it: then the reservation is done."""
         for tube in sorted(tubes, key=self._urgency) if len(tubes) > 1 else tubes:
             subscription = await self.subscription(tube)
+            if subscription is None:
+                return True
             if self._part.paused_until(tube):
                 self._context.broker.queues.withdraw(subscription)
             elif subscription.free <= 0:
@@ -199,8 +201,8 @@ class Reservations:
                 return True
         return False
 
-    async def subscription(self, tube: str) -> Subscription:
-        """The subscription of a tube, which has nothing granted. Raises Refused."""
+    async def subscription(self, tube: str) -> Subscription | None:
+        """The subscription of a tube, which has nothing granted. None if the session has ended. Raises Refused."""
         known = self._subscriptions.get(tube)
         if known is not None and not known.closed:
             return known
@@ -213,7 +215,11 @@ class Reservations:
             "ack-timeout": str(TTR_SECONDS_DEFAULT),
         }
         await self._subscribe(Frame(Head("SUBSCRIBE", headers, Version.V12), b"", None))
-        found = self._subscriptions[tube] = self._context.broker.sessions[self._session].subscriptions[tube]
+        # Its turn may have come after the end of the session: then nothing was subscribed to.
+        session = self._context.broker.sessions.get(self._session)
+        found = None if session is None else session.subscriptions.get(tube)
+        if found is not None:
+            self._subscriptions[tube] = found
         return found
 
     def _urgency(self, tube: str) -> tuple[int, int]:

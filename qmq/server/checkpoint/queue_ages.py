@@ -12,7 +12,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.dots import Dot
 from qmq.server.runtime.contexts import Engine
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.served_rows import ServedRows
 
 ROUNDS_MAX: Final = 10

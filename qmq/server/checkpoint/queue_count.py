@@ -13,7 +13,7 @@ import trio
 
 from qmq.broker.queues.state.stored_names import StoredNames
 from qmq.server.runtime.contexts import Engine
-from qmq.storage.format.interfaces import QueueStore
+from qmq.storage.format.queue_store import QueueStore
 
 POLL_SECONDS: Final = 60.0
 """Between two checks whether the bound is near."""

@@ -16,7 +16,7 @@ from qmq.dots import Vector
 from qmq.record_codec import Replay
 from qmq.server.runtime.contexts import Committing, Engine, Reporting
 from qmq.server.runtime.waker import Waker
-from qmq.storage.format.interfaces import QueueHead, QueueRow
+from qmq.storage.format.queue_store import QueueHead, QueueRow
 from qmq.storage.queues.served_rows import ServedRows
 
 LOADS_AT_ONCE = 256

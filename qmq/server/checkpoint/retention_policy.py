@@ -7,7 +7,7 @@ checkpoint, so a changed configuration applies from the next one on.
 from math import ceil
 
 from qmq.config import NodeSettings
-from qmq.storage.format.interfaces import Retention
+from qmq.storage.format.settings import Retention
 
 
 class Retentions(dict[str, Retention]):

@@ -73,17 +73,17 @@ async def hand_over(context: DrainContext, links: Links) -> None:
     it has recorded; at most `HAND_OVER_SECONDS`.
     """
     broker = context.broker
-    lending = broker.lending
+    lending, borrowing = broker.lending, broker.borrowing
     lending.cease()
 
     def is_done() -> bool:
-        is_idle = not lending.is_lending and not lending.is_withdrawing
+        is_idle = not lending.is_lending and not borrowing.is_withdrawing
         return is_idle and links.is_handed_over(broker.origin, broker.next_sequence - 1)
 
     with trio.move_on_after(HAND_OVER_SECONDS):
-        while lending.is_withdrawing:  # noqa: ASYNC110 (the opening says why)
+        while borrowing.is_withdrawing:  # noqa: ASYNC110 (the opening says why)
             await trio.sleep(POLL_SECONDS)
-        links.offer(lending.confirm_returns())
+        links.offer(borrowing.confirm_returns())
         while not is_done():  # noqa: ASYNC110 (likewise)
             await trio.sleep(POLL_SECONDS)
 

@@ -25,7 +25,7 @@ from qmq.record_codec import Replay
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.clients.session import ClientSession, drained, session_of
 from qmq.server.runtime.contexts import Committing, Engine, Reporting, Tasks
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.store import Store
 
 PAGE_ROWS: Final = 200

@@ -27,7 +27,7 @@ from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
 from qmq.record_codec import Replay
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.replication.protocol.values import SEQUENCE_MAX, array, mapping, number, origin_of, text
+from qmq.replication.protocol.values import array, mapping, number, origin_of, text
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
@@ -37,7 +37,7 @@ from qmq.server.peers.rpc import PeerRpc
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 
 RECORDS_SECONDS = 10.0
 """For the records that the others had at their response to arrive here; then they are asked again."""
@@ -103,7 +103,8 @@ def _held_here(context: AdoptionContext, owner: str) -> set[Dot]:
     them.
     """
     queues, lending = context.broker.queues, context.broker.lending
-    held = {dot for server in {owner, *context.membership.listing.names} for dot in lending.borrowed_from(server)}
+    borrowing = context.broker.borrowing
+    held = {dot for server in {owner, *context.membership.listing.names} for dot in borrowing.borrowed_from(server)}
     held.update(delivery.message.dot for delivery in queues.deliveries.values())
     held.update(dot for lent in lending.lent.values() for dot in lent)
     return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}
@@ -255,14 +256,13 @@ def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vecto
     """The messages of `owner` that `peer` holds, and its vector; None when it cannot say, or it is invalid."""
     try:
         response = mapping(decode_json(answer))
-        if response.get("holds") is None:
+        if response["holds"] is None:
             return None
-        # Nodes of an earlier version also name memory-only messages, and do not send their vector.
         holds = [array(pair, 2) for pair in array(response["holds"])]
-        has = [array(entry, 3) for entry in array(response.get("has", []))]
-        dots = [Dot(origin_of(owner, incarnation), number(last, -SEQUENCE_MAX)) for incarnation, last, *_ in holds]
+        has = [array(entry, 3) for entry in array(response["has"])]
+        dots = [Dot(origin_of(owner, incarnation), number(last)) for incarnation, last, *_ in holds]
         return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
-    except (ValueError, MeshError) as error:
+    except (KeyError, ValueError, MeshError) as error:
         log.error("! %s: invalid list of held messages of %s: %s", peer, owner, error)
         return None
 

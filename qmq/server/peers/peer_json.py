@@ -5,9 +5,13 @@ parser says of it, so that callers need to catch no more.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
+
+UNUSUAL: Final = re.compile(rb"[0-9]{19}|[0-9][eE]")
+"""Without these no number has more than 64 bits or is infinite, so the parser need not call back for each."""
 
 
 def decode_json(data: bytes) -> Any:
@@ -15,8 +19,13 @@ def decode_json(data: bytes) -> Any:
 
     Raises ValueError.
     """
+    if b"\0" in data:
+        raise ValueError("JSON of a peer is not in UTF-8")
     try:
-        value = json.loads(data, parse_constant=_refuse, parse_float=_finite, parse_int=_bounded)
+        if UNUSUAL.search(data) is None:
+            value = json.loads(data, parse_constant=_refuse)
+        else:
+            value = json.loads(data, parse_constant=_refuse, parse_float=_finite, parse_int=_bounded)
     except RecursionError as error:
         raise ValueError("JSON is nested too deeply") from error
     if b"\\ud" in data.lower():

@@ -78,10 +78,9 @@ class PeerRpc:
             asked = self._asked[number] = _Asked(request)
             try:
                 asked.missing.update({peer: links.links_to(peer) for peer in put(number)})
-                with trio.move_on_after(seconds):
-                    while asked.missing:
-                        await asked.changed.wait()
-                        asked.changed = trio.Event()
+                if asked.missing:
+                    with trio.move_on_after(seconds):
+                        await asked.complete.wait()
             finally:
                 del self._asked[number]
         return asked.answers
@@ -95,8 +94,7 @@ class PeerRpc:
             for peer, before in list(asked.missing.items()):
                 now = links.links_to(peer)
                 if not now:
-                    del asked.missing[peer]
-                    asked.changed.set()
+                    asked.miss(peer)
                 elif any(link not in now for link in before):
                     asked.missing[peer] = now
                     links.ask_one(peer.node, number, asked.request)
@@ -105,9 +103,8 @@ class PeerRpc:
         """`peer` has responded; a late response is ignored."""
         asked = self._asked.get(number)
         if asked is not None and peer in asked.missing:
-            del asked.missing[peer]
             asked.answers[peer.node] = answer
-            asked.changed.set()
+            asked.miss(peer)
 
     def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
         """`peer` sent a request; the response is made in a task of its own."""
@@ -140,4 +137,10 @@ class _Asked:
         self.missing: dict[Origin, Collection[object]] = {}
         """Peers that have not responded, and the links with them when the request was sent."""
         self.answers: dict[str, bytes] = {}
-        self.changed = trio.Event()
+        self.complete = trio.Event()
+
+    def miss(self, peer: Origin) -> None:
+        """Wait for this peer no longer. The task that asked continues once, when it has to wait for no other."""
+        del self.missing[peer]
+        if not self.missing:
+            self.complete.set()

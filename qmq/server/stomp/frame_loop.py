@@ -178,17 +178,25 @@ class FrameLoop:
     async def control(self, headers: Mapping[str, str], body: bytes) -> ControlResponse | Refused:
         """The response to a control request of the client, a SEND with these headers and body; or why there is none."""
         session = self._session
-        session.waits_for_change = headers["destination"].startswith(DEFINITIONS)
-        async with trio.open_nursery() as nursery:
-            if headers["destination"].startswith(JOBS):
+        destination = headers["destination"]
+        session.waits_for_change = destination.startswith(DEFINITIONS)
+        try:
+            if not destination.startswith(JOBS):
+                return await self._answer_of_node(headers, body)
+            async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.watch_leaving)
-            try:
-                return await self._context.answer(session.id, session.principal, session.peer_address, headers, body)
-            except Refused as refused:
-                return refused
-            finally:
-                session.waits_for_change = False
+                response = await self._answer_of_node(headers, body)
                 nursery.cancel_scope.cancel()
+            return response
+        finally:
+            session.waits_for_change = False
+
+    async def _answer_of_node(self, headers: Mapping[str, str], body: bytes) -> ControlResponse | Refused:
+        session = self._session
+        try:
+            return await self._context.answer(session.id, session.principal, session.peer_address, headers, body)
+        except Refused as refused:
+            return refused
 
     async def _change_bound(self, request: Frame, bound: BoundQueue) -> Refused | None:
         """Declare the queue that a SUBSCRIBE needs, or delete that of an UNSUBSCRIBE; why not, if that is refused."""

@@ -39,10 +39,8 @@ class JournalStatus:
         self.node = str(facts["node"])
         self.vector = vector_from_json(facts["vector"])
         self.base = vector_from_json(facts["base"])
-        self.given_up = vector_from_json(facts.get("given_up", {}))
-        self.compacted = vector_from_json(facts.get("rests", {}))
-        self.sends_reasons = {"given_up", "rests"} <= facts.keys()
-        """Whether it reports what its journal misses for a reason; nodes of earlier versions do not."""
+        self.given_up = vector_from_json(facts["given_up"])
+        self.compacted = vector_from_json(facts["rests"])
         self.bytes = int(facts["bytes"])
         self.segments = [vector_from_json(vector) for vector in facts["segments"]]
         """Vectors where a segment ends and the next one begins."""
@@ -102,8 +100,7 @@ class Servers:
         wanted_records = left.count()
         excused = but_for
         if not strict:
-            shows = all(status.sends_reasons for status in self._statuses)
-            excused = excused.plus(RangeMap.between({}, self._base() if shows else end))
+            excused = excused.plus(RangeMap.between({}, self._base()))
         parts: list[Part] = []
         for status in self._statuses:
             for share in _shares(status, left):

@@ -30,16 +30,10 @@ from qmq.storage.checkpoints.retention import LogRetention
 from qmq.storage.fanouts.log import FanoutLog, RangeArrival, sync_all
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.delete_record import deletion_facts
-from qmq.storage.format.interfaces import (
-    Catalog,
-    CheckpointState,
-    Disk,
-    FanoutExtent,
-    QueueStore,
-    Retention,
-    StoreSettings,
-)
+from qmq.storage.format.interfaces import Catalog, CheckpointState, Disk, FanoutExtent
 from qmq.storage.format.lost_record import lost_facts
+from qmq.storage.format.queue_store import QueueStore
+from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.journal import Journal
 from qmq.storage.queues.plan import missing_among
 

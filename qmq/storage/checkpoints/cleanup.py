@@ -19,8 +19,10 @@ from qmq.storage.checkpoints.facts import CheckpointFacts
 from qmq.storage.checkpoints.retention import LogRetention
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.delete_record import deletion_facts
-from qmq.storage.format.interfaces import SEQUENCE_MAX, Catalog, CheckpointState, QueueStore, StoreSettings
+from qmq.storage.format.interfaces import SEQUENCE_MAX, Catalog, CheckpointState
 from qmq.storage.format.lost_record import lost_facts
+from qmq.storage.format.queue_store import QueueStore
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.journal import Journal
 
 POLL_AGAIN_SECONDS: Final = 60

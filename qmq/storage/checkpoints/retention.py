@@ -9,15 +9,8 @@ from typing import Final
 
 from qmq.dots import Vector, covers
 from qmq.storage.fanouts.open_logs import FanoutLogs
-from qmq.storage.format.interfaces import (
-    Catalog,
-    CheckpointState,
-    Disk,
-    FanoutExtent,
-    Retention,
-    Shift,
-    StoreSettings,
-)
+from qmq.storage.format.interfaces import Catalog, CheckpointState, Disk, FanoutExtent, Shift
+from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.journal import Journal
 
 _SECOND_US: Final = 1_000_000

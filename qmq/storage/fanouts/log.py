@@ -24,8 +24,9 @@ from qmq.storage.format.batch import (
     record_slices,
 )
 from qmq.storage.format.fanout_entry import FanoutEntry
-from qmq.storage.format.interfaces import Disk, FanoutExtent, Retention, Shift, StoreSettings
+from qmq.storage.format.interfaces import Disk, FanoutExtent, Shift
 from qmq.storage.format.segment import FANOUT
+from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, open_chain
 
 FANOUT_DIRECTORY: Final = "fanout"
@@ -214,8 +215,7 @@ class FanoutLog:
         Commit the extent, then `drop`. When all that is there is too old, an empty segment takes its place.
         """
         chain = self.chain
-        # Times ahead of now were believed when nobody could tell: by an older version, or at an opening, which has
-        # no clock.
+        # An opening has no clock, so it believes times that are ahead of now.
         extent = self.extent._replace(last_us=min(self.extent.last_us, now_us))
         extent = extent._replace(first_us=min(extent.first_us, extent.last_us))
         age_us = retention.age_seconds_max * 1_000_000

@@ -13,7 +13,8 @@ from typing import Final, NoReturn
 from qmq.deletions import Deletions
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, FanoutLog, directory_name
-from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent, StoreSettings
+from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent
+from qmq.storage.format.settings import StoreSettings
 
 OPEN_FILES_MAX: Final = 128
 """Descriptors of open logs, one per segment; the operating system may allow no more than a thousand in all."""

@@ -14,7 +14,7 @@ from typing import Final
 from zlib import crc32
 
 from qmq.dots import Origin
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 
 COUNT_SHIFT: Final = 32
 CRC_MASK: Final = (1 << COUNT_SHIFT) - 1

@@ -20,8 +20,8 @@ from typing import Final
 from qmq.dots import Vector, covers, merge
 from qmq.errors import DiskFull, LogBroken
 from qmq.storage.format.batch import GAPS, REST, BatchHead, Unpacked, batch_records, is_journal, read_head
-from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.record import RecordKind, unpack_gap
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import Chain, Damage, find_segment
 from qmq.storage.log.compacted_ranges import CompactedRanges
 from qmq.storage.log.segment_index import SegmentIndexer

@@ -23,8 +23,9 @@ from typing import Final, NamedTuple
 from qmq.dots import Vector
 from qmq.errors import LogBroken
 from qmq.storage.format.batch import BatchHead, is_journal
-from qmq.storage.format.interfaces import CheckpointState, Disk, StoreSettings
+from qmq.storage.format.interfaces import CheckpointState, Disk
 from qmq.storage.format.segment import JOURNAL, SegmentHead, scan, segment_base
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, find_segment, open_chain, replace_file
 from qmq.storage.log.journal import MARK_BYTES, SYNC_FAILED, Journal, Mark, advance, strip_heads
 from qmq.storage.log.quarantine import Quarantined, keep, load_holes, quarantined

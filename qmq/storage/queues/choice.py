@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from qmq.errors import StorageError
-from qmq.storage.format.interfaces import QueueRow, QueueStore
+from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.queues.rescue import open_sqlite
 
 SQLITE: Final = "sqlite"

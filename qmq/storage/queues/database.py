@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from qmq.dots import Dot, Origin
-from qmq.storage.format.interfaces import NO_ATTEMPTS, QueueRow
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueRow
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues.database_reads import C, DatabaseReads, Place
 from qmq.storage.queues.plan import (

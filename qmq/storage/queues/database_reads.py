@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from qmq.dots import Dot, Origin
-from qmq.storage.format.interfaces import QueueHead, QueueRow, RowDamage
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import QueueHead, QueueRow, RowDamage
 from qmq.storage.format.row_checksum import is_in_place, is_sound
 from qmq.storage.queues.plan import (
     SIGN,

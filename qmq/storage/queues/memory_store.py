@@ -11,8 +11,8 @@ from heapq import nsmallest
 
 from qmq.dots import Dot, Origin
 from qmq.storage.disk.memory import MemoryDisk, commit_tables
-from qmq.storage.format.interfaces import NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
 from qmq.storage.queues.plan import (
     PartitionKey,
     by_partition,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from qmq.dots import Dot, Origin
-from qmq.storage.format.interfaces import QueueRow, RowDamage
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import QueueRow, RowDamage
 from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 
 SIGN: Final = 1 << 63

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value

@@ -16,7 +16,7 @@ from typing import Final
 
 from qmq.dots import Dot
 from qmq.errors import LogBroken, Malformed
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
 from qmq.storage.queues.database_reads import partition_of

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from qmq.dots import Dot
-from qmq.storage.format.interfaces import QueueHead, QueueRow, QueueStore
+from qmq.storage.format.queue_store import QueueHead, QueueRow, QueueStore
 from qmq.storage.queues.plan import expired_within
 
 SAME_CLOCKS: Final[Mapping[str, int]] = MappingProxyType({})

@@ -23,7 +23,7 @@ from typing import Final
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken, Malformed
 from qmq.storage.disk.sqlite import is_damage, medium, open_migrated, open_reader
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
 from qmq.storage.queues import vacuum

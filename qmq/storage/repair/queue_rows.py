@@ -18,8 +18,9 @@ from qmq.errors import CorruptLog
 from qmq.storage.checkpoints.checkpoint import Checkpointer, Stored
 from qmq.storage.format.batch import BatchHead, batch_records, record_slices, verify_batch
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.format.interfaces import Disk, QueueRow, QueueStore, StoreSettings
+from qmq.storage.format.interfaces import Disk
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.format.record import (
     KIND_OFFSET,
     TIMED,
@@ -31,6 +32,7 @@ from qmq.storage.format.record import (
     unpack_by_origin,
     unpack_record,
 )
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.journal import Journal
 from qmq.storage.log.quarantine import Quarantined, quarantined_bytes
 from qmq.storage.queues.plan import missing_among, missing_key

@@ -21,7 +21,8 @@ from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices, verify_batch
 from qmq.storage.format.definition_record import packed_record
 from qmq.storage.format.delete_record import packed_deletion
-from qmq.storage.format.interfaces import FanoutExtent, QueueRow, QueueStore
+from qmq.storage.format.interfaces import FanoutExtent
+from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, unpack_record
 from qmq.storage.log.chain import Damage, Segment
 

@@ -10,8 +10,9 @@ from collections.abc import Collection, Sequence
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog
 from qmq.storage.checkpoints.checkpoint import Checkpointer
-from qmq.storage.format.interfaces import SEQUENCE_MAX, QueueStore
+from qmq.storage.format.interfaces import SEQUENCE_MAX
 from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.format.queue_store import QueueStore
 from qmq.storage.repair.queue_rows import RowRepairer
 from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader, known_of
 

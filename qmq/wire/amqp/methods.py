@@ -34,7 +34,8 @@ def read_method(command: Command) -> Method:
         raise AmqpRefusal(
             ReplyCode.COMMAND_INVALID, f"there is no method {command.method_id} of the class {command.class_id}"
         )
-    method = kind()
+    # Not by its constructor: that of basic.recover-async warns, and every argument is set in the next step.
+    method = kind.__new__(kind)
     try:
         method.unmarshal(command.arguments)
     except (*BAD, exceptions.PAMQPException) as problem:

@@ -81,7 +81,7 @@ def test_what_has_no_time_has_none_by_any_clock() -> None:
 def borrower(credit: int = 1) -> tuple[Node, Client]:
     """A node with one consumer, and an owner b whose clock is an hour ahead."""
     node = Node()
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     node.broker.clocks.heard(B, NOW_US_OF_RIG + HOUR_US, NOW_US_OF_RIG)
     client = node.client()
     client.subscribe(credit=credit)
@@ -134,7 +134,7 @@ def test_what_waits_here_for_the_one_consumer_of_its_group_goes_back_when_it_is_
 
 def test_an_owner_that_does_not_tell_its_clock_has_looked_itself() -> None:
     node = Node()
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     client = node.client()
     client.subscribe()
     message = lent(1, b"ttl:1000\n")

@@ -61,8 +61,8 @@ def test_a_borrowed_message_is_acknowledged_where_its_consumer_is() -> None:
     node = Node()
     client = node.client()
     client.subscribe()
-    node.lending.owner_connected("b")
-    node.lending.offers()
+    node.borrowing.owner_connected("b")
+    node.borrowing.offers()
     node.borrow(message_of(Origin("b", 1), 1, owner="b"))
 
     client.ack(client.inbox[0])

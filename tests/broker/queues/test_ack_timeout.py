@@ -203,7 +203,7 @@ def test_transaction_with_a_late_delivery_is_refused_as_a_whole(is_ack: bool) ->
 
 def test_late_borrowed_message_returns_to_its_owner() -> None:
     node = Node(rules=AT_ONCE)
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     client = node.client()
     client.subscribe(ack_timeout_us=SECOND_US)
     borrowed: Message = message_of(Origin("b", 1), 1, owner="b")
@@ -212,7 +212,7 @@ def test_late_borrowed_message_returns_to_its_owner() -> None:
     out = node.later(SECOND_US)
 
     assert [(m.dot, why.name) for m, why, _ in out.peer_returns["b"]] == [(borrowed.dot, "TIMED_OUT")]
-    assert node.lending.borrowed_from("b") == []
+    assert node.borrowing.borrowed_from("b") == []
 
 
 def test_cumulative_ack_after_a_late_one_covers_what_is_still_there() -> None:

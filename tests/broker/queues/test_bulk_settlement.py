@@ -181,15 +181,6 @@ def test_a_redrive_leaves_what_is_no_dead_letter() -> None:
     assert bodies(node, DEAD_LETTERS) == [b"sent here"]
 
 
-@pytest.mark.parametrize("source", ["/queue/", "/queue/a*", "/queue/#", "/topic/a", "/queue/" + "x" * 5000])
-def test_a_redrive_leaves_what_names_no_single_queue_as_its_source(source: str) -> None:
-    node = Node()
-    node.send(b"forged", DEAD_LETTERS, headers=b"dead-letter-from:%b\n" % source.encode())
-
-    assert move(node, "", DEAD_LETTERS) == (0, "no-source")
-    assert bodies(node, DEAD_LETTERS) == [b"forged"]
-
-
 def test_a_consumer_of_the_new_queue_gets_a_moved_message_at_once() -> None:
     node = Node()
     node.send(b"x")

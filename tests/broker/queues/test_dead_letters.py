@@ -416,7 +416,7 @@ def test_message_that_fails_on_a_peer_is_buried_by_its_owner() -> None:
 
 def test_borrowed_message_is_not_buried_here_but_returned_with_what_its_consumer_asks() -> None:
     node = Node(rules=QueueRules(delivery_limit=1))
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     asks = Asks(delivery_limit=7)
     client = node.client()
     client.subscribe(asks=asks)

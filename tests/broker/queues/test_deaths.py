@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from qmq.broker.queues.deaths import HISTORY, HISTORY_BYTES_MAX, ROWS_MAX, Death, came_through, deaths_of, history_after
 
 FIRST = {"dead-letter-reason": "rejected", "dead-letter-from": "/queue/work", "exchange": "orders", "routing-key": "eu"}
@@ -59,14 +57,6 @@ def test_the_oldest_rows_are_left_out_at_either_bound() -> None:
     for number in range(ROWS_MAX):
         letter = died(letter, "rejected", f"/queue/{number}" + "ü" * 100)
         assert len(letter[HISTORY].encode()) <= HISTORY_BYTES_MAX
-
-
-@pytest.mark.parametrize("text", ["", "x", "{}", "[]", "[1]", '[["a","b","c","d","e"]]', '[["a","b",1,"d"]]', "[[]]"])
-def test_a_header_that_no_node_wrote_counts_as_none(text: str) -> None:
-    deaths = deaths_of({**FIRST, HISTORY: text})
-
-    assert deaths is not None
-    assert deaths.rows == [Death("rejected", "/queue/work", 1, "orders", "eu")]
 
 
 def test_a_letter_says_by_which_exchange_it_came() -> None:

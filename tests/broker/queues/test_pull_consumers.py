@@ -88,7 +88,7 @@ def test_a_message_whose_time_is_over_goes_to_another_one() -> None:
 
 def test_peers_are_offered_what_is_granted_although_others_are_at_work() -> None:
     node = Node()
-    node.decide(lambda out: node.lending.owner_connected("b"))
+    node.decide(lambda out: node.borrowing.owner_connected("b"))
     busy, waiting = node.client(), node.client()
     for client in (busy, waiting):
         subscription = pull(client)
@@ -97,13 +97,13 @@ def test_peers_are_offered_what_is_granted_although_others_are_at_work() -> None
                 node.send(body)
                 grant(node, subscription)
     assert busy.bodies == [b"1", b"2"]
-    node.lending.offers()
+    node.borrowing.offers()
 
     grant(node, subscription)
 
-    assert [(peer, limit) for peer, name, limit in node.lending.offers() if name == JOBS] == [("b", 1)]
+    assert [(peer, limit) for peer, name, limit in node.borrowing.offers() if name == JOBS] == [("b", 1)]
     node.queues.withdraw(subscription)
-    assert [(peer, limit) for peer, name, limit in node.lending.offers() if name == JOBS] == [("b", 0)]
+    assert [(peer, limit) for peer, name, limit in node.borrowing.offers() if name == JOBS] == [("b", 0)]
 
 
 def test_a_consumer_that_has_ceased_is_granted_nothing() -> None:

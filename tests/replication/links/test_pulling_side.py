@@ -109,11 +109,11 @@ async def test_a_full_disk_leaves_the_window_shut_until_somebody_made_room() -> 
 
 async def test_credit_is_offered_while_the_link_lasts_and_not_after() -> None:
     link = Link()
-    lending = link.node.broker.lending
+    borrowing = link.node.broker.borrowing
 
     def consumer(id: str, credit: int) -> list[tuple[str, str, int]]:
         link.node.broker.subscriptions.subscribe(Subscription(1, id, JOBS, Mode.CLIENT, credit, b""), Outcome())
-        return lending.offers()
+        return borrowing.offers()
 
     assert consumer("before", 10) == []
     link.following.begin(())

@@ -1,6 +1,7 @@
 """Connections of beanstalkd clients: users, limits, slow and half-finished clients, the stop of a node."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from qmq.config import (
     PermissionSettings,
     User,
 )
+from qmq.server.beanstalk.decisions import Decisions
 from tests.config.test_load import HASH
 from tests.server.beanstalk.rig import BEANSTALK_PORT, BeanstalkRig, running
 from tests.server.rig import HOST, eventually, subscribe
@@ -260,6 +262,30 @@ async def test_a_node_that_stops_lets_a_worker_finish_its_job(autojump_clock: Mo
     rig.fabric = type(rig.fabric)(rig.fabric.rng)
     async with rig.run():
         assert sum(depths(rig.alive).values()) == 0
+
+
+@pytest.mark.parametrize("command", ["reserve", "reserve-with-timeout 5", "reserve-job {job}"])
+async def test_a_reservation_whose_session_ends_before_its_turn_ends_with_it(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    async with running() as rig:
+        job = await (await rig.client()).put()
+        client = await rig.client()
+        waits, has_turn = trio.Event(), trio.Event()
+
+        async def turn(decisions: Decisions) -> None:
+            waits.set()
+            await has_turn.wait()
+
+        with patch.object(Decisions, "_slot", turn):
+            await client.send(command.format(job=job))
+            await waits.wait()
+            rig.alive.sessions[max(rig.alive.sessions)].end_in_order()
+            has_turn.set()
+            assert await client.until_closed() == b""
+
+        assert depths(rig.alive) == {"/queue/default": 1}
+    assert "session failed" not in caplog.text
 
 
 async def test_sessions_are_gone_with_their_connections(autojump_clock: MockClock) -> None:

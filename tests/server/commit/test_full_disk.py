@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.config import StorageSettings
 from qmq.dots import Vector
 from qmq.errors import DiskFull
-from qmq.storage.format.interfaces import Retention
+from qmq.storage.format.settings import Retention
 from tests.server.rig import Rig, eventually, send, subscribe
 from tests.support.conditions import present
 from tests.support.depths import depths

@@ -70,8 +70,10 @@ async def test_a_consumer_that_leaves_another_node_leaves_nothing_there(autojump
 
         a, b = rig.nodes["a"].broker, rig.nodes["b"].broker
         await eventually(lambda: not a.queues.by_name and not b.queues.by_name)
-        await eventually(lambda: not any(b.lending._withdrawing.values()))
-        assert not any((*a.lending._borrowing.values(), *b.lending._offered.values(), *b.lending._received.values()))
+        await eventually(lambda: not any(b.borrowing._withdrawing.values()))
+        assert not any(
+            (*a.lending._borrowing.values(), *b.borrowing._offered.values(), *b.borrowing._received.values())
+        )
 
 
 async def test_subscribing_again_at_once_gets_the_next_messages(autojump_clock: MockClock) -> None:

@@ -6,7 +6,7 @@ import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.broker.queues.paging.pager import PAGE_BYTES
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from tests.server.rig import Rig, eventually, send, subscribe
 from tests.support.depths import depths
 from tests.support.network import FabricPipe

@@ -156,7 +156,7 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "down")
         await worker.send(f"ACK\nid:{message.head.headers['ack']}\nack-level:quorum\nreceipt:r\n\n")
         assert "ack-level" not in (await worker.next("RECEIPT")).head.headers
-        await eventually(lambda: not b.broker.lending.borrowed_from("c"))
+        await eventually(lambda: not b.broker.borrowing.borrowed_from("c"))
         await mesh.kill("c")
         del mesh.nodes["c"]
         run_blocking, go_on = b.environment.run_blocking, trio.Event()
@@ -409,24 +409,6 @@ async def test_records_that_turn_up_later_are_adopted_too(count: int, autojump_c
         assert await drain(await mesh.connect("b"), count) == [str(number).encode() for number in range(count)]
 
 
-async def test_nodes_of_an_earlier_version_name_what_is_in_memory_only(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with MeshRig("a", "b", "c").run() as mesh:
-        await left_by_c(mesh, 1)
-        a = mesh.nodes["a"]
-        ask = a.peer_rpc.ask
-
-        async def earlier(request: PeerRequest, *rest: Any) -> Any:
-            answers = await ask(request, *rest)
-            return dict.fromkeys(answers, b'{"holds": [[1, -1]]}') if request.kind == "held" else answers
-
-        monkeypatch.setattr(a.peer_rpc, "ask", earlier)
-        await retire(await mesh.connect("a"), "c")
-
-        await eventually(lambda: a.queue_adoption.adopted == 1)
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -470,7 +452,7 @@ async def test_held_messages_are_named_by_their_dots(autojump_clock: MockClock) 
         await client.send(send(JOBS, "1", "r1"))
         await worker.next("MESSAGE")
 
-        held = mesh.nodes["b"].broker.lending.borrowed_from("a")
+        held = mesh.nodes["b"].broker.borrowing.borrowed_from("a")
 
         assert held == [Dot(mesh.nodes["a"].origin, 2)]
 

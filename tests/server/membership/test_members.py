@@ -14,7 +14,7 @@ from qmq.server.admin.status import status_of
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import LEARNER
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import open_memory_store
 from tests.server.mesh_rig import CLIENT_PORT, MeshRig, isolate
 from tests.server.rig import eventually, send, subscribe

@@ -7,13 +7,21 @@ from qmq.server.peers.peer_json import decode_json, facts_of
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"\xff", b"[" * 100_000, b"Infinity", b"[NaN]", b"1e999", b"9" * 30, b"9" * 5000, rb'["\ud800"]'],
+    [b"", b"{", b"\xff", b"[" * 100_000, b"Infinity", b"[NaN]", b"1e999", b"9" * 30, b"9" * 5000, rb'["\ud800"]']
+    + ["[1]".encode("utf-16"), str(1 << 64).encode("utf-32-le")],
 )
 def test_invalid_json_of_a_peer_is_one_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         decode_json(data)
 
     assert facts_of(data, {}) is None
+
+
+@pytest.mark.parametrize("number", [1 << 64, -(1 << 64), 10**18 << 8, "1e400", "-1E999", "0.5e309", "1" + "0" * 400])
+def test_number_is_refused_wherever_it_is(number: int | str) -> None:
+    for data in ("%s", '{"a":[0,%s]}', '["text",{"b":{"c":%s}}]'):
+        with pytest.raises(ValueError):
+            decode_json((data % number).encode())
 
 
 def test_numbers_of_64_bits_and_pairs_of_surrogates_are_valid() -> None:

@@ -12,7 +12,7 @@ from qmq.config import StorageSettings
 from qmq.dots import Dot, Origin
 from qmq.server.admin.status import status_of
 from qmq.server.node import Node
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.memory_store import MemoryQueueStore
 from tests.server.mesh_rig import MeshRig
 from tests.server.repair.test_catch_up import JOBS, SHORT, forget_the_past, publish

@@ -11,11 +11,12 @@ disk has.
 from collections.abc import Collection, Iterable
 
 from qmq.dots import Origin, Vector, covers
-from tests.simulation.checks import fanouts, moves, operations, queues, records, toil, topics, turns
+from tests.simulation.checks import fanouts, lifetimes, moves, operations, queues, records, toil, topics, turns
 from tests.simulation.checks import members as left_for_good
 from tests.simulation.cluster import Member
 from tests.simulation.evidence import fanout_logs, log_of, published
 from tests.simulation.lookout import handed_out_by
+from tests.simulation.plan import Family
 from tests.simulation.stage import Stage
 from tests.simulation.workloads.names import FANOUTS, INSISTED
 from tests.support.depths import depths
@@ -39,6 +40,7 @@ def unfinished(stage: Stage) -> list[str]:
     return (
         apart(members)
         or operations.unrestored(stage)
+        or _unended(stage)
         or unserved([member.name for member in members], members)
         or undrained(members)
         or fanouts.streams_against(fanout_logs(members[0], FANOUTS), stage.ledger, stage.excuses)[:TEXTS_MAX]
@@ -162,10 +164,16 @@ def broken(stage: Stage) -> list[str]:
     if len(forgetful) <= len(plan.founders) // 2:  # no majority; else nothing is promised
         wrongs += queues.given_again_for_good(ledger)
     wrongs += operations.broken(stage)
+    wrongs += _unended(stage)
     if plan.quiet:
         wrongs += queues.given_again_without_a_fault(ledger)
         wrongs += turns.shared(ledger)
     return wrongs
+
+
+def _unended(stage: Stage) -> list[str]:
+    """Exclusive queues of AMQP clients that outlive their connection. For operators see `operations`."""
+    return lifetimes.left_behind(stage.members) if stage.plan.family is Family.GATEWAYS else []
 
 
 def _moved_wrongly(stage: Stage) -> list[str]:

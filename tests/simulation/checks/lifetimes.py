@@ -16,6 +16,7 @@ from qmq.dots import Dot
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Ledger, Sent
 from tests.simulation.operations import DECLARED, VISITED, Job, Operations
+from tests.simulation.workloads.names import MADE_UP, OWNED
 
 CLOCK_SECONDS = 0.5
 """How exactly nodes know how far their clocks are apart."""
@@ -73,5 +74,5 @@ def left_behind(members: Iterable[Member]) -> list[str]:
         for member in members
         if member.node is not None
         for one in member.node.definitions.table.present()
-        if one.key.kind == "queue" and one.key.name.startswith(VISITED)
+        if one.key.kind == "queue" and one.key.name.startswith((VISITED, OWNED, MADE_UP))
     ]

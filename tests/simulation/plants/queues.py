@@ -7,6 +7,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.queue import Queue
+from qmq.broker.queues.lending.borrowing import Borrowing
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.selective.group_choice import GroupChoice
 from qmq.dots import Dot, Vector
@@ -30,28 +31,28 @@ def lent_and_forgotten() -> Iterator[None]:
 @plant(Family.ALL, "I1", "I13", seed=1)
 def acknowledged_on_relay() -> Iterator[None]:
     """A node that borrows a message settles it at once, before a consumer has seen it."""
-    borrow = Lending.borrow
+    borrow = Borrowing.borrow
 
-    def borrow_and_settle(lending: Lending, message: Message, out: Outcome) -> None:
-        borrow(lending, message, out)
-        lending._queues.settlement._settle_borrowed(message, out)
+    def borrow_and_settle(borrowing: Borrowing, message: Message, out: Outcome) -> None:
+        borrow(borrowing, message, out)
+        borrowing._queues.settlement._settle_borrowed(message, out)
 
-    with patch.object(Lending, "borrow", borrow_and_settle):
+    with patch.object(Borrowing, "borrow", borrow_and_settle):
         yield
 
 
 @plant(Family.NONE, "I23", seed=8, nodes=0)
 def full_consumers_unknown() -> Iterator[None]:
     """A class of consumers is offered when it has room for the first time, and unknown to the peers before."""
-    real = Lending._announce
+    real = Borrowing._announce
 
-    def tell_of_room(
-        lending: Lending, name: str, free: int | None, told: list[tuple[str, str, int]], *, asks: bool = False
+    def announce_with_room(
+        borrowing: Borrowing, name: str, free: int | None, found: list[tuple[str, str, int]], *, asks: bool = False
     ) -> None:
-        if free != 0 or any(name in offered for offered in lending._offered.values()):
-            real(lending, name, free, told, asks=asks)
+        if free != 0 or any(name in offered for offered in borrowing._offered.values()):
+            real(borrowing, name, free, found, asks=asks)
 
-    with patch.object(Lending, "_announce", tell_of_room):
+    with patch.object(Borrowing, "_announce", announce_with_room):
         yield
 
 

@@ -16,7 +16,7 @@ from qmq.broker.queues.redelivery import Redelivery
 from qmq.dots import Dot, Origin
 from qmq.record_codec import Replay
 from qmq.storage.format.failure_records import unpack_dead
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import ANY_CALL, plant
 

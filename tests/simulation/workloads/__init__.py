@@ -10,6 +10,8 @@ from tests.simulation.operations import DECLARED, GUARDED, OPERATED
 from tests.simulation.plan import Family
 from tests.simulation.routing import SENDS
 from tests.simulation.stage import Stage
+from tests.simulation.workloads.amqp import consume_amqp, own_queue, publish_amqp
+from tests.simulation.workloads.beanstalk import put_jobs, work_jobs
 from tests.simulation.workloads.collect import collect
 from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.follow import follow
@@ -41,6 +43,10 @@ def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
             nursery.start_soon(operate, stage, f"m{number}")
             nursery.start_soon(supply_operated, stage, f"o{number}", (*OPERATED, *OPERATED, GUARDED, *DECLARED))
         nursery.start_soon(supply_operated, stage, "v0", SENDS)
+    if stage.plan.family is Family.GATEWAYS:
+        for number in range(2):
+            nursery.start_soon(publish_amqp, stage, f"ap{number}")
+            nursery.start_soon(put_jobs, stage, f"bp{number}")
     if stage.plan.quiet:
         nursery.start_soon(pile_up, stage, "b0")
 
@@ -82,6 +88,11 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
         nursery.start_soon(log_in_as_guest, stage, "z0")
         for number in range(2):
             nursery.start_soon(consume_operated, stage, f"d{number}")
+    if plan.family is Family.GATEWAYS:
+        for number in range(2):
+            nursery.start_soon(consume_amqp, stage, f"ac{number}")
+            nursery.start_soon(work_jobs, stage, f"bc{number}")
+            nursery.start_soon(own_queue, stage, f"ao{number}")
     if plan.quiet:
         nursery.start_soon(listen, stage, "l0", stage.members[-1])
         for number in range(2):

@@ -83,6 +83,15 @@ class Client:
         self._pipe.close()
 
 
+async def dial(stage: Stage, name: str, member: Member, port: int) -> Pipe:
+    """A connection of the client `name` to a port of a node. Raises GoneError."""
+    try:
+        with trio.fail_after(LOGIN_SECONDS):
+            return await stage.fabric.network(name).connect(member.host, port, None, "")
+    except (OSError, trio.TooSlowError) as error:
+        raise GoneError(str(error)) from None
+
+
 @asynccontextmanager
 async def connected(
     stage: Stage, name: str, member: Member, *, user: str = "", refusals: Collection[str] = ()
@@ -91,13 +100,7 @@ async def connected(
 
     The passcode of `user` is the name of the user.
     """
-    network = stage.fabric.network(name)
-    try:
-        with trio.fail_after(LOGIN_SECONDS):
-            pipe = await network.connect(member.host, CLIENT_PORT, None, "")
-    except (OSError, trio.TooSlowError) as error:
-        raise GoneError(str(error)) from None
-    client = Client(pipe, name, stage.ledger, refusals)
+    client = Client(await dial(stage, name, member, CLIENT_PORT), name, stage.ledger, refusals)
     login = [("login", user), ("passcode", user)] if user else []
     try:
         with trio.move_on_after(LOGIN_SECONDS) as scope:

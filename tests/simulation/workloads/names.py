@@ -25,6 +25,19 @@ EXCLUSIVE = "/queue/exclusive"
 GROUPED = "/queue/grouped"
 """Two that have a backlog at the nodes of their consumers."""
 
+AMQP_QUEUE = "/queue/amqp"
+"""That of AMQP clients."""
+
+OWNED = "/queue/owned-"
+"""The names of exclusive queues begin so, unless a node makes them up."""
+
+MADE_UP = "/queue/amq.gen"
+
+TUBE = "/queue/tube"
+"""That of beanstalkd clients."""
+
+TUBES = (TUBE, f"{TUBE}.buried")
+
 TOPICS = ("/topic/t",)
 VALUE = "/topic/value"
 """Every message to it is its last value."""

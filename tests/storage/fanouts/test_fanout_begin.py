@@ -7,9 +7,9 @@ import pytest
 from qmq.dots import Dot
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch
-from qmq.storage.format.interfaces import Retention
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.segment import FANOUT
+from qmq.storage.format.settings import Retention
 from qmq.storage.log.chain import Chain
 from qmq.storage.store import Store
 

@@ -5,8 +5,8 @@ import pytest
 from qmq.dots import Origin
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch
-from qmq.storage.format.interfaces import Retention
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
+from qmq.storage.format.settings import Retention
 from qmq.storage.store import Store
 
 from ..rig import NOW, A, B, fanout_all, open_small

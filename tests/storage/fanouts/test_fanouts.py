@@ -15,8 +15,8 @@ from qmq.storage.fanouts import log as fanout
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.fanouts.open_logs import OPEN_FILES_MAX
 from qmq.storage.fanouts.reader import FanoutInfo
-from qmq.storage.format.interfaces import Retention, StoreSettings
 from qmq.storage.format.record import Record
+from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.journal import Mark
 from qmq.storage.store import Store, open_store
 

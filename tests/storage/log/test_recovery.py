@@ -7,8 +7,8 @@ from qmq.dots import Dot, Vector
 from qmq.errors import DiskFull, FutureVersion, LogBroken, StorageError
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import MEMORY, read_head
-from qmq.storage.format.interfaces import StoreSettings
 from qmq.storage.format.segment import segment_name
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import TEMPORARY_SUFFIX
 from qmq.storage.log.journal import SYNC_FAILED
 from qmq.storage.log.quarantine import load_holes

@@ -1,6 +1,6 @@
 """How long syncs of the journal took."""
 
-from qmq.storage.format.interfaces import no_clock
+from qmq.storage.format.settings import no_clock
 from qmq.storage.log.sync_times import BOUNDS_SECONDS, RECENT, SyncTimes
 
 

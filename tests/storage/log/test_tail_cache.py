@@ -4,7 +4,7 @@ import pytest
 
 from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import BatchHead
-from qmq.storage.format.interfaces import StoreSettings
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import Segment
 from qmq.storage.log.tail_cache import BATCHES_MAX, BYTES_MAX
 

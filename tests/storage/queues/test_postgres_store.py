@@ -7,8 +7,9 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, FutureVersion, LogBroken, StorageError
-from qmq.storage.format.interfaces import QueueRow, StoreSettings
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import number_checksum
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.store import open_store
 from tests.support.postgres import Server, running_server

@@ -2,7 +2,7 @@
 
 from qmq.dots import Dot, Origin
 from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.format.interfaces import QueueRow
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.served_rows import ServedRows
 

@@ -69,6 +69,13 @@ def test_a_method_survives_its_encoding() -> None:
     assert (method.queue, method.durable, method.arguments) == ("jobs", True, {"x-expires": 5})
 
 
+def test_a_deprecated_method_is_read_without_a_warning() -> None:
+    method = read_method(Command(1, 60, 100, b"\x01"))
+
+    assert isinstance(method, commands.Basic.RecoverAsync)
+    assert method.requeue is True
+
+
 def test_properties_survive_as_bytes() -> None:
     block = write_properties(commands.Basic.Properties(priority=3, headers={"a": [1, {"b": True}]}, reply_to="q"))
 

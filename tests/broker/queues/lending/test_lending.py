@@ -1,10 +1,11 @@
 import pytest
 
+from qmq.broker.consumers.consumer_class import WITHDRAWN
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.lending.lending import ANY_QUEUE, WITHDRAWN
+from qmq.broker.queues.lending.borrowing import ANY_QUEUE
 from qmq.dots import Dot, Origin
 
 from ...rig import JOBS, Client, Node, check_accounts, check_empty, message_of
@@ -29,7 +30,7 @@ def borrower(*owners: str) -> Node:
     """Node a that can borrow from `owners`."""
     node = Node("a")
     for name in owners or ("b",):
-        node.lending.owner_connected(name)
+        node.borrowing.owner_connected(name)
     return node
 
 
@@ -355,25 +356,25 @@ def test_free_credit_is_offered_to_every_owner_in_equal_shares() -> None:
     node = borrower("b", "c")
     node.client().subscribe(credit=10)
 
-    assert node.lending.offers() == [("b", JOBS, 5), ("c", JOBS, 5)]
-    assert node.lending.offers() == []
+    assert node.borrowing.offers() == [("b", JOBS, 5), ("c", JOBS, 5)]
+    assert node.borrowing.offers() == []
 
 
 def test_little_credit_is_offered_to_all() -> None:
     node = borrower("b", "c")
     node.client().subscribe(credit=1)
 
-    assert node.lending.offers() == [("b", JOBS, 1), ("c", JOBS, 1)]
+    assert node.borrowing.offers() == [("b", JOBS, 1), ("c", JOBS, 1)]
 
 
 def test_credit_is_offered_to_an_owner_that_connects_later() -> None:
     node = Node()
     node.client().subscribe(credit=4)
-    assert node.lending.offers() == []
+    assert node.borrowing.offers() == []
 
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
 
-    assert node.lending.offers() == [("b", JOBS, 4)]
+    assert node.borrowing.offers() == [("b", JOBS, 4)]
 
 
 def test_nothing_is_offered_for_queues_without_consumers() -> None:
@@ -382,59 +383,59 @@ def test_nothing_is_offered_for_queues_without_consumers() -> None:
     client.subscribe()
     client.leave()
 
-    assert node.lending.offers() == []
+    assert node.borrowing.offers() == []
 
 
 def test_offer_is_withdrawn_when_the_last_consumer_leaves() -> None:
     node = borrower()
     client = node.client()
     client.subscribe(credit=4)
-    assert node.lending.offers() == [("b", JOBS, 4)]
+    assert node.borrowing.offers() == [("b", JOBS, 4)]
 
     client.leave()
 
-    assert node.lending.offers() == [("b", JOBS, WITHDRAWN)]
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN)]
 
 
 def test_an_owner_may_lend_until_it_has_answered_the_withdrawal() -> None:
     node = borrower()
     client = node.client()
     client.subscribe(credit=4)
-    node.lending.offers()
+    node.borrowing.offers()
     client.leave()
-    node.lending.offers()
-    assert node.lending.is_withdrawing
+    node.borrowing.offers()
+    assert node.borrowing.is_withdrawing
 
-    node.lending.forgotten("b", [JOBS])
+    node.borrowing.forgotten("b", [JOBS])
 
-    assert not node.lending.is_withdrawing
+    assert not node.borrowing.is_withdrawing
 
 
 def test_each_owner_can_be_asked_to_confirm_what_was_returned() -> None:
     node = borrower("b", "c")
 
-    assert node.lending.confirm_returns() == [("b", ANY_QUEUE, WITHDRAWN), ("c", ANY_QUEUE, WITHDRAWN)]
+    assert node.borrowing.confirm_returns() == [("b", ANY_QUEUE, WITHDRAWN), ("c", ANY_QUEUE, WITHDRAWN)]
 
-    node.lending.forgotten("b", [ANY_QUEUE])
-    assert node.lending.is_withdrawing
-    node.lending.forgotten("c", [ANY_QUEUE])
-    assert not node.lending.is_withdrawing
-    assert node.lending.offers() == []
+    node.borrowing.forgotten("b", [ANY_QUEUE])
+    assert node.borrowing.is_withdrawing
+    node.borrowing.forgotten("c", [ANY_QUEUE])
+    assert not node.borrowing.is_withdrawing
+    assert node.borrowing.offers() == []
 
 
 def test_offer_is_raised_when_half_of_it_is_used_and_free_again() -> None:
     node = borrower()
     client = node.client()
     client.subscribe(credit=4)
-    node.lending.offers()
+    node.borrowing.offers()
 
     node.borrow(borrowed(1))
     client.ack_all()
-    assert node.lending.offers() == []
+    assert node.borrowing.offers() == []
     node.borrow(borrowed(2))
     client.ack_all()
 
-    assert node.lending.offers() == [("b", JOBS, 6)]
+    assert node.borrowing.offers() == [("b", JOBS, 6)]
 
 
 class Pair:
@@ -443,7 +444,7 @@ class Pair:
     def __init__(self) -> None:
         self.a, self.b = Node("a"), Node("b")
         self.a.lending.borrower_connected("b")
-        self.b.lending.owner_connected("a")
+        self.b.borrowing.owner_connected("a")
         self.frames: list[str] = []
         self.lost = False
 
@@ -451,7 +452,7 @@ class Pair:
         """Exchange until neither has anything to say."""
         while True:
             before = len(self.frames)
-            for _, name, limit in self.b.lending.offers():
+            for _, name, limit in self.b.borrowing.offers():
                 self.frames.append(f"credit {limit}")
                 self._told_b(self.a.offer("b", limit, name))
             if len(self.frames) == before:
@@ -469,7 +470,7 @@ class Pair:
                 self.told_a(self.b.borrow(*lent))
         if names := out.peer_forgotten.get("b"):
             self.frames.append("forgotten")
-            self.told_a(self.b.decide(lambda out: self.b.lending.forgotten("a", names)))
+            self.told_a(self.b.decide(lambda out: self.b.borrowing.forgotten("a", names)))
 
     def told_a(self, out: Outcome) -> None:
         """What a decision of b means for a."""
@@ -510,7 +511,7 @@ def test_ten_thousand_queues_that_a_peer_used_once_leave_nothing_on_either_side(
 
     check_empty(pair.a)
     assert not any(pair.a.lending._borrowing.values())
-    b = pair.b.lending
+    b = pair.b.borrowing
     assert not any((*b._received.values(), *b._offered.values(), *b._withdrawing.values(), *b._special.values()))
     assert not pair.b.queues.by_name
 
@@ -519,42 +520,42 @@ def test_withdrawn_offer_is_not_made_again_before_the_owner_has_forgotten_it() -
     node = borrower()
     client = node.client()
     client.subscribe(credit=4)
-    node.lending.offers()
+    node.borrowing.offers()
     node.borrow(borrowed(1))
     client.unsubscribe()
-    assert node.lending.offers() == [("b", JOBS, WITHDRAWN)]
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN)]
 
     client.subscribe(credit=4)
-    assert node.lending.offers() == []
-    node.decide(lambda out: node.lending.forgotten("b", [JOBS]))
+    assert node.borrowing.offers() == []
+    node.decide(lambda out: node.borrowing.forgotten("b", [JOBS]))
 
-    assert node.lending.offers() == [("b", JOBS, 4)]
+    assert node.borrowing.offers() == [("b", JOBS, 4)]
 
 
 def test_what_was_on_its_way_when_an_offer_was_withdrawn_goes_back_unseen() -> None:
     node = borrower()
     client = node.client()
     client.subscribe(credit=4)
-    node.lending.offers()
+    node.borrowing.offers()
     client.unsubscribe()
-    node.lending.offers()
+    node.borrowing.offers()
 
     out = node.borrow(borrowed(1, b"1"))
 
     assert [(m.body, why) for m, why, _ in out.peer_returns["b"]] == [(b"1", Back.UNSEEN)]
-    assert node.lending.offers() == []
+    assert node.borrowing.offers() == []
 
 
 def test_owner_that_forgets_twice_or_unasked_changes_nothing() -> None:
     node = borrower()
     node.client().subscribe(credit=4)
-    node.lending.offers()
+    node.borrowing.offers()
     node.borrow(borrowed(1))
 
-    node.decide(lambda out: node.lending.forgotten("b", [JOBS]))
-    node.decide(lambda out: node.lending.forgotten("c", [JOBS]))
+    node.decide(lambda out: node.borrowing.forgotten("b", [JOBS]))
+    node.decide(lambda out: node.borrowing.forgotten("c", [JOBS]))
 
-    assert node.lending._received["b"] == {JOBS: 1}
+    assert node.borrowing._received["b"] == {JOBS: 1}
 
 
 def test_withdrawing_what_was_never_offered_is_answered_too() -> None:
@@ -585,36 +586,36 @@ def test_owner_that_used_all_its_credit_is_offered_the_last_free_place() -> None
     node = borrower()
     client = node.client()
     client.subscribe(credit=10)
-    node.lending.offers()
+    node.borrowing.offers()
     node.borrow(*(borrowed(n) for n in range(1, 11)))
-    assert node.lending.offers() == []
+    assert node.borrowing.offers() == []
 
     client.ack(client.inbox[0])
 
-    assert node.lending.offers() == [("b", JOBS, 11)]
+    assert node.borrowing.offers() == [("b", JOBS, 11)]
 
 
 def test_share_of_a_lost_owner_goes_to_the_others() -> None:
     node = borrower("b", "c")
     node.client().subscribe(credit=10)
-    node.lending.offers()
+    node.borrowing.offers()
 
-    node.lending.owner_lost("b")
+    node.borrowing.owner_lost("b")
 
-    assert node.lending.offers() == [("c", JOBS, 10)]
+    assert node.borrowing.offers() == [("c", JOBS, 10)]
 
 
 def test_offers_do_not_look_at_every_consumer() -> None:
     node = borrower()
     for _ in range(3):
         node.client().subscribe(credit=5)
-    node.lending.offers()
+    node.borrowing.offers()
     queue = node.queues.by_name[JOBS]
     queue.subscriptions, kept = queue.subscriptions[:1], queue.subscriptions
 
     node.queues.touched[JOBS] = None
-    node.lending.owner_connected("c")
-    offers = node.lending.offers()
+    node.borrowing.owner_connected("c")
+    offers = node.borrowing.offers()
     queue.subscriptions = kept
 
     assert ("c", JOBS, 8) in offers
@@ -629,7 +630,7 @@ def test_borrowed_message_goes_to_a_consumer() -> None:
 
     assert client.bodies == [b"1"]
     assert not out.needs_commit
-    assert node.lending.borrowed_from("b") == [Dot(B, 1)]
+    assert node.borrowing.borrowed_from("b") == [Dot(B, 1)]
     check_accounts(node)
 
 
@@ -674,7 +675,7 @@ def test_borrowed_message_that_its_client_gives_back_returns_to_its_owner_with_t
     reasons = {"nack": Back.FAILED, "leave": Back.RELEASED, "unsubscribe": Back.LEFT}
     assert [(m.dot, why) for m, why, _ in out.peer_returns["b"]] == [(Dot(B, 1), reasons[verb])]
     assert node.depth() == 0
-    assert node.lending.borrowed_from("b") == []
+    assert node.borrowing.borrowed_from("b") == []
     check_accounts(node)
 
 
@@ -704,7 +705,7 @@ def test_message_lent_over_a_link_that_is_gone_is_dropped() -> None:
     node = borrower()
     client = node.client()
     client.subscribe()
-    node.lending.owner_lost("b")
+    node.borrowing.owner_lost("b")
 
     out = node.borrow(borrowed(1))
 
@@ -716,16 +717,16 @@ def test_message_over_the_offer_costs_one_return_and_the_next_offer_is_right() -
     node = borrower("b", "c")
     client = node.client()
     client.subscribe(credit=1)
-    assert node.lending.offers() == [("b", JOBS, 1), ("c", JOBS, 1)]
+    assert node.borrowing.offers() == [("b", JOBS, 1), ("c", JOBS, 1)]
     node.borrow(borrowed(1))
-    assert node.lending.offers() == [("c", JOBS, 0)]
+    assert node.borrowing.offers() == [("c", JOBS, 0)]
 
     out = node.borrow(borrowed(1, origin=C))
     assert len(out.peer_returns["c"]) == 1
-    assert node.lending.offers() == [("c", JOBS, 1)]
+    assert node.borrowing.offers() == [("c", JOBS, 1)]
     client.ack_all()
 
-    assert node.lending.offers() == [("b", JOBS, 2), ("c", JOBS, 2)]
+    assert node.borrowing.offers() == [("b", JOBS, 2), ("c", JOBS, 2)]
 
 
 def test_message_settled_here_that_its_owner_lends_again_is_settled_again_and_not_delivered() -> None:
@@ -734,8 +735,8 @@ def test_message_settled_here_that_its_owner_lends_again_is_settled_again_and_no
     client.subscribe()
     node.borrow(borrowed(1))
     client.ack_all()
-    node.lending.owner_lost("b")
-    node.lending.owner_connected("b")
+    node.borrowing.owner_lost("b")
+    node.borrowing.owner_connected("b")
 
     out = node.borrow(borrowed(1))
 
@@ -750,10 +751,10 @@ def test_owner_is_told_on_reconnect_what_is_in_flight_or_settled_here_without_it
     client.subscribe()
     node.borrow(borrowed(1), borrowed(2), borrowed(1, origin=C))
     client.ack(client.inbox[0])
-    node.lending.owner_lost("b")
+    node.borrowing.owner_lost("b")
 
-    assert sorted(node.lending.borrowed_from("b")) == [Dot(B, 1), Dot(B, 2)]
-    assert node.lending.borrowed_from("c") == [Dot(C, 1)]
+    assert sorted(node.borrowing.borrowed_from("b")) == [Dot(B, 1), Dot(B, 2)]
+    assert node.borrowing.borrowed_from("c") == [Dot(C, 1)]
 
 
 def test_settles_are_remembered_until_their_owner_has_the_record() -> None:
@@ -764,9 +765,9 @@ def test_settles_are_remembered_until_their_owner_has_the_record() -> None:
     client.ack(client.inbox[0])
     client.ack(client.inbox[1])
 
-    node.lending.owner_has("b", 1)
+    node.borrowing.owner_has("b", 1)
     assert list(node.queues.owned.settled_here["b"]) == [Dot(B, 2)]
-    node.lending.owner_has("b", 2)
+    node.borrowing.owner_has("b", 2)
     client.leave()
 
     check_empty(node)
@@ -800,11 +801,11 @@ def test_own_message_comes_before_a_borrowed_one_when_a_consumer_has_one_place()
 def test_offers_start_again_when_an_owner_connects_again_before_its_old_link_was_missed() -> None:
     node = borrower()
     node.client().subscribe(credit=4)
-    node.lending.offers()
+    node.borrowing.offers()
 
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
 
-    assert node.lending.offers() == [("b", JOBS, 4)]
+    assert node.borrowing.offers() == [("b", JOBS, 4)]
 
 
 def test_a_consumer_that_was_busy_when_the_node_began_to_serve_gets_what_the_store_has() -> None:

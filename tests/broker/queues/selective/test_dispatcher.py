@@ -5,13 +5,12 @@ from collections.abc import Mapping
 import pytest
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
-from qmq.broker.consumers.consumer_class import class_of, offer_name
+from qmq.broker.consumers.consumer_class import WITHDRAWN, asking_offer, class_of, offer_name
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
-from qmq.broker.queues.lending.lending import WITHDRAWN, asking_offer
 from qmq.broker.queues.selective.dispatcher import COST_SHARE, LOOKED_MAX
 from qmq.broker.queues.selective.rendezvous import rendezvous
 from qmq.broker.selectors import Selector
@@ -174,23 +173,23 @@ def test_peer_borrows_only_what_its_consumers_want() -> None:
 
 def test_classes_of_consumers_are_offered_apart_and_withdrawn_apart() -> None:
     node = Node()
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     red, plain = consumer(node, selector="color = 'red'", credit=4), consumer(node, credit=3)
     name = f"{JOBS}\0color = 'red'\x000"
 
-    assert sorted(node.lending.offers()) == [("b", JOBS, 3), ("b", name, 4)]
+    assert sorted(node.borrowing.offers()) == [("b", JOBS, 3), ("b", name, 4)]
     red.leave()
-    assert node.lending.offers() == [("b", name, WITHDRAWN)]
+    assert node.borrowing.offers() == [("b", name, WITHDRAWN)]
     plain.leave()
-    assert node.lending.offers() == [("b", JOBS, WITHDRAWN)]
-    node.decide(lambda out: node.lending.forgotten("b", [name, JOBS]))
-    assert not node.lending._special
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN)]
+    node.decide(lambda out: node.borrowing.forgotten("b", [name, JOBS]))
+    assert not node.borrowing._special
     assert not node.queues.by_name
 
 
 def test_borrowed_message_goes_to_the_class_that_it_was_lent_to() -> None:
     node = Node()
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     plain, red = consumer(node), consumer(node, selector="color = 'red'")
 
     borrow(node, 1, b"1", headers=RED, lent_as="color = 'red'\x000")
@@ -299,22 +298,22 @@ def test_standby_on_this_node_begins_when_the_peers_consumer_is_gone_and_nothing
 
 def test_only_the_first_of_the_exclusive_consumers_here_has_credit_and_peers_know_all() -> None:
     node = Node()
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     first = consumer(node, exclusive=True, credit=4)
     node.now_us += 1
     consumer(node, exclusive=True, credit=7)
     consumer(node, credit=9)
     first_name, second_name = f"{JOBS}\0\x001000000", f"{JOBS}\0\x001000001"
 
-    assert sorted(node.lending.offers()) == [("b", JOBS, 0), ("b", first_name, 4), ("b", second_name, 0)]
+    assert sorted(node.borrowing.offers()) == [("b", JOBS, 0), ("b", first_name, 4), ("b", second_name, 0)]
     first.leave()
 
-    assert node.lending.offers() == [("b", first_name, WITHDRAWN), ("b", second_name, 7)]
+    assert node.borrowing.offers() == [("b", first_name, WITHDRAWN), ("b", second_name, 7)]
 
 
 def test_exclusive_consumer_that_is_full_with_messages_of_its_node_is_known_to_the_other_owners() -> None:
     here, there = Node("a"), Node("b")
-    here.lending.owner_connected("b")
+    here.borrowing.owner_connected("b")
     there.lending.borrower_connected("a")
     for _ in range(5):
         here.send()
@@ -334,7 +333,7 @@ def test_exclusive_consumer_that_is_full_with_messages_of_its_node_is_known_to_t
 
 def test_group_waits_for_its_consumer_that_is_full_with_messages_of_its_node() -> None:
     here, there = Node("a"), Node("b")
-    here.lending.owner_connected("b")
+    here.borrowing.owner_connected("b")
     there.lending.borrower_connected("a")
     for _ in range(5):
         here.send()
@@ -352,7 +351,7 @@ def test_group_waits_for_its_consumer_that_is_full_with_messages_of_its_node() -
 
 def offer_all(borrower: Node, owner: Node) -> list[Outcome]:
     """Let `owner` hear what `borrower` offers it."""
-    offers = borrower.lending.offers()
+    offers = borrower.borrowing.offers()
     return [owner.offer(borrower.name, limit, name) for peer, name, limit in offers if peer == owner.name]
 
 
@@ -451,13 +450,13 @@ def test_owners_agree_about_the_node_of_a_group() -> None:
 
 def test_borrowed_messages_of_a_group_wait_for_their_consumer_instead_of_overtaking_each_other() -> None:
     node = Node()
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     client = consumer(node, credit=1)
 
     for number in (1, 2, 3):
         borrow(node, number, b"%d" % number, headers=group("g"))
     assert client.bodies == [b"1"]
-    assert node.lending.borrowed_from("b") == [Dot(B, 1), Dot(B, 2), Dot(B, 3)]
+    assert node.borrowing.borrowed_from("b") == [Dot(B, 1), Dot(B, 2), Dot(B, 3)]
     check_accounts(node)
     client.ack_all()
 
@@ -467,10 +466,10 @@ def test_borrowed_messages_of_a_group_wait_for_their_consumer_instead_of_overtak
 
 def test_group_goes_back_whole_when_its_consumer_ends_and_what_was_on_its_way_follows() -> None:
     node = Node()
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     client = consumer(node, credit=1)
     other = consumer(node, credit=5)
-    node.lending.offers()
+    node.borrowing.offers()
     for number in (1, 2):
         borrow(node, number, b"%d" % number, headers=group("g"))
     if not client.bodies:
@@ -478,7 +477,7 @@ def test_group_goes_back_whole_when_its_consumer_ends_and_what_was_on_its_way_fo
 
     out = client.leave()
     assert sorted(m.body for m, _, _ in out.peer_returns["b"]) == [b"1", b"2"]
-    assert node.lending.offers() == [("b", JOBS, WITHDRAWN)]
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN)]
     borrow(node, 3, b"3", headers=group("g"))
 
     assert other.bodies == []
@@ -519,7 +518,7 @@ def test_queues_take_turns_in_a_window() -> None:
 
 def test_window_takes_turns_over_its_queues_whoever_has_the_messages() -> None:
     here, there = Node("a"), Node("b")
-    here.lending.owner_connected("b")
+    here.borrowing.owner_connected("b")
     there.lending.borrower_connected("a")
     for number in range(8):
         here.send(b"jobs %d" % number)
@@ -542,7 +541,7 @@ def test_window_takes_turns_over_its_queues_whoever_has_the_messages() -> None:
 
 def test_place_that_is_kept_for_another_nodes_message_is_free_when_that_is_gone() -> None:
     here, there = Node("a"), Node("b")
-    here.lending.owner_connected("b")
+    here.borrowing.owner_connected("b")
     there.lending.borrower_connected("a")
     for number in range(3):
         here.send(b"%d" % number)
@@ -565,7 +564,7 @@ def test_place_that_is_kept_for_another_nodes_message_is_free_when_that_is_gone(
 @pytest.mark.parametrize("how", ["link", "subscription"])
 def test_place_that_is_kept_is_free_when_the_link_or_the_subscription_ends(how: str) -> None:
     here, there = Node("a"), Node("b")
-    here.lending.owner_connected("b")
+    here.borrowing.owner_connected("b")
     there.lending.borrower_connected("a")
     for number in range(3):
         here.send(b"%d" % number)
@@ -578,7 +577,7 @@ def test_place_that_is_kept_is_free_when_the_link_or_the_subscription_ends(how: 
     assert window.turn is not None
 
     if how == "link":
-        here.decide(lambda out: here.lending.owner_lost("b"))
+        here.decide(lambda out: here.borrowing.owner_lost("b"))
     else:
         client.unsubscribe(MORE)
 
@@ -591,7 +590,7 @@ def test_place_that_is_kept_is_free_when_the_link_or_the_subscription_ends(how: 
 def test_place_that_is_kept_goes_to_a_message_of_any_node(credit: int) -> None:
     here, there = Node("a"), Node("b")
     for peer in ("b", "c"):
-        here.lending.owner_connected(peer)
+        here.borrowing.owner_connected(peer)
     there.lending.borrower_connected("a")
     for number in range(2):
         here.send(b"%d" % number)
@@ -600,7 +599,7 @@ def test_place_that_is_kept_goes_to_a_message_of_any_node(credit: int) -> None:
     client.subscribe(JOBS, id=JOBS, window=window)
     client.subscribe(MORE, id=MORE, window=window, credit=credit)
     talk(here, there)
-    here.decide(lambda out: here.lending.waiting("c", {MORE: False}))
+    here.decide(lambda out: here.borrowing.waiting("c", {MORE: False}))
     for delivery in list(client.inbox):
         client.ack(delivery)
     assert (window.turn is not None, window.room) == (True, 1)
@@ -616,7 +615,7 @@ def test_place_that_is_kept_goes_to_a_message_of_any_node(credit: int) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_no_place_is_kept_for_messages_of_which_an_exclusive_consumer_gets_all(when: str) -> None:
     here, there = Node("a"), Node("b")
-    here.lending.owner_connected("b")
+    here.borrowing.owner_connected("b")
     here.lending.borrower_connected("c")
     there.lending.borrower_connected("a")
     for number in range(3):
@@ -648,7 +647,7 @@ def test_no_place_is_kept_for_messages_of_which_an_exclusive_consumer_gets_all(w
 
 def test_owner_that_may_not_serve_does_not_keep_a_window_waiting() -> None:
     here, there = Node("a"), Node("b")
-    here.lending.owner_connected("b")
+    here.borrowing.owner_connected("b")
     there.lending.borrower_connected("a")
     for number in range(3):
         here.send(b"%d" % number)
@@ -679,7 +678,7 @@ def talk(borrower: Node, owner: Node, *before: Outcome) -> None:
             for messages in out.peer_deliveries.values():
                 borrower.borrow(*(lent(message, owner.name) for message in messages))
             for queues in out.peer_waiting.values():
-                borrower.decide(lambda out: borrower.lending.waiting(owner.name, queues))  # noqa: B023
+                borrower.decide(lambda out: borrower.borrowing.waiting(owner.name, queues))  # noqa: B023
         outcomes = offer_all(borrower, owner)
     raise AssertionError("they never come to rest")
 
@@ -692,19 +691,19 @@ def lent(message: Message, owner: str) -> Message:
 
 def test_window_without_room_is_not_offered_and_offered_again_when_there_is() -> None:
     node = Node()
-    node.lending.owner_connected("b")
+    node.borrowing.owner_connected("b")
     client, window = node.client(), ConnectionPrefetch(1)
     for name in (JOBS, MORE):
         client.subscribe(name, id=name, window=window, credit=5)
-    assert node.lending.offers() == [("b", JOBS, 1), ("b", MORE, 1)]
+    assert node.borrowing.offers() == [("b", JOBS, 1), ("b", MORE, 1)]
 
     borrow(node, 1, b"1")
     out = node.borrow(message_of(B, 2, b"2", MORE, owner="b"))
     assert [why for _, why, _ in out.peer_returns["b"]] == [Back.UNSEEN]
-    assert node.lending.offers() == [("b", JOBS, asking_offer(1)), ("b", MORE, asking_offer(1))]
+    assert node.borrowing.offers() == [("b", JOBS, asking_offer(1)), ("b", MORE, asking_offer(1))]
     client.ack_all()
 
-    assert node.lending.offers() == [("b", JOBS, 2), ("b", MORE, 2)]
+    assert node.borrowing.offers() == [("b", JOBS, 2), ("b", MORE, 2)]
     check_accounts(node)
 
 

@@ -1,0 +1,59 @@
+"""Mistakes with clients of AMQP and beanstalkd."""
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.messages.message import Message
+from qmq.gateways.amqp.channel import Channel
+from qmq.gateways.beanstalk.encoder import ReplySlot
+from qmq.gateways.beanstalk.jobs import id_of_dot
+from qmq.server.amqp.publishes import ChannelPublishes
+from qmq.wire.amqp import Command
+from tests.simulation.plan import Family
+from tests.simulation.plants.registry import plant
+
+
+@plant(Family.GATEWAYS, "I1", "A3", seed=0)
+def multiple_acks_take_all() -> Iterator[None]:
+    """An ack of several deliveries settles what came after its tag, too."""
+    take = Channel.take
+
+    def take_all(channel: Channel, tag: int, multiple: bool) -> dict[int, Delivery]:
+        return take(channel, 0 if multiple else tag, multiple)
+
+    with patch.object(Channel, "take", take_all):
+        yield
+
+
+@plant(Family.GATEWAYS, "I1", seed=4)
+def confirms_do_not_wait() -> Iterator[None]:
+    """A publish is confirmed when it is read, before it is on any disk."""
+    publish = ChannelPublishes.publish
+
+    async def publish_and_confirm(publishes: ChannelPublishes, command: Command) -> None:
+        await publish(publishes, command)
+        if publishes.state.confirms:
+            publishes._owner.put(publishes.state.confirm([publishes.state.published]))
+
+    with patch.object(ChannelPublishes, "publish", publish_and_confirm):
+        yield
+
+
+@plant(Family.GATEWAYS, "I1", seed=4)
+def inserted_before_the_disk() -> Iterator[None]:
+    """INSERTED is the reply to a job that is decided, and not yet on any disk."""
+
+    def decided(slot: ReplySlot, message: Message | None) -> None:
+        slot.message = message
+        slot.confirm()
+
+    with patch.object(ReplySlot, "decided", decided):
+        yield
+
+
+@plant(Family.GATEWAYS, "B1", seed=0)
+def jobs_have_the_ids_of_their_messages() -> Iterator[None]:
+    """A job that was released with another priority, or buried, has another id afterwards."""
+    with patch("qmq.server.beanstalk.reservations.id_of", lambda message: id_of_dot(message.dot)):
+        yield
