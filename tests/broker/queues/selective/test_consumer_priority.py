@@ -1,8 +1,7 @@
 """Consumers with a priority: who of those with room is next, on one node and over the mesh."""
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
-from qmq.broker.consumers.consumer_class import class_of, offer_name
-from qmq.broker.queues.lending.lending import WITHDRAWN
+from qmq.broker.consumers.consumer_class import WITHDRAWN, class_of, offer_name
 
 from ...rig import JOBS, Client, Node, check_accounts
 from .test_dispatcher import RED, consumer, group, talk
@@ -89,7 +88,7 @@ def test_a_client_with_a_window_has_its_priority() -> None:
 def pair(*, credit: int) -> tuple[Node, Node, Client, Client]:
     """The owner `a` with a plain consumer, and the peer `b` with one of priority 5."""
     owner, peer = Node("a"), Node("b")
-    peer.lending.owner_connected("a")
+    peer.borrowing.owner_connected("a")
     owner.lending.borrower_connected("b")
     low = consumer(owner, credit=10)
     high = consumer(peer, priority=5, credit=credit)
