@@ -228,14 +228,23 @@ class AmqpEncoder:
 
 
 class ChannelEncoder(NoMessages):
-    """What the gateway of one channel writes: refusals. `on_close` is called when the channel is closing."""
+    """What the gateway of one channel writes: refusals. `on_close` is called when the channel is closing, `on_refused`
+    with the code of each refusal.
+    """
 
     protocol = AmqpEncoder.protocol
 
-    def __init__(self, encoder: AmqpEncoder, channel: Channel, on_close: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        encoder: AmqpEncoder,
+        channel: Channel,
+        on_close: Callable[[], object],
+        on_refused: Callable[[str], object] = bool,
+    ) -> None:
         self._encoder = encoder
         self._channel = channel
         self._on_close = on_close
+        self._on_refused = on_refused
         self.cause = PUBLISH
         """Class and method of the frames that are decided."""
         self.is_transactional = False
@@ -257,6 +266,7 @@ class ChannelEncoder(NoMessages):
         if error.code == LATE or channel.is_closing:
             return b""
         is_publish = receipt is None or self._encoder.answers.pop(receipt, None) is None
+        self._on_refused(error.code)
         if is_publish and error.code in NACKED and not self.is_transactional:
             # Without confirms a publish is dropped, as by RabbitMQ.
             return b"" if receipt is None else channel.refuse_publish(int(receipt.partition(".")[2]))

@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from qmq.broker.queues.deaths import deaths_of
-from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES, Vhost, queue_name
+from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES, Vhost, check_key, queue_name
+from qmq.gateways.copies import ROUTING_KEYS
 from qmq.gateways.headers import AMQP_BLOCK, OWN_HEADERS
+from qmq.routing_names import PREFIX
 from qmq.wire.amqp import AmqpRefusal, ReplyCode, read_properties, write_properties
-from qmq.wire.amqp.properties import NO_PROPERTIES, Properties
+from qmq.wire.amqp.properties import NO_PROPERTIES, Properties, without_header
 
 BLOCK: Final = AMQP_BLOCK
 
@@ -33,6 +35,10 @@ TEXTS: Final[Mapping[str, str]] = {
     "app_id": "app-id",
 }
 """Properties of text, and their headers."""
+
+BCC: Final = "BCC"
+COPYING: Final = ("CC", BCC)
+"""Names in the table `headers` that have further routing keys of a publish. No consumer gets BCC."""
 
 PERSISTENT: Final = 2
 """`delivery_mode` of a message that is to be kept on disk."""
@@ -57,6 +63,7 @@ ASKING: Final = frozenset(
         "reply-to",
         "retain",
         "routing-key",
+        ROUTING_KEYS,
         "selector",
         "ttl",
         "user-id",
@@ -134,17 +141,31 @@ def send_headers(
         address = _address(properties.reply_to, vhost)
         if address is not None:
             _put(headers, "reply-to", address)
+    keys = [key for name in COPYING for key in _further_keys(name, properties.headers or {})]
+    if keys:
+        # To the default exchange they are names of queues.
+        before = "" if destination.startswith(PREFIX) else vhost.prefix
+        headers[ROUTING_KEYS] = json.dumps([f"{before}{key}" for key in keys])
+    if BCC in (properties.headers or {}):
+        block = without_header(block, BCC)
     for name, value in (properties.headers or {}).items():
-        if name in ("CC", "BCC"):
-            raise AmqpRefusal(
-                ReplyCode.NOT_IMPLEMENTED, f"the header {name} is not supported: publish once for each key"
-            )
         if name in OPTIONS or (name not in ASKING and name not in OWN_HEADERS and len(headers) < TEXT_HEADERS_MAX):
             text = text_of(value)
             if text is not None and name not in headers:
                 _put(headers, name, text)
     headers[BLOCK] = base64.b64encode(block).decode()
     return headers
+
+
+def _further_keys(name: str, table: Mapping[str, Any]) -> list[str]:
+    """The routing keys in the header CC or BCC. What is no text in it is passed over, as by RabbitMQ. Raises
+    AmqpRefusal."""
+    found = table.get(name, [])
+    if not isinstance(found, list) or any(isinstance(key, bytes) for key in found):
+        raise AmqpRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"the header {name} is an array of routing keys in UTF-8, not {found!r}"
+        )
+    return [check_key(key) for key in found if isinstance(key, str)]
 
 
 def text_of(value: object) -> str | None:

@@ -66,10 +66,16 @@ def source_of(exchange: str, vhost: Vhost) -> str:
     return f"{PREFIX}{exchange_name(exchange, vhost)}"
 
 
-def publish_destination(exchange: str, key: str, vhost: Vhost) -> str:
-    """Where a publish goes. Raises AmqpRefusal for a key that cannot be part of a destination."""
+def check_key(key: str) -> str:
+    """The routing key of a publish. Raises AmqpRefusal if it cannot be part of a destination."""
     if "\0" in key or is_pattern(key):
         raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a routing key has no *, # or NUL here: {key!r}")
+    return key
+
+
+def publish_destination(exchange: str, key: str, vhost: Vhost) -> str:
+    """Where a publish goes. Raises AmqpRefusal for a key that cannot be part of a destination."""
+    check_key(key)
     if exchange:
         source = source_of(exchange, vhost)
         return f"{source}/{key}" if key else source

@@ -98,6 +98,11 @@ class ChannelConsumers:
         milliseconds = arguments.get("x-consumer-timeout")
         if type(milliseconds) is int and milliseconds > 0:
             headers["ack-timeout"] = f"{milliseconds / 1000:.3f}"
+        priority = arguments.get("x-priority", 0)
+        if type(priority) is not int:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"x-priority is a whole number, not {priority!r}")
+        if priority:
+            headers["consumer-priority"] = str(priority)
         return headers
 
     async def cancel(self, method: Any) -> None:

@@ -17,6 +17,7 @@ from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
 from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
 from qmq.gateways.amqp.replies import of_channel, of_connection
 from qmq.gateways.stomp import StompGateway
+from qmq.server.amqp.blocked import Blocking, BlockingContext
 from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.channel_frames import ChannelContext
 from qmq.server.amqp.handshake import Handshake, OpenContext
@@ -53,7 +54,7 @@ CLOSED: Final = "close 0.0"
 log = logging.getLogger("qmq.session")
 
 
-class AmqpContext(ChannelContext, OpenContext, Protocol):
+class AmqpContext(ChannelContext, OpenContext, BlockingContext, Protocol):
     """What an AMQP session needs of its node."""
 
 
@@ -87,6 +88,7 @@ class AmqpDialogue:
         self.vhost = DEFAULT_VHOST
         self.questions = questions
         self.absent: set[str] = set()
+        self.blocking = Blocking(context, self)
         self.heads: dict[tuple[str, str, str, bytes], Head] = {}
         self._loop: FrameLoop | None = None
 
@@ -141,6 +143,8 @@ class AmqpDialogue:
             at += 1
         if handshake.is_done:
             await self._serve(received[at:])
+            if self._reader.unfinished_bytes and not self.is_over:
+                self.blocking.published()
         if reader.error is not None and not (session.ending or session.finishing):
             if handshake.is_done:
                 self.close_connection(reader.error)
@@ -160,6 +164,10 @@ class AmqpDialogue:
     @property
     def understands_cancel(self) -> bool:
         return self.handshake.understands_cancel
+
+    @property
+    def understands_blocked(self) -> bool:
+        return self.handshake.understands_blocked
 
     @property
     def is_over(self) -> bool:
@@ -285,6 +293,7 @@ class AmqpDialogue:
 
     def stop(self) -> None:
         self.beats.stop()
+        self.blocking.stop()
 
     def leave(self) -> None:
         self.handshake.leave()
@@ -292,7 +301,7 @@ class AmqpDialogue:
             channel.forget()
         self._channels.clear()
         self.encoder.on_given = bool
-        del self.handshake, self._loop, self.beats, self.session, self.encoder
+        del self.handshake, self._loop, self.beats, self.session, self.encoder, self.blocking
 
 
 def _refusal(refused: Refused) -> bytes:

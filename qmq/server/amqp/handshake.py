@@ -45,6 +45,7 @@ HEARTBEAT_SECONDS: Final = 60
 CAPABILITIES: Final = {
     "authentication_failure_close": True,
     "basic.nack": True,
+    "connection.blocked": True,
     "consumer_cancel_notify": True,
     "direct_reply_to": True,
     "per_consumer_qos": True,
@@ -103,6 +104,8 @@ class Handshake:
         """See SPEC_QOS_PRODUCTS."""
         self.understands_cancel = False
         """Whether basic.cancel may be sent to the client."""
+        self.understands_blocked = False
+        """Whether connection.blocked may be sent to the client."""
         self.frame_bytes_max = FRAME_BYTES_MIN
 
     def start(self) -> None:
@@ -160,7 +163,9 @@ class Handshake:
         client = start_ok.client_properties or {}
         self.qos_is_of_channel = client.get("product") in SPEC_QOS_PRODUCTS
         capabilities = client.get("capabilities")
-        self.understands_cancel = isinstance(capabilities, dict) and bool(capabilities.get("consumer_cancel_notify"))
+        if isinstance(capabilities, dict):
+            self.understands_cancel = bool(capabilities.get("consumer_cancel_notify"))
+            self.understands_blocked = bool(capabilities.get("connection.blocked"))
         credentials = self._credentials(str(start_ok.mechanism), start_ok.response)
         self._login.is_silent = False
         certified = self._certified() if start_ok.mechanism == "EXTERNAL" else ()

@@ -363,3 +363,26 @@ async def test_a_binding_into_a_virtual_host_keeps_it(autojump_clock: MockClock)
 
         assert refused.value.code == "vhost-in-use"
         assert not rig.alive.vhosts.declared
+
+
+async def test_carbon_copies_stay_in_the_virtual_host(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        await declare_vhost(rig, "shop")
+        outside = await connect(rig)
+        await outside.declare("copy")
+        client = await connect(rig, host="shop")
+        for name in ("jobs", "copy", "blind"):
+            await client.declare(name)
+            await client.consume(name, tag=name)
+        await bind(client, "blind", "amq.direct", "b")
+
+        await client.publish("jobs", b"named", headers={"CC": ["copy", "none"]})
+        named = await client.messages(2)
+        await client.publish("a", b"routed", exchange="amq.direct", headers={"BCC": ["b"]})
+        (routed,) = await client.messages(1)
+
+        assert [(one.method.exchange, one.method.routing_key) for one in named] == [("", "jobs")] * 2
+        assert {one.method.consumer_tag for one in named} == {"jobs", "copy"}
+        assert (routed.method.exchange, routed.method.routing_key) == ("amq.direct", "a")
+        await outside.consume("copy")
+        await outside.nothing()

@@ -1,6 +1,7 @@
-"""Who may have which message of one queue, where not everybody may: selectors, groups, exclusive consumers, windows.
+"""Who may have which message of one queue, where not everybody may: selectors, groups, exclusive consumers, priorities
+of consumers, windows.
 
-A queue has a Picking only while it needs one; others never come here. Three rules, from the strongest:
+A queue has a Picking only while it needs one; others never come here. Four rules, from the strongest:
 
 - Exclusive: while any consumer in the mesh is exclusive, the one that began first (its node's clock, then its node's
   name) gets everything; the others stand by. The next one begins when nothing of ours is in other hands.
@@ -10,6 +11,8 @@ A queue has a Picking only while it needs one; others never come here. Three rul
   now, it gets no more either, else a backlog would keep the group where it is. When its consumer has no room, the
   group waits and others go on.
 - Selectors: a message goes to the next in line that wants it. What nobody in line wants stays, others go past it.
+- Priorities: of those in line that want it, here and on peers, the one with the highest priority has it. Among equals,
+  those of this node come first, as everywhere.
 
 Each look continues where the last one ended (`seen`: a place per lane and class of consumers, or per consumer once
 there are groups), so what nobody wants is looked at once and not for every ACK.
@@ -68,6 +71,7 @@ class SelectiveDispatcher:
         "_subscriptions",
         "outstanding",
         "is_grouped",
+        "is_ranked",
         "ordered_buffer",
         "queue",
         "consumers",
@@ -79,6 +83,8 @@ class SelectiveDispatcher:
         self._local = LocalDelivery(queue)
         self.outstanding = self._local.outstanding
         self.is_grouped = False
+        self.is_ranked = False
+        """Whether some of those in line have a priority, while a dispatch is under way."""
         self.ordered_buffer = OrderedBuffer(self._local)
         self.groups = GroupChoice(queue, self.consumers, self.outstanding)
         self._seen = self._local.seen
@@ -272,6 +278,7 @@ class SelectiveDispatcher:
                 self._local.wait(subscription, subscription.window)
         self._subscriptions = list(queue.in_line or ())
         self._peers = [borrower for borrower in queue.peers_in_line or () if borrower.limit > borrower.sent]
+        self.is_ranked = any([taker.priority for taker in self._in_line()])
         active = self.consumers.active
         if active is not None:
             key = active if isinstance(active, Subscription) else active.key
@@ -337,6 +344,11 @@ class SelectiveDispatcher:
             if isinstance(taker, Subscription):
                 return taker if taker in self._subscriptions else None
             return taker if taker in self._peers else None
+        if self.is_ranked:
+            for taker in sorted(self._in_line(), key=lambda taker: -taker.priority):
+                if taker.selector is None or selects(taker.selector, envelope):
+                    return taker
+            return None
         refused: Selector | None = None
         for subscription in self._subscriptions:
             selector = subscription.selector
