@@ -1,8 +1,12 @@
-"""Names of exchanges and bindings, for all that reads or writes their definitions."""
+"""Names of exchanges, bindings and virtual hosts, for all that reads or writes their definitions.
+
+A name in a virtual host of AMQP is a plain name of the mesh that begins with the virtual host: `shop~orders` is
+`orders` in `shop`. So every other protocol sees it.
+"""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 TYPES: Final = ("direct", "topic", "fanout", "headers")
@@ -20,9 +24,58 @@ MATCHES: Final = ("all", "any")
 _NAME: Final = re.compile(r"[^/*#\s\x00-\x1f\x7f]{1,127}")
 
 
+VHOST_SEPARATOR: Final = "~"
+"""Behind the name of a virtual host. It is legal in destinations and paths of URLs as it is, no header of STOMP escapes
+it, and hardly any queue or exchange has it in its name."""
+
+VHOST_DEFAULT: Final = "/"
+"""The virtual host whose names are those of the mesh, without anything before them."""
+
+_VHOST: Final = re.compile(r"[^/*#~\s\x00-\x1f\x7f]{1,64}")
+
+
 def is_exchange_name(name: str) -> bool:
     """Whether an exchange can have this name."""
     return _NAME.fullmatch(name) is not None
+
+
+def is_vhost_name(name: str) -> bool:
+    """Whether a virtual host can be declared with this name."""
+    return _VHOST.fullmatch(name) is not None
+
+
+def vhost_name(said: str) -> str:
+    """The name that is declared, of one that a client says: `/shop` is `shop`, as many write it in URLs."""
+    return said if said == VHOST_DEFAULT else said.removeprefix("/")
+
+
+def vhost_prefix(vhost: str) -> str:
+    """What the names in a virtual host begin with in the mesh."""
+    return "" if vhost == VHOST_DEFAULT else f"{vhost}{VHOST_SEPARATOR}"
+
+
+def prefix_of(name: str) -> str:
+    """The prefix of a virtual host that a name of a queue or exchange has, declared or not; "": none."""
+    vhost, separator, _ = name.partition(VHOST_SEPARATOR)
+    return f"{vhost}{separator}" if separator and is_vhost_name(vhost) else ""
+
+
+def vhost_of(name: str, declared: Collection[str]) -> tuple[str, str]:
+    """The virtual host that a queue or exchange is in, and its name there."""
+    prefix = prefix_of(name)
+    if prefix and prefix[:-1] in declared:
+        return prefix[:-1], name[len(prefix) :]
+    return VHOST_DEFAULT, name
+
+
+def is_reserved(name: str) -> bool:
+    """Whether an exchange of this name is predefined, or could be: here, or in a virtual host."""
+    return name.startswith(RESERVED) or name[len(prefix_of(name)) :].startswith(RESERVED)
+
+
+def is_predefined(name: str, declared: Collection[str]) -> bool:
+    """Whether there is a predefined exchange of this name, where these virtual hosts are declared."""
+    return vhost_of(name, declared)[1] in [f"{RESERVED}{type}" for type in TYPES]
 
 
 def misplaces_wildcard(topic: str) -> bool:

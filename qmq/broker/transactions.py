@@ -11,6 +11,7 @@ from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX
 from qmq.broker.consumers.session import ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Subscription, covered
 from qmq.broker.messages.dedup import Dedup
+from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Retain
 from qmq.broker.queues.queues import Queues
 from qmq.broker.send_limits import SendLimits
@@ -107,7 +108,8 @@ class Transactions:
                 send_limits.check_send(held.envelope, size, messages, body_bytes)
                 if held.envelope.copies:
                     send_limits.check_copies(held.envelope, size, ahead)
-                ahead[held.envelope.destination] = (messages + 1, body_bytes + size)
+                if held.envelope.kind is not DestinationKind.EXCHANGE:
+                    ahead[held.envelope.destination] = (messages + 1, body_bytes + size)
                 for envelope in held.envelope.copies:
                     messages, body_bytes = ahead.get(envelope.destination, (0, 0))
                     ahead[envelope.destination] = (messages + 1, body_bytes + size)

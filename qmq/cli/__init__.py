@@ -53,6 +53,7 @@ COMMANDS: Table = {
     "schemas": ("qmq.cli.admin.schemas:schemas", "List, show, set and delete the Avro schemas of a mesh."),
     "exchanges": ("qmq.cli.routing.exchanges:exchanges", "List, declare and delete the exchanges of a mesh."),
     "bindings": ("qmq.cli.routing.bindings:bindings", "List, add and delete the bindings of a mesh."),
+    "vhosts": ("qmq.cli.admin.vhosts:vhosts", "List, declare and delete the virtual hosts of a mesh."),
     "users": ("qmq.cli.access.users:users", "List, add and delete the users of a mesh."),
     "permissions": (
         "qmq.cli.access.permissions:permissions",

@@ -10,7 +10,9 @@ from typing import Any, Final
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
 from qmq.definitions.rabbitmq_queues import drop_cycles, read_queue, values_of
 from qmq.definitions.rabbitmq_routing import drop_alternates, read_binding, read_exchange
-from qmq.definitions.rabbitmq_users import narrowed_users, permissions_of, user_of
+from qmq.definitions.rabbitmq_users import administrators, narrowed_users, permissions_of, user_of
+from qmq.definitions.rabbitmq_vhosts import keep_policies_apart, keep_users_apart, placed, read_vhosts
+from qmq.routing_names import VHOST_DEFAULT
 
 Named = dict[str, dict[str, Any]]
 Values = dict[str, Named]
@@ -39,10 +41,13 @@ def is_rabbitmq(found: Any) -> bool:
 
 def convert(found: Mapping[str, Any], present_users: Collection[str]) -> tuple[Values, list[str]]:
     """The definitions that have a counterpart, and a line for each other part. `present_users` stay as they are."""
-    values: Values = {kind: {} for kind in ("user", "permission", "policy", "queue", "exchange", "binding")}
+    kinds = ("vhost", "user", "permission", "policy", "queue", "exchange", "binding")
+    values: Values = {kind: {} for kind in kinds}
     left_out: list[str] = []
-    narrowed = narrowed_users(found.get("topic_permissions"))
-    policies: list[tuple[float, NamePattern]] = []
+    prefixes = read_vhosts(found.get("vhosts"), values["vhost"], left_out)
+    vhosts = values["vhost"]
+    narrowed = {vhost: narrowed_users(found.get("topic_permissions"), vhost) for vhost in prefixes}
+    policies: dict[str, list[tuple[float, NamePattern]]] = {prefix: [] for prefix in prefixes.values()}
     for part in PARTS:
         entries = found.get(part, [])
         for entry in _in_order(part, entries if isinstance(entries, list) else [entries]):
@@ -50,26 +55,36 @@ def convert(found: Mapping[str, Any], present_users: Collection[str]) -> tuple[V
                 left_out.append(f"{part}: {entry!r}: is not an object")
                 continue
             label = f"{part}: {entry.get('name') or entry.get('user') or entry.get('source') or entry}"
-            if entry.get("vhost", "/") != "/":
-                left_out.append(f"{label}: only the virtual host / is read, not {entry['vhost']}")
-            elif part == "users":
+            vhost = entry.get("vhost", VHOST_DEFAULT)
+            prefix = prefixes.get(vhost) if isinstance(vhost, str) else None
+            if prefix is None:
+                left_out.append(f"{label}: its virtual host {vhost!r} is not in the file, or is left out")
+                continue
+            if prefix:
+                label += f" in {prefix[:-1]}"
+            entry = placed(part, entry, prefix)
+            if part == "users":
                 user_of(entry, label, values["user"], present_users, left_out)
             elif part == "permissions":
                 users = {*values["user"], *present_users}
-                why = permissions_of(entry, label, users, narrowed, values["permission"])
+                why = permissions_of(entry, label, users, narrowed[vhost], values["permission"], prefix)
                 left_out += [why] if why else []
             elif part == "policies":
-                _policy(entry, label, values["policy"], policies, left_out)
+                _policy(entry, label, values["policy"], policies[prefix], left_out, prefix)
             elif part == "queues":
                 read_queue(entry, label, values["queue"], left_out)
             elif part == "exchanges":
                 read_exchange(entry, label, values["exchange"], left_out)
             elif part == "bindings":
-                read_binding(entry, label, values["exchange"], values["queue"], values["binding"], left_out)
+                read_binding(entry, label, values["exchange"], values["queue"], values["binding"], left_out, vhosts)
             elif part != "global_parameters" or entry.get("name") not in NAMELESS:
                 left_out.append(f"{label}: has no counterpart")
-    drop_alternates(values["exchange"], left_out)
+    drop_alternates(values["exchange"], left_out, vhosts)
     drop_cycles(values["queue"], left_out)
+    keep_policies_apart(values["policy"], vhosts)
+    names = {said: prefix[:-1] or VHOST_DEFAULT for said, prefix in prefixes.items()}
+    exempt = administrators(found.get("users"))
+    keep_users_apart(found.get("permissions"), exempt, names, values["permission"], left_out)
     return {kind: of_kind for kind, of_kind in values.items() if of_kind}, left_out
 
 
@@ -84,9 +99,15 @@ def _priority(entry: Any) -> float:
 
 
 def _policy(
-    entry: Mapping[str, Any], label: str, policies: Named, taken: list[tuple[float, NamePattern]], left_out: list[str]
+    entry: Mapping[str, Any],
+    label: str,
+    policies: Named,
+    taken: list[tuple[float, NamePattern]],
+    left_out: list[str],
+    prefix: str,
 ) -> None:
-    """Of several policies that match a queue, QMQ applies that with the longest prefix."""
+    """Of several policies that match a queue, QMQ applies that with the longest prefix. `taken` are those before,
+    of the same virtual host, whose names begin with `prefix`."""
     if entry.get("apply-to", "all") not in ("all", "queues", "classic_queues", "quorum_queues"):
         left_out.append(f"{label}: has no counterpart, because it applies to {entry['apply-to']}")
         return
@@ -103,11 +124,13 @@ def _policy(
     for part in parts if values else ():
         priority = _priority(entry)
         wider = [one for higher, one in taken if higher > priority and one.is_prefix and one.matches(part.text)]
-        pattern = f"/queue/{part.pattern}"
+        pattern = f"/queue/{prefix}{part.pattern}"
         if pattern in policies:
             left_out.append(f"{label}: {pattern} has a policy already, and QMQ applies one")
         elif wider:
-            left_out.append(f"{label}: {pattern}: the policy of /queue/{wider[0].pattern} has a higher priority")
+            left_out.append(
+                f"{label}: {pattern}: the policy of /queue/{prefix}{wider[0].pattern} has a higher priority"
+            )
         else:
             policies[pattern] = dict(values)
             taken.append((priority, part))

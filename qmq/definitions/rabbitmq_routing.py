@@ -1,9 +1,19 @@
 """Exchanges and bindings that RabbitMQ exported, in the words of QMQ. Each part without a counterpart gets a line."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from qmq.routing_names import MATCH, MATCHES, PREFIX, RESERVED, TYPES, argument_text, binding_name, is_exchange_name
+from qmq.routing_names import (
+    MATCH,
+    MATCHES,
+    PREFIX,
+    TYPES,
+    argument_text,
+    binding_name,
+    is_exchange_name,
+    is_predefined,
+    is_reserved,
+)
 
 Named = dict[str, dict[str, Any]]
 
@@ -11,7 +21,7 @@ Named = dict[str, dict[str, Any]]
 def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_out: list[str]) -> None:
     """Add the exchange of this entry."""
     name, type = entry.get("name"), entry.get("type")
-    if not isinstance(name, str) or name == "" or name.startswith(RESERVED):
+    if not isinstance(name, str) or name == "" or is_reserved(name):
         # The default exchange, and those that are predefined here, too.
         return
     if type not in TYPES:
@@ -29,11 +39,11 @@ def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_o
                 left_out.append(f"{label}: {key} = {value!r} has no counterpart")
 
 
-def drop_alternates(exchanges: Named, left_out: list[str]) -> None:
+def drop_alternates(exchanges: Named, left_out: list[str], vhosts: Collection[str] = ()) -> None:
     """Leave out alternates that the file does not contain, and those that form a cycle."""
     for name, value in exchanges.items():
         alternate = value.get("alternate", "")
-        if alternate and not _exists(alternate, exchanges):
+        if alternate and not _exists(alternate, exchanges, vhosts):
             left_out.append(f"exchanges: {name}: alternate-exchange {alternate!r} is not in the file")
             del value["alternate"]
     for name, value in exchanges.items():
@@ -52,10 +62,16 @@ UNDEFINED = "undefined"
 
 
 def read_binding(
-    entry: Mapping[str, Any], label: str, exchanges: Named, queues: Named, bindings: Named, left_out: list[str]
+    entry: Mapping[str, Any],
+    label: str,
+    exchanges: Named,
+    queues: Named,
+    bindings: Named,
+    left_out: list[str],
+    vhosts: Collection[str] = (),
 ) -> None:
-    """Add the binding of this entry, to a queue or another exchange; `exchanges` and `queues` are those of the file
-    that have a counterpart.
+    """Add the binding of this entry, to a queue or another exchange; `exchanges`, `queues` and `vhosts` are those of
+    the file that have a counterpart.
 
     An export has bindings of queues that it does not have, such as those of one connection. With such a binding, a
     queue without consumers would grow.
@@ -69,9 +85,9 @@ def read_binding(
     problem = ""
     if kind not in ("queue", "exchange"):
         problem = f"destination_type = {kind!r} has no counterpart"
-    elif not isinstance(source, str) or not _exists(source, exchanges):
+    elif not isinstance(source, str) or not _exists(source, exchanges, vhosts):
         problem = "its exchange is not in the file, or is left out"
-    elif kind == "exchange" and (not isinstance(name, str) or not _exists(name, exchanges)):
+    elif kind == "exchange" and (not isinstance(name, str) or not _exists(name, exchanges, vhosts)):
         problem = "the exchange that it leads to is not in the file, or is left out"
     elif not isinstance(name, str) or not name or "*" in name or "#" in name:
         problem = f"{name!r} cannot be the name of a queue"
@@ -98,5 +114,5 @@ def read_binding(
     bindings[binding_name(value["source"], target, key, arguments)] = value
 
 
-def _exists(name: str, exchanges: Named) -> bool:
-    return name in exchanges or name in [f"{RESERVED}{type}" for type in TYPES]
+def _exists(name: str, exchanges: Named, vhosts: Collection[str]) -> bool:
+    return name in exchanges or is_predefined(name, vhosts)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from qmq.config import name_permission, read_permission, read_user
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
 from qmq.errors import ConfigError
-from qmq.routing_names import PREFIX
+from qmq.routing_names import PREFIX, VHOST_DEFAULT
 
 Named = dict[str, dict[str, Any]]
 
@@ -34,9 +34,7 @@ ANY: Final = (".*", "^.*", "^.*$", "")
 
 def user_of(entry: Mapping[str, Any], label: str, users: Named, present: Collection[str], left_out: list[str]) -> None:
     """Add the user of this entry, unless it is among those that are `present`."""
-    name, tags = entry.get("name"), entry.get("tags", [])
-    # Before 3.9 they were text.
-    found = tags.split(",") if isinstance(tags, str) else tags
+    name, found = entry.get("name"), _tags(entry)
     if not isinstance(name, str) or not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):
         left_out.append(f"{label}: its name or tags cannot be read")
         return
@@ -62,21 +60,47 @@ def user_of(entry: Mapping[str, Any], label: str, users: Named, present: Collect
         left_out.append(f"{label}: limits = {entry['limits']!r} has no counterpart")
 
 
-def narrowed_users(entries: Any) -> set[str]:
-    """Users whose rights on an exchange depend on the routing key: what they may do has no counterpart."""
+def _tags(entry: Mapping[str, Any]) -> Any:
+    tags = entry.get("tags", [])
+    # Before 3.9 they were text.
+    return tags.split(",") if isinstance(tags, str) else tags
+
+
+def administrators(entries: Any) -> set[str]:
+    """The users of the file that may do everything."""
+    return {
+        str(entry.get("name"))
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict)
+        and isinstance(tags := _tags(entry), list)
+        and "administrator" in [tag.strip() for tag in tags if isinstance(tag, str)]
+    }
+
+
+def narrowed_users(entries: Any, vhost: str) -> set[str]:
+    """Users whose rights on an exchange of this virtual host depend on the routing key: what they may do there has no
+    counterpart."""
     return {
         str(entry.get("user"))
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, dict)
-        and entry.get("vhost", "/") == "/"
+        and entry.get("vhost", VHOST_DEFAULT) == vhost
         and (entry.get("write") not in ANY or entry.get("read") not in ANY)
     }
 
 
 def permissions_of(
-    entry: Mapping[str, Any], label: str, users: Collection[str], narrowed: Collection[str], permissions: Named
+    entry: Mapping[str, Any],
+    label: str,
+    users: Collection[str],
+    narrowed: Collection[str],
+    permissions: Named,
+    prefix: str = "",
 ) -> str:
-    """Add what this entry allows: all of it or nothing. Returns why it is left out; "" if it is not."""
+    """Add what this entry allows: all of it or nothing. Returns why it is left out; "" if it is not.
+
+    `prefix` is that of its virtual host.
+    """
     user = entry.get("user")
     if user not in users:
         return f"{label}: its user is not in the file, or is left out"
@@ -89,7 +113,7 @@ def permissions_of(
         parts = (parts_of(expression) if expression else []) if isinstance(expression, str) else None
         if parts is None:
             return f"{label}: {right} = {expression!r} means no list of names and prefixes"
-        for destination in _destinations(action, parts):
+        for destination in _destinations(action, parts, prefix):
             allowed.setdefault(destination, set()).add(action)
     found: Named = {}
     for destination, actions in allowed.items():
@@ -104,15 +128,16 @@ def permissions_of(
     return ""
 
 
-def _destinations(action: str, parts: Iterable[NamePattern]) -> Iterable[str]:
+def _destinations(action: str, parts: Iterable[NamePattern], prefix: str) -> Iterable[str]:
     for part in parts:
         if action != "send":
-            yield f"/queue/{part.pattern}"
-        yield f"{PREFIX}{part.pattern}"
+            yield f"/queue/{prefix}{part.pattern}"
+        yield f"{PREFIX}{prefix}{part.pattern}"
         if action != "declare" and not part.is_prefix:
             # With any routing key.
-            yield f"{PREFIX}{part.text}/*"
+            yield f"{PREFIX}{prefix}{part.text}/*"
         if action == "send" and part.matches("amq.default"):
-            yield "/queue/*"
-        if action != "declare" and part.matches("amq.topic"):
+            yield f"/queue/{prefix}*"
+        # There, STOMP's topics are in one virtual host.
+        if action != "declare" and part.matches("amq.topic") and not prefix:
             yield "/topic/*"

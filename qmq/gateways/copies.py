@@ -1,14 +1,15 @@
-"""The copies that bindings make of one SEND: which queues get one, and the headers that it has there.
+"""The copies that bindings and further routing keys make of one SEND: which queues get one, and with which headers.
 
 A copy has the headers of its sender, and besides them where it comes from: `exchange` and `routing-key`, or
 `original-destination` of a topic or fanout. A sender cannot choose these: its own headers of these names stay behind.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from qmq.broker.messages.dedup import RETRIED
-from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope
 from qmq.broker.messages.receipt_levels import strongest
 from qmq.broker.routing.binding import split_exchange
@@ -16,26 +17,65 @@ from qmq.broker.routing.table import RoutingTable
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS, is_persistent, is_said, unsaid
 from qmq.gateways.rules import Rules
+from qmq.routing_names import PREFIX
 from qmq.wire.stomp import Version, encode_headers
 
 MANDATORY: Final = "mandatory"
 """Header of a SEND to an exchange: `true` asks for an ERROR when no binding matches. It does not travel."""
 
+ROUTING_KEYS: Final = "routing-keys"
+"""Header of a SEND: a JSON array of further keys. To an exchange it is routed by these, too; to a queue each names one
+more queue. It does not travel."""
+
+FURTHER_KEYS_MAX: Final = 100
+
 EXCHANGE: Final = "exchange"
 ROUTING_KEY: Final = "routing-key"
 ORIGINAL: Final = "original-destination"
 
+QUEUE_PREFIX: Final = "/queue/"
+
 Lines = list[tuple[str, str]]
 
 
-def queues_of_exchange(routing: RoutingTable, destination: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+def further_keys(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The routing keys that a SEND has besides that of its destination. Raises Refused."""
+    text = headers.get(ROUTING_KEYS)
+    if text is None:
+        return ()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(key, str) and "\0" not in key for key in found):
+        raise Refused("bad-header", f"The header {ROUTING_KEYS} is a JSON array of routing keys.")
+    if len(found) > FURTHER_KEYS_MAX:
+        raise Refused("bad-header", f"A message has at most {FURTHER_KEYS_MAX} further routing keys.")
+    return tuple(found)
+
+
+def destination_with(destination: str, key: str) -> str:
+    """Where a SEND to `destination` goes by one of its further keys. Raises Refused if no SEND can go there."""
+    if destination.startswith(PREFIX):
+        exchange = f"{PREFIX}{split_exchange(destination)[0]}"
+        found = f"{exchange}/{key}" if key else exchange
+    else:
+        found = f"{QUEUE_PREFIX}{key}"
+    if is_pattern(found) or found == QUEUE_PREFIX:
+        raise Refused("bad-destination", f"A further routing key has no * and #, and a queue has a name: {key!r}.")
+    return found
+
+
+def queues_of_exchange(
+    routing: RoutingTable, destination: str, headers: Mapping[str, str], further: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """The queues that a SEND to an exchange is copied to. Raises Refused if the exchange does not exist, and for a
     message that must be routed and is not."""
     name, key = split_exchange(destination)
     if name not in routing.exchanges:
         raise Refused("unknown-destination", f"There is no exchange {name}: declare it first.")
     sent = {header: value for header, value in headers.items() if header not in OWN_HEADERS}
-    queues = routing.queues_of_exchange(name, key, sent)
+    queues = routing.queues_of_exchange(name, key, sent, further)
     if not queues and is_said(headers, MANDATORY):
         raise Refused("unroutable", f"No binding of the exchange {name} matches this message.")
     return queues
@@ -88,5 +128,8 @@ def _source_lines(kind: DestinationKind, destination: str) -> tuple[Lines, Colle
     """The headers that say where a copy comes from, and those of the sender that stay behind."""
     if kind is not DestinationKind.EXCHANGE:
         return [(ORIGINAL, destination)], (ORIGINAL,)
+    if not destination.startswith(PREFIX):
+        # It names a queue, and there are others: each has it as if it was sent there.
+        return [], ()
     name, key = split_exchange(destination)
     return [(EXCHANGE, name), (ROUTING_KEY, key)], (EXCHANGE, ROUTING_KEY, MANDATORY)

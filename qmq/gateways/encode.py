@@ -6,6 +6,7 @@ subscriber is a single join of its prefix between the tails. Queue messages carr
 `redelivered`, `delivery-count`) between the two.
 """
 
+import re
 from typing import Final
 
 from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX, LightSubscriptions
@@ -17,11 +18,15 @@ from qmq.dots import Origin
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
 from qmq.gateways.error_frames import encode_error
+from qmq.gateways.headers import AMQP_BLOCK
 from qmq.wire.stomp import Version, convert_headers, encode_frame, encode_headers, encode_receipts
 
 FIRST_DELIVERED: Final = b"%back:%d\n%b%d%b%d\n\n%b\0\n"
 FIRST_DELIVERED_FROM_MEMORY: Final = b"%back:%d\n%bm%d%b%d\n\n%b\0\n"
 """A queue message that needs an ACK and has not come back before, in STOMP 1.2."""
+
+AMQP_BLOCK_NAME: Final = AMQP_BLOCK.encode()
+_AMQP_BLOCK: Final = re.compile(rb"^%b:[^\n]*\n" % AMQP_BLOCK_NAME, re.MULTILINE)
 
 NO_ACK_ID = "none"
 """`ack` header of messages that need no ACK, for clients that insist on sending one."""
@@ -83,6 +88,8 @@ def _write_for(envelope: Envelope, origin: Origin) -> None:
 def _wire_of(envelope: Envelope, headers: bytes, version: Version) -> bytes:
     """The part of a tail that messages of one envelope share, from the end of the id to the length of the body."""
     # Converted as headers are: 1.0 cannot write every destination, and a refusal would harm the client that names it.
+    if AMQP_BLOCK_NAME in headers:
+        headers = _AMQP_BLOCK.sub(b"", headers)
     destination = convert_headers(
         encode_headers([("destination", envelope.destination)], Version.V12), Version.V12, version
     )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.consumer_class import PRIORITY_MAX
 from qmq.broker.consumers.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt, Subscription
 from qmq.broker.messages.dedup import RETRY, SENDER
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
@@ -22,9 +23,17 @@ PREFETCH_HEADERS = ("prefetch-count", "prefetch", "activemq.prefetchSize", "cred
 READER_MAX = 100
 """Characters of a reader's name that are kept."""
 
+AMQP_BLOCK = "amqp-properties"
+"""All properties of a message that an AMQP client has published, in base64. Only AMQP consumers need it, so no MESSAGE
+frame has it: it can be longer than a header that clients of STOMP read."""
+
+JOB_ID = "beanstalk-id"
+"""The id of a job of beanstalkd whose message is not its first one. Only the gateway of beanstalkd sets it."""
+
 OWN_HEADERS = frozenset(
     {
         "ack",
+        JOB_ID,
         "content-length",
         "dead-letter-deliveries",
         "dead-letter-from",
@@ -45,6 +54,7 @@ OWN_HEADERS = frozenset(
         "receipt-level",
         "redelivered",
         "retained",
+        "routing-keys",
         "subscription",
         "transaction",
     }
@@ -54,6 +64,8 @@ OWN_HEADERS = frozenset(
 STARTS = ("first", "last", "next", "offset=N (N counts from the first message ever kept here, 0)", "timestamp=S")
 
 TIMESTAMP = re.compile(r"[0-9]{1,11}(\.[0-9]{1,6})?")
+
+PRIORITY = re.compile(r"-?[0-9]{1,19}")
 
 VECTOR_ENTRIES_MAX = 1024
 
@@ -150,6 +162,20 @@ def consumer_asks(headers: Mapping[str, str], destination_bytes_max: int) -> Ask
         None if pause is None else read_seconds(pause, "redelivery-delay"),
         target,
     )
+
+
+PRIORITY_HEADERS = ("consumer-priority", "x-priority", "activemq.priority")
+
+
+def consumer_priority(headers: Mapping[str, str]) -> int:
+    """That of a queue subscription; 0 when it asks for none."""
+    for name in PRIORITY_HEADERS:
+        text = headers.get(name)
+        if text is not None:
+            if not PRIORITY.fullmatch(text) or abs(int(text)) > PRIORITY_MAX:
+                raise Refused("bad-header", f"The header {name} is a whole number, also below 0.")
+            return int(text)
+    return 0
 
 
 EXPIRIES = ("expires", "expiration", "ttl")

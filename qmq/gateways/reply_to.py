@@ -21,11 +21,12 @@ TEMP_PREFIX = "/temp-queue/"
 
 
 class ReplyTo:
-    """The temporary queues of one session."""
+    """The temporary queues of one session. Of the node's own headers, its SENDs may set those in `sets`."""
 
-    __slots__ = ("_broker", "_encoder", "_session_id")
+    __slots__ = ("_broker", "_encoder", "_own_headers", "_session_id")
 
-    def __init__(self, session_id: int, broker: Broker, encoder: Encoder) -> None:
+    def __init__(self, session_id: int, broker: Broker, encoder: Encoder, sets: frozenset[str] = frozenset()) -> None:
+        self._own_headers = OWN_HEADERS - sets
         self._session_id = session_id
         self._broker = broker
         self._encoder = encoder
@@ -35,7 +36,7 @@ class ReplyTo:
 
         That one is made on first use. Raises Refused.
         """
-        found = [(name, value) for name, value in headers.items() if name not in OWN_HEADERS]
+        found = [(name, value) for name, value in headers.items() if name not in self._own_headers]
         if not headers.get("reply-to", "").startswith(TEMP_PREFIX):
             return found, False
         return [(name, self._make(value) if name == "reply-to" else value) for name, value in found], True

@@ -4,7 +4,7 @@ A plan counts for every session of the node, and until the operator's rules chan
 session (temporary queues, reply addresses) is worked out each time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from qmq.access.rights import Rights
 from qmq.broker.broker import Broker
@@ -14,7 +14,15 @@ from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.send_options import check_terms
 from qmq.errors import Refused
-from qmq.gateways.copies import bound_copies, level_of_copies, queue_block, queues_of_exchange
+from qmq.gateways.copies import (
+    ROUTING_KEYS,
+    bound_copies,
+    destination_with,
+    further_keys,
+    level_of_copies,
+    queue_block,
+    queues_of_exchange,
+)
 from qmq.gateways.headers import destination_of, is_persistent, is_said, retain
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.rules import BodyCheck, Rules
@@ -23,6 +31,9 @@ from qmq.wire.stomp import Head, Version, encode_headers
 
 LIKE_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE)
 """Kinds whose plans may count for other destinations, too."""
+
+KINDS_WITH_KEYS = (DestinationKind.EXCHANGE, DestinationKind.QUEUE)
+"""Kinds to which a SEND may have further routing keys."""
 
 
 class SendPlan:
@@ -157,6 +168,11 @@ class SendPlans:
             if not exists:
                 raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
         bound: tuple[str, ...] = ()
+        further = further_keys(headers)
+        if further and kind not in KINDS_WITH_KEYS:
+            raise Refused("bad-header", f"The header {ROUTING_KEYS} is for exchanges and queues.")
+        for key in further:
+            self._rights.check_send(destination_with(destination, key))
         if kind is DestinationKind.TOPIC:
             durable = False
             if rules.routing.has_topics:
@@ -166,10 +182,24 @@ class SendPlans:
             durable = True
             bound = rules.routing.queues_of_fanout(destination)
         elif kind is DestinationKind.EXCHANGE:
-            bound = queues_of_exchange(rules.routing, destination, headers)
+            bound = queues_of_exchange(rules.routing, destination, headers, further)
+        elif further:
+            # To several queues: as an exchange it keeps nothing itself.
+            kind, durable = DestinationKind.EXCHANGE, False
+            bound = self._queues_named(destination, further)
         else:
             durable = durable and is_persistent(headers)
         return self._plan(head, destination, kind, bound, durable)
+
+    def _queues_named(self, destination: str, further: Iterable[str]) -> tuple[str, ...]:
+        """The queue `destination`, and those that further keys name. Raises Refused."""
+        rules = self._rules
+        queues = {destination, *(destination_with(destination, key) for key in further)}
+        for queue in queues:
+            kind_of(queue, rules.destination_bytes_max)
+            if not rules.policy(queue)[0]:
+                raise Refused("unknown-destination", f"{queue} is not configured, and none is created on use.")
+        return tuple(sorted(queues))
 
     def _plan(
         self, head: Head, destination: str, kind: DestinationKind, bound: tuple[str, ...], durable: bool
@@ -235,8 +265,8 @@ class SendPlans:
             is_early=is_early,
             check_body=None if rules.body_check is None else _body_check(rules.body_check(destination), headers),
         )
-        # A name of a message means another one in the session of another user.
-        if not is_own and envelope.key is None:
+        # A name of a message means another one in the session of another user; further keys need rights of their own.
+        if not is_own and envelope.key is None and ROUTING_KEYS not in headers:
             head.memo = plan
             form = head.form
             if form is not None and not envelope.copies and kind in LIKE_KINDS:

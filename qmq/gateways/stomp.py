@@ -46,6 +46,8 @@ class StompGateway:
     protocol with channels can end one of them.
 
     `pulls`: its subscriptions to queues get only what they are granted (`Queues.grant`).
+
+    `sets`: headers of the node's own (`OWN_HEADERS`) that travel with its SENDs, because the node itself writes them.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class StompGateway:
         stays: bool = False,
         prefetch_max: int | None = None,
         pulls: bool = False,
+        sets: frozenset[str] = frozenset(),
     ) -> None:
         self.session_id = session_id
         self.encoder: Encoder = encoder or STOMP_ENCODERS[version]
@@ -79,7 +82,7 @@ class StompGateway:
         """Whether all frames are ignored from now on."""
         self.has_refused = False
         """Whether a frame was refused; set back by the caller."""
-        self._replies = ReplyTo(session_id, broker, self.encoder)
+        self._replies = ReplyTo(session_id, broker, self.encoder, sets)
         self._rights = rights
         self._plans = SendPlans(broker, rules, self._replies, rights, user)
         self._subscribing = SubscribeFrames(

@@ -19,6 +19,7 @@ from qmq.gateways.headers import (
     ack_mode,
     ack_timeout_us,
     consumer_asks,
+    consumer_priority,
     destination_of,
     fanout_start,
     is_said,
@@ -125,6 +126,7 @@ class SubscribeFrames:
             subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
             subscription.ack_timeout_us = ack_timeout_us(headers)
             subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
+            subscription.priority = consumer_priority(headers)
             subscription.is_browser = is_said(headers, "browser")
             if subscription.is_browser and ack is not Ack.AUTO:
                 raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")

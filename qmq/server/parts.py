@@ -89,6 +89,7 @@ from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.routing.definitions import RoutingDefinitions
+from qmq.server.routing.vhosts import VhostDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.services import NodeServices
@@ -134,6 +135,7 @@ class NodeParts(NodeServices):
         self.declared_queues.check_room = self.holdings.check_room
         self.policy_of = self.policies.of
         self.routing = RoutingDefinitions(self, settings)
+        self.vhosts = VhostDefinitions(self, self.routing.table)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
         self.user_definitions = UserDefinitions(self, settings)
         self.limit_definitions = LimitDefinitions(self, settings)

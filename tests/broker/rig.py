@@ -173,6 +173,7 @@ class Client:
         ack_timeout_us: int = 0,
         selector: str = "",
         exclusive: bool = False,
+        priority: int = 0,
         window: ConnectionPrefetch[Subscription] | None = None,
     ) -> Subscription:
         subscription = Subscription(self.id, id, destination, ack, credit, b"")
@@ -180,6 +181,7 @@ class Client:
         subscription.ack_timeout_us = ack_timeout_us
         subscription.selector = compile_selector(selector) if selector else None
         subscription.exclusive = exclusive
+        subscription.priority = priority
         subscription.window = window
         self.node.decide(lambda out: self.node.broker.subscriptions.subscribe(subscription, out))
         return subscription
@@ -310,7 +312,7 @@ def check_turns(queue: Queue, selective: SelectiveDispatcher) -> None:
 
 
 def check_hands(node: Node, queue: Queue, selective: SelectiveDispatcher) -> None:
-    """What a Picking believes to be out is what is out."""
+    """What a selective dispatcher has noted as in flight is what is in flight."""
     in_flight = [d for s in queue.subscriptions for d in s.in_flight.values()]
     assert set(selective.outstanding.local) == {d.tag for d in in_flight}
     lent = {

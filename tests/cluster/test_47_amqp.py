@@ -113,3 +113,95 @@ def test_a_reply_finds_its_requester_on_another_node(mesh: Cluster) -> None:
         while not replies and time.monotonic() < until:
             asks.connection.process_data_events(0.1)
         assert replies == [b"4"]
+
+
+def test_clients_of_a_virtual_host_see_its_names_on_every_node(mesh: Cluster) -> None:
+    operator = mesh.client("a")
+    receipt = operator.send("/control/definitions/put/vhost/shop", b"{}", receipt=True)
+    operator.wait_receipts([receipt])
+
+    def opened(name: str, vhost: str) -> Any:
+        return pika.BlockingConnection(
+            pika.ConnectionParameters("127.0.0.1", mesh.amqp_port(name), virtual_host=vhost)
+        ).channel()
+
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="530"):
+        opened("b", "nowhere")
+    publisher, consumer, other = opened("b", "shop"), opened("c", "shop"), opened("c", "/")
+    publisher.confirm_delivery()
+    consumer.queue_declare("orders", durable=True)
+    other.queue_declare("orders", durable=True)
+    consumer.queue_bind("orders", "amq.topic", "eu.#")
+    publisher.basic_publish("", "orders", b"one", DURABLE, mandatory=True)
+    publisher.basic_publish("amq.topic", "eu.new", b"two", DURABLE, mandatory=True)
+
+    found: list[tuple[str, str, bytes]] = []
+    for method, _, body in consumer.consume("orders", inactivity_timeout=1):
+        if method is not None:
+            found.append((method.exchange, method.routing_key, body))
+            consumer.basic_ack(method.delivery_tag)
+        if len(found) == 2:
+            break
+    assert sorted(found) == [("", "orders", b"one"), ("amq.topic", "eu.new", b"two")]
+    assert other.basic_get("orders")[0] is None
+    for one in (publisher, consumer, other):
+        one.connection.close()
+
+
+def test_joined_exchanges_and_carbon_copies_lead_to_queues_from_any_node(mesh: Cluster) -> None:
+    with channel(mesh, "a") as one, channel(mesh, "b") as other:
+        for queue in ("in", "joined", "copied", "hidden"):
+            one.queue_declare(queue, durable=True)
+        one.exchange_declare("outer", "topic")
+        one.exchange_declare("inner", "fanout")
+        one.queue_bind("in", "outer", "a.#")
+        one.queue_bind("joined", "inner")
+        one.queue_bind("copied", "outer", "copy")
+        one.queue_bind("hidden", "outer", "blind")
+        one.exchange_bind("inner", "outer", "*.b")
+        one.exchange_bind("outer", "inner")
+        other.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2, headers={"CC": ["copy"], "BCC": ["blind"], "n": 1})
+
+        other.basic_publish("outer", "a.b", b"all", properties, mandatory=True)
+
+        with channel(mesh, "c") as reader:
+            for queue in ("in", "joined", "copied", "hidden"):
+                found = eventually(lambda queue=queue: got(reader, queue), lambda: "no copy")
+                assert found == ("a.b", {"CC": ["copy"], "n": 1}, b"all"), queue
+                assert got(reader, queue) is None, f"two copies in {queue}"
+        one.exchange_unbind("inner", "outer", "*.b")
+        one.exchange_delete("inner")
+
+
+def got(reader: Any, queue: str) -> tuple[str, object, bytes] | None:
+    """The key, the headers and the body of the next message."""
+    method, properties, body = reader.basic_get(queue, auto_ack=True)
+    return None if method is None else (method.routing_key, properties.headers, body)
+
+
+def test_a_consumer_with_a_higher_priority_on_another_node_is_served_first(mesh: Cluster) -> None:
+    with channel(mesh, "a") as low, channel(mesh, "b") as high:
+        low.queue_declare("ranked", durable=True)
+        found: list[str] = []
+        for reader, name, priority in ((low, "low", 0), (high, "high", 9)):
+            reader.basic_qos(prefetch_count=10)
+            reader.basic_consume(
+                "ranked",
+                lambda channel, method, *_, name=name: (found.append(name), channel.basic_ack(method.delivery_tag)),
+                arguments={"x-priority": priority},
+            )
+        low.confirm_delivery()
+
+        def is_known() -> bool:
+            """Messages of `a` go to `b`, once `b` has offered credit there."""
+            found.clear()
+            low.basic_publish("", "ranked", b"x", DURABLE)
+            until = time.monotonic() + 5
+            while not found and time.monotonic() < until:
+                low.connection.process_data_events(0.02)
+                high.connection.process_data_events(0.02)
+            return found == ["high"]
+
+        eventually(is_known, lambda: f"served: {found}")
+        assert all(is_known() for _ in range(10))

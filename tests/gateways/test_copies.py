@@ -2,6 +2,8 @@
 
 import pytest
 
+from qmq.access.rights import Rights
+from qmq.access.rules import ANONYMOUS
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
@@ -329,3 +331,107 @@ def test_an_alternate_exchange_gets_what_is_unroutable_and_the_copy_names_the_fi
     out = client.say(send("/exchange/main/none", mandatory="true"))
 
     assert headers_of(out, "/queue/q") == ["exchange:main", "routing-key:none"]
+
+
+# Further routing keys
+
+
+def test_a_message_with_further_keys_is_copied_to_the_queues_of_each_once() -> None:
+    client = Client()
+    bind(client, "/exchange/amq.direct", "q", key="a")
+    bind(client, "/exchange/amq.direct", "both", key="a")
+    bind(client, "/exchange/amq.direct", "both", key="b")
+    bind(client, "/exchange/amq.direct", "empty", key="")
+
+    out = client.say(send("/exchange/amq.direct/a", routing_keys='["b", "b", "c", ""]', receipt="r"))
+
+    assert records(out) == [("/queue/both", b"x"), ("/queue/empty", b"x"), ("/queue/q", b"x")]
+    assert headers_of(out, "/queue/both") == ["exchange:amq.direct", "routing-key:a"]
+
+
+def test_a_message_to_a_queue_with_further_keys_goes_to_the_queues_that_they_name() -> None:
+    client = Client(memory_only=("/queue/c",))
+    levels = {"/queue/b": 2}
+    rules_of(client).level = lambda name: levels.get(name, FSYNC)
+
+    out = client.say(send("/queue/a", colour="red", routing_keys='["b","c","a"]', receipt="r"))
+
+    assert records(out) == [("/queue/a", b"x"), ("/queue/b", b"x")]
+    assert client.broker.queues.by_name["/queue/c"].depth == 1
+    assert headers_of(out, "/queue/b") == ["colour:red"]
+    assert out.levels == [(0, 2)]
+
+
+def test_all_queues_that_further_keys_name_take_a_message_or_none() -> None:
+    full = QueueRules(messages_max=1, overflow="refuse")
+    client = Client(broker=Broker(ORIGIN, 2, rules_of=lambda name: full), keep_open=True)
+    client.say(send("/queue/full"))
+
+    assert refusal(client, send("/queue/a", routing_keys='["full"]')) == "queue-full"
+    assert records(client.say(send("/queue/a", routing_keys='["b"]'))) == [("/queue/a", b"x"), ("/queue/b", b"x")]
+    # In a transaction, each counts once in its queue.
+    out = client.say(
+        "BEGIN\ntransaction:t",
+        send("/queue/c", routing_keys='["d"]', transaction="t"),
+        "COMMIT\ntransaction:t",
+    )
+    assert records(out) == [("/queue/c", b"x"), ("/queue/d", b"x")]
+    assert (
+        refusal(
+            client,
+            "BEGIN\ntransaction:t",
+            send("/queue/e", routing_keys='["f"]', transaction="t"),
+            send("/queue/f", transaction="t"),
+            "COMMIT\ntransaction:t",
+        )
+        == "queue-full"
+    )
+
+
+@pytest.mark.parametrize(
+    ("destination", "keys", "code"),
+    [
+        ("/queue/a", "b", "bad-header"),
+        ("/queue/a", '"b"', "bad-header"),
+        ("/queue/a", "[5]", "bad-header"),
+        ("/queue/a", "[" * 4000, "bad-header"),
+        ("/queue/a", '["\\u0000"]', "bad-header"),
+        ("/exchange/amq.topic/a", str([*"b" * 101]).replace("'", '"'), "bad-header"),
+        ("/queue/a", '["b*"]', "bad-destination"),
+        ("/queue/a", '[""]', "bad-destination"),
+        ("/queue/a", '["' + "b" * 300 + '"]', "destination-too-long"),
+        ("/exchange/amq.topic/a", '["#"]', "bad-destination"),
+        ("/topic/a", '["b"]', "bad-header"),
+        ("/fanout/a", '["b"]', "bad-header"),
+    ],
+)
+def test_further_keys_that_mean_nothing_are_refused(destination: str, keys: str, code: str) -> None:
+    client = Client(keep_open=True)
+
+    # A colon in a header of STOMP is escaped, a backslash too.
+    assert refusal(client, send(destination, routing_keys=keys.replace("\\", "\\\\"))) == code
+
+
+def test_a_queue_of_a_further_key_that_is_not_configured_is_refused() -> None:
+    client = Client(keep_open=True, known=("/queue/a",))
+
+    assert refusal(client, send("/queue/a", routing_keys='["b"]')) == "unknown-destination"
+
+
+def test_each_further_key_needs_its_right_each_time() -> None:
+    client = Client(keep_open=True)
+    bind(client, "/exchange/amq.direct", "q", key="b")
+    rights = client.gateway._rights
+    asked: list[str] = []
+
+    class Asked(Rights):
+        def check_send(self, destination: str) -> None:
+            asked.append(destination)
+
+    client.gateway._plans._rights = Asked(ANONYMOUS)
+    for _ in range(2):
+        client.say(send("/exchange/amq.direct/a", routing_keys='["b"]'), send("/queue/a", routing_keys='["b"]'))
+    client.gateway._plans._rights = rights
+
+    once = ["/exchange/amq.direct/a", "/exchange/amq.direct/b", "/queue/a", "/queue/b"]
+    assert asked == once + once

@@ -88,3 +88,20 @@ def test_gap_notices_say_everything_in_headers_that_clients_can_take() -> None:
         told.update(parse_gap(value))
         assert len(parse_gap(value)) == len(claims)
     assert told == {str(origin): (after + 1, through) for origin, after, through in missing}
+
+
+@pytest.mark.parametrize("version", [Version.V10, Version.V11, Version.V12])
+def test_the_block_of_amqp_properties_is_not_written(version: Version) -> None:
+    """It can be longer than a header that clients read; what STOMP understands of it has headers of its own."""
+    headers = b"kind:x\namqp-properties:%b\ntype:amqp-properties\\c1\nx-amqp-properties:2\n" % (b"A" * 40_000)
+    messages = [Message(Envelope("/queue/q", DestinationKind.QUEUE, headers, True), b"body", HERE, 1, 0)]
+    subscription = Subscription(1, "0", "/queue/q", Ack.CLIENT, 10, subscription_prefix(version, "0", False))
+
+    (first,) = frames(encode_run(subscription_prefix(version, "1", False), [tail_for(messages[0], version)]), version)
+    (second,) = frames(encode_deliveries(subscription, [Delivery(1, subscription, messages[0])], version), version)
+
+    for frame in (first, second):
+        found = frame.head.headers
+        assert "amqp-properties" not in found
+        assert (found["kind"], found["x-amqp-properties"], frame.body) == ("x", "2", b"body")
+        assert found["type"] in ("amqp-properties:1", "amqp-properties\\c1")

@@ -372,3 +372,23 @@ def test_a_dead_letter_queue_has_a_name_that_can_be_subscribed_to() -> None:
 
     assert fits.receipts == ["r"]
     assert client.error(refused)["error-code"] == "destination-too-long"
+
+
+@pytest.mark.parametrize("name", ["consumer-priority", "x-priority", "activemq.priority"])
+def test_a_consumer_with_a_priority_is_served_first(name: str) -> None:
+    client = Client()
+    for id, priority in (("low", "-3"), ("plain", "0"), ("high", "7")):
+        client.say(f"SUBSCRIBE\nid:{id}\ndestination:/queue/q\nprefetch-count:1\nack:client\n{name}:{priority}")
+
+    got = [client.read(client.say("SEND\ndestination:/queue/q\n\nx"))[0][0]["subscription"] for _ in range(3)]
+
+    assert got == ["high", "plain", "low"]
+
+
+@pytest.mark.parametrize("text", ["", "high", "1.5", "+1", "9223372036854775808", "1" * 5000])
+def test_a_priority_of_a_consumer_that_is_no_number_is_refused(text: str) -> None:
+    client = Client()
+
+    out = client.say(f"SUBSCRIBE\nid:1\ndestination:/queue/q\nconsumer-priority:{text}")
+
+    assert client.error(out)["error-code"] == "bad-header"

@@ -37,8 +37,10 @@ BINDINGS: tuple[Row, ...] = (
     ("/exchange/names", BOUND[1], "k1", {}),
     ("/exchange/kinds", BOUND[0], "", {"kind": "k1", "urgent": "yes"}),
     ("/exchange/kinds", BOUND[1], "", {MATCH: "any", "kind": "k2", "urgent": "yes"}),
+    ("/exchange/names", "/exchange/orders", "eu.new", {}),
+    ("/exchange/orders", "/exchange/names", "eu.#", {}),
 )
-"""Source, queue, key and arguments."""
+"""Source, target, key and arguments."""
 
 SENDS = (
     SOURCE,
@@ -48,6 +50,7 @@ SENDS = (
     "/exchange/orders/us.old",
     "/exchange/names/k1",
     "/exchange/names/eu.old",
+    "/exchange/names/eu.new",
     "/exchange/kinds",
 )
 """What publishers send to."""
@@ -97,14 +100,20 @@ def queues_of(table: DefinitionTable, destination: str, headers: Mapping[str, st
         }
     exchanges = {one.key.name: one.value or {} for one in table.of_kind("exchange")}
     name, _, key = destination.removeprefix(PREFIX).partition("/")
-    for _ in exchanges:
+    reached, to_ask, queues = {name}, [name], set[str]()
+    while to_ask:
+        name = to_ask.pop()
         type = exchanges.get(name, {}).get("type")
         mine = [one for one in bindings if one["source"] == PREFIX + name]
-        found = {one["queue"] for one in mine if type and _takes(type, one, key, headers)}
-        if found:
-            return found
-        name = exchanges.get(name, {}).get("alternate", "")
-    return set()
+        taking = [one for one in mine if type and _takes(type, one, key, headers)]
+        queues |= {one["queue"] for one in taking if "queue" in one}
+        further = [one["exchange"].removeprefix(PREFIX) for one in taking if "exchange" in one]
+        further = [one for one in further if one in exchanges]
+        if not further and not any("queue" in one for one in taking):
+            further = [exchanges.get(name, {}).get("alternate", "")]
+        to_ask += [one for one in dict.fromkeys(further) if one not in reached]
+        reached |= set(further)
+    return queues
 
 
 def _takes(type: str, binding: Mapping[str, Any], key: str, headers: Mapping[str, str]) -> bool:

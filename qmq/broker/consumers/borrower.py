@@ -13,7 +13,7 @@ class Borrower:
     without harm. `lent` is all that this peer has from us, of any queue, and outlives the link.
     """
 
-    __slots__ = ("key", "lent", "lent_as", "limit", "peer", "selector", "sent", "since_us", "waiting")
+    __slots__ = ("key", "lent", "lent_as", "limit", "peer", "priority", "selector", "sent", "since_us", "waiting")
 
     def __init__(
         self,
@@ -22,11 +22,13 @@ class Borrower:
         lent_as: str = PLAIN,
         selector: Selector | None = None,
         since_us: int = 0,
+        priority: int = 0,
     ) -> None:
         self.peer = peer
         self.lent_as = lent_as
         self.selector = selector
         self.since_us = since_us
+        self.priority = priority
         self.key = key_of(peer, lent_as)
         self.limit = 0
         self.sent = 0

@@ -1,10 +1,12 @@
 """Classes of consumers: those that peers lend to under one name, because they may be given the same messages.
 
 Most consumers are plain, and their class is "". One with a selector is in a class with all that have the same selector;
-one that is exclusive is in a class with the time at which it began, by which the mesh agrees which one is first. A peer
-is offered credit for a queue (plain) or for a queue and a class; no STOMP header can hold the NUL between them.
+one that is exclusive is in a class with the time at which it began, by which the mesh agrees which one is first; one
+with a priority is in a class with those of the same priority. A peer is offered credit for a queue (plain) or for a
+queue and a class; no STOMP header can hold the NUL between them.
 """
 
+import re
 from typing import Final
 
 from qmq.broker.selectors import Selector, compile_selector
@@ -21,11 +23,18 @@ def asking_offer(limit: int) -> int:
     return WITHDRAWN - 1 - limit
 
 
-def class_of(selector: Selector | None, since_us: int) -> str:
+PRIORITY_MAX: Final = (1 << 63) - 1
+"""Of a consumer; the least is as far below 0."""
+
+_PRIORITY: Final = re.compile(r"-?[1-9][0-9]{0,18}")
+
+
+def class_of(selector: Selector | None, since_us: int, priority: int = 0) -> str:
     """The class of a consumer with this selector; `since_us`: when it began, if it is exclusive, else 0."""
-    if selector is None and not since_us:
+    if selector is None and not since_us and not priority:
         return PLAIN
-    return f"{'' if selector is None else selector.text}\0{since_us}"
+    text = "" if selector is None else selector.text
+    return f"{text}\0{priority}\0{since_us}" if priority else f"{text}\0{since_us}"
 
 
 def offer_name(queue: str, of: str) -> str:
@@ -44,11 +53,18 @@ def key_of(peer: str, of: str) -> str:
     return f"{peer}\0{of}" if of else peer
 
 
-def read_class(of: str) -> tuple[Selector | None, int]:
-    """(selector, since_us) of a class as a peer names it. Raises Refused for what is none."""
+def read_class(of: str) -> tuple[Selector | None, int, int]:
+    """(selector, since_us, priority) of a class as a peer names it. Raises Refused for what is none."""
     if of == PLAIN:
-        return None, 0
-    text, nul, since = of.rpartition("\0")
-    if not nul or not (since.isascii() and since.isdigit() and len(since) <= 18):
-        raise Refused("bad-selector", "A class of consumers is a selector and the time of an exclusive one.")
-    return (compile_selector(text) if text else None), int(since)
+        return None, 0, 0
+    said, nul, since = of.rpartition("\0")
+    text, has_priority, priority = said.partition("\0")
+    if (
+        not nul
+        or not (since.isascii() and since.isdigit() and len(since) <= 18)
+        or (has_priority and not (_PRIORITY.fullmatch(priority) and abs(int(priority)) <= PRIORITY_MAX))
+    ):
+        raise Refused(
+            "bad-selector", "A class of consumers is a selector, a priority, and the time of an exclusive one."
+        )
+    return (compile_selector(text) if text else None), int(since), int(priority or 0)

@@ -111,6 +111,7 @@ class Subscription:
         "lent_as",
         "message_ids",
         "prefix",
+        "priority",
         "selector",
         "session",
         "since",
@@ -150,6 +151,8 @@ class Subscription:
         # Whether a message under an ack-timeout was ever given to it.
         self.is_timed = False
         self.exclusive = False
+        self.priority = 0
+        """Of a queue's consumers those with the highest are served first, as long as they have room."""
         self.since_us = 0
         self.lent_as = PLAIN
         self.window: ConnectionPrefetch[Subscription] | None = None

@@ -22,7 +22,7 @@ from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.broker.queues.dead_letter_history import HISTORY, THROUGH, came_through, history_after
 from qmq.broker.selectors.properties import properties_of
 from qmq.dots import Dot
-from qmq.routing_names import PREFIX
+from qmq.routing_names import PREFIX, prefix_of
 
 REJECTED: Final = "rejected"
 DELIVERY_LIMIT: Final = "delivery-limit"
@@ -188,7 +188,10 @@ def _routing(message: Message, target: str) -> tuple[str, str]:
     """The exchange that `target` names, and the routing key with which it gets a letter of `message`."""
     name, has_key, key = target.removeprefix(PREFIX).partition("/")
     if not has_key:
-        _, key = came_through(properties_of(message.envelope), message.envelope.destination)
+        exchange, key = came_through(properties_of(message.envelope), message.envelope.destination)
+        if not exchange:
+            # The name of the queue. In a virtual host, bindings know it without the prefix.
+            key = key.removeprefix(prefix_of(name))
     return name, key
 
 

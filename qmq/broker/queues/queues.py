@@ -62,7 +62,12 @@ class Queues(QueueRegistry):
     def subscribe(self, subscription: Subscription, out: Outcome) -> None:
         """Put a consumer in line and give it what is ready."""
         queue = self.get(subscription.destination)
-        is_picky = subscription.exclusive or subscription.selector is not None or subscription.window is not None
+        is_picky = (
+            subscription.exclusive
+            or subscription.selector is not None
+            or subscription.window is not None
+            or subscription.priority != 0
+        )
         selective = queue.pick() if is_picky or queue.rules.exclusive else queue.selective
         if selective is not None:
             selective.join(subscription, out.now_us)

@@ -32,7 +32,12 @@ class Exchange(NamedTuple):
         return {"type": self.type, **({"alternate": self.alternate} if self.alternate else {})}
 
 
-PREDEFINED: Final = tuple(Exchange(f"{RESERVED}{type}", type) for type in TYPES)
+def predefined_of(prefix: str) -> tuple[Exchange, ...]:
+    """The exchanges that need no declaration, in the virtual host with this prefix."""
+    return tuple(Exchange(f"{prefix}{RESERVED}{type}", type) for type in TYPES)
+
+
+PREDEFINED: Final = predefined_of("")
 
 
 class Binding:

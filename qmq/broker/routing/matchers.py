@@ -4,7 +4,7 @@ The cost of a match does not grow with the number of bindings that do not match:
 a trie by words, and arguments are indexed by header. Nothing here knows queues.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from qmq.broker.routing.binding import DIRECT, FANOUT, HEADERS, TOPIC, Binding
@@ -21,7 +21,9 @@ NOT_COMPARED: Final = "x-"
 
 
 class Matcher:
-    """The bindings of one exchange."""
+    """The bindings of one exchange. `compares_keys`: what matches depends on the routing key."""
+
+    compares_keys = True
 
     def add(self, binding: Binding) -> None:
         """From now on `binding` counts."""
@@ -38,6 +40,8 @@ class Matcher:
 
 class FanoutMatcher(Matcher):
     """All bindings match."""
+
+    compares_keys = False
 
     def __init__(self) -> None:
         self._bindings: dict[Binding, None] = {}
@@ -121,6 +125,8 @@ class HeadersMatcher(Matcher):
     Each binding is found by one of its arguments (all), or by each of them (any).
     """
 
+    compares_keys = False
+
     def __init__(self) -> None:
         self._by_header: dict[tuple[str, str | None], dict[Binding, None]] = {}
         # Bindings that compare nothing, and so match all messages.
@@ -160,6 +166,19 @@ def matcher_of(type: str) -> Matcher:
         return HeadersMatcher()
     assert type == FANOUT, type
     return FanoutMatcher()
+
+
+def match_any(
+    matcher: Matcher, key: str, headers: Mapping[str, str], further_keys: Sequence[str]
+) -> tuple[Binding, ...]:
+    """The bindings that match a message with several routing keys, each once."""
+    found = matcher.match(key, headers)
+    if not further_keys or not matcher.compares_keys:
+        return found
+    matched = dict.fromkeys(found)
+    for one in further_keys:
+        matched.update(dict.fromkeys(matcher.match(one, headers)))
+    return tuple(matched)
 
 
 def _words(key: str) -> list[str]:

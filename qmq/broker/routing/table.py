@@ -9,12 +9,12 @@ without effect, until the exchange is declared again; `without_effect` names it.
 arrive has no effect either.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.routing.binding import PREDEFINED, TOPIC, Binding, Exchange
-from qmq.broker.routing.matchers import Matcher, TopicMatcher, discard, matcher_of
+from qmq.broker.routing.matchers import Matcher, TopicMatcher, discard, match_any, matcher_of
 from qmq.broker.topics.patterns import VISITS_MAX, Pattern, PatternTable
 from qmq.errors import Refused
 
@@ -147,10 +147,12 @@ class RoutingTable:
         found = self._fanouts.get(fanout)
         return _queues(found) if found else NO_QUEUES
 
-    def queues_of_exchange(self, name: str, key: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    def queues_of_exchange(
+        self, name: str, key: str, headers: Mapping[str, str], further_keys: Sequence[str] = ()
+    ) -> tuple[str, ...]:
         """The queues that a message to the exchange goes to; none: it is unroutable.
 
-        Each exchange that it reaches routes it once, with the same key. What no binding of one matches goes to the
+        Each exchange that it reaches routes it once, with the same keys. What no binding of one matches goes to the
         alternate of that one.
         """
         asked = {name}
@@ -161,13 +163,15 @@ class RoutingTable:
             matcher = self._matchers.get(name)
             if matcher is None:
                 continue
-            found = matcher.match(key, headers)
+            found = match_any(matcher, key, headers, further_keys)
             if not found:
                 alternate = self.exchanges[name].alternate
                 if alternate and alternate not in asked:
                     asked.add(alternate)
                     waiting.append(alternate)
             elif name not in self._to_exchanges:
+                if not waiting and not queues:
+                    return _queues(found)
                 queues.update([binding.queue for binding in found])
             else:
                 for binding in found:

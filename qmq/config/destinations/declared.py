@@ -19,6 +19,7 @@ from qmq.routing_names import (
     argument_text,
     binding_name,
     is_exchange_name,
+    is_reserved,
     misplaces_wildcard,
 )
 
@@ -98,7 +99,7 @@ def _read_exchange_name(value: object) -> object:
 
 
 def _read_own_name(value: object) -> object:
-    if isinstance(value, str) and value.startswith(RESERVED):
+    if isinstance(value, str) and is_reserved(value):
         raise ValueError(f"must not begin with {RESERVED}: those are predefined")
     return _read_exchange_name(value)
 

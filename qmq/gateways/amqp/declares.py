@@ -7,7 +7,7 @@ do is refused with NOT_IMPLEMENTED, which names it.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from qmq.gateways.amqp.names import queue_destination, source_of
+from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost, exchange_name, queue_destination, source_of
 from qmq.routing_names import TYPES
 from qmq.wire.amqp import AmqpRefusal, ReplyCode
 
@@ -22,7 +22,9 @@ QUEUE_TYPES: Final = ("classic", "quorum")
 Arguments = Mapping[str, Any]
 
 
-def queue_value(*, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments | None) -> dict[str, Any]:
+def queue_value(
+    *, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments | None, vhost: Vhost = DEFAULT_VHOST
+) -> dict[str, Any]:
     """What is declared of a queue. Raises AmqpRefusal."""
     said = arguments or {}
     value: dict[str, Any] = {}
@@ -46,10 +48,10 @@ def queue_value(*, durable: bool, exclusive: bool, auto_delete: bool, arguments:
         raise AmqpRefusal(
             ReplyCode.PRECONDITION_FAILED, f"x-queue-type is one of {', '.join(QUEUE_TYPES)}, not {kind!r}"
         )
-    return {**value, **_dead_letter(said)}
+    return {**value, **_dead_letter(said, vhost)}
 
 
-def _dead_letter(said: Arguments) -> dict[str, str]:
+def _dead_letter(said: Arguments, vhost: Vhost) -> dict[str, str]:
     exchange = said.get("x-dead-letter-exchange")
     key = said.get("x-dead-letter-routing-key")
     if exchange is None:
@@ -61,8 +63,8 @@ def _dead_letter(said: Arguments) -> dict[str, str]:
             raise _not_here(
                 "x-dead-letter-exchange", exchange, "the default exchange needs a queue in x-dead-letter-routing-key"
             )
-        return {"dead_letter": queue_destination(_text("x-dead-letter-routing-key", key))}
-    value = {"dead_letter": source_of(_text("x-dead-letter-exchange", exchange))}
+        return {"dead_letter": queue_destination(_text("x-dead-letter-routing-key", key), vhost)}
+    value = {"dead_letter": source_of(_text("x-dead-letter-exchange", exchange), vhost)}
     if key is not None:
         value["dead_letter_routing_key"] = _text("x-dead-letter-routing-key", key)
     return value
@@ -132,7 +134,9 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
 """Argument → key of a declared queue."""
 
 
-def exchange_value(name: str, kind: str, *, internal: bool, arguments: Arguments | None) -> dict[str, str]:
+def exchange_value(
+    name: str, kind: str, *, internal: bool, arguments: Arguments | None, vhost: Vhost = DEFAULT_VHOST
+) -> dict[str, str]:
     """What is declared of an exchange. Raises AmqpRefusal."""
     if not name:
         raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be declared")
@@ -145,7 +149,7 @@ def exchange_value(name: str, kind: str, *, internal: bool, arguments: Arguments
     alternate = (arguments or {}).get("alternate-exchange")
     value = {"type": kind}
     if alternate is not None:
-        value["alternate"] = _text("alternate-exchange", alternate)
+        value["alternate"] = exchange_name(_text("alternate-exchange", alternate), vhost)
     return value
 
 

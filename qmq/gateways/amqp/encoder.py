@@ -19,7 +19,7 @@ from qmq.broker.selectors import properties_of
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.amqp.channel import Channel, Consumer
 from qmq.gateways.amqp.messages import delivered_properties
-from qmq.gateways.amqp.names import DIRECT_REPLY, queue_name
+from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, Vhost, queue_name
 from qmq.gateways.amqp.replies import LATE, NACKED, of_channel, of_connection
 from qmq.gateways.encoder import Lines
 from qmq.gateways.http.messages import NoMessages
@@ -43,34 +43,36 @@ class SharedContents:
     """What messages with the same headers share as AMQP, for all sessions of the node: routing and properties."""
 
     def __init__(self) -> None:
-        self._known: dict[Envelope, tuple[bytes, bytes]] = {}
+        self._known: dict[tuple[Envelope, str], tuple[bytes, bytes]] = {}
         self._bytes = 0
 
-    def of(self, envelope: Envelope) -> tuple[bytes, bytes]:
-        """Exchange and routing key as two short strings; and the properties."""
-        known = self._known.get(envelope)
+    def of(self, envelope: Envelope, vhost: Vhost) -> tuple[bytes, bytes]:
+        """Exchange and routing key as two short strings; and the properties. A client of `vhost` gets them."""
+        place = (envelope, vhost.prefix)
+        known = self._known.get(place)
         if known is None:
             if len(self._known) >= SHARED_MAX or self._bytes > SHARED_BYTES_MAX:
                 self._known.clear()
                 self._bytes = 0
-            known = self._known[envelope] = _content_of(envelope)
+            known = self._known[place] = _content_of(envelope, vhost)
             self._bytes += len(known[0]) + len(known[1])
         return known
 
 
-def _content_of(envelope: Envelope) -> tuple[bytes, bytes]:
+def _content_of(envelope: Envelope, vhost: Vhost) -> tuple[bytes, bytes]:
     was_parsed = envelope.properties is not None
     headers = properties_of(envelope)
     if not was_parsed:
         # Most envelopes have one message, and no selector will look at it.
         envelope.properties = None
-    queue = queue_name(envelope.destination)
+    queue = queue_name(envelope.destination, vhost)
     exchange, key = headers.get("exchange"), headers.get("routing-key")
     if "dead-letter-from" in headers:
         exchange, key = came_through(headers, queue)
     elif exchange is None or key is None:
         exchange, key = "", DIRECT_REPLY if envelope.kind is DestinationKind.TEMP else queue
-    return short_string(exchange) + short_string(key), delivered_properties(headers, queue)
+    routing = short_string(exchange.removeprefix(vhost.prefix)) + short_string(key)
+    return routing, delivered_properties(headers, queue, vhost)
 
 
 class AmqpEncoder:
@@ -81,6 +83,7 @@ class AmqpEncoder:
     def __init__(self, contents: SharedContents, depth_of: Callable[[str], int]) -> None:
         self._contents = contents
         self._depth_of = depth_of
+        self.vhost = DEFAULT_VHOST
         self.frame_bytes_max = 4096
         self.channels: dict[str, Channel] = {}
         """By serial."""
@@ -102,7 +105,7 @@ class AmqpEncoder:
     def tails(self, messages: list[Message]) -> list[bytes]:
         found = []
         for message in messages:
-            routing, properties = self._contents.of(message.envelope)
+            routing, properties = self._contents.of(message.envelope, self.vhost)
             found.append(b"%b%b%b%b" % (LENGTHS.pack(len(routing), len(properties)), routing, properties, message.body))
         return found
 
@@ -147,7 +150,7 @@ class AmqpEncoder:
         for delivery in deliveries:
             delivery.sent = True
             message = delivery.message
-            routing, properties = self._contents.of(message.envelope)
+            routing, properties = self._contents.of(message.envelope, self.vhost)
             is_redelivered = message.attempts != 0
             redelivered += is_redelivered
             if consumer.is_get:
@@ -225,14 +228,23 @@ class AmqpEncoder:
 
 
 class ChannelEncoder(NoMessages):
-    """What the gateway of one channel writes: refusals. `on_close` is called when the channel is closing."""
+    """What the gateway of one channel writes: refusals. `on_close` is called when the channel is closing, `on_refused`
+    with the code of each refusal.
+    """
 
     protocol = AmqpEncoder.protocol
 
-    def __init__(self, encoder: AmqpEncoder, channel: Channel, on_close: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        encoder: AmqpEncoder,
+        channel: Channel,
+        on_close: Callable[[], object],
+        on_refused: Callable[[str], object] = bool,
+    ) -> None:
         self._encoder = encoder
         self._channel = channel
         self._on_close = on_close
+        self._on_refused = on_refused
         self.cause = PUBLISH
         """Class and method of the frames that are decided."""
         self.is_transactional = False
@@ -254,6 +266,7 @@ class ChannelEncoder(NoMessages):
         if error.code == LATE or channel.is_closing:
             return b""
         is_publish = receipt is None or self._encoder.answers.pop(receipt, None) is None
+        self._on_refused(error.code)
         if is_publish and error.code in NACKED and not self.is_transactional:
             # Without confirms a publish is dropped, as by RabbitMQ.
             return b"" if receipt is None else channel.refuse_publish(int(receipt.partition(".")[2]))

@@ -16,12 +16,14 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from qmq.broker.queues.dead_letter_history import deaths_of
-from qmq.gateways.amqp.names import DIRECT_REPLY, QUEUE, REPLIES
-from qmq.gateways.headers import OWN_HEADERS
+from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES, Vhost, check_key, queue_name
+from qmq.gateways.copies import ROUTING_KEYS
+from qmq.gateways.headers import AMQP_BLOCK, OWN_HEADERS
+from qmq.routing_names import PREFIX
 from qmq.wire.amqp import AmqpRefusal, ReplyCode, read_properties, write_properties
-from qmq.wire.amqp.properties import NO_PROPERTIES, Properties
+from qmq.wire.amqp.properties import NO_PROPERTIES, Properties, without_header
 
-BLOCK: Final = "amqp-properties"
+BLOCK: Final = AMQP_BLOCK
 
 TEXTS: Final[Mapping[str, str]] = {
     "content_type": "content-type",
@@ -33,6 +35,10 @@ TEXTS: Final[Mapping[str, str]] = {
     "app_id": "app-id",
 }
 """Properties of text, and their headers."""
+
+BCC: Final = "BCC"
+COPYING: Final = ("CC", BCC)
+"""Names in the table `headers` that have further routing keys of a publish. No consumer gets BCC."""
 
 PERSISTENT: Final = 2
 """`delivery_mode` of a message that is to be kept on disk."""
@@ -57,6 +63,7 @@ ASKING: Final = frozenset(
         "reply-to",
         "retain",
         "routing-key",
+        ROUTING_KEYS,
         "selector",
         "ttl",
         "user-id",
@@ -95,7 +102,11 @@ class ReplyAddresses(Protocol):
 
 
 def send_headers(
-    destination: str, block: bytes, user: str | None, replies: ReplyAddresses | None = None
+    destination: str,
+    block: bytes,
+    user: str | None,
+    replies: ReplyAddresses | None = None,
+    vhost: Vhost = DEFAULT_VHOST,
 ) -> dict[str, str]:
     """The headers of the SEND that a publish with these properties is. Raises AmqpRefusal."""
     if len(block) > PROPERTIES_BYTES_MAX:
@@ -127,20 +138,34 @@ def send_headers(
         properties.reply_to = None
         block = write_properties(properties)
     elif properties.reply_to:
-        address = _address(properties.reply_to)
+        address = _address(properties.reply_to, vhost)
         if address is not None:
             _put(headers, "reply-to", address)
+    keys = [key for name in COPYING for key in _further_keys(name, properties.headers or {})]
+    if keys:
+        # To the default exchange they are names of queues.
+        before = "" if destination.startswith(PREFIX) else vhost.prefix
+        headers[ROUTING_KEYS] = json.dumps([f"{before}{key}" for key in keys])
+    if BCC in (properties.headers or {}):
+        block = without_header(block, BCC)
     for name, value in (properties.headers or {}).items():
-        if name in ("CC", "BCC"):
-            raise AmqpRefusal(
-                ReplyCode.NOT_IMPLEMENTED, f"the header {name} is not supported: publish once for each key"
-            )
         if name in OPTIONS or (name not in ASKING and name not in OWN_HEADERS and len(headers) < TEXT_HEADERS_MAX):
             text = text_of(value)
             if text is not None and name not in headers:
                 _put(headers, name, text)
     headers[BLOCK] = base64.b64encode(block).decode()
     return headers
+
+
+def _further_keys(name: str, table: Mapping[str, Any]) -> list[str]:
+    """The routing keys in the header CC or BCC. What is no text in it is passed over, as by RabbitMQ. Raises
+    AmqpRefusal."""
+    found = table.get(name, [])
+    if not isinstance(found, list) or any(isinstance(key, bytes) for key in found):
+        raise AmqpRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"the header {name} is an array of routing keys in UTF-8, not {found!r}"
+        )
+    return [check_key(key) for key in found if isinstance(key, str)]
 
 
 def text_of(value: object) -> str | None:
@@ -154,8 +179,8 @@ def text_of(value: object) -> str | None:
     return None
 
 
-def delivered_properties(headers: Mapping[str, str], queue: str) -> bytes:
-    """The properties of a message with these headers, as its consumer gets them: flags and values.
+def delivered_properties(headers: Mapping[str, str], queue: str, vhost: Vhost = DEFAULT_VHOST) -> bytes:
+    """The properties of a message with these headers, as its consumer in `vhost` gets them: flags and values.
 
     `queue` is where it is, for `x-death` of a dead letter.
     """
@@ -169,9 +194,9 @@ def delivered_properties(headers: Mapping[str, str], queue: str) -> bytes:
         if not properties.reply_to and address.startswith(REPLIES):
             properties.reply_to = address
     else:
-        properties = _made_of(headers)
+        properties = _made_of(headers, vhost)
     if is_dead:
-        properties.headers = {**(properties.headers or {}), **_death(headers)}
+        properties.headers = {**(properties.headers or {}), **_death(headers, vhost)}
         if headers.get(f"{DEATH}reason") == "expired":
             properties.expiration = None
     try:
@@ -195,7 +220,7 @@ def _block_of(headers: Mapping[str, str]) -> bytes | None:
     return block
 
 
-def _made_of(headers: Mapping[str, str]) -> Properties:
+def _made_of(headers: Mapping[str, str], vhost: Vhost) -> Properties:
     """The properties of a message of another protocol."""
     properties = Properties()
     for name, header in TEXTS.items():
@@ -206,7 +231,8 @@ def _made_of(headers: Mapping[str, str]) -> Properties:
     priority = headers.get("priority", "")
     if len(priority) == 1 and priority.isascii() and priority.isdigit():
         properties.priority = int(priority)
-    reply_to = headers.get("reply-to", "").removeprefix(QUEUE)
+    # A queue outside of the virtual host keeps its whole address, which a publish can be sent to.
+    reply_to = headers.get("reply-to", "").removeprefix(f"{QUEUE}{vhost.prefix}")
     if 0 < len(reply_to.encode()) <= 255:
         properties.reply_to = reply_to
     seconds = headers.get("timestamp", "")
@@ -223,7 +249,7 @@ def _made_of(headers: Mapping[str, str]) -> Properties:
     return properties
 
 
-def _death(headers: Mapping[str, str]) -> dict[str, Any]:
+def _death(headers: Mapping[str, str], vhost: Vhost) -> dict[str, Any]:
     """What RabbitMQ says of a dead letter, as far as the node knows it: not when."""
     deaths = deaths_of(headers)
     assert deaths is not None
@@ -232,15 +258,16 @@ def _death(headers: Mapping[str, str]) -> dict[str, Any]:
             {
                 "count": one.times,
                 "reason": REASONS.get(one.reason, one.reason),
-                "queue": one.queue.removeprefix(QUEUE),
-                "exchange": one.exchange,
-                "routing-keys": [one.key],
+                "queue": queue_name(one.queue, vhost),
+                "exchange": one.exchange.removeprefix(vhost.prefix),
+                # With the default exchange it is the name of the queue.
+                "routing-keys": [one.key if one.exchange else one.key.removeprefix(vhost.prefix)],
             }
             for one in deaths.rows
         ],
         "x-first-death-reason": REASONS.get(deaths.first.reason, deaths.first.reason),
-        "x-first-death-queue": deaths.first.queue.removeprefix(QUEUE),
-        "x-first-death-exchange": deaths.first.exchange,
+        "x-first-death-queue": queue_name(deaths.first.queue, vhost),
+        "x-first-death-exchange": deaths.first.exchange.removeprefix(vhost.prefix),
     }
 
 
@@ -257,8 +284,8 @@ def _expiration(text: str) -> str:
     return text if int(text) else "1"
 
 
-def _address(reply_to: str) -> str | None:
+def _address(reply_to: str, vhost: Vhost) -> str | None:
     """`reply_to` as a destination of STOMP; None for one that means nothing there."""
     if reply_to.startswith((REPLIES, QUEUE)):
         return reply_to
-    return None if reply_to.startswith("/") else f"{QUEUE}{reply_to}"
+    return None if reply_to.startswith("/") else f"{QUEUE}{vhost.prefix}{reply_to}"

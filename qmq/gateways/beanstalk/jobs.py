@@ -20,6 +20,7 @@ from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.send_options import MILLISECONDS_MAX, PRIORITY_MAX
 from qmq.broker.selectors import properties_of
 from qmq.dots import Dot, Origin
+from qmq.gateways.headers import JOB_ID
 from qmq.wire.stomp import Head, Version
 
 QUEUE: Final = "/queue/"
@@ -43,7 +44,7 @@ TTR_SECONDS_DEFAULT: Final = 120
 SECONDS_MAX: Final = MILLISECONDS_MAX // 1000
 """A hundred years; longer times are cut to this."""
 
-ID: Final = "beanstalk-id"
+ID: Final = JOB_ID
 PRIORITY: Final = "beanstalk-priority"
 DELAY: Final = "beanstalk-delay"
 COUNTS: Final = "beanstalk-counts"

@@ -3,15 +3,14 @@
 A path becomes a control request, which checks the rights of the client, and its response becomes the rows of that API.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from qmq.routing_names import VHOST_DEFAULT, vhost_name, vhost_of, vhost_prefix
 from qmq.wire.http import HttpRefusal
 
 LIST_QUEUES: Final = "/control/list/queue"
 OVERVIEW: Final = "/control/overview"
-
-VIRTUAL_HOST: Final = "/"
 
 QUEUES_MAX: Final = 10_000
 """Rows of a response; further queues are left out."""
@@ -23,11 +22,13 @@ Facts = Mapping[str, Any]
 
 
 class ManagementCall(NamedTuple):
-    """One request: the control request that it needs, and the queue that it is about, empty for all."""
+    """One request: the control request that it needs; the queue that it is about, empty for all; and the virtual host,
+    empty for all."""
 
     what: str
     control: str
     queue: str = ""
+    vhost: str = ""
 
 
 def management_call(path: Sequence[str]) -> ManagementCall:
@@ -39,18 +40,23 @@ def management_call(path: Sequence[str]) -> ManagementCall:
             return ManagementCall("nodes", OVERVIEW)
         case ["vhosts"]:
             return ManagementCall("vhosts", OVERVIEW)
+        case ["vhosts", vhost] if vhost:
+            return ManagementCall("vhost", OVERVIEW, vhost=vhost_name(vhost))
         case ["healthchecks", "node"] | ["health", "checks", "alarms" | "local-alarms"]:
             return ManagementCall("health", OVERVIEW)
         # Flower writes the virtual host "/" as it is, and its library may leave out a second slash.
-        case ["queues"] | ["queues", "/" | ""] | ["queues", "", ""]:
+        case ["queues"] | ["queues", ""] | ["queues", "", ""]:
             return ManagementCall("queues", LIST_QUEUES)
-        case ["queues", "/", name] if name:
-            return ManagementCall("queue", LIST_QUEUES, f"/queue/{name}")
+        case ["queues", vhost]:
+            return ManagementCall("queues", LIST_QUEUES, vhost=vhost_name(vhost))
+        case ["queues", vhost, name] if vhost and name:
+            found = vhost_name(vhost)
+            return ManagementCall("queue", LIST_QUEUES, f"/queue/{vhost_prefix(found)}{name}", found)
     raise HttpRefusal(
         404,
         "unknown-path",
         "This part of RabbitMQ's management API is not served.",
-        "Served are /api/overview, /api/nodes, /api/vhosts, /api/queues, /api/queues/%2F[/NAME] and "
+        "Served are /api/overview, /api/nodes, /api/vhosts, /api/queues, /api/queues/VHOST[/NAME] and "
         "/api/healthchecks/node. /v1/control has all of QMQ's own.",
     )
 
@@ -63,17 +69,20 @@ def control_headers(call: ManagementCall, after: str) -> dict[str, str]:
     headers["limit"] = "1" if call.queue else str(PAGE_ROWS)
     if call.queue:
         headers["destination"] = f"{LIST_QUEUES}{call.queue.removeprefix('/queue')}"
+    elif vhost_prefix(call.vhost or VHOST_DEFAULT):
+        headers["destination"] = f"{LIST_QUEUES}/{vhost_prefix(call.vhost)}"
     if after:
         headers["after"] = after
     return headers
 
 
-def queue_row(row: Facts, node: str) -> Row:
-    """One queue. `node` is the one that responds: a queue is the mesh's."""
+def queue_row(row: Facts, node: str, vhosts: Collection[str]) -> Row:
+    """One queue. `node` is the one that responds: a queue is the mesh's. `vhosts` are declared."""
+    vhost, name = vhost_of(str(row["destination"]).removeprefix("/queue/"), vhosts)
     waiting = row.get("messages", 0) - row.get("in_flight", 0)
     return {
-        "name": str(row["destination"]).removeprefix("/queue/"),
-        "vhost": VIRTUAL_HOST,
+        "name": name,
+        "vhost": vhost,
         "node": node,
         "type": "classic",
         "state": "running",
@@ -148,17 +157,27 @@ def health(facts: Facts) -> Row:
     return {"status": "failed", "reason": "the disk is full"} if is_full else {"status": "ok"}
 
 
-def management_response(call: ManagementCall, facts: Facts, rows: Sequence[Facts], node: str) -> Any:
-    """The response to `call`, ready for JSON. Raises HttpRefusal, 404, for a queue that is not there."""
+def management_response(
+    call: ManagementCall, facts: Facts, rows: Sequence[Facts], node: str, vhosts: Collection[str]
+) -> Any:
+    """The response to `call`, ready for JSON. Raises HttpRefusal, 404, for a queue or virtual host that is not there.
+
+    `vhosts` are those that are declared; `/` is none of them, and always there.
+    """
+    if call.vhost and call.vhost not in (VHOST_DEFAULT, *vhosts):
+        raise HttpRefusal(404, "unknown-destination", f"There is no virtual host {call.vhost}.")
     if call.what == "queues":
-        return [queue_row(row, node) for row in rows[:QUEUES_MAX]]
+        found = [queue_row(row, node, vhosts) for row in rows[:QUEUES_MAX]]
+        return [row for row in found if not call.vhost or row["vhost"] == call.vhost]
     if call.what == "queue":
         for row in rows:
             if row["destination"] == call.queue:
-                return queue_row(row, node)
+                return queue_row(row, node, vhosts)
         raise HttpRefusal(404, "unknown-destination", f"There is no queue {call.queue}.")
+    if call.what == "vhost":
+        return {"name": call.vhost}
     if call.what == "vhosts":
-        return [{"name": VIRTUAL_HOST}]
+        return [{"name": name} for name in (VHOST_DEFAULT, *sorted(vhosts))]
     if call.what == "nodes":
         return node_rows(facts)
     return overview(facts) if call.what == "overview" else health(facts)

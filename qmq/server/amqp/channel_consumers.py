@@ -51,9 +51,9 @@ class ChannelConsumers:
         if name == DIRECT_REPLY:
             consumer, headers = self._reply_consumer(id, tag, method.no_ack)
         else:
-            queue = queue_destination(name)
+            queue = queue_destination(name, self._owner.vhost)
             self._rights.check_subscribe(queue)
-            await check_queue(context, queue, name)
+            await check_queue(context, queue, name, self._owner.vhost)
             consumer = Consumer(state, id, tag, queue, needs_ack=not method.no_ack)
             headers = self._subscribe(consumer, method.arguments or {})
             if method.exclusive:
@@ -98,6 +98,11 @@ class ChannelConsumers:
         milliseconds = arguments.get("x-consumer-timeout")
         if type(milliseconds) is int and milliseconds > 0:
             headers["ack-timeout"] = f"{milliseconds / 1000:.3f}"
+        priority = arguments.get("x-priority", 0)
+        if type(priority) is not int:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"x-priority is a whole number, not {priority!r}")
+        if priority:
+            headers["consumer-priority"] = str(priority)
         return headers
 
     async def cancel(self, method: Any) -> None:
@@ -165,9 +170,9 @@ class ChannelConsumers:
         await self._frames.flush()
         owner, state = self._owner, self.state
         name = self._topology.named(method.queue)
-        queue = queue_destination(name)
+        queue = queue_destination(name, owner.vhost)
         self._rights.check_subscribe(queue)
-        await check_queue(owner.context, queue, name)
+        await check_queue(owner.context, queue, name, owner.vhost)
         given = trio.Event()
         owner.encoder.on_given = given.set
         consumer = await self._getter(queue, not method.no_ack)

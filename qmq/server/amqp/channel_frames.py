@@ -12,7 +12,10 @@ from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder
+from qmq.gateways.amqp.names import Vhost
 from qmq.gateways.stomp import StompGateway
+from qmq.server.amqp.blocked import Blocking
+from qmq.server.amqp.questions import QueueQuestions
 from qmq.server.amqp.topology import TopologyContext
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.queue_watchers import QueueWatchers
@@ -48,8 +51,13 @@ class ChannelOwner(Protocol):
     session: ClientSession
     encoder: AmqpEncoder
     rights: Rights | None
+    blocking: Blocking
     heads: dict[tuple[str, str, str, bytes], Head]
     """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
+    vhost: Vhost
+    questions: QueueQuestions
+    absent: set[str]
+    """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come."""
 
     @property
     def context(self) -> ChannelContext: ...
@@ -76,7 +84,7 @@ class ChannelFrames:
         self.state = state
         self._on_flushed = on_flushed
         context, session = owner.context, owner.session
-        self.written = ChannelEncoder(owner.encoder, state, self._ignore)
+        self.written = ChannelEncoder(owner.encoder, state, self._ignore, owner.blocking.refused)
         assert owner.rights is not None
         self.rights = owner.rights
         self.gateway = StompGateway(
@@ -137,7 +145,10 @@ class ChannelFrames:
         """Decide frames, or acks, for the method `cause`. Nothing, if the connection ends meanwhile."""
         context, session = self.owner.context, self.owner.session
         session.waits_for_slot = True
-        await context.slot(session.id)
+        if cause == PUBLISH:
+            await self.owner.blocking.slot(session.id)
+        else:
+            await context.slot(session.id)
         session.waits_for_slot = False
         if self.owner.is_over:
             return
@@ -145,6 +156,8 @@ class ChannelFrames:
         frames: list[Frame] = self._acks_of(items) if isinstance(items[0], Delivery) else items
         if frames:
             await self._loop.obey(frames)
+        if cause == PUBLISH and not self.owner.is_over:
+            self.owner.blocking.published()
 
     def _acks_of(self, deliveries: list[Delivery]) -> list[Frame]:
         """The ACKs of those that are still in flight: together for each subscription."""

@@ -14,18 +14,20 @@ from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
+from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
 from qmq.gateways.amqp.replies import of_channel, of_connection
 from qmq.gateways.stomp import StompGateway
+from qmq.server.amqp.blocked import Blocking, BlockingContext
 from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.channel_frames import ChannelContext
-from qmq.server.amqp.handshake import Handshake
+from qmq.server.amqp.handshake import Handshake, OpenContext
+from qmq.server.amqp.questions import QueueQuestions
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.server.stomp.frame_loop import FrameLoop, NoSource
-from qmq.server.stomp.login_exchange import LoginContext
 from qmq.wire.amqp import (
     HEARTBEAT,
     AmqpReader,
@@ -52,7 +54,7 @@ CLOSED: Final = "close 0.0"
 log = logging.getLogger("qmq.session")
 
 
-class AmqpContext(ChannelContext, LoginContext, Protocol):
+class AmqpContext(ChannelContext, OpenContext, BlockingContext, Protocol):
     """What an AMQP session needs of its node."""
 
 
@@ -63,7 +65,13 @@ class AmqpDialogue:
     awaits_frame = False
 
     def __init__(
-        self, contents: SharedContents, context: AmqpContext, session: ClientSession, pipe: Pipe, login: PendingLogin
+        self,
+        contents: SharedContents,
+        questions: QueueQuestions,
+        context: AmqpContext,
+        session: ClientSession,
+        pipe: Pipe,
+        login: PendingLogin,
     ) -> None:
         self.context = context
         self.session = session
@@ -77,6 +85,10 @@ class AmqpDialogue:
         self._channels: dict[int, AmqpChannel] = {}
         self._serials = 0
         self.rights: Rights | None = None
+        self.vhost = DEFAULT_VHOST
+        self.questions = questions
+        self.absent: set[str] = set()
+        self.blocking = Blocking(context, self)
         self.heads: dict[tuple[str, str, str, bytes], Head] = {}
         self._loop: FrameLoop | None = None
 
@@ -91,9 +103,10 @@ class AmqpDialogue:
         """The client wants a heartbeat at least every so many seconds; 0 for none."""
         self.beats.set_seconds(seconds / 2, seconds * HEARTBEATS_MISSED)
 
-    def begin(self) -> None:
-        """The client is logged in, and has opened its virtual host."""
+    def begin(self, vhost: Vhost) -> None:
+        """The client is logged in, and has opened this virtual host."""
         session = self.session
+        self.vhost = self.encoder.vhost = vhost
         session.begin()
         self.rights = self.context.rights_of(session.principal)
         self.encoder.frame_bytes_max = self.handshake.frame_bytes_max
@@ -130,6 +143,8 @@ class AmqpDialogue:
             at += 1
         if handshake.is_done:
             await self._serve(received[at:])
+            if self._reader.unfinished_bytes and not self.is_over:
+                self.blocking.published()
         if reader.error is not None and not (session.ending or session.finishing):
             if handshake.is_done:
                 self.close_connection(reader.error)
@@ -151,12 +166,18 @@ class AmqpDialogue:
         return self.handshake.understands_cancel
 
     @property
+    def understands_blocked(self) -> bool:
+        return self.handshake.understands_blocked
+
+    @property
     def is_over(self) -> bool:
         return self.session.ending or self.session.finishing
 
     # Commands
 
     async def _serve(self, received: list[Command]) -> None:
+        # Before this read came, a queue may have been declared.
+        self.absent.clear()
         for command in received:
             if self.is_over:
                 return
@@ -272,6 +293,7 @@ class AmqpDialogue:
 
     def stop(self) -> None:
         self.beats.stop()
+        self.blocking.stop()
 
     def leave(self) -> None:
         self.handshake.leave()
@@ -279,7 +301,7 @@ class AmqpDialogue:
             channel.forget()
         self._channels.clear()
         self.encoder.on_given = bool
-        del self.handshake, self._loop, self.beats, self.session, self.encoder
+        del self.handshake, self._loop, self.beats, self.session, self.encoder, self.blocking
 
 
 def _refusal(refused: Refused) -> bytes:
@@ -290,5 +312,5 @@ def _refusal(refused: Refused) -> bytes:
 
 
 def amqp_protocol() -> ClientProtocol:
-    """AMQP for one node, whose sessions share what they have encoded."""
-    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents()), _refusal)
+    """AMQP for one node, whose sessions share what they have encoded, and what they ask the mesh."""
+    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents(), QueueQuestions()), _refusal)

@@ -8,11 +8,15 @@ import trio
 from qmq.auth.credentials import Credentials
 from qmq.environment import Pipe
 from qmq.errors import Refused
+from qmq.gateways.amqp.names import Vhost
 from qmq.gateways.amqp.replies import of_connection
+from qmq.routing_names import vhost_name, vhost_prefix
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.token_watch import TokenWatch
+from qmq.server.definitions.sync import DefinitionSync
+from qmq.server.routing.vhosts import VhostDefinitions
 from qmq.server.stomp.login_exchange import LoginContext
 from qmq.wire.amqp import (
     PROTOCOL_HEADER,
@@ -39,11 +43,10 @@ FRAME_BYTES_MIN: Final = 4096
 HEARTBEAT_SECONDS: Final = 60
 """The offer; the client may want less, more, or none."""
 
-VIRTUAL_HOST: Final = "/"
-
 CAPABILITIES: Final = {
     "authentication_failure_close": True,
     "basic.nack": True,
+    "connection.blocked": True,
     "consumer_cancel_notify": True,
     "direct_reply_to": True,
     "per_consumer_qos": True,
@@ -55,11 +58,18 @@ SPEC_QOS_PRODUCTS: Final = ("py-amqp",)
 bound on the channel that counts at once. Celery needs that, because it raises the bound for tasks with an ETA."""
 
 
+class OpenContext(LoginContext, Protocol):
+    """What a login needs of its node."""
+
+    definition_sync: DefinitionSync
+    vhosts: VhostDefinitions
+
+
 class HandshakeDialogue(Protocol):
     """The dialogue whose login this is (`AmqpDialogue`)."""
 
-    def begin(self) -> None:
-        """The client is logged in, and has opened its virtual host."""
+    def begin(self, vhost: Vhost) -> None:
+        """The client is logged in, and has opened this virtual host."""
 
     def agree_heartbeat(self, seconds: int) -> None: ...
 
@@ -71,7 +81,7 @@ class Handshake:
 
     def __init__(
         self,
-        context: LoginContext,
+        context: OpenContext,
         session: ClientSession,
         dialogue: HandshakeDialogue,
         pipe: Pipe,
@@ -94,6 +104,8 @@ class Handshake:
         """See SPEC_QOS_PRODUCTS."""
         self.understands_cancel = False
         """Whether basic.cancel may be sent to the client."""
+        self.understands_blocked = False
+        """Whether connection.blocked may be sent to the client."""
         self.frame_bytes_max = FRAME_BYTES_MIN
 
     def start(self) -> None:
@@ -129,7 +141,7 @@ class Handshake:
             elif isinstance(method, commands.Connection.TuneOk):
                 self._tune(method)
             elif isinstance(method, commands.Connection.Open):
-                self._open(method)
+                await self._open(method)
         except AmqpRefusal as refusal:
             self.refuse(refusal, (command.class_id, command.method_id))
 
@@ -151,7 +163,9 @@ class Handshake:
         client = start_ok.client_properties or {}
         self.qos_is_of_channel = client.get("product") in SPEC_QOS_PRODUCTS
         capabilities = client.get("capabilities")
-        self.understands_cancel = isinstance(capabilities, dict) and bool(capabilities.get("consumer_cancel_notify"))
+        if isinstance(capabilities, dict):
+            self.understands_cancel = bool(capabilities.get("consumer_cancel_notify"))
+            self.understands_blocked = bool(capabilities.get("connection.blocked"))
         credentials = self._credentials(str(start_ok.mechanism), start_ok.response)
         self._login.is_silent = False
         certified = self._certified() if start_ok.mechanism == "EXTERNAL" else ()
@@ -190,15 +204,21 @@ class Handshake:
         self._dialogue.agree_heartbeat(method.heartbeat)
         self._expected = commands.Connection.Open
 
-    def _open(self, method: Any) -> None:
-        if method.virtual_host != VIRTUAL_HOST:
+    async def _open(self, method: Any) -> None:
+        name = vhost_name(method.virtual_host)
+        if not self._context.vhosts.exists(name):
+            # Another node may have declared it a moment ago.
+            await self._context.definition_sync.refresh()
+            if self._session.finishing:
+                return
+        if not self._context.vhosts.exists(name):
             raise AmqpRefusal(
-                ReplyCode.NOT_ALLOWED, f"there is no virtual host {method.virtual_host!r}; the only one is '/'"
+                ReplyCode.NOT_ALLOWED, f"there is no virtual host {method.virtual_host!r}: declare it first"
             )
         self.is_done = True
         self._reader.body_bytes_max = self._context.limits.body_bytes_max
         self._context.admission.decided(self._login)
-        self._dialogue.begin()
+        self._dialogue.begin(Vhost(name, vhost_prefix(name)))
         self._send(commands.Connection.OpenOk())
         self._token.begin()
 

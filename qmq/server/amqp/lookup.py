@@ -9,7 +9,7 @@ import json
 from typing import Protocol
 
 from qmq.broker.broker import Broker
-from qmq.gateways.amqp.names import exchange_name
+from qmq.gateways.amqp.names import Vhost, exchange_name
 from qmq.gateways.rules import Rules
 from qmq.server.admin.control import FACTS, LIST, ControlContext, control_response
 from qmq.server.definitions.declared_queues import DeclaredQueues
@@ -44,18 +44,19 @@ async def queue_exists(context: LookupContext, queue: str) -> bool:
     return bool(messages or consumers)
 
 
-async def check_queue(context: LookupContext, queue: str, name: str) -> None:
+async def check_queue(context: LookupContext, queue: str, name: str, vhost: Vhost) -> None:
     """Raises AmqpRefusal if there is no such queue."""
     if not await queue_exists(context, queue):
-        raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no queue {name!r} in vhost '/'")
+        raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no queue {name!r} in vhost {vhost.name!r}")
 
 
-async def check_exchange(context: LookupContext, name: str) -> None:
+async def check_exchange(context: LookupContext, name: str, vhost: Vhost) -> None:
     """Raises AmqpRefusal if there is no such exchange."""
-    if exchange_name(name) not in context.routing.table.exchanges:
+    exchange = exchange_name(name, vhost)
+    if exchange not in context.routing.table.exchanges:
         await context.definition_sync.refresh()
-    if exchange_name(name) not in context.routing.table.exchanges:
-        raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no exchange {name!r} in vhost '/'")
+    if exchange not in context.routing.table.exchanges:
+        raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no exchange {name!r} in vhost {vhost.name!r}")
 
 
 async def queue_counts(context: LookupContext, queue: str) -> tuple[int, int]:

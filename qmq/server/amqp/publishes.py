@@ -1,9 +1,13 @@
 """Publishes of one channel, and those that no queue gets."""
 
+import json
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from qmq.gateways.amqp.messages import send_headers
-from qmq.gateways.amqp.names import QUEUE, REPLIES, exchange_name, publish_destination
+from qmq.gateways.amqp.messages import BCC, send_headers
+from qmq.gateways.amqp.names import DEFAULT_VHOST, QUEUE, REPLIES, exchange_name, publish_destination, queue_name
+from qmq.gateways.copies import EXCHANGE, ROUTING_KEY, ROUTING_KEYS, destination_with, further_keys
 from qmq.server.amqp.channel_frames import ChannelFrames
 from qmq.server.amqp.lookup import check_exchange, knows_queue, queue_exists
 from qmq.wire.amqp import (
@@ -16,6 +20,7 @@ from qmq.wire.amqp import (
     short_string,
 )
 from qmq.wire.amqp.methods import IMMEDIATE, MANDATORY
+from qmq.wire.amqp.properties import without_header
 from qmq.wire.stomp import Frame, Head, Version
 
 HEADS_MAX: Final = 256
@@ -49,12 +54,20 @@ class ChannelPublishes:
         if bits & IMMEDIATE:
             raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate = true is not supported")
         head = self._head_of(exchange, key, command.properties)
+        further = further_keys(head.headers)
         # First: a client without the right must not learn whether a queue would get the message.
         self._rights.check_send(head.headers["destination"])
-        if exchange and exchange_name(exchange) not in context.rules.routing.exchanges:
-            await check_exchange(context, exchange)
+        for one in further:
+            self._rights.check_send(destination_with(head.headers["destination"], one))
+        vhost = self._owner.vhost
+        if exchange and exchange_name(exchange, vhost) not in context.rules.routing.exchanges:
+            await check_exchange(context, exchange, vhost)
         receipt = self.state.next_confirm() if self.state.confirms else None
-        if not await self._is_routable(exchange, head, bool(bits & MANDATORY)):
+        if further and not exchange:
+            routed = await self._named_queues(key, head, further)
+        else:
+            routed = head if await self._is_routable(exchange, head, further, bool(bits & MANDATORY)) else None
+        if routed is None:
             await self._pay(Frame(head, command.body, None))
             if self._owner.is_over or self.state.is_closing:
                 return
@@ -64,7 +77,7 @@ class ChannelPublishes:
                 self._owner.put(self.state.confirm([self.state.published]))
             return
         self._frames.begin()
-        self._frames.pending.append(Frame(head, command.body, receipt))
+        self._frames.pending.append(Frame(routed, command.body, receipt))
 
     def _head_of(self, exchange: str, key: str, properties: bytes) -> Head:
         """The header block of a publish. Raises AmqpRefusal."""
@@ -73,9 +86,9 @@ class ChannelPublishes:
         if known is not None:
             return known
         session = self._owner.session
-        destination = publish_destination(exchange, key)
+        destination = publish_destination(exchange, key, self._owner.vhost)
         replies = None if self.state.reply_consumer is None else self.state
-        headers = send_headers(destination, properties, session.user, replies)
+        headers = send_headers(destination, properties, session.user, replies, self._owner.vhost)
         if self._frames.transaction is not None:
             headers["transaction"] = self._frames.transaction
         head = Head("SEND", headers, Version.V12)
@@ -85,18 +98,40 @@ class ChannelPublishes:
             heads[place] = head
         return head
 
-    async def _is_routable(self, exchange: str, head: Head, is_mandatory: bool) -> bool:
+    async def _named_queues(self, key: str, head: Head, further: Sequence[str]) -> Head | None:
+        """The header block of a publish to the default exchange with further keys: to those queues that exist. None if
+        there is none. Raises Refused."""
+        named = dict.fromkeys([head.headers["destination"], *(f"{QUEUE}{one}" for one in further)])
+        found = [one for one in named if await self._exists(one)]
+        if not found:
+            return None
+        # In each queue it has the key of the publish.
+        headers = {**head.headers, "destination": found[0], EXCHANGE: "", ROUTING_KEY: key}
+        headers[ROUTING_KEYS] = json.dumps([queue_name(one, DEFAULT_VHOST) for one in found[1:]])
+        return Head("SEND", headers, Version.V12)
+
+    async def _is_routable(self, exchange: str, head: Head, further: tuple[str, ...], is_mandatory: bool) -> bool:
         """Whether a publish reaches a queue. One to an exchange is asked about only where the answer is wanted."""
         context, headers = self._owner.context, head.headers
         destination = headers["destination"]
         if not exchange:
-            if destination.startswith(REPLIES) or knows_queue(context, destination):
-                return True
-            return destination != QUEUE and await queue_exists(context, destination)
+            return destination.startswith(REPLIES) or await self._exists(destination)
         if not is_mandatory:
             return True
         name, _, key = destination.removeprefix("/exchange/").partition("/")
-        return bool(context.rules.routing.queues_of_exchange(name, key, headers))
+        return bool(context.rules.routing.queues_of_exchange(name, key, headers, further))
+
+    async def _exists(self, queue: str) -> bool:
+        """Whether a queue exists on any node; one without a name does not."""
+        context, owner = self._owner.context, self._owner
+        if knows_queue(context, queue):
+            return True
+        if queue == f"{QUEUE}{owner.vhost.prefix}" or queue in owner.absent:
+            return False
+        exists = await owner.questions.exists(queue, partial(queue_exists, context))
+        if not exists:
+            owner.absent.add(queue)
+        return exists
 
     async def _pay(self, frame: Frame) -> None:
         """Wait for the rates of the client, which a publish that no queue gets uses up, too."""
@@ -113,5 +148,6 @@ class ChannelPublishes:
         routing = short_string("NO_ROUTE") + short_string(exchange) + short_string(key)
         method = method_frame(self.state.number, RETURN + NO_ROUTE.to_bytes(2, "big") + routing)
         frame_bytes_max = self._owner.encoder.frame_bytes_max
-        content = content_frames(self.state.number, command.properties, command.body, frame_bytes_max)
+        properties = without_header(command.properties, BCC)
+        content = content_frames(self.state.number, properties, command.body, frame_bytes_max)
         self._owner.put(method + content)

@@ -10,7 +10,7 @@ from qmq.broker.routing.binding import Binding, read_binding
 from qmq.errors import Refused
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.declares import exchange_value, queue_value
-from qmq.gateways.amqp.names import GENERATED, check_declarable, exchange_name, queue_destination, source_of
+from qmq.gateways.amqp.names import GENERATED, Vhost, check_declarable, exchange_name, queue_destination, source_of
 from qmq.routing_names import RESERVED
 from qmq.server.amqp.lookup import (
     LookupContext,
@@ -52,6 +52,7 @@ class TopologyOwner(Protocol):
 
     session: ClientSession
     rights: Rights | None
+    vhost: Vhost
 
     @property
     def context(self) -> TopologyContext: ...
@@ -80,6 +81,14 @@ class Topology:
             raise AmqpRefusal(ReplyCode.NOT_FOUND, "no queue is named, and none was declared on this channel")
         return name
 
+    def _queue(self, name: str) -> str:
+        """The destination of a queue. Raises AmqpRefusal."""
+        return queue_destination(name, self._owner.vhost)
+
+    def _exchange(self, name: str) -> str:
+        """The name of an exchange in the mesh."""
+        return exchange_name(name, self._owner.vhost)
+
     def _send(self, method: Method) -> None:
         self._owner.put(method_frame(self._state.number, encode_method(method)))
 
@@ -96,12 +105,12 @@ class Topology:
         name = method.queue
         if not name:
             name = f"{GENERATED}{context.environment.rng.getrandbits(NAME_BITS):024x}"
-        elif name.startswith(RESERVED) and not (method.passive or knows_queue(context, queue_destination(name))):
+        queue = self._queue(name)
+        if method.queue and name.startswith(RESERVED) and not (method.passive or knows_queue(context, queue)):
             check_declarable(name)
-        queue = queue_destination(name)
         if method.passive:
             self._check_any_right(queue)
-            await check_queue(context, queue, name)
+            await check_queue(context, queue, name, self._owner.vhost)
             context.rules.lock(queue, session.id)
             counts = await queue_counts(context, queue)
         else:
@@ -110,6 +119,7 @@ class Topology:
                 exclusive=method.exclusive,
                 auto_delete=method.auto_delete,
                 arguments=method.arguments,
+                vhost=self._owner.vhost,
             )
             await self._declared(queue, value)
             # Clients declare before each use, and few look at the counts: no other node is asked for them.
@@ -155,7 +165,7 @@ class Topology:
 
     async def delete_queue(self, method: Any) -> None:
         name = self.named(method.queue)
-        queue = queue_destination(name)
+        queue = self._queue(name)
         messages = 0
         self._check_any_right(queue)
         # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).
@@ -171,9 +181,9 @@ class Topology:
 
     async def purge_queue(self, method: Any) -> None:
         name = self.named(method.queue)
-        queue = queue_destination(name)
+        queue = self._queue(name)
         self._check_any_right(queue)
-        await check_queue(self._owner.context, queue, name)
+        await check_queue(self._owner.context, queue, name, self._owner.vhost)
         facts = await self._control(f"/control/purge{queue}", {"scope": "mesh"})
         if not method.nowait:
             self._send(commands.Queue.PurgeOk(facts.get("messages", 0)))
@@ -182,11 +192,11 @@ class Topology:
 
     async def bind_queue(self, method: Any) -> None:
         name = self.named(method.queue)
-        queue = queue_destination(name)
+        queue = self._queue(name)
         context = self._owner.context
         self._check_any_right(queue)
-        await check_queue(context, queue, name)
-        await check_exchange(context, self._bindable(method.exchange))
+        await check_queue(context, queue, name, self._owner.vhost)
+        await check_exchange(context, self._bindable(method.exchange), self._owner.vhost)
         headers, arguments = self._binding(method, method.exchange)
         if not await self._bind(queue, read_binding({**headers, "queue": queue, "arguments": arguments})):
             context.rules.lock(queue, self._owner.session.id)
@@ -208,7 +218,7 @@ class Topology:
 
     async def unbind_queue(self, method: Any) -> None:
         name = self.named(method.queue)
-        queue = queue_destination(name)
+        queue = self._queue(name)
         context = self._owner.context
         self._bindable(method.exchange)
         await context.definition_sync.refresh()
@@ -227,19 +237,19 @@ class Topology:
 
     async def bind_exchange(self, method: Any) -> None:
         context = self._owner.context
-        target = source_of(self._bindable(method.destination))
+        target = source_of(self._bindable(method.destination), self._owner.vhost)
         self._bindable(method.source)
         # First: a client without the right is not told whether there is such an exchange.
         self._check_right(f"/control/bind{target}")
-        await check_exchange(context, method.source)
-        await check_exchange(context, method.destination)
+        await check_exchange(context, method.source, self._owner.vhost)
+        await check_exchange(context, method.destination, self._owner.vhost)
         headers, arguments = self._binding(method, method.source)
         await self._bind(target, read_binding({**headers, "exchange": target, "arguments": arguments}))
         if not method.nowait:
             self._send(commands.Exchange.BindOk())
 
     async def unbind_exchange(self, method: Any) -> None:
-        target = source_of(self._bindable(method.destination))
+        target = source_of(self._bindable(method.destination), self._owner.vhost)
         self._bindable(method.source)
         await self._owner.context.definition_sync.refresh()
         headers, arguments = self._binding(method, method.source)
@@ -257,22 +267,28 @@ class Topology:
 
     def _binding(self, method: Any, source: str) -> tuple[dict[str, str], dict[str, Any]]:
         """The source, key and arguments of a binding. Only an exchange of the type headers compares arguments."""
-        exchange = self._owner.context.routing.table.exchanges.get(exchange_name(source))
+        exchange = self._owner.context.routing.table.exchanges.get(self._exchange(source))
         is_headers = exchange is not None and exchange.type == HEADERS
-        headers = {"source": source_of(source), "key": method.routing_key or ""}
+        headers = {"source": source_of(source, self._owner.vhost), "key": method.routing_key or ""}
         return headers, dict(method.arguments or {}) if is_headers else {}
 
     # Exchanges
 
     async def declare_exchange(self, method: Any) -> None:
         context = self._owner.context
-        name = exchange_name(method.exchange)
+        name = self._exchange(method.exchange)
         if method.passive:
-            await check_exchange(context, name)
+            await check_exchange(context, method.exchange, self._owner.vhost)
         else:
             if name not in context.routing.table.exchanges:
-                check_declarable(name)
-            value = exchange_value(name, method.exchange_type, internal=method.internal, arguments=method.arguments)
+                check_declarable(method.exchange)
+            value = exchange_value(
+                method.exchange,
+                method.exchange_type,
+                internal=method.internal,
+                arguments=method.arguments,
+                vhost=self._owner.vhost,
+            )
             known = context.routing.table.exchanges.get(name)
             if known is not None and known.value == value and self._reaches_all():
                 self._check_right(f"/control/declare/exchange/{name}")
@@ -283,8 +299,8 @@ class Topology:
 
     async def delete_exchange(self, method: Any) -> None:
         context = self._owner.context
-        name = exchange_name(method.exchange)
-        if not name:
+        name = self._exchange(method.exchange)
+        if not method.exchange:
             raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be deleted")
         if name not in context.routing.table.exchanges:
             await context.definition_sync.refresh()

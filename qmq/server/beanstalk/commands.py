@@ -17,6 +17,7 @@ from qmq.config import LimitSettings
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
 from qmq.gateways.beanstalk.jobs import (
+    ID,
     JobState,
     buried_queue_of,
     job_priority,
@@ -85,6 +86,7 @@ class BeanstalkCommands:
             encoder=encoder,
             is_atomic=True,
             pulls=True,
+            sets=frozenset({ID}),
         )
         decisions = self._decisions = Decisions(context, session, self._gateway, encoder, replies)
         self._reservations = decisions.reservations = Reservations(context, self._part, session.id, decisions.obey_one)

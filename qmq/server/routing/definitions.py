@@ -14,7 +14,7 @@ from qmq.config import BindingEntry, ExchangeEntry, NodeSettings
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
-from qmq.routing_names import RESERVED
+from qmq.routing_names import RESERVED, is_predefined, is_reserved
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
 from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import Reporting
@@ -118,7 +118,7 @@ class RoutingDefinitions:
         follow = self._follow_binding if kind == BINDING else self._follow_exchange
         values = {name: definitions.value(Key(kind, name)) for name in names} if names else definitions.values(kind)
         for name in values if names else {**known, **values}:
-            if kind == BINDING or not name.startswith(RESERVED):
+            if kind == BINDING or not is_reserved(name):
                 follow(name, values.get(name))
 
     def _follow_exchange(self, name: str, value: Value | None) -> None:
@@ -162,6 +162,8 @@ class RoutingDefinitions:
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse changes after which exchanges and bindings would not fit together."""
         exchanges = self.table.exchanges
+        # Those that this request declares have their predefined exchanges when all of it counts.
+        vhosts = {key.name for key, value in changes.items() if key.kind == "vhost" and value is not None}
         changed = {
             key.name: None if value is None else read_exchange(key.name, value)
             for key, value in changes.items()
@@ -174,12 +176,12 @@ class RoutingDefinitions:
                 if exchange is None:
                     self._check_deletion(name, exchanges, changes)
                 else:
-                    _check_exchange(exchange, self.table.exchanges.get(name), exchanges)
+                    _check_exchange(exchange, self.table.exchanges.get(name), exchanges, vhosts)
         for key, value in changes.items():
             if key.kind == BINDING and value is not None:
                 binding = read_binding(value)
                 for end, name in (("source", binding.exchange), ("exchange", binding.target_exchange)):
-                    if name and name not in exchanges:
+                    if name and name not in exchanges and not is_predefined(name, vhosts):
                         raise Refused("bad-definition", f"{key}: {end}: there is no exchange {name}")
 
     def _check_deletion(
@@ -200,18 +202,20 @@ def _by_name(entries: Iterable[ExchangeEntry] | Iterable[BindingEntry]) -> dict[
 
 
 def _checked_exchange(name: str, value: Value) -> Value:
-    if name.startswith(RESERVED):
+    if is_reserved(name):
         raise Refused("bad-definition", f"{EXCHANGE} {name}: names that begin with {RESERVED} are predefined")
     return read_exchange(name, value).value
 
 
-def _check_exchange(exchange: Exchange, known: Exchange | None, exchanges: Mapping[str, Exchange]) -> None:
+def _check_exchange(
+    exchange: Exchange, known: Exchange | None, exchanges: Mapping[str, Exchange], vhosts: Collection[str]
+) -> None:
     label = f"{EXCHANGE} {exchange.name}"
     if known is not None and known.type != exchange.type:
         raise Refused(
             "bad-definition", f"{label}: type is {known.type}, and cannot become {exchange.type}: delete it first"
         )
-    if exchange.alternate and exchange.alternate not in exchanges:
+    if exchange.alternate and exchange.alternate not in exchanges and not is_predefined(exchange.alternate, vhosts):
         raise Refused("bad-definition", f"{label}: alternate: there is no exchange {exchange.alternate}")
     cycle = alternate_cycle(exchanges, exchange.name)
     if cycle:
@@ -226,7 +230,7 @@ def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:
             "type": one.type,
             "alternate": one.alternate,
             "bindings": sum(1 for _ in table.bindings_of(one.name)),
-            "predefined": one.name.startswith(RESERVED),
+            "predefined": is_reserved(one.name),
         }
         for one in sorted(table.exchanges.values())
     ]

@@ -20,7 +20,7 @@ from qmq.broker.routing.binding import Binding, read_binding, read_exchange
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
-from qmq.routing_names import PREFIX, RESERVED
+from qmq.routing_names import PREFIX, is_reserved
 from qmq.server.definitions.live import Changes, LiveDefinitions
 from qmq.server.peers.json_body import json_object
 from qmq.server.peers.verb_request import VerbRequest
@@ -51,7 +51,7 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
             before, after = getattr(known, key) or "not set", getattr(exchange, key) or "not set"
             if before != after:
                 raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")
-        if name.startswith(RESERVED):
+        if is_reserved(name):
             return {**exchange._asdict(), "changed": 0}
     return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict())
 
@@ -60,7 +60,7 @@ async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts
     """Delete an exchange, and the bindings from it and to it, in one change."""
     name = _exchange_of(asked)
     table = context.routing.table
-    if name.startswith(RESERVED):
+    if is_reserved(name):
         raise Refused("not-supported", f"The exchange {name} is predefined.")
     if name not in table.exchanges:
         raise Refused("unknown-destination", f"There is no exchange {name}.")

@@ -25,6 +25,7 @@ from qmq.gateways.http.sends import is_batch, sends_of, single_of
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.session import ClientSession
+from qmq.server.routing.vhosts import VhostDefinitions
 from qmq.server.stomp.dialogue import STOMP
 from qmq.server.web.client import WebClient, WebClientContext
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
@@ -66,6 +67,7 @@ class CallContext(WebClientContext, PageContext, MetricsContext, Protocol):
     event_data: EventData
     long_poll: LongPollSessions
     sockjs: SockJsSessions
+    vhosts: VhostDefinitions
     wire_limits: Limits
 
     def received_vector(self) -> Vector: ...
@@ -247,7 +249,8 @@ class WebCalls:
             after = facts.get("next", "")
             if call.what != "queues" or not after or len(rows) >= QUEUES_MAX:
                 break
-        self._respond(PageResponse(200, management_response(call, facts, rows, self._context.broker.origin.node)))
+        node, vhosts = self._context.broker.origin.node, self._context.vhosts.declared
+        self._respond(PageResponse(200, management_response(call, facts, rows, node, vhosts)))
 
     def _asking(self) -> Asking:
         return Asking(self._session, self._pipe, self._login, self._encoder, self.put)

@@ -59,6 +59,42 @@ def write_properties(properties: Properties) -> bytes:
         raise AmqpRefusal(ReplyCode.SYNTAX_ERROR, "the properties of a message cannot be written") from problem
 
 
+def without_header(block: bytes, name: str) -> bytes:
+    """The properties without the header `name` of their table; all other bytes stay. `read_properties` took them."""
+    flags = block[0] << 8 | block[1]
+    at = 2
+    for number, kind in enumerate(KINDS):
+        if flags & 0x8000 >> number:
+            if kind == "table":
+                table = _table_without(block, at, name.encode())
+                return (
+                    block[:at]
+                    + len(table).to_bytes(4, "big")
+                    + table
+                    + block[_end_of_table(block, at, len(block), 0) :]
+                )
+            at += FIXED[kind] if kind in FIXED else 1 + block[at]
+    return block
+
+
+def _table_without(data: bytes, at: int, name: bytes) -> bytes:
+    """The entries of the table at `at`, but for those of this name."""
+    stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
+    at += 4
+    kept = []
+    while at < stop:
+        begin, value_at = at, at + 1 + data[at]
+        kind = data[value_at]
+        at = value_at + 1
+        if kind in TEXTS or kind == TABLE or kind == ARRAY:
+            at += 4 + int.from_bytes(data[at : at + 4], "big")
+        else:
+            at += SIZES[kind]
+        if data[begin + 1 : value_at] != name:
+            kept.append(data[begin:at])
+    return b"".join(kept)
+
+
 def read_table(data: bytes) -> dict[str, Any]:
     """A field table, with its length before it. Raises AmqpRefusal, SYNTAX_ERROR."""
     try:

@@ -5,8 +5,17 @@ from typing import Any
 import pytest
 
 from qmq.gateways.amqp.declares import exchange_value, queue_value
-from qmq.gateways.amqp.names import exchange_name, publish_destination, queue_destination
+from qmq.gateways.amqp.names import (
+    DEFAULT_VHOST,
+    Vhost,
+    exchange_name,
+    publish_destination,
+    queue_destination,
+    queue_name,
+)
 from qmq.wire.amqp import AmqpRefusal, ReplyCode
+
+SHOP = Vhost("shop", "shop~")
 
 
 def declared(arguments: dict[str, Any] | None = None, **flags: bool) -> dict[str, Any]:
@@ -99,24 +108,50 @@ def test_exchanges_that_cannot_be_are_refused(name: str, kind: str, internal: bo
 
 
 @pytest.mark.parametrize(
-    ("exchange", "key", "destination"),
+    ("exchange", "key", "destination", "in_shop"),
     [
-        ("", "jobs", "/queue/jobs"),
-        ("", "/reply-queue/a-1.2", "/reply-queue/a-1.2"),
-        ("e", "a.b", "/exchange/e/a.b"),
-        ("e", "", "/exchange/e"),
-        ("amq.match", "", "/exchange/amq.headers"),
+        ("", "jobs", "/queue/jobs", "/queue/shop~jobs"),
+        ("", "/reply-queue/a-1.2", "/reply-queue/a-1.2", "/reply-queue/a-1.2"),
+        ("", "/queue/answers", "/queue/answers", "/queue/answers"),
+        ("e", "a.b", "/exchange/e/a.b", "/exchange/shop~e/a.b"),
+        ("e", "", "/exchange/e", "/exchange/shop~e"),
+        ("amq.match", "", "/exchange/amq.headers", "/exchange/shop~amq.headers"),
     ],
 )
-def test_a_publish_goes_to_a_destination(exchange: str, key: str, destination: str) -> None:
-    assert publish_destination(exchange, key) == destination
+def test_a_publish_goes_to_a_destination(exchange: str, key: str, destination: str, in_shop: str) -> None:
+    assert publish_destination(exchange, key, DEFAULT_VHOST) == destination
+    assert publish_destination(exchange, key, SHOP) == in_shop
 
 
 @pytest.mark.parametrize("name", ["", "a*", "#", "a\0"])
 def test_names_that_no_queue_can_have_are_refused(name: str) -> None:
     with pytest.raises(AmqpRefusal, match="name of a queue"):
-        queue_destination(name)
+        queue_destination(name, DEFAULT_VHOST)
 
 
 def test_amq_match_is_another_name_of_amq_headers() -> None:
-    assert (exchange_name("amq.match"), exchange_name("e")) == ("amq.headers", "e")
+    assert [exchange_name(name, DEFAULT_VHOST) for name in ("amq.match", "e")] == ["amq.headers", "e"]
+
+
+def test_what_is_declared_in_a_virtual_host_names_what_is_in_there() -> None:
+    letters = {"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "k"}
+    to_queue = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
+    values = [
+        queue_value(durable=True, exclusive=False, auto_delete=False, arguments=one, vhost=SHOP)
+        for one in (letters, to_queue)
+    ]
+    exchange = exchange_value("e", "topic", internal=False, arguments={"alternate-exchange": "amq.match"}, vhost=SHOP)
+
+    assert values == [
+        {"dead_letter": "/exchange/shop~dlx", "dead_letter_routing_key": "k"},
+        {"dead_letter": "/queue/shop~dead"},
+    ]
+    assert exchange == {"type": "topic", "alternate": "shop~amq.headers"}
+
+
+def test_a_name_outside_of_the_virtual_host_is_shown_whole() -> None:
+    assert queue_name("/queue/shop~jobs", SHOP) == "jobs"
+    assert queue_name("/queue/jobs", SHOP) == "jobs"
+    assert queue_name("/queue/bank~jobs", SHOP) == "bank~jobs"
+    assert queue_name("/queue/shop~jobs", DEFAULT_VHOST) == "shop~jobs"

@@ -1,7 +1,14 @@
-"""Confirms of a connection: each goes to the channel that has published, and to no later one with its number."""
+"""Confirms of a connection: each goes to the channel that has published, and to no later one with its number.
 
+And what sessions share of a message: routing and properties, as a client of each virtual host sees them.
+"""
+
+from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.message import Envelope
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
+from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
+from qmq.wire.amqp import short_string
 
 
 def test_a_late_confirm_is_none_of_the_next_channel_with_the_same_number() -> None:
@@ -13,3 +20,14 @@ def test_a_late_confirm_is_none_of_the_next_channel_with_the_same_number() -> No
 
     assert encoder.receipts([late]) == b""
     assert encoder.receipts([receipt]) != b""
+
+
+def test_clients_of_each_virtual_host_get_the_names_that_they_know() -> None:
+    """A client of / may consume a queue of another virtual host, by its whole name."""
+    shared = SharedContents()
+    headers = b"exchange:shop~orders\nrouting-key:eu\n"
+    envelope = Envelope("/queue/shop~jobs", DestinationKind.QUEUE, headers, True)
+
+    found = [shared.of(envelope, vhost)[0] for vhost in (Vhost("shop", "shop~"), DEFAULT_VHOST)]
+
+    assert found == [short_string("orders") + short_string("eu"), short_string("shop~orders") + short_string("eu")]

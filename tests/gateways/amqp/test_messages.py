@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import json
 
 import pytest
 
@@ -195,11 +196,22 @@ def test_tables_deeper_than_twenty_are_refused() -> None:
         headers_of(headers=deep)
 
 
+def test_further_routing_keys_are_those_of_cc_and_bcc_and_no_consumer_gets_bcc() -> None:
+    headers = headers_of(headers={"CC": ["a", 5, "b"], "BCC": ["c"], "n": 1, "routing-keys": "mine"}, priority=3)
+
+    assert json.loads(headers["routing-keys"]) == ["a", "b", "c"]
+    properties = read_properties(delivered_properties(headers, "q"))
+    assert properties.headers == {"CC": ["a", 5, "b"], "n": 1, "routing-keys": "mine"}
+    assert properties.priority == 3
+    assert "routing-keys" not in headers_of(headers={"CC": [], "n": 1, "routing-keys": "mine"})
+
+
 @pytest.mark.parametrize("name", ["CC", "BCC"])
-def test_copies_that_no_queue_would_get_are_refused(name: str) -> None:
-    with pytest.raises(AmqpRefusal, match=name) as caught:
-        headers_of(headers={name: ["other"]})
-    assert caught.value.reply is ReplyCode.NOT_IMPLEMENTED
+@pytest.mark.parametrize("value", ["a", 5, {"a": "b"}, None, ["a.*"], ["a\0"]])
+def test_keys_that_are_none_are_refused(name: str, value: object) -> None:
+    with pytest.raises(AmqpRefusal) as caught:
+        headers_of(headers={name: value})
+    assert caught.value.reply is ReplyCode.PRECONDITION_FAILED
 
 
 def test_a_header_named_as_the_checked_user_id_is_none_for_other_protocols() -> None:

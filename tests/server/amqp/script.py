@@ -37,7 +37,8 @@ class Script:
     def name(self, name: str) -> str:
         return name if not name or name.startswith("amq.") else f"{self._prefix}{name}"
 
-    def _plain(self, name: str) -> str:
+    def plain(self, name: str) -> str:
+        """Undo `name`."""
         return name.removeprefix(self._prefix)
 
     def say(self, *what: Any) -> None:
@@ -178,8 +179,8 @@ class Script:
         facts: dict[str, Any] = {
             "body": message.body.decode(),
             "redelivered": method.redelivered,
-            "exchange": self._plain(method.exchange),
-            "key": self._plain(method.routing_key),
+            "exchange": self.plain(method.exchange),
+            "key": self.plain(method.routing_key),
         }
         headers = message.properties.headers or {}
         for name in ("expiration", "priority", "delivery_mode"):
@@ -188,15 +189,15 @@ class Script:
             facts["x-death"] = [
                 [
                     one["reason"],
-                    self._plain(one["queue"]),
+                    self.plain(one["queue"]),
                     one["count"],
-                    self._plain(one["exchange"]),
-                    [self._plain(key) for key in one["routing-keys"]],
+                    self.plain(one["exchange"]),
+                    [self.plain(key) for key in one["routing-keys"]],
                 ]
                 for one in headers["x-death"]
             ]
             first = [headers[f"x-first-death-{name}"] for name in ("reason", "queue", "exchange")]
-            facts["x-first-death"] = [self._plain(one) for one in first]
+            facts["x-first-death"] = [self.plain(one) for one in first]
         return facts
 
 

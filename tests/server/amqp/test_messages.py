@@ -350,6 +350,23 @@ async def test_a_reply_goes_to_the_pseudo_queue_of_the_requester(autojump_clock:
         assert (reply.body, reply.properties.correlation_id, reply.method.consumer_tag) == (b"4", "7", "c")
 
 
+async def test_properties_that_no_header_of_stomp_could_have_reach_both(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client, stomp = await connect(rig), await rig.connect()
+        await client.declare()
+        said = {"big": "x" * 20_000, "table": {"a": [1]}, "kind": "letter"}
+        await client.publish("jobs", b"one", delivery_mode=2, headers=said)
+        await stomp.send("SUBSCRIBE\nid:1\ndestination:/queue/jobs\nack:client\n\n")
+        headers = (await stomp.next("MESSAGE")).head.headers
+        await stomp.send("UNSUBSCRIBE\nid:1\n\n")
+        await client.consume()
+
+        (message,) = await client.messages(1)
+
+        assert headers["kind"] == "letter" and not {"big", "table", "amqp-properties"} & headers.keys()
+        assert message.properties.headers == said
+
+
 async def test_stomp_and_amqp_clients_share_a_queue(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)

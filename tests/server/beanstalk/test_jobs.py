@@ -145,6 +145,21 @@ async def test_a_reserve_that_waited_in_vain_takes_no_later_job(autojump_clock: 
         assert (await sender.reserve(0))[0] == job
 
 
+async def test_jobs_of_one_column_of_priorities_come_in_the_order_of_put(autojump_clock: MockClock) -> None:
+    async with running() as rig:
+        client = await rig.client()
+        tops = (0, 3, 15, 127, 1023, 16_383, 131_071, (1 << 24) - 1, (1 << 31) - 1, (1 << 32) - 1)
+        wanted: list[int] = []
+        for low, high in zip((-1, *tops), tops, strict=False):
+            numbers = [low + 1, high, low + 1]
+            wanted += [await client.put(b"%d" % number, priority=number) for number in reversed(numbers)]
+        late = await client.put(b"first", priority=0)
+
+        found = [(await client.reserve())[0] for _ in range(len(wanted) + 1)]
+
+        assert found == [*wanted[:3], late, *wanted[3:]]
+
+
 async def test_the_lowest_priority_comes_first_and_within_it_the_oldest(autojump_clock: MockClock) -> None:
     async with running() as rig:
         client = await rig.client()
@@ -445,6 +460,24 @@ async def test_jobs_and_messages_meet_in_one_queue(autojump_clock: MockClock) ->
         message = await stomp.next("MESSAGE")
         headers = message.head.headers
         assert (message.body, headers["beanstalk-priority"], headers["ack-timeout"]) == (b"from beanstalk", "3", "9")
+
+
+async def test_a_sender_of_another_protocol_does_not_choose_the_id_of_a_job(autojump_clock: MockClock) -> None:
+    """A consumer that sends a message on with all its headers would make two jobs of one id."""
+    async with running() as rig:
+        client, stomp = await rig.client(), await rig.connect()
+        first = await client.put(b"first")
+        await client.reserve()
+        await client.ask(f"bury {first} 1")
+        await stomp.send(f"SEND\ndestination:/queue/default\nbeanstalk-id:{first}\nkind:copy\nreceipt:1\n\nsecond")
+        await stomp.receipt()
+
+        second, body = await client.reserve()
+
+        assert body == b"second" and second != first
+        assert (await client.facts(f"stats-job {first}"))["state"] == "buried"
+        assert await client.ask(f"bury {second} 1") == b"BURIED"
+        assert (await client.facts(f"stats-job {second}"))["state"] == "buried"
 
 
 async def test_a_paused_tube_gives_nothing_until_its_time_is_over(autojump_clock: MockClock) -> None:

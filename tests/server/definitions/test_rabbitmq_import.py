@@ -95,10 +95,22 @@ async def test_what_has_no_counterpart_is_listed(autojump_clock: MockClock) -> N
         "permissions: eve: write = '^[a-z]+$' means no list of names and prefixes",
         "permissions: fay: topic_permissions of this user narrow it, and these have no counterpart",
         "policies: odd: the pattern '[0-9]$' means no list of names and prefixes",
-        "queues: elsewhere: only the virtual host / is read, not second",
         "topic_permissions: fay: has no counterpart",
         "users: di: the tag 'policymaker' is group observer, which may not change policies",
     ]
+
+
+async def test_a_second_virtual_host_is_imported_with_its_queue(autojump_clock: MockClock) -> None:
+    rig = closed_rig()
+    async with rig.run():
+        client = await rig.connect(login="root", passcode=PASSWORD)
+
+        await imported(client)
+        await imported(client)
+
+        assert set(rig.alive.vhosts.declared) == {"second"}
+        assert "/queue/second~elsewhere" in rig.alive.declared_queues.texts
+        assert "second~amq.topic" in rig.alive.routing.table.exchanges
 
 
 async def test_an_imported_user_may_do_what_it_might_there_once_it_has_a_password(autojump_clock: MockClock) -> None:

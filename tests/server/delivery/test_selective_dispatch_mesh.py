@@ -210,3 +210,30 @@ async def test_a_window_takes_turns_over_queues_of_this_node_and_of_another(auto
         assert turns[0] <= 3
         assert turns[-1] <= 3 * len(turns)
         assert max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False)) <= 6
+
+
+async def test_a_higher_priority_on_another_node_is_served_first_while_it_has_room(autojump_clock: MockClock) -> None:
+    async with MeshRig().run() as rig:
+        low = await consumer(rig, "a", prefetch="100")
+        high = await consumer(rig, "b", prefetch="4", consumer_priority="5")
+        sender = await rig.connect("a")
+
+        await sender.send(*(send(JOBS, f"{number}") for number in range(6)))
+
+        assert await high.messages(4) == [b"0", b"1", b"2", b"3"]
+        assert await low.messages(2) == [b"4", b"5"]
+
+
+async def test_when_the_node_of_a_higher_priority_is_away_others_are_served(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        low = await consumer(rig, "a", prefetch="100")
+        high = await consumer(rig, "b", prefetch="100", consumer_priority="5")
+        sender = await rig.connect("a")
+        await sender.send(send(JOBS, "1"))
+        assert await ack(high, 1) == [b"1"]
+
+        await rig.kill("b")
+        await eventually(lambda: not known_classes(rig, "b"))
+        await sender.send(send(JOBS, "2"))
+
+        assert await ack(low, 1) == [b"2"]

@@ -3,6 +3,7 @@
 import pytest
 from trio.testing import MockClock
 
+from qmq.definitions.definition import Key
 from qmq.gateways.http import management
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import eventually
@@ -24,6 +25,29 @@ async def test_queues_have_the_fields_that_flower_reads(autojump_clock: MockCloc
         assert (await here.get("/api/queues/%2F/jobs")).facts == row
         for path in ("/api/queues", "/api/queues/", "/api/queues//"):  # the last two are Flower's
             assert (await here.get(path)).facts == [row]
+
+
+async def test_queues_of_virtual_hosts_are_apart(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        await rig.alive.definitions.change({Key("vhost", name): {} for name in ("shop", "bank")})
+        client = await dial(rig)
+        for name in ("jobs", "shop~jobs", "shop~more", "shop", "other~jobs"):
+            await client.post(f"/v1/queues/{name}/messages", batch("x"))
+
+        async def names(path: str) -> list[tuple[str, str]]:
+            return [(row["vhost"], row["name"]) for row in (await client.get(path)).facts]
+
+        of_shop = [("shop", "jobs"), ("shop", "more")]
+        of_default = [("/", "jobs"), ("/", "other~jobs"), ("/", "shop")]
+        assert sorted(await names("/api/queues")) == [*of_default, *of_shop]
+        assert await names("/api/queues/%2F") == of_default
+        assert await names("/api/queues/shop") == await names("/api/queues/%2Fshop") == of_shop
+        assert await names("/api/queues/bank") == []
+        row = (await client.get("/api/queues/shop/jobs")).facts
+        assert (row["vhost"], row["name"], row["messages"]) == ("shop", "jobs", 1)
+        assert (await client.get("/api/queues/shop/none")).status == 404
+        assert [row["name"] for row in (await client.get("/api/vhosts")).facts] == ["/", "bank", "shop"]
+        assert (await client.get("/api/vhosts/shop")).facts == {"name": "shop"}
 
 
 async def test_all_queues_come_however_many_pages_they_are(
@@ -57,6 +81,7 @@ async def test_overview_and_health_of_a_node(autojump_clock: MockClock) -> None:
         overview = (await client.get("/api/overview")).facts
         assert (overview["object_totals"]["queues"], overview["message_stats"]["publish"]) == (1, 1)
         assert (await client.get("/api/vhosts")).facts == [{"name": "/"}]
+        assert (await client.get("/api/vhosts/%2F")).facts == {"name": "/"}
         for path in ("/api/healthchecks/node", "/api/health/checks/alarms"):
             assert (await client.get(path)).facts == {"status": "ok"}
 
@@ -68,7 +93,9 @@ async def test_overview_and_health_of_a_node(autojump_clock: MockClock) -> None:
     ("path", "status", "code"),
     [
         ("/api/queues/%2F/absent", 404, "unknown-destination"),
-        ("/api/queues/other", 404, "unknown-path"),
+        ("/api/queues/other", 404, "unknown-destination"),
+        ("/api/queues/other/absent", 404, "unknown-destination"),
+        ("/api/vhosts/other", 404, "unknown-destination"),
         ("/api/users", 404, "unknown-path"),
         ("/api", 404, "unknown-path"),
     ],

@@ -19,6 +19,7 @@ from qmq.wire.amqp import (
     short_string,
     write_properties,
 )
+from qmq.wire.amqp.properties import NO_PROPERTIES, without_header
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.booleans(), st.booleans())
@@ -136,3 +137,49 @@ def test_whole_properties_of_all_kinds_are_read(table: dict[str, object], number
     found = read_properties(properties.marshal())
 
     assert (found.headers or {}, found.priority, found.message_id) == (table, number, "m")
+
+
+def test_one_header_is_taken_out_of_properties_and_every_other_byte_stays() -> None:
+    # 16-bit and 8-bit numbers, a decimal, void, and bytes: pamqp would write some of them otherwise.
+    entries = [
+        b"\x01s" + b"s\x00\x07",
+        b"\x01u" + b"u\x00\x07",
+        b"\x01d" + b"D\x02\x00\x00\x00\x05",
+        b"\x01v" + b"V",
+        b"\x01x" + b"x\x00\x00\x00\x02\xff\x00",
+        b"\x03BCC" + b"A\x00\x00\x00\x06S\x00\x00\x00\x01k",
+        b"\x04BCC2" + b"F\x00\x00\x00\x06\x03BCCt\x01",
+        b"\x03bcc" + b"t\x01",
+    ]
+
+    def block(*kept: bytes) -> bytes:
+        table = b"".join(kept)
+        # content_type, headers, priority.
+        return b"\xa8\x00\x03a/b" + len(table).to_bytes(4, "big") + table + b"\x07"
+
+    without = [one for one in entries if not one.startswith(b"\x03BCC")]
+
+    read_properties(block(*entries))
+    assert without_header(block(*entries), "BCC") == block(*without)
+    assert without_header(block(*entries[::-1]), "BCC") == block(*without[::-1])
+    assert without_header(block(entries[5]), "BCC") == block()
+    assert without_header(block(*without), "BCC") == block(*without)
+    assert without_header(b"\x80\x00\x03a/b", "BCC") == b"\x80\x00\x03a/b"
+    assert without_header(NO_PROPERTIES, "BCC") == NO_PROPERTIES
+
+
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(1 << 62), 1 << 62) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("aBC", max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.text("aBC", max_size=3), VALUES, max_size=5), st.sampled_from(["a", "BCC", ""]))
+def test_a_header_is_taken_out_of_any_table(table: dict[str, object], name: str) -> None:
+    block = write_properties(commands.Basic.Properties(headers=table, priority=3))
+
+    left = read_properties(without_header(block, name))
+
+    assert (left.headers or {}) == {key: value for key, value in table.items() if key != name}
+    assert left.priority == 3

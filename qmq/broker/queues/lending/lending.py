@@ -67,9 +67,9 @@ class Lending:
             return
         queue_name, of = split_offer(name)
         if borrower is None:
-            selector, since_us = read_class(of)
+            selector, since_us, priority = read_class(of)
             lent = self.lent.setdefault(peer, {})
-            borrower = offered[name] = Borrower(peer, lent, of, selector, since_us)
+            borrower = offered[name] = Borrower(peer, lent, of, selector, since_us, priority)
         queue = self._queues.get(queue_name)
         queue.admit(borrower)
         self._queues.note_consumers(queue)

@@ -30,7 +30,7 @@ class Consumers:
         """Work out the class of a consumer that begins."""
         if subscription.exclusive or self._queue.rules.exclusive:
             subscription.since_us = max(1, now_us)
-        subscription.lent_as = class_of(subscription.selector, subscription.since_us)
+        subscription.lent_as = class_of(subscription.selector, subscription.since_us, subscription.priority)
         if subscription.window is not None:
             subscription.window.subscriptions[subscription] = None
 

@@ -1,6 +1,7 @@
-"""Which consumer may have which message of one queue, where not each may: selectors, groups, exclusive, windows.
+"""Which consumer may have which message of one queue, where not each may: selectors, groups, exclusive consumers,
+priorities of consumers, windows.
 
-A queue has a selective dispatcher only while it needs one. Three rules, from the strongest:
+A queue has a selective dispatcher only while it needs one. Four rules, from the strongest:
 
 - Exclusive: while any consumer in the mesh is exclusive, the one that began first (its node's clock, then its node's
   name) gets everything; the others stand by. The next one begins when no other consumer has a message of this node.
@@ -11,6 +12,8 @@ A queue has a selective dispatcher only while it needs one. Three rules, from th
   its consumer has no room, the group waits, and other messages are delivered.
 - Selectors: a message goes to the next consumer in line that wants it. If none wants it, it stays, and messages behind
   it are delivered.
+- Priorities: of the consumers in line that want a message, here and on peers, the one with the highest priority gets
+  it. Among equals, those of this node come first, as everywhere.
 
 Each search continues where the last one ended (`seen`: a place per priority level and class of consumers, or per
 consumer once there are groups). So a message that no consumer wants is looked at once and not for every ACK.
@@ -69,6 +72,7 @@ class SelectiveDispatcher:
         "_subscriptions",
         "outstanding",
         "is_grouped",
+        "is_ranked",
         "ordered_buffer",
         "queue",
         "consumers",
@@ -80,6 +84,8 @@ class SelectiveDispatcher:
         self._local = LocalDelivery(queue)
         self.outstanding = self._local.outstanding
         self.is_grouped = False
+        self.is_ranked = False
+        """Whether some of those in line have a priority, while a dispatch is under way."""
         self.ordered_buffer = OrderedBuffer(self._local)
         self.groups = GroupChoice(queue, self.consumers, self.outstanding)
         self._seen = self._local.seen
@@ -273,6 +279,7 @@ class SelectiveDispatcher:
                 self._local.wait(subscription, subscription.window)
         self._subscriptions = list(queue.in_line or ())
         self._peers = [borrower for borrower in queue.peers_in_line or () if borrower.limit > borrower.sent]
+        self.is_ranked = any([taker.priority for taker in self._in_line()])
         active = self.consumers.active
         if active is not None:
             key = active if isinstance(active, Subscription) else active.key
@@ -338,6 +345,11 @@ class SelectiveDispatcher:
             if isinstance(taker, Subscription):
                 return taker if taker in self._subscriptions else None
             return taker if taker in self._peers else None
+        if self.is_ranked:
+            for taker in sorted(self._in_line(), key=lambda taker: -taker.priority):
+                if taker.selector is None or selects(taker.selector, envelope):
+                    return taker
+            return None
         refused: Selector | None = None
         for subscription in self._subscriptions:
             selector = subscription.selector

@@ -1,0 +1,56 @@
+"""`qmq vhosts`: virtual hosts of AMQP clients. The rules are in docs/amqp.md."""
+
+import click
+
+from ...routing_names import VHOST_DEFAULT, vhost_name, vhost_prefix
+from ..client import Endpoint
+from ..options import client_options, json_option
+from ..output import print_json, printable, table
+from .definitions import change_headers, change_options, show_change
+from .request import ask
+
+
+@click.group
+def vhosts() -> None:
+    """List, declare and delete the virtual hosts of a mesh.
+
+    A virtual host is a prefix of names: the queue `orders` in `shop` is `/queue/shop~orders`.
+    """
+
+
+@vhosts.command("list")
+@client_options
+@json_option
+def list_vhosts(node: Endpoint, as_json: bool) -> None:
+    """List the virtual hosts, and what their names begin with."""
+    facts = ask(node, "definitions/list/vhost")
+    if as_json:
+        print_json(facts)
+        return
+    names = [VHOST_DEFAULT, *(row["name"] for row in facts["definitions"])]
+    rows = [[printable(name), printable(vhost_prefix(name)) or "-"] for name in names]
+    click.echo("\n".join(table(["NAME", "PREFIX"], rows)))
+
+
+@vhosts.command
+@click.argument("name")
+@change_options
+def declare(name: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+    """Declare a virtual host.
+
+    Clients may open it from then on. To declare it again changes nothing.
+    """
+    facts = ask(node, f"definitions/put/vhost/{vhost_name(name)}", change_headers(quorum, dry_run), b"{}")
+    show_change(facts, "declared", dry_run, as_json)
+
+
+@vhosts.command
+@click.argument("name")
+@change_options
+def delete(name: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete a virtual host.
+
+    Exit code 1 if there is none, or if a queue, an exchange or a binding is in it.
+    """
+    facts = ask(node, f"definitions/delete/vhost/{vhost_name(name)}", change_headers(quorum, dry_run))
+    show_change(facts, "deleted", dry_run, as_json)

@@ -1,0 +1,123 @@
+"""Virtual hosts that RabbitMQ exported: each becomes one of QMQ, and the names in it get its prefix.
+
+What is said of `/` as a whole would be about all of them here, because their names are plain names with a prefix. So a
+policy of `/` is kept out of the others by an empty one, and what a permission of `/` allows is denied in those that its
+user has no permission in.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from qmq.config import name_permission
+from qmq.routing_names import VHOST_DEFAULT, is_vhost_name, vhost_name, vhost_prefix
+
+Named = dict[str, dict[str, Any]]
+
+NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "queues": ("name",),
+    "exchanges": ("name",),
+    "bindings": ("source", "destination"),
+}
+"""Part → the keys of its entries that are names in the virtual host."""
+
+NAMING: Final[Mapping[str, tuple[str, str]]] = {
+    "queues": ("arguments", "x-"),
+    "exchanges": ("arguments", ""),
+    "policies": ("definition", ""),
+}
+"""Part → the key with the settings that may name an exchange, and what is before their names."""
+
+ACTIONS: Final = ("send", "subscribe", "declare")
+
+ALL: Final = (".*", "^.*", "^.*$")
+"""Expressions that match each name."""
+
+
+def read_vhosts(entries: Any, vhosts: Named, left_out: list[str]) -> dict[str, str]:
+    """Add the virtual hosts of the file. Returns the prefix of each by the name that entries say, `/` too."""
+    prefixes = {VHOST_DEFAULT: ""}
+    for entry in entries if isinstance(entries, list) else []:
+        said = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(said, str):
+            left_out.append(f"vhosts: {said!r}: has no name")
+            continue
+        name = vhost_name(said)
+        if said in prefixes:
+            continue
+        if not is_vhost_name(name):
+            left_out.append(f"vhosts: {said}: a name has 1 to 64 characters, without slashes, blanks, ~, * and #")
+        elif name in vhosts:
+            left_out.append(f"vhosts: {said}: is {name} here, and that is one, too")
+        else:
+            vhosts[name] = {}
+            prefixes[said] = vhost_prefix(name)
+    return prefixes
+
+
+def placed(part: str, entry: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
+    """The entry with the names that it has in the mesh. Empty names mean something else, and stay empty."""
+    if not prefix:
+        return entry
+    found = dict(entry)
+    for key in NAMES.get(part, ()):
+        if isinstance(found.get(key), str) and found[key]:
+            found[key] = prefix + found[key]
+    key, before = NAMING.get(part, ("", ""))
+    settings = found.get(key)
+    if isinstance(settings, dict):
+        exchange, letters, alternate = (
+            f"{before}dead-letter-exchange",
+            f"{before}dead-letter-routing-key",
+            "alternate-exchange",
+        )
+        # With the default exchange, the routing key is the name of a queue.
+        named = (letters if settings.get(exchange) == "" else exchange, alternate)
+        found[key] = {
+            name: prefix + value if name in named and isinstance(value, str) and value else value
+            for name, value in settings.items()
+        }
+    return found
+
+
+def keep_policies_apart(policies: Named, vhosts: Collection[str]) -> None:
+    """Add an empty policy for each virtual host that one of `/` would cover."""
+    wide = [name[:-1] for name in policies if name.endswith("*")]
+    for vhost in vhosts:
+        queues = f"/queue/{vhost_prefix(vhost)}"
+        if any(queues.startswith(one) for one in wide):
+            policies.setdefault(f"{queues}*", {})
+
+
+def keep_users_apart(
+    entries: Any,
+    exempt: Collection[str],
+    vhosts: Mapping[str, str],
+    permissions: Named,
+    left_out: list[str],
+) -> None:
+    """Deny in a virtual host what a permission of `/` would allow there, to users without any permission in it.
+
+    `entries` are the permissions of the file, and `vhosts` has the name of each virtual host by the one that they say.
+    Users that are `exempt` are denied nothing.
+    """
+    rights: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict):
+            rights.setdefault(str(entry.get("user")), {})[vhosts.get(entry.get("vhost", VHOST_DEFAULT), "")] = entry
+    allowed = [(one["user"], one["destinations"][0]) for one in permissions.values()]
+    for user, by_vhost in rights.items():
+        wide = [place[:-1] for name, place in allowed if name == user and place.endswith("*")]
+        if VHOST_DEFAULT not in by_vhost or user in exempt:
+            continue
+        for vhost in vhosts.values():
+            places = [f"/{kind}/{vhost_prefix(vhost)}" for kind in ("queue", "exchange")]
+            covered = [place for place in places if any(place.startswith(one) for one in wide)]
+            if vhost == VHOST_DEFAULT or not covered:
+                continue
+            own = by_vhost.get(vhost)
+            if own is None:
+                for place in covered:
+                    name = name_permission(f"user:{user}", "deny", ACTIONS, f"{place}*")
+                    permissions[name] = {"user": user, "deny": list(ACTIONS), "destinations": [f"{place}*"]}
+            elif not all(own.get(right) in ALL for right in ("configure", "write", "read")):
+                left_out.append(f"permissions: {user}: what {VHOST_DEFAULT} allows covers all of {vhost}, too")
