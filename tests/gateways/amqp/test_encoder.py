@@ -1,7 +1,14 @@
-"""Confirms of a connection: each goes to the channel that has published, and to no later one with its number."""
+"""Confirms of a connection: each goes to the channel that has published, and to no later one with its number.
 
+And what a refusal ends: its channel, or the connection.
+"""
+
+import pytest
+from pamqp import commands, frame
+
+from qmq.errors import Refused
 from qmq.gateways.amqp.channel import Channel
-from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
+from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder, SharedContents
 
 
 def test_a_late_confirm_is_none_of_the_next_channel_with_the_same_number() -> None:
@@ -13,3 +20,25 @@ def test_a_late_confirm_is_none_of_the_next_channel_with_the_same_number() -> No
 
     assert encoder.receipts([late]) == b""
     assert encoder.receipts([receipt]) != b""
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "number", "reply"),
+    [
+        ("not-allowed", commands.Channel.Close, 3, 403),
+        ("no-such-code", commands.Channel.Close, 3, 406),
+        ("stopping", commands.Connection.Close, 0, 320),
+    ],
+)
+def test_a_refusal_ends_its_channel_unless_the_node_is_stopping(
+    code: str, kind: type[object], number: int, reply: int
+) -> None:
+    connection = AmqpEncoder(SharedContents(), lambda queue: 0)
+    closing: list[bool] = []
+    encoder = ChannelEncoder(connection, Channel(3, "1"), lambda: closing.append(True))
+
+    _, channel, method = frame.unmarshal(encoder.error(Refused(code, "why")))
+
+    assert isinstance(method, kind)
+    assert (channel, method.reply_code, closing) == (number, reply, [True])
+    assert encoder.error(Refused(code, "why")) == b""
