@@ -54,6 +54,13 @@ def test_a_hole_in_a_log_is_found() -> None:
     assert [wrong.split(":")[0] for wrong in records.holes("n1", whole, {N1: 5})] == ["I3 vector"]
 
 
+def test_a_session_may_fail_of_a_disk_that_was_made_to_fail_and_of_nothing_else() -> None:
+    failed = "! 16 session failed: commit failed: [Errno 5] told to fail"
+    other = "! 16 session failed; its connection is closed, others continue"
+
+    assert reports.unexplained([failed, other], Excuses()) == [other]
+
+
 def test_only_what_a_lost_disk_had_may_be_reported_as_lost() -> None:
     line = f"! EVENT lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
 

@@ -271,4 +271,8 @@ class ChannelEncoder(NoMessages):
             # Without confirms a publish is dropped, as by RabbitMQ.
             return b"" if receipt is None else channel.refuse_publish(int(receipt.partition(".")[2]))
         self._on_close()
-        return channel.close(of_channel(error), self.cause)
+        refusal = of_channel(error)
+        if not refusal.ends_channel:
+            # The node is stopping: the other channels end with this one.
+            return self._encoder.close(of_connection(error), self.cause)
+        return channel.close(refusal, self.cause)

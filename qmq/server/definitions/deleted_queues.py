@@ -2,8 +2,9 @@
 
 The tombstone of the declaration carries the deletion. A node that has it drops what it serves of the queue, also one
 that was away. It looks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
-them back. A message counts as older by the clocks of the nodes that accepted and deleted it. A node that has not heard
-one of these two since its own start does not drop the message yet.
+them back. A message of the incarnation that deleted is older if its record is. Another one counts as older by the
+clocks of the nodes that accepted and deleted it. A node that has not heard one of these two since its own start does
+not drop the message yet.
 
 A queue that is declared again keeps all messages that are not dropped by then: a node waits for a moment, because the
 later declaration may be on its way, and looks again before each page. What was sent after the deletion stays in any
@@ -162,6 +163,11 @@ class DeletedQueues:
 
     def _is_older(self, deletion: Definition, message: Message) -> bool:
         clocks, version = self._context.broker.clocks, deletion.version
+        if message.origin == version.origin:
+            # It may have decided both in the same microsecond. What is only in memory is not numbered with records.
+            if message.sequence < 0:
+                return message.timestamp_us <= version.written_us
+            return message.sequence < version.sequence
         # When our clock showed the time of the deletion; and what that of the message's node showed then.
         ours_us = version.written_us + (clocks.apart_us(version.origin.node) or 0)
         return message.timestamp_us < clocks.time_at(message.origin.node, ours_us)

@@ -125,7 +125,8 @@ class TakeoverSync:
         broker = self._context.broker
         kept = set(held)
         before = broker.queues.handoff.take_before(peer, owner)
-        broker.lending.returned(peer, [(dot, Back.UNSEEN, None) for dot in before if dot not in kept], out)
+        # A client of the peer may have seen them; the peer, or its next life, does not say why they are free.
+        broker.lending.returned(peer, [(dot, Back.LEFT, None) for dot in before if dot not in kept], out)
 
     async def _bring_in(self, owner: str, sync: OwnerSync) -> None:
         """Begin to deliver the messages of `owner`, unless another node may by then."""

@@ -1,12 +1,17 @@
 """Confirms of a connection: each goes to the channel that has published, and to no later one with its number.
 
-And what sessions share of a message: routing and properties, as a client of each virtual host sees them.
+And what sessions share of a message: routing and properties, as a client of each virtual host sees them; and what a
+refusal ends: its channel, or the connection.
 """
+
+import pytest
+from pamqp import commands, frame
 
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
+from qmq.errors import Refused
 from qmq.gateways.amqp.channel import Channel
-from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
+from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder, SharedContents
 from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
 from qmq.wire.amqp import short_string
 
@@ -31,3 +36,25 @@ def test_clients_of_each_virtual_host_get_the_names_that_they_know() -> None:
     found = [shared.of(envelope, vhost)[0] for vhost in (Vhost("shop", "shop~"), DEFAULT_VHOST)]
 
     assert found == [short_string("orders") + short_string("eu"), short_string("shop~orders") + short_string("eu")]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "number", "reply"),
+    [
+        ("not-allowed", commands.Channel.Close, 3, 403),
+        ("no-such-code", commands.Channel.Close, 3, 406),
+        ("stopping", commands.Connection.Close, 0, 320),
+    ],
+)
+def test_a_refusal_ends_its_channel_unless_the_node_is_stopping(
+    code: str, kind: type[object], number: int, reply: int
+) -> None:
+    connection = AmqpEncoder(SharedContents(), lambda queue: 0)
+    closing: list[bool] = []
+    encoder = ChannelEncoder(connection, Channel(3, "1"), lambda: closing.append(True))
+
+    _, channel, method = frame.unmarshal(encoder.error(Refused(code, "why")))
+
+    assert isinstance(method, kind)
+    assert (channel, method.reply_code, closing) == (number, reply, [True])
+    assert encoder.error(Refused(code, "why")) == b""

@@ -5,6 +5,7 @@ import json
 import pytest
 from trio.testing import MockClock
 
+from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.node import Node
 from tests.server.definitions.test_declared_queues import Q, request
@@ -108,6 +109,30 @@ async def test_it_ends_with_its_connection_and_its_messages_too(autojump_clock: 
             await until_depth(mesh, name, 0)
         bindings = [one for node in mesh.nodes.values() for one in node.routing.bindings()]
         assert bindings == []
+
+
+@pytest.mark.parametrize(("durable", "is_killed"), [(True, False), (True, True), (False, False)])
+async def test_what_is_sent_in_the_same_microsecond_as_its_connection_ends_is_dropped(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, durable: bool, is_killed: bool
+) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        owner = await own(mesh, "a", durable=durable)
+        with monkeypatch.context() as patch:
+            if is_killed:
+                patch.setattr(DeletedQueues, "drop", lambda self, queues: list(queues))
+            environment = mesh.nodes["a"].environment
+            now_us = environment.now_us()
+            patch.setattr(environment, "now_us", lambda: now_us)
+            await owner.send(send(Q, "last"), "DISCONNECT\n\n")
+            await until_gone(mesh)
+            assert await depth(mesh, "a") == 1
+        if is_killed:
+            await mesh.kill("a")
+            await mesh.start("a")
+            await mesh.until_linked()
+
+        for name in "ab":
+            await until_depth(mesh, name, 0)
 
 
 async def test_only_the_queues_of_that_connection_end(autojump_clock: MockClock) -> None:

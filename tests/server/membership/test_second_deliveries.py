@@ -3,6 +3,7 @@
 import pytest
 from trio.testing import MockClock
 
+from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import MAYBE_SEEN, SEEN, Envelope, Message
 from qmq.broker.queues.paging import pager
@@ -157,6 +158,26 @@ async def test_a_life_without_consumers_does_not_take_the_mark_from_what_an_earl
         pass
     async with rig.run():
         assert await taken(await rig.connect(), 2) == [(b"0", MARKED), (b"1", MARKED)]
+
+
+async def test_what_a_peer_had_from_an_earlier_term_and_has_no_more_is_marked(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        a = rig.nodes["a"]
+        worker = await rig.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual"))
+        await publish(await rig.connect("a"), 1)
+        assert (await worker.next("MESSAGE")).body == b"0"
+        rig.cut("a", "b")
+        sync = a.takeover._takeover_sync
+        sync.renew("a")
+        await rig.kill("b")
+
+        # The next life of it has nothing, and says so before a link is caught up.
+        out = Outcome(now_us=a.environment.now_us())
+        sync.peer_holds("b", "a", 2, [], out)
+        a.submit(out)
+
+        assert await taken(await rig.connect("c"), 1) == [(b"0", MARKED)]
 
 
 def test_what_may_have_been_seen_leaves_memory_as_other_messages_do() -> None:

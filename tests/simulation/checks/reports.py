@@ -13,10 +13,17 @@ _LOST = re.compile(r"EVENT lost: the message (\S+)-(\d+) of ")
 _MAY_BE_LOST = re.compile(r"EVENT lost: unsettled messages of \S+ after \d+ up to \d+, if there were any")
 """Of a queue store of which nothing could be read."""
 
+_MET_FAILING_DISK = re.compile(r"session failed: commit failed: .* told to fail")
+"""A command of beanstalkd that wrote a checkpoint: the next writer ends the node."""
+
 
 def unexplained(errors: Iterable[str], excuses: Excuses) -> list[str]:
     """Those of the logged `errors` that no harm to a disk explains."""
-    return [error for error in errors if not _MAY_BE_LOST.search(error) and not _is_lost(error, excuses)]
+    return [
+        error
+        for error in errors
+        if not _MAY_BE_LOST.search(error) and not _MET_FAILING_DISK.search(error) and not _is_lost(error, excuses)
+    ]
 
 
 def _is_lost(error: str, excuses: Excuses) -> bool:

@@ -7,6 +7,7 @@ again.
 import argparse
 import sys
 import time
+from math import inf
 
 from tests.wire.fuzz import amqp, beanstalk
 from tests.wire.fuzz.figures import feed
@@ -20,9 +21,11 @@ def main() -> int:
     parser.add_argument("--frames", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first connection")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no more connections after this time")
     arguments = parser.parse_args()
     began = time.monotonic()
-    figures = feed(CONNECTIONS[arguments.codec], arguments.frames, arguments.seed, arguments.first)
+    seconds = arguments.minutes * 60
+    figures = feed(CONNECTIONS[arguments.codec], arguments.frames, arguments.seed, arguments.first, seconds)
     print(f"{arguments.codec}, seed {arguments.seed}: {figures}\n{time.monotonic() - began:.0f} s")
     return 0
 

@@ -5,6 +5,8 @@ import resource
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
 
 GROWTH_BYTES_MAX = 32 << 20
 """Of the process, between the first connections and the last: each connection is forgotten when it ends."""
@@ -41,18 +43,25 @@ class Figures:
         return "\n".join(lines + [f"{count:12} {name}" for name, count in self.results.most_common()])
 
 
-CUTS = ((1, 2, 3, 50), (7, 8, 9, 100), (1, 100, 4096), (1, 1000), (223, 224, 225), (4096, 65536), (65536,))
-"""Sizes of reads. Few connections are read byte by byte, because that takes long."""
+CUTS = ((1, 100, 4096), (1, 1000), (223, 224, 225), (4096, 65536), (65536,))
+SMALL_CUTS = ((1,), (1, 2, 3, 50), (7, 8, 9, 100))
+"""Sizes of reads."""
+
+SMALL_SHARE = 0.2
+LONG_BYTES = 20_000
+"""Of a connection that is seldom read in small pieces, because that takes long."""
 
 Connection = Callable[[random.Random, Figures], None]
 """Makes one connection, feeds it, and counts its frames."""
 
 
-def feed(connection: Connection, frames: int, seed: int, first: int = 0) -> Figures:
-    """Feed connections until there were so many frames. The first of them is number `first`."""
+def feed(connection: Connection, frames: int, seed: int, first: int = 0, seconds: float = inf) -> Figures:
+    """Feed connections until there were so many frames, or so much time is over. The first of them is number `first`,
+    and the last one `first` + `figures.connections` - 1."""
     figures = Figures()
     number = first
-    while figures.frames < frames:
+    until = monotonic() + seconds
+    while figures.frames < frames and monotonic() < until:
         try:
             connection(random.Random(f"{seed}/{number}"), figures)
         except Exception as problem:
@@ -70,13 +79,15 @@ def feed(connection: Connection, frames: int, seed: int, first: int = 0) -> Figu
 
 def cut(data: bytes, rng: random.Random) -> list[bytes]:
     """`data` in pieces, as a network may deliver it."""
-    sizes = (1,) if rng.random() < 0.02 else rng.choice(CUTS)
+    is_small = rng.random() < (SMALL_SHARE / 10 if len(data) > LONG_BYTES else SMALL_SHARE)
+    sizes = rng.choice(SMALL_CUTS if is_small else CUTS)
     parts: list[bytes] = []
     at = 0
     while at < len(data):
-        size = rng.choice(sizes)
-        parts.append(data[at : at + size])
-        at += size
+        for size in rng.choices(sizes, k=100):
+            if at < len(data):
+                parts.append(data[at : at + size])
+                at += size
     return parts
 
 
