@@ -249,6 +249,26 @@ async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clo
         assert fresh["names"][0] == "/queue/new"
 
 
+async def test_page_about_one_queue_is_that_queue_whatever_else_begins_like_it(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as rig:
+        for node, depths in (("a", {"one": 2, "one-more": 7}), ("b", {"one": 3, "one-else": 7})):
+            for name, messages in depths.items():
+                rig.nodes[node].broker.queues.get(f"/queue/{name}").held = messages
+        client = await dial_node(rig, "a")
+
+        one = (await client.get("/v1/control/list/queue/one?limit=1&scope=mesh")).facts
+        more = (await client.get("/v1/control/list/queue/one?limit=9&scope=mesh")).facts
+        none = (await client.get("/v1/control/list/queue/on?limit=1")).facts
+
+        assert [(row["destination"], row["messages"]) for row in one["destinations"]] == [("/queue/one", 5)]
+        assert [row["destination"] for row in more["destinations"]] == [
+            "/queue/one",
+            "/queue/one-else",
+            "/queue/one-more",
+        ]
+        assert [row["destination"] for row in none["destinations"]] == ["/queue/one"]
+
+
 async def test_index_is_dropped_when_no_client_asks(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         fill(rig, {"a": 1})
