@@ -7,6 +7,9 @@ page, or each on another one. Cost is processor time and memory of the node's pr
 So other work on the machine does not count. `latency` measures pairs of runs, without tabs and beside them, where a
 process repeats the requests that ten tabs have made: a browser would take the processor from everything else. Prints
 one line of JSON. Needs Chromium, and Playwright from the extra `browser`.
+
+Browsers and peers would be machines of their own. So while `latency` runs, that process and the other two nodes share
+the core of the generator, and run only when it waits.
 """
 
 import argparse
@@ -57,6 +60,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 
 Figures = dict[str, float]
+
+
+def yield_always(thread: int) -> None:
+    """From now on this thread runs only while no other one needs its core."""
+    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 class Measured:
@@ -198,6 +206,7 @@ class Tabs:
             thread.join()
 
     def _ask(self) -> None:
+        yield_always(threading.get_native_id())
         with socket.create_connection(self._address) as one, one.makefile("rb") as answers:
             began = time.monotonic()
             while True:
@@ -212,6 +221,7 @@ class Tabs:
                 began += self._seconds
 
     def _follow(self) -> None:
+        yield_always(threading.get_native_id())
         with socket.create_connection(self._address) as one:
             one.settimeout(1.0)
             one.sendall(b"GET /v1/console/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -238,6 +248,11 @@ def latency(seconds: float) -> Figures:
         script = [(at - began, target) for at, target in requests]
         node = mesh.nodes["a"]
         assert node.process is not None
+        for peer in mesh.nodes.values():
+            if peer is not node and peer.process is not None:
+                for thread in os.listdir(f"/proc/{peer.process.pid}/task"):
+                    os.sched_setaffinity(int(thread), {other})
+                    yield_always(int(thread))
         command = [sys.executable, "-m", "qmq", "bench", "latency", "--line", "--seconds", str(seconds / 2)]
         command += ["--server", str(node.address), "--pid", str(node.process.pid), "--cores", f"{own},{other}"]
 

@@ -20,7 +20,7 @@ Copies of one message, to the children of a fanout for example, have one body ob
 journal has this body once (`storage.format.shared_bodies`) if all members can read that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from qmq.broker import fanout_deletion
 from qmq.broker.broker import Broker
@@ -69,35 +69,43 @@ append and one sync all the same."""
 LENGTH_BYTES = 4
 """What a batch's table of lengths has for each record."""
 
+NOTHING_READY: Mapping[int, "Packing"] = {}
+"""No Outcome was packed before."""
+
 ENVELOPES_MAX = 4096
 """Envelopes of replicated records that are remembered; at the bound all are forgotten."""
 
 
-def encode_group(origin: Origin, outcomes: list[Outcome], shares: bool = False) -> list[bytes]:
+def encode_group(
+    origin: Origin, outcomes: list[Outcome], shares: bool = False, ready: Mapping[int, "Packing"] = NOTHING_READY
+) -> list[bytes]:
     """Everything a group of commits appends, own batches and replicated ones.
 
     Own batches come first, so that they are few and large; only a Gap keeps its place among the replicated ones,
-    because it changes which of them may follow. `shares`: every member reads shared bodies.
+    because it changes which of them may follow. `shares`: every member reads shared bodies. `ready`: by the id() of an
+    Outcome its records, packed before with the same `shares`.
     """
     batches: list[bytes] = []
     part: list[Outcome] = []
     for out in outcomes:
         if out.has_gap and part:
-            batches += _encode_part(origin, part, shares)
+            batches += _encode_part(origin, part, shares, ready)
             part = []
         part.append(out)
-    return batches + _encode_part(origin, part, shares)
+    return batches + _encode_part(origin, part, shares, ready)
 
 
-def _encode_part(origin: Origin, outcomes: list[Outcome], shares: bool) -> list[bytes]:
-    batches = encode_records(origin, outcomes, shares)
+def _encode_part(origin: Origin, outcomes: list[Outcome], shares: bool, ready: Mapping[int, "Packing"]) -> list[bytes]:
+    batches = encode_records(origin, outcomes, shares, ready)
     for out in outcomes:
         for _, _, batch in out.batches:
             batches.append(batch)
     return batches
 
 
-def encode_records(origin: Origin, outcomes: list[Outcome], shares: bool = False) -> list[bytes]:
+def encode_records(
+    origin: Origin, outcomes: list[Outcome], shares: bool = False, ready: Mapping[int, "Packing"] = NOTHING_READY
+) -> list[bytes]:
     """The own records of `outcomes`, in order of decision, as batches ready to append.
 
     Batches end where they would without shared bodies, so each can be written with all bodies in their places.
@@ -110,7 +118,11 @@ def encode_records(origin: Origin, outcomes: list[Outcome], shares: bool = False
     for out in outcomes:
         if out.has_gap:
             attributes = GAPS
-        records, shared_bytes = _packed(out.records, shares)
+        packing = ready.get(id(out))
+        if packing is None:
+            records, shared_bytes = _packed(out.records, shares)
+        else:
+            records, shared_bytes = packing.packed, packing.shared_bytes
         # Weighed as they are: what an Outcome counts while it is made leaves out names.
         record_bytes = LENGTH_BYTES * len(records) + sum(map(len, records)) + shared_bytes
         if packed and size + record_bytes > OUTCOME_BYTES_MAX:
@@ -169,57 +181,94 @@ def _batch(origin: Origin, items: list[OwnRecord], packed: list[bytes], attribut
 
 def _packed(items: list[OwnRecord], shares: bool) -> tuple[list[bytes], int]:
     """The records of one Outcome, and the bytes of the bodies that are not repeated in them."""
-    packed: list[bytes] = []
-    # Neighbours mostly differ in sequence and body only: what stands between these is kept from the one before.
-    before: Envelope | None = None
-    before_us = before_bytes = -1
-    middle = b""
-    # The last body, and the record that has the body which the last reference is for.
-    last: bytes | None = None
-    whole: bytes | None = None
-    whole_at = shared_bytes = 0
-    for item in items:
-        sequence, now_us = item.sequence, item.timestamp_us
-        if isinstance(item, Message):
-            envelope = item.envelope
-            body = item.body
-            body_bytes = len(body)
-            if body is last and shares and body_bytes >= SHARED_BYTES_MIN:
-                if body is not whole:
-                    whole, whole_at = body, _last_message(items, len(packed))
+    packing = Packing(items, shares)
+    packing.take(len(items))
+    return packing.packed, packing.shared_bytes
+
+
+class Packing:
+    """The records of one Outcome on their way to a batch. Those of a large one are packed in parts."""
+
+    __slots__ = (
+        "_before",
+        "_before_bytes",
+        "_before_us",
+        "_items",
+        "_last",
+        "_middle",
+        "_shares",
+        "_whole",
+        "_whole_at",
+        "packed",
+        "shared_bytes",
+    )
+
+    def __init__(self, items: list[OwnRecord], shares: bool) -> None:
+        self._items = items
+        self._shares = shares
+        self.packed: list[bytes] = []
+        self.shared_bytes = 0
+        """Of the bodies that are not repeated."""
+        # Neighbours mostly differ in sequence and body only: what stands between these is kept from the one before.
+        self._before: Envelope | None = None
+        self._before_us = self._before_bytes = -1
+        self._middle = b""
+        # The last body, and the record that has the body which the last reference is for.
+        self._last: bytes | None = None
+        self._whole: bytes | None = None
+        self._whole_at = 0
+
+    def take(self, count: int) -> None:
+        """Pack the next `count`."""
+        items, packed, shares = self._items, self.packed, self._shares
+        before, before_us, before_bytes, middle = self._before, self._before_us, self._before_bytes, self._middle
+        last, whole, whole_at, shared_bytes = self._last, self._whole, self._whole_at, self.shared_bytes
+        begin = len(packed)
+        for item in items[begin : begin + count]:
+            sequence, now_us = item.sequence, item.timestamp_us
+            if isinstance(item, Message):
+                envelope = item.envelope
+                body = item.body
+                body_bytes = len(body)
+                if body is last and shares and body_bytes >= SHARED_BYTES_MIN:
+                    if body is not whole:
+                        whole, whole_at = body, _last_message(items, len(packed))
+                    head = envelope.packed or _pack(envelope)
+                    packed.append(pack_reference(sequence, now_us, envelope.flags, head, len(packed) - whole_at))
+                    shared_bytes += body_bytes
+                    continue
+                last = body
+                if envelope is not before or body_bytes != before_bytes or now_us != before_us:
+                    before, before_bytes, before_us = envelope, body_bytes, now_us
+                    head = envelope.packed or _pack(envelope)
+                    middle = pack_middle(now_us, PUBLISH, envelope.flags, head, body_bytes)
+                packed.append(pack_alike(sequence, middle, body))
+            elif isinstance(item, Settle):
+                packed.append(_pack_settle(item))
+            elif isinstance(item, DeadLetter):
+                envelope = item.letter.envelope
                 head = envelope.packed or _pack(envelope)
-                packed.append(pack_reference(sequence, now_us, envelope.flags, head, len(packed) - whole_at))
-                shared_bytes += body_bytes
-                continue
-            last = body
-            if envelope is not before or body_bytes != before_bytes or now_us != before_us:
-                before, before_bytes, before_us = envelope, body_bytes, now_us
-                head = envelope.packed or _pack(envelope)
-                middle = pack_middle(now_us, PUBLISH, envelope.flags, head, body_bytes)
-            packed.append(pack_alike(sequence, middle, body))
-        elif isinstance(item, Settle):
-            packed.append(_pack_settle(item))
-        elif isinstance(item, DeadLetter):
-            envelope = item.letter.envelope
-            head = envelope.packed or _pack(envelope)
-            dead = pack_dead(item.queue, item.dot, item.letter.body)
-            packed.append(pack_record(sequence, now_us, RecordKind.DEAD, envelope.flags, head, dead))
-        elif isinstance(item, Attempts):
-            head = pack_envelope(item.queue, b"")
-            counts = pack_attempts(item.counts.items())
-            packed.append(pack_record(sequence, now_us, RecordKind.ATTEMPTS, 0, head, counts))
-        elif isinstance(item, Moved):
-            head = pack_envelope(item.move.name.destination, b"")
-            packed.append(pack_record(sequence, now_us, RecordKind.CURSOR, 0, head, pack_move(item.move)))
-        elif isinstance(item, Deleted):
-            head = pack_envelope(item.destination, b"")
-            packed.append(pack_record(sequence, now_us, RecordKind.DELETE, 0, head, pack_delete(item.before)))
-        elif isinstance(item, Fact):
-            packed.append(pack_record(sequence, now_us, item.kind, 0, pack_envelope("", b""), item.body))
-        else:
-            head = pack_envelope("", b"")
-            packed.append(pack_record(sequence, now_us, RecordKind.GAP, 0, head, pack_gap(item.origin, item.through)))
-    return packed, shared_bytes
+                dead = pack_dead(item.queue, item.dot, item.letter.body)
+                packed.append(pack_record(sequence, now_us, RecordKind.DEAD, envelope.flags, head, dead))
+            elif isinstance(item, Attempts):
+                head = pack_envelope(item.queue, b"")
+                counts = pack_attempts(item.counts.items())
+                packed.append(pack_record(sequence, now_us, RecordKind.ATTEMPTS, 0, head, counts))
+            elif isinstance(item, Moved):
+                head = pack_envelope(item.move.name.destination, b"")
+                packed.append(pack_record(sequence, now_us, RecordKind.CURSOR, 0, head, pack_move(item.move)))
+            elif isinstance(item, Deleted):
+                head = pack_envelope(item.destination, b"")
+                packed.append(pack_record(sequence, now_us, RecordKind.DELETE, 0, head, pack_delete(item.before)))
+            elif isinstance(item, Fact):
+                packed.append(pack_record(sequence, now_us, item.kind, 0, pack_envelope("", b""), item.body))
+            else:
+                head = pack_envelope("", b"")
+                packed.append(
+                    pack_record(sequence, now_us, RecordKind.GAP, 0, head, pack_gap(item.origin, item.through))
+                )
+        self._before, self._before_us, self._before_bytes, self._middle = before, before_us, before_bytes, middle
+        self._last, self._whole, self._whole_at, self.shared_bytes = last, whole, whole_at, shared_bytes
 
 
 def _last_message(items: list[OwnRecord], before: int) -> int:

@@ -16,7 +16,7 @@ from qmq.broker.queues.dead_letters import LETTER_OVERHEAD_BYTES
 from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING, TRANSACTION_BYTES_CEILING
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
-from qmq.record_codec import OUTCOME_BYTES_MAX, encode_records
+from qmq.record_codec import OUTCOME_BYTES_MAX, Packing, encode_group, encode_records
 from qmq.storage.format.batch import BATCH_BYTES_MAX, HEAD_BYTES, batch_records, verify_batch
 from qmq.storage.format.record import RecordKind as Kinds
 from qmq.storage.format.record import priority_of
@@ -136,6 +136,25 @@ def test_records_in_any_order_read_the_same_with_and_without_shared_bodies(seed:
 
     assert len(shared) < len(plain)
     assert batch_records(shared) == batch_records(plain)
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_records_that_are_packed_in_parts_are_the_same(seed: int, shares: bool) -> None:
+    rng = random.Random(seed)
+    bodies = [rng.randbytes(70) for _ in range(2)]
+    out = Outcome()
+    for sequence in range(1, 30):
+        if rng.random() < 0.2:
+            out.records.append(Settle("/queue/a", [Dot(A, 1)], sequence, 5))
+        else:
+            copies(out, rng.choice(bodies), rng.choice(NAMES))
+
+    packing = Packing(out.records, shares)
+    while len(packing.packed) < len(out.records):
+        packing.take(rng.randrange(1, 9))
+
+    assert encode_group(A, [out], shares, {id(out): packing}) == encode_records(A, [out], shares)
 
 
 @pytest.mark.parametrize("body_bytes", [1 << 20, 200])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from qmq.broker.collected_records import collect_records
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
-from qmq.broker.consumers.session import ClientState
+from qmq.broker.consumers.session import ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Delivery, Subscription, covered
 from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions
 from qmq.broker.messages.dedup import Dedup, is_dead_letter, is_retry
@@ -33,7 +33,7 @@ from qmq.broker.queues.state.stored_names import StoredNames
 from qmq.broker.send_limits import RECORD_OVERHEAD_BYTES
 from qmq.broker.subscriptions import Subscriptions
 from qmq.broker.topics.router import TopicRouter
-from qmq.broker.transactions import NOWHERE, Transactions
+from qmq.broker.transactions import NOWHERE, Transactions, ends_of_runs
 from qmq.deletions import Deletions
 from qmq.dots import Dot, Origin, Vector
 
@@ -185,11 +185,14 @@ class Broker:
                 first = first or sent
         return first
 
-    def send_run(self, envelope: Envelope, bodies: list[bytes], out: Outcome) -> bool:
+    def send_run(
+        self, envelope: Envelope, bodies: list[bytes], out: Outcome, envelopes: list[Envelope] | None = None
+    ) -> bool:
         """`check_send` and `send` for many messages to one destination at once, accepted at `out.now_us`.
 
         False, with nothing changed, when a bound is so near that one of them might be refused or sent elsewhere.
         `envelope` is of a queue, fanout or topic, and has no dedup key, no copies, and nothing to do with a last value.
+        `envelopes`: those of the messages, if they differ from `envelope` in their own headers.
         """
         durable = envelope.durable
         kind = envelope.kind
@@ -211,12 +214,19 @@ class Broker:
             self.next_sequence = sequence
             out.records.extend(messages)
             out.record_bytes += body_bytes + len(bodies) * (len(envelope.headers) + RECORD_OVERHEAD_BYTES)
+            if envelopes is not None:
+                out.record_bytes += sum([len(one.headers) - len(envelope.headers) for one in envelopes])
         else:
             sequence = self.memory_sequence
             for body in bodies:
                 sequence += 1
                 messages.append(Message(envelope, body, origin, -sequence, now_us))
             self.memory_sequence = sequence
+        if envelopes is not None:
+            for message, one in zip(messages, envelopes, strict=True):
+                message.envelope = one
+            if out.sent is not None:
+                out.sent.extend([(message, False) for message in messages])
         totals, name = self.totals, envelope.destination
         (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += len(bodies)
         if kind is QUEUE:
@@ -314,19 +324,29 @@ class Broker:
         transactions = self.transactions
         frames, known, letters_bytes = transactions.close(session_id, name, now_us, elsewhere)
         out.letters_left = LETTERS_BYTES_MAX - letters_bytes
-        asked = strongest([held.level for held in frames])
+        asked = strongest({held.level for held in frames})
         level = disks_of(asked) if level is None else level
         if asked >= QUORUM if is_quorum is None else is_quorum:
             level = with_quorum(level)
-        for held in frames:
-            if id(held) in known or transactions.is_appended(held, now_us, elsewhere):
+        ends = ends_of_runs(frames)
+        taken = 0
+        for at, held in enumerate(frames):
+            if at < taken:
+                pass
+            elif id(held) in known or transactions.is_appended(held, now_us, elsewhere):
                 out.repeats = True
                 if out.sent is not None:
                     out.sent.append((None, True))
             elif held.envelope is not None:
-                message = self.send(held.envelope, held.body, now_us, out)
-                if out.sent is not None:
-                    out.sent.append((message, False))
+                end = ends[at]
+                if end > at + 1 and now_us == out.now_us and self._send_held(held.envelope, frames[at:end], out):
+                    taken = end
+                else:
+                    if end > at + 1 and held.envelope.destination not in self.queues.by_name:
+                        ends[at + 1] = end  # The first message makes the queue, and the others are a run.
+                    message = self.send(held.envelope, held.body, now_us, out)
+                    if out.sent is not None:
+                        out.sent.append((message, False))
             elif held.delivery is not None and held.delivery.tag in self.queues.deliveries:
                 if held.is_ack:
                     if level >= QUORUM:
@@ -337,6 +357,11 @@ class Broker:
             if held.receipt is not None:
                 out.receipt(held.receipt, level)
         return level
+
+    def _send_held(self, envelope: Envelope, run: list[HeldFrame], out: Outcome) -> bool:
+        """`send_run` for the SENDs of a transaction; see `ends_of_runs`."""
+        envelopes = [held.envelope for held in run if held.envelope is not None]
+        return self.send_run(envelope, [held.body for held in run], out, envelopes)
 
     def tick(self, out: Outcome) -> None:
         """Obey the deadlines that have come by `out.now_us`. Late ACKs for what is taken back will be ignored."""

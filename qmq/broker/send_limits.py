@@ -69,6 +69,26 @@ class SendLimits:
             if envelope.retain is Retain.SET:
                 self.retained.check([(envelope, body_bytes)])
 
+    def has_room(self, envelope: Envelope, count: int, body_bytes: int) -> bool:
+        """Whether `check_send` accepts so many messages to this queue for certain, one after the other.
+
+        They have no options and no copies.
+        """
+        if envelope.durable and self.disk_full:
+            return False
+        if envelope.destination in self._queues.by_name:
+            most = self.limits.queue_memory_bytes_max
+            return self._queues.intake.may_push_run(envelope, count, body_bytes, most)
+        rules = self._queues.rules_for(envelope.destination)
+        return (
+            envelope.durable
+            and self.destinations < self.limits.destinations_max
+            and not rules.is_acceptance_paused
+            and not rules.messages_max
+            and not rules.bytes_max
+            and rules.check_owner is None
+        )
+
     def check_copies(self, envelope: Envelope, body_bytes: int, ahead: Mapping[str, tuple[int, int]]) -> None:
         """Refuse a message when a queue that gets a copy has no room: all copies are taken, or none.
 

@@ -12,13 +12,36 @@ from qmq.broker.consumers.session import ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Subscription, covered
 from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.destination import DestinationKind
-from qmq.broker.messages.message import Retain
+from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.queues.queues import Queues
 from qmq.broker.send_limits import SendLimits
 from qmq.errors import Refused
 
+QUEUE = DestinationKind.QUEUE
+
 NOWHERE: Mapping[bytes, bool] = {}
 """No message is known to be held by other nodes."""
+
+
+def ends_of_runs(frames: list[HeldFrame]) -> list[int]:
+    """For the first frame of each run where the run ends, for all other frames the place after them.
+
+    A run is SENDs to one queue that differ in their bodies and own headers only, so they can be decided as one.
+    """
+    ends = list(range(1, len(frames) + 1))
+    first = 0
+    before: Envelope | None = None
+    for at, held in enumerate(frames):
+        envelope = held.envelope
+        if envelope is None or envelope.kind is not QUEUE or envelope.terms is not None or envelope.key is not None:
+            before = None
+        elif envelope.copies:
+            before = None
+        elif before is not None and envelope.destination == before.destination and envelope.durable == before.durable:
+            ends[first] = at + 1
+        else:
+            first, before = at, envelope
+    return ends
 
 
 class Transactions:
@@ -99,10 +122,19 @@ class Transactions:
         """
         send_limits = self._send_limits
         ahead: dict[str, tuple[int, int]] = {}
-        for held in frames:
-            if id(held) in known:
+        ends = ends_of_runs(frames)
+        taken = 0
+        for at, held in enumerate(frames):
+            if at < taken or id(held) in known:
                 continue
             if held.envelope is not None:
+                if ends[at] > at + 1:
+                    run_bytes = sum([len(one.body) for one in frames[at : ends[at]]])
+                    if send_limits.has_room(held.envelope, ends[at] - at, run_bytes):
+                        taken = ends[at]
+                        messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
+                        ahead[held.envelope.destination] = (messages + taken - at, body_bytes + run_bytes)
+                        continue
                 size = len(held.body)
                 messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
                 send_limits.check_send(held.envelope, size, messages, body_bytes)

@@ -335,6 +335,6 @@ class StompGateway:
 
     def _check_held(self, transaction: str) -> None:
         """Raises Refused when a message of the transaction may not be sent any more."""
-        for held in self._broker.sessions[self.session_id].transactions.get(transaction, ()):
-            if held.envelope is not None:
-                self._rights.check_send(held.envelope.destination)
+        frames = self._broker.sessions[self.session_id].transactions.get(transaction, ())
+        for destination in dict.fromkeys([held.envelope.destination for held in frames if held.envelope is not None]):
+            self._rights.check_send(destination)

@@ -1,3 +1,4 @@
+import random
 from functools import partial
 
 import pytest
@@ -253,6 +254,100 @@ def test_transaction_applies_all_at_commit_and_nothing_before() -> None:
     assert [type(record) for record in out.records] == [Message, Settle]
     assert out.receipts == ["r1", "r2"]
     check_accounts(node)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sends_of_a_transaction_do_what_they_would_do_alone(seed: int) -> None:
+    chance = random.Random(seed)
+    small = QueueRules(messages_max=100)
+    nodes = [Node(rules_of=lambda name: small if name == "/queue/small" else DEFAULT_RULES) for _ in range(2)]
+    clients = [node.client() for node in nodes]
+    names = chance.sample([JOBS, "/queue/small", "/queue/new", "/fanout/f"], 2)
+    if chance.random() < 0.5:
+        for node, client in zip(nodes, clients, strict=True):
+            client.subscribe(names[0] if names[0].startswith("/queue/") else JOBS)
+            node.send(b"before", JOBS)
+    frames: list[tuple[str, bytes, bool, bytes, str | None]] = []
+    name, durable = names[0], True
+    for number in range(30):
+        if chance.random() < 0.15:
+            name = chance.choice(names)
+        if chance.random() < 0.1:
+            durable = chance.random() < 0.5 or name.startswith("/fanout/")
+        headers = b"number:%d\n" % number + chance.choice(
+            [b"", b"", b"", b"priority:7\n", b"dedup-id:%d\n" % (number % 5)]
+        )
+        kept = durable or name.startswith("/fanout/") or b"dedup" in headers
+        frames.append((name, b"m" * number, kept, headers, chance.choice([None, None, f"r{number}"])))
+    out = Outcome(now_us=nodes[0].now_us)
+    out.sent = []
+
+    clients[0].begin()
+    for name, body, durable, headers, receipt in frames:
+        kind = envelope(name, durable=durable, headers=headers)
+        clients[0].hold(HeldFrame(envelope=kind, body=body, receipt=receipt))
+    together = nodes[0].decide(partial(commit_with_sent, nodes[0], clients[0].id, out.sent))
+    for name, body, durable, headers, _ in frames:
+        kind = envelope(name, durable=durable, headers=headers)
+        if kind.key is None or nodes[1].broker.dedup.find(kind.key, nodes[1].now_us) is None:
+            nodes[1].send(body, name, durable=durable, headers=headers)
+
+    facts = [
+        [
+            [(one.sequence, one.body, one.envelope.headers, one.place) for one in queue.ready]
+            for _, queue in sorted(node.queues.by_name.items())
+        ]
+        for node in nodes
+    ]
+    assert facts[0] == facts[1]
+    assert (nodes[0].broker.next_sequence, nodes[0].broker.memory_sequence) == (
+        nodes[1].broker.next_sequence,
+        nodes[1].broker.memory_sequence,
+    )
+    if all(durable for _, _, durable, _, _ in frames):
+        assert clients[0].bodies == clients[1].bodies
+    else:
+        # Memory-only ones do not wait for the commit of those before them.
+        assert sorted(clients[0].bodies) == sorted(clients[1].bodies)
+    assert [receipt for *_, receipt in frames if receipt is not None] == together.receipts
+    assert len(out.sent) == len(frames)
+    appended = [message for message, is_duplicate in out.sent if message is not None]
+    assert [message.body for message in appended if message.sequence > 0] == [
+        record.body for record in together.records if isinstance(record, Message)
+    ]
+    totals = [node.broker.totals.by_name for node in nodes]
+    assert {name: one.accepted for name, one in totals[0].items()} == {
+        name: one.accepted for name, one in totals[1].items()
+    }
+    check_accounts(nodes[0])
+
+
+def commit_with_sent(node: Node, session: int, sent: list[tuple[Message | None, bool]], out: Outcome) -> None:
+    out.sent = sent
+    node.broker.commit(session, "t", node.now_us, out)
+
+
+def test_run_of_a_transaction_is_refused_as_a_whole_by_each_rule() -> None:
+    def refuse(size: int) -> None:
+        raise Refused("owner-full", "No.")
+
+    for rules, code in (
+        (QueueRules(messages_max=2), "queue-full"),
+        (QueueRules(bytes_max=2), "queue-full"),
+        (QueueRules(is_acceptance_paused=True), "queue-paused"),
+        (QueueRules(check_owner=refuse), "owner-full"),
+    ):
+        for is_known in (False, True):
+            node = Node(rules=rules)
+            if is_known:
+                node.queues.get(JOBS)
+            client = node.client()
+            client.begin()
+            for _ in range(3):
+                client.hold(send_of())
+
+            assert refusal(client.commit) == code
+            assert node.broker.next_sequence == 1
 
 
 def test_aborted_transaction_leaves_nothing_and_its_message_in_flight() -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import disks_of
+from qmq.dots import Origin
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
 from qmq.gateways.http.messages import NoMessages
@@ -127,12 +128,21 @@ class HttpEncoder(NoMessages):
 
     def _rows(self, copies: int) -> list[str]:
         """One row for each SEND, in order, as JSON. An id needs no escape."""
-        return [
-            f'{{"id":null,"copies":{copies if is_duplicate else 0},"duplicate":{"true" if is_duplicate else "false"}}}'
-            if message is None
-            else f'{{"id":"{message.message_id}","copies":{copies if message.sequence > 0 else 0},"duplicate":false}}'
-            for message, is_duplicate in self.sent or [(None, True)]
-        ]
+        rows: list[str] = []
+        # Of a batch all ids begin with the same origin.
+        origin: Origin | None = None
+        before = ""
+        for message, is_duplicate in self.sent or [(None, True)]:
+            if message is None:
+                said = "true" if is_duplicate else "false"
+                rows.append(f'{{"id":null,"copies":{copies if is_duplicate else 0},"duplicate":{said}}}')
+            elif message.sequence > 0 and message.origin is origin:
+                rows.append(f'{before}{message.sequence}","copies":{copies},"duplicate":false}}')
+            else:
+                disks = copies if message.sequence > 0 else 0
+                rows.append(f'{{"id":"{message.message_id}","copies":{disks},"duplicate":false}}')
+                origin, before = message.origin, f'{{"id":"{message.origin}-'
+        return rows
 
     def response(self, receipt: str, lines: Lines, body: bytes) -> bytes:
         return self.respond(200, headers=[JSON], body=body)

@@ -14,23 +14,21 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from heapq import nlargest, nsmallest
-from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
-from qmq.broker.queues.dispatch.queue import Queue
 from qmq.server.checkpoint.queue_ages import oldest_ages_us
-from qmq.server.definitions.declared_queues import DeclaredQueues
-from qmq.server.definitions.paused_queues import PausedQueues
-from qmq.server.runtime.contexts import Engine, Tasks
-from qmq.storage.queues.served_rows import ServedRows
+from qmq.server.console.first_queues import QueueIndexContext, first_us
 
 TURN_QUEUES: Final = 2_000
 """Looked at in one turn, about a millisecond."""
 
-SORT_AT_ONCE: Final = 8_192
-"""Sorted in one turn, a few milliseconds."""
+SORT_AT_ONCE: Final = 2_048
+"""Sorted in one turn, a few milliseconds if none of the names is in a cache of the processor."""
+
+SAMPLES: Final = 8
+"""Of each part that was sorted."""
 
 TURN_SECONDS: Final = 0.002
 """Between two turns of a pass, so that it takes about half of the event loop at most."""
@@ -58,15 +56,6 @@ IDLE_SECONDS: Final = 120.0
 SORTS: Final = ("name", "depth", "oldest")
 
 
-class QueueIndexContext(Engine, Tasks, Protocol):
-    """What the index needs of the node."""
-
-    declared_queues: DeclaredQueues
-    paused_queues: PausedQueues
-
-    def served_rows(self) -> ServedRows: ...
-
-
 class Picture:
     """The result of one pass. `orders` has, by sort, the places of all queues with the smallest value first."""
 
@@ -89,6 +78,11 @@ class QueueIndex:
         self._fresh_until = 0.0
         self._used_at = 0.0
         self._passing: trio.Event | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a pass is done, so that `picture` does not wait."""
+        return self._picture is not None
 
     async def picture(self) -> Picture:
         """The last result, at once if there is one. An old one lets a pass begin, for later requests."""
@@ -141,18 +135,19 @@ class QueueIndex:
             await trio.sleep(left)
 
     async def _take(self) -> Picture:
-        found = await self._in_memory()
-        await self._stored(found)
+        turns = Turns()
+        found = await self._in_memory(turns)
+        await self._stored(found, turns)
         context = self._context
         special = [*context.declared_queues.texts, *context.paused_queues.names()]
         for part in _parts(len(special), TURN_QUEUES):
             for name in special[part]:
                 if name not in context.broker.queues.by_name:
                     found.add(name, 0, 0)
-            await _turn()
-        return await _picture_of(found, context.environment.now_us())
+            await turns.after(part)
+        return await _picture_of(found, context.environment.now_us(), turns)
 
-    async def _in_memory(self) -> "Found":
+    async def _in_memory(self, turns: "Turns") -> "Found":
         listed = self._context.broker.queues.listed
         found = Found()
         end = len(listed)
@@ -162,12 +157,12 @@ class QueueIndex:
             part = listed[begin:end]
             found.names += [queue.name for queue in part]
             found.depths.extend([queue.held + queue.stored for queue in part])
-            found.firsts_us.extend([_first_us(queue) if queue.levels else 0 for queue in part])
-            await _turn()
+            found.firsts_us.extend([first_us(queue) if queue.levels else 0 for queue in part])
+            await turns.after(slice(begin, end))
             end = min(begin, len(listed))
         return found
 
-    async def _stored(self, found: "Found") -> None:
+    async def _stored(self, found: "Found", turns: "Turns") -> None:
         """Add the queues of the store that are not in memory, or not counted there."""
         context = self._context
         rows, queues = context.served_rows(), context.broker.queues
@@ -182,7 +177,7 @@ class QueueIndex:
                         found.add(name, messages, 0)
                         if messages:
                             deepest.append((messages, name))
-                await _turn()
+                await turns.after(part)
             after = page[-1][0]
             deepest = nlargest(AGES_MAX, deepest)
         ages_us = await oldest_ages_us(context, rows, [name for _, name in deepest], only_waiting=True)
@@ -210,8 +205,8 @@ class Found:
         self.firsts_us.append(first_us)
 
 
-async def _picture_of(found: Found, now_us: int) -> Picture:
-    rows = await sorted_in_turns(range(len(found.names)), _turn, found.names.__getitem__)
+async def _picture_of(found: Found, now_us: int, turns: "Turns") -> Picture:
+    rows = await sorted_in_turns(range(len(found.names)), turns.after, found.names.__getitem__)
     picture = Picture()
     names, depths, ages = picture.names, array("q"), array("q")
     last = ""
@@ -227,19 +222,19 @@ async def _picture_of(found: Found, now_us: int) -> Picture:
                 depths.append(depth)
                 ages.append(age)
                 last = name
-        await _turn()
+        await turns.after(part)
     for part in _parts(len(names), BLOCK_NAMES):
         picture.blocks.append("\n".join(names[part]))
-        if len(picture.blocks) % 16 == 0:
-            await _turn()
+        # It takes a sixteenth of what others do with a name.
+        await turns.after(slice(part.start // 16, part.stop // 16))
     picture.columns = {"depth": depths, "oldest": ages}
     for sort, column in picture.columns.items():
         packed = array("q")
         for part in _parts(len(names), TURN_QUEUES):
             # Ties go by name, backwards: the largest values are read from the end.
             packed.extend([value * len(names) - place for place, value in enumerate(column[part], part.start)])
-            await _turn()
-        places = await sorted_in_turns(range(len(names)), _turn, packed.__getitem__)
+            await turns.after(part)
+        places = await sorted_in_turns(range(len(names)), turns.after, packed.__getitem__)
         picture.orders[sort] = places
     await _free(found.names)
     return picture
@@ -247,9 +242,10 @@ async def _picture_of(found: Found, now_us: int) -> Picture:
 
 async def _free(names: list[str]) -> None:
     """To let go of a million at once takes long."""
-    while names:
+    while len(names) > TURN_QUEUES:
         del names[-TURN_QUEUES:]
-        await _turn()
+        await trio.sleep(TURN_SECONDS)
+    names.clear()
 
 
 async def pick(picture: Picture, sort: str, *, is_reversed: bool, text: str, count: int) -> list[int]:
@@ -295,17 +291,16 @@ async def _matching(picture: Picture, text: str) -> list[int] | None:
 
 
 async def sorted_in_turns(
-    keys: Sequence[int], turn: Callable[[], Awaitable[None]], key: Callable[[int], Any]
+    keys: Sequence[int], turn: Callable[[slice], Awaitable[None]], key: Callable[[int], Any]
 ) -> "array[int]":
-    """`keys` sorted by `key`; `turn` is awaited after each few thousand."""
+    """`keys` sorted by `key`; `turn` is awaited after each few thousand, with a slice as long as these are."""
     parts: list[list[int]] = []
     for span in _parts(len(keys), SORT_AT_ONCE):
         parts.append(sorted(keys[span], key=key))
-        await turn()
+        await turn(span)
     # Samples of each part are cuts that divide all keys into about as many groups of about the same size.
-    samples = sorted([key(one) for part in parts for one in part[:: SORT_AT_ONCE // 32]])
+    samples = sorted([key(one) for part in parts for one in part[:: SORT_AT_ONCE // SAMPLES]])
     cuts = samples[:: max(1, len(samples) // max(1, len(parts)))][1:]
-    await turn()
     begins = [0] * len(parts)
     result = array("I")
     for cut in [*cuts, None]:
@@ -316,27 +311,25 @@ async def sorted_in_turns(
             begins[at] = end
         group.sort(key=key)
         result.extend(group)
-        await turn()
+        await turn(slice(0, len(group)))
     while parts:
-        del parts[-1]
-        await turn()
+        await turn(slice(0, len(parts.pop())))
     return result
-
-
-def _first_us(queue: Queue) -> int:
-    """When the first message that waits in memory was accepted: of each priority the first; about."""
-    first = 0
-    for level in queue.levels:
-        for line in (level.ready, level.fresh or ()):
-            for message in islice(line, 1):
-                if not first or message.timestamp_us < first:
-                    first = message.timestamp_us
-    return first
 
 
 def _parts(count: int, size: int) -> list[slice]:
     return [slice(begin, min(count, begin + size)) for begin in range(0, count, size)]
 
 
-async def _turn() -> None:
-    await trio.sleep(TURN_SECONDS)
+class Turns:
+    """Those of one pass. Small steps share one: a pass over a few hundred queues needs no second one."""
+
+    def __init__(self) -> None:
+        self._queues = 0
+
+    async def after(self, part: slice) -> None:
+        """Leave the event loop to others when as many queues as TURN_QUEUES were looked at; `part` was one step."""
+        self._queues += part.stop - part.start
+        if self._queues >= TURN_QUEUES:
+            self._queues = 0
+            await trio.sleep(TURN_SECONDS)

@@ -15,7 +15,8 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.errors import Refused
 from qmq.server.admin.control import sum_rows
 from qmq.server.admin.counts import CountsContext, add_ages, queue_rows
-from qmq.server.console.queue_index import SORTS, QueueIndex, QueueIndexContext, pick
+from qmq.server.console.first_queues import QueueIndexContext, first_queues
+from qmq.server.console.queue_index import SORTS, QueueIndex, pick
 
 PREFIX: Final = "/queue/"
 SORTED_BY: Final = (*SORTS, "rate")
@@ -26,8 +27,18 @@ OFFSET_MAX: Final = 2_000
 """Pages further down are not offered: `filter` finds what is there."""
 
 FILTER_CHARS_MAX: Final = 256
+
+FIRST_MAX: Final = 8
+"""Pages that are remembered while the first pass is not done."""
+
+FIRST_SECONDS: Final = 30.0
+"""And for how long."""
+
 RATE_SECONDS: Final = 4.0
 """Rates are measured over at least so long."""
+
+TURN_NAMES: Final = 1_000
+"""Counters that are compared in one turn of the event loop."""
 
 RATED: Final = ("accepted", "acknowledged")
 """A queue is sorted by the sum of both rates."""
@@ -44,30 +55,32 @@ class Rates:
 
     def __init__(self, context: QueuePagesContext) -> None:
         self._context = context
-        self._before: dict[str, tuple[int, ...]] = {}
+        self._before: dict[str, tuple[int, int]] = {}
         self._taken_at = float("-inf")
         self.by_name: dict[str, tuple[float, ...]] = {}
 
-    def refresh(self) -> None:
+    async def refresh(self) -> None:
         """Measure again, unless the last sample is recent. The first sample has no rates."""
         now = trio.current_time()
         seconds = now - self._taken_at
         if seconds < RATE_SECONDS:
             return
+        self._taken_at = now
         totals = self._context.broker.totals.by_name
-        counts = {
-            name: tuple([getattr(one, field) for field in RATED])
-            for name, one in totals.items()
-            if name.startswith(PREFIX)
-        }
-        before = self._before
-        self.by_name = {
-            name: rates
-            for name, after in counts.items()
-            if name in before
-            and any(rates := tuple([(b - a) / seconds for a, b in zip(before[name], after, strict=True)]))
-        }
-        self._before, self._taken_at = counts, now
+        names = [name for name in totals if name.startswith(PREFIX)]
+        before, counts, by_name = self._before, {}, {}
+        for begin in range(0, len(names), TURN_NAMES):
+            if begin:
+                await trio.lowlevel.checkpoint()
+            for name in names[begin : begin + TURN_NAMES]:
+                one = totals.get(name)
+                if one is None:
+                    continue
+                after = counts[name] = (one.accepted, one.acknowledged)
+                known = before.get(name)
+                if known is not None and known != after:
+                    by_name[name] = tuple([(b - a) / seconds for a, b in zip(known, after, strict=True)])
+        self._before, self.by_name = counts, by_name
 
 
 class PageRequest:
@@ -110,6 +123,9 @@ class QueuePages:
         self._context = context
         self._index = QueueIndex(context)
         self._rates = Rates(context)
+        self._first: dict[tuple[str, bool, str, int], tuple[float, list[tuple[str, int]]]] = {}
+        """What was found for pages while the first pass is not done."""
+        self._finding = trio.CapacityLimiter(1)
 
     def keep(self) -> None:
         """A console is open: the first page should not wait for its order."""
@@ -120,31 +136,57 @@ class QueuePages:
         `age_seconds`: since the order was found."""
         sort, is_reversed = str(wanted["sort"]), bool(wanted["is_reversed"])
         text, count = str(wanted["text"]), min(int(wanted["count"]), OFFSET_MAX + LIMIT_MAX + 1)
-        self._rates.refresh()
-        picture = await self._index.picture()
-        names, columns = picture.names, picture.columns
-        age_seconds = round(trio.current_time() - picture.taken_at, 1)
+        await self._rates.refresh()
         found: list[tuple[str, float]] = []
         if sort == "rate":
             rated = {name: sum(rates) for name, rates in self._rates.by_name.items() if text in name}
             first = (nlargest if is_reversed else nsmallest)(count, rated, key=rated.__getitem__)
             found = [(name, rated[name]) for name in first]
-        if len(found) < count:
-            # Queues without a rate follow, by name.
-            by = "name" if sort == "rate" else sort
-            down = is_reversed and sort != "rate"
-            known = {name for name, _ in found}
-            column = columns.get(by)
-            for place in await pick(picture, by, is_reversed=down, text=text, count=count):
-                if names[place] not in known:
-                    found.append((names[place], 0 if column is None else column[place]))
-        found = found[:count]
+        # Queues without a rate follow, by name.
+        by = "name" if sort == "rate" else sort
+        down = is_reversed and sort != "rate"
+        ordered = None if self._index.is_ready else await self._find_first(by, down, text, count)
+        if ordered is None:
+            picture = await self._index.picture()
+            queues = len(picture.names)
+            age_seconds = round(trio.current_time() - picture.taken_at, 1)
+            if len(found) < count:
+                column = picture.columns.get(by)
+                ordered = [
+                    (picture.names[place], 0 if column is None else column[place])
+                    for place in await pick(picture, by, is_reversed=down, text=text, count=count)
+                ]
+        else:
+            registry = self._context.broker.queues
+            queues, age_seconds = len(registry.by_name) + registry.stored_names.count, 0.0
+        known = {name for name, _ in found}
+        found = [*found, *[one for one in ordered or () if one[0] not in known]][:count]
         return {
             "names": [name for name, _ in found],
             "values": [value for _, value in found],
-            "queues": len(names),
+            "queues": queues,
             "age_seconds": age_seconds,
         }
+
+    async def _find_first(self, by: str, is_reversed: bool, text: str, count: int) -> list[tuple[str, int]] | None:
+        """The first queues in this order before the first pass is done, which begins meanwhile.
+
+        One search at a time; its result is that of all tabs until the pass is done.
+        """
+        wanted = (by, is_reversed, text, count)
+        async with self._finding:
+            if self._index.is_ready:
+                self._first.clear()
+                return None
+            now = trio.current_time()
+            self._first = {key: one for key, one in self._first.items() if now < one[0] + FIRST_SECONDS}
+            if wanted in self._first:
+                return self._first[wanted][1]
+            found = await first_queues(self._context, by, is_reversed=is_reversed, text=text, count=count)
+            if found is not None and len(self._first) < FIRST_MAX:
+                self._first[wanted] = now, found
+            self._index.keep()
+        return found
 
     async def rows(self, wanted: Mapping[str, Any]) -> Facts:
         """The rows of the queues in `names`, as in the list by name, with ages and rates."""

@@ -24,7 +24,11 @@ class Waker:
 
     async def wait(self, seconds: float = math.inf) -> None:
         """Return at a wake-up since the last wait, or after `seconds`; always a checkpoint."""
-        await self.wait_until(trio.current_time() + seconds)
+        if seconds == math.inf:
+            await self._event.wait()
+            self.clear()
+        else:
+            await self.wait_until(trio.current_time() + seconds)
 
     async def wait_until(self, deadline: float) -> None:
         """Like `wait`, but at most until `deadline`, a time of trio."""

@@ -245,6 +245,8 @@ class HttpConnection:
 
     def _take_head(self) -> None:
         buffer, limits = self._buffer, self._limits
+        if not buffer:
+            return
         if not self._skipped and buffer.startswith(b"\r\n"):
             del buffer[:2]
             self._skipped = True

@@ -27,6 +27,9 @@ WHOLE = (FIN | TEXT, FIN | BINARY)
 HEAD_BYTES = 6
 """Of a short frame of a client, with its mask."""
 
+UNMASKED_AT_ONCE = 1 << 14
+"""Bytes of whole messages, or a little more: then all copies of them are made in a cache of the processor."""
+
 CONTROL_BYTES_MAX = 125
 REASON_BYTES_MAX = CONTROL_BYTES_MAX - 2
 
@@ -201,7 +204,7 @@ class WebSocketFrames:
         known = len(ends)
         masked: list[bytes] = []
         keys: list[bytes] = []
-        while size - at >= HEAD_BYTES and data[at] == kind:
+        while size - at >= HEAD_BYTES and data[at] == kind and total - begun < UNMASKED_AT_ONCE:
             length = data[at + 1] - MASKED
             begin = at + HEAD_BYTES
             if length == 126:
@@ -215,7 +218,8 @@ class WebSocketFrames:
             if end > size or length > most:
                 break
             masked.append(data[begin:end])
-            keys.append((data[begin - 4 : begin] * ((length + 3) >> 2))[:length])
+            key = data[begin - 4 : begin] * ((length + 3) >> 2)
+            keys.append(key[:length] if length & 3 else key)
             total += length
             ends.append(total)
             at = end

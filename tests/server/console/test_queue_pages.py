@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
-from qmq.server.console.queue_pages import LIMIT_MAX, OFFSET_MAX, RATE_SECONDS
+from qmq.server.console.queue_pages import LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, send, subscribe
 from tests.server.web.rig import WebClient, dial, dial_node, web_rig
@@ -181,34 +181,99 @@ async def test_missing_node_is_named(autojump_clock: MockClock) -> None:
         assert facts["nodes_missing"] == ["b"]
 
 
+@pytest.mark.parametrize("text", ["", "9"])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("sort", ["name", "depth", "oldest", "rate"])
+async def test_first_page_is_found_without_a_pass(autojump_clock: MockClock, sort: str, order: str, text: str) -> None:
+    chance = random.Random(3)
+    async with web_rig().run() as rig:
+        depths = [number // 3 if order == "desc" else 10_000 - number for number in range(4 * TURN_QUEUES)]
+        chance.shuffle(depths)
+        fill(rig, {f"q{number}": depth for number, depth in enumerate(depths)})
+        pages = rig.alive.console._pages
+        asked = PageRequest({"sort": sort, "order": order, "filter": text, "limit": "200"})
+
+        first = await pages.firsts(asked.wanted)
+        assert not pages._index.is_ready
+        await trio.sleep(1)
+        assert pages._index.is_ready
+        later = await pages.firsts(asked.wanted)
+
+        if (sort, order) == ("oldest", "asc"):
+            # All are equal. A pass has the names of equal queues the other way round.
+            first["names"] = later["names"] = []
+        assert {**first, "age_seconds": 0} == {**later, "age_seconds": 0}
+
+
+async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: MockClock) -> None:
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in ("deep", "deep", "deep", "flat"):
+            await stomp.send(send(f"/queue/{name}", "x", "r", persistent="true"))
+            await stomp.receipt()
+        await trio.sleep(100)
+    async with rig.run():
+        fill(rig, {"middle": 2})
+        pages = rig.alive.console._pages
+
+        found = {sort: (await pages.firsts(PageRequest({"sort": sort}).wanted))["names"] for sort in ("depth", "name")}
+
+        assert not pages._index.is_ready
+        assert found["depth"] == ["/queue/deep", "/queue/middle", "/queue/flat"]
+        assert found["name"] == ["/queue/deep", "/queue/flat", "/queue/middle"]
+        assert names(await page(await dial(rig), sort="name", filter="dee")) == ["deep"]
+
+
 async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         fill(rig, {str(number): number for number in range(3 * TURN_QUEUES)})
-        client = await dial(rig)
+        pages = rig.alive.console._pages
+        asked = PageRequest({"sort": "depth", "limit": "1"})
         began = trio.current_time()
 
-        await page(client, sort="depth")
+        await pages._index.picture()
         first = trio.current_time() - began
         await trio.sleep(FRESH_SECONDS * 10)
         fill(rig, {"new": 10 * TURN_QUEUES})
         began = trio.current_time()
-        stale = await page(client, sort="depth", limit=1)
+        stale = await pages.firsts(asked.wanted)
         second = trio.current_time() - began
         await trio.sleep(1)
-        fresh = await page(client, sort="depth", limit=1)
+        fresh = await pages.firsts(asked.wanted)
 
         assert first > 0.005
         assert second < 0.005
-        assert names(stale) == [str(3 * TURN_QUEUES - 1)]
+        assert stale["names"][0] == f"/queue/{3 * TURN_QUEUES - 1}"
         assert stale["age_seconds"] >= FRESH_SECONDS
-        assert names(fresh) == ["new"]
+        assert fresh["names"][0] == "/queue/new"
+
+
+async def test_page_about_one_queue_is_that_queue_whatever_else_begins_like_it(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as rig:
+        for node, depths in (("a", {"one": 2, "one-more": 7}), ("b", {"one": 3, "one-else": 7})):
+            for name, messages in depths.items():
+                rig.nodes[node].broker.queues.get(f"/queue/{name}").held = messages
+        client = await dial_node(rig, "a")
+
+        one = (await client.get("/v1/control/list/queue/one?limit=1&scope=mesh")).facts
+        more = (await client.get("/v1/control/list/queue/one?limit=9&scope=mesh")).facts
+        none = (await client.get("/v1/control/list/queue/on?limit=1")).facts
+
+        assert [(row["destination"], row["messages"]) for row in one["destinations"]] == [("/queue/one", 5)]
+        assert [row["destination"] for row in more["destinations"]] == [
+            "/queue/one",
+            "/queue/one-else",
+            "/queue/one-more",
+        ]
+        assert [row["destination"] for row in none["destinations"]] == ["/queue/one"]
 
 
 async def test_index_is_dropped_when_no_client_asks(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         fill(rig, {"a": 1})
-        await page(await dial(rig), sort="depth")
         index = rig.alive.console._pages._index
+        await index.picture()
         assert index._picture is not None
 
         await trio.sleep(2 * IDLE_SECONDS)
@@ -238,8 +303,9 @@ async def test_sorting_in_turns_sorts_and_is_never_long_at_once() -> None:
     chance = random.Random(1)
     turns = 0
 
-    async def turn() -> None:
+    async def turn(part: slice) -> None:
         nonlocal turns
+        assert part.stop - part.start <= 4 * SORT_AT_ONCE
         turns += 1
 
     for count in (0, 1, SORT_AT_ONCE, 5 * SORT_AT_ONCE + 7):

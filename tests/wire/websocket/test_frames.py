@@ -1,8 +1,11 @@
 """Frames of a client become payload; control frames are answered; broken ones end the connection with a code."""
 
+from itertools import accumulate
+
 import pytest
 
 from qmq.wire.websocket import WebSocketInput, WebSocketLimits
+from qmq.wire.websocket.frames import UNMASKED_AT_ONCE
 from tests.wire.websocket.support import BINARY, CLOSE, PING, PONG, SMALL, close_frame, frame, messages, opened
 
 
@@ -19,6 +22,31 @@ def test_messages_of_one_read_are_joined() -> None:
     got = opened().receive(frame(b"one") + frame(b"\xff", BINARY) + frame(b"") + frame(b"t", fin=False))
 
     assert got == WebSocketInput(b"one\xfft", (3, 4, 4))
+
+
+def many(sizes: range) -> list[bytes]:
+    """More messages than are unmasked together, each with another length, first byte and mask."""
+    found = [bytes([0x20 + size % 90]) * size for size in sizes]
+    assert sum(map(len, found)) > 3 * UNMASKED_AT_ONCE
+    return found
+
+
+def frames(payloads: list[bytes]) -> bytes:
+    return b"".join([frame(one, mask=(7919 * len(one)).to_bytes(4, "big")) for one in payloads])
+
+
+def test_many_messages_of_one_read_are_read_in_parts() -> None:
+    payloads = many(range(1, 400))
+    got = opened(WebSocketLimits()).receive(frames(payloads) + frame(b"next")[:5])
+
+    assert got == WebSocketInput(b"".join(payloads), tuple(accumulate(map(len, payloads))))
+
+
+def test_text_that_is_no_text_far_behind_others_ends_the_connection_after_them() -> None:
+    payloads = many(range(1, 400))
+    got = opened(WebSocketLimits()).receive(frames([*payloads, b"\xff", b"more"]))
+
+    assert (got.payload, len(got.ends), got.close_code) == (b"".join(payloads), len(payloads), 1007)
 
 
 def test_payload_is_passed_on_before_its_message_ends() -> None:

@@ -1,0 +1,97 @@
+"""Measure pages of the queues of a node that has many: how long each takes, and how long it keeps the event loop.
+
+    python -m benchmarks.queue_pages [--queues 1000000] [--sorts name,depth,oldest,rate]
+
+The node is whole and does nothing else. As far as counters can say so, its queues have messages. `first` is a page that
+is asked for before the node knows any order, `later` one that is asked for afterwards, and `pass` is how the node finds
+the orders. `ms` is elapsed time; the rest is processor time of the event loop: all of it, and the longest turn.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from benchmarks.scrape import MS, LoopTurns, fill
+from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
+from qmq.server.console.queue_pages import PageRequest, QueuePages
+from qmq.server.main import GC_THRESHOLDS, SWITCH_SECONDS, real_environment
+from qmq.server.node import Node
+from qmq.server.runtime.worker import Worker
+from qmq.storage.store import open_store
+
+LATER = 5
+"""Pages of each order, of which the slowest counts."""
+
+
+async def measure(queues: int, sorts: list[str], folder: Path, worker: Worker) -> None:
+    settings = NodeSettings(
+        name="pages",
+        data=folder,
+        stomp=(ListenerSettings(address=Address("127.0.0.1", 0)),),
+        limits=LimitSettings(destinations_max=2 * queues),
+    )
+    node = Node(settings, None, open_store(folder, node="pages"), real_environment(worker))
+    turns = LoopTurns()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.run)
+        await trio.testing.wait_all_tasks_blocked()
+        fill(node, queues, 0)
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        trio.lowlevel.add_instrument(turns)
+
+        async def page(pages: QueuePages, sort: str, text: str = "") -> tuple[float, float, float]:
+            turns.reset()
+            await trio.lowlevel.checkpoint()
+            began = time.perf_counter()
+            found = await pages.firsts(PageRequest({"sort": sort, "filter": text}).wanted)
+            await pages.rows({"names": found["names"][:50]})
+            took = time.perf_counter() - began
+            await trio.lowlevel.checkpoint()
+            return MS * took, MS * turns.together, MS * turns.longest
+
+        pages = QueuePages(node)
+        for sort in sorts:
+            for text in ("", "7/comm"):
+                pages = QueuePages(node)
+                pages._index.keep = lambda: None  # type: ignore[method-assign]  # a pass is measured below
+                print(f"{sort:8}{text:8} first  ", say(await page(pages, sort, text)), flush=True)
+        pages = QueuePages(node)
+        turns.reset()
+        began = time.perf_counter()
+        await pages._index.picture()
+        print(f"{'pass':24}", say((MS * (time.perf_counter() - began), MS * turns.together, MS * turns.longest)))
+        for sort in sorts:
+            for text in ("", "7/comm", "77/comm"):
+                found = [await page(pages, sort, text) for _ in range(LATER)]
+                print(f"{sort:8}{text:8} later  ", say(max(found)), flush=True)
+        trio.lowlevel.remove_instrument(turns)
+        node.sessions.clear()
+        node.broker.sessions.clear()
+        nursery.cancel_scope.cancel()
+
+
+def say(found: tuple[float, float, float]) -> str:
+    elapsed, together, longest = found
+    return f"{elapsed:9.1f} ms, loop {together:9.1f} ms, longest turn {longest:6.1f} ms"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queues", type=int, default=1_000_000)
+    parser.add_argument("--sorts", default="name,depth,oldest,rate")
+    chosen = parser.parse_args()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with tempfile.TemporaryDirectory(prefix="qmq-bench-") as folder, Worker("qmq-commits") as worker:
+        trio.run(partial(measure, chosen.queues, chosen.sorts.split(","), Path(folder, "data"), worker))
+
+
+if __name__ == "__main__":
+    main()
