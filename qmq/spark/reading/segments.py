@@ -28,7 +28,6 @@ from qmq.storage.format.segment import (
     scan,
 )
 
-
 PIECE_BYTES: Final = 1 << 20
 """Of a segment without an index that are read at once."""
 
