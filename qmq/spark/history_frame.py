@@ -66,6 +66,4 @@ def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
         return archived
     needed = list(dict.fromkeys([*columns, *(("destination", "timestamp") if both else ())]))
     tail = frame_of(spark, parts, lambda part: rows_of_part(part, tail_options, needed), ddl("messages", needed))
-    if both:
-        tail = only(tail, options).select(*columns)
-    return archived.union(tail)
+    return archived.unionByName((only(tail, options) if both else tail).select(*columns))
