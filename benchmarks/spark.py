@@ -35,6 +35,8 @@ ARCHIVED_PERCENT: Final = 95
 FIGURES: Final = ("decode", "scan", "history", "full", "archive", "audit", "live")
 OF_LOG: Final = ("decode", "scan", "history", "full", "archive")
 BESIDE_PARQUET: Final = ("scan", "history", "full")
+TURNS_PER_ROUND: Final = 3
+"""Of what is compared by CPU. Up to about the tenth turn the JVM compiles, and each query takes less than the last."""
 
 
 class Row(NamedTuple):
@@ -77,9 +79,9 @@ def timed(work: Callable[[], object], rounds: int) -> Took:
     return min(_took(work) for _ in range(rounds))
 
 
-def timed_in_turn(ours: Callable[[], object], native: Callable[[], object], rounds: int) -> tuple[Took, Took]:
-    """Of the later half of the rounds, once the JVM is warm for both: the least wall time, and the median of CPU."""
-    found = [(_took(ours), _took(native)) for _ in range(rounds)][rounds // 2 :]
+def timed_in_turn(ours: Callable[[], object], native: Callable[[], object], turns: int) -> tuple[Took, Took]:
+    """Of the later half of the turns, once the JVM is warm for both: the least wall time, and the median of CPU."""
+    found = [(_took(ours), _took(native)) for _ in range(turns)][turns // 2 :]
     return _middle([mine for mine, _ in found]), _middle([other for _, other in found])
 
 
@@ -224,7 +226,9 @@ def measure(spark: Any, folder: Path, records: int, rounds: int, only: Collectio
 
     def beside_parquet(name: str, ours: Callable[[], Any], aim: str) -> Row:
         took, native = timed_in_turn(
-            lambda: aggregate(ours()), lambda: aggregate(spark.read.parquet(parquet).select(*three.split(","))), rounds
+            lambda: aggregate(ours()),
+            lambda: aggregate(spark.read.parquet(parquet).select(*three.split(","))),
+            rounds * TURNS_PER_ROUND,
         )
         return Row(
             name,

@@ -7,6 +7,7 @@ import pytest
 
 from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog
+from qmq.spark.reading import segments
 from qmq.spark.reading.files import Files
 from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import Options, read_options
@@ -566,6 +567,30 @@ def test_damage_at_the_end_is_listed_once_however_often_it_is_looked_at(tmp_path
     looks = [log.segments()[0][1].damage for _ in range(3)]
 
     assert [len(found) for found in looks] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("damaged", [None, 1, 20, 39])
+@pytest.mark.parametrize("cut", [0, 40])
+def test_a_segment_that_is_read_in_pieces_lists_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: int | None, cut: int
+) -> None:
+    """Batches that end in the next piece, one longer than a piece, damage, a torn end, a rest and a GAP."""
+    log = [*split(A, 1, 60, 3), rest(A, 61, 70, messages(70, 70)), batch(A, 71, [record(71, bytes(5000))])]
+    log += [encode_batch(A, [record(72, pack_gap(B, 9), kind=RecordKind.GAP)], 72, 72, START_US, START_US, GAPS)]
+    log += split(A, 73, 130, 3)
+    path = node(tmp_path, "a").segment(log, sealed=False)
+    if damaged is not None:
+        damage(path, path.read_bytes().index(log[damaged]) + 130)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
+    at_once = SegmentFile(path, 0, "a", []).list()
+
+    for size in (1, 200, 777, 4096):
+        monkeypatch.setattr(segments, "PIECE_BYTES", size)
+        assert SegmentFile(path, 0, "a", []).list() == at_once
+
+    assert [entry.offset for entry in at_once.entries] == [
+        path.read_bytes().index(data) for number, data in enumerate(log[: -1 if cut else None]) if number != damaged
+    ]
 
 
 def test_what_is_left_of_an_index_without_damage_before_it_is_none(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ unless the node has quarantined it already.
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
@@ -19,6 +19,7 @@ from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import (
     JOURNAL,
     BatchEntry,
+    BatchSpan,
     Footer,
     SegmentHead,
     is_sealed,
@@ -26,6 +27,9 @@ from qmq.storage.format.segment import (
     read_segment_head,
     scan,
 )
+
+PIECE_BYTES: Final = 1 << 20
+"""Of a segment without an index that are read at once."""
 
 
 class NotBegun(CorruptLog):
@@ -244,27 +248,48 @@ class SegmentFile:
         for start, stop in [*self.holes, (limit, limit)]:
             if stop <= begin:
                 continue
-            piece = file.read(begin, max(min(start, limit) - begin, 0))
-            for found in scan(piece):
+            for at, piece, found in _spans(file, begin, min(start, limit)):
                 if found.head is None:
-                    damage.append((begin + found.start, begin + found.end))
+                    damage.append((at + found.start, at + found.end))
                     continue
                 head = found.head
                 entries.append(
                     BatchEntry(
-                        begin + found.start, head.origin, head.first, head.last, head.count, head.first_us, head.last_us
+                        at + found.start, head.origin, head.first, head.last, head.count, head.first_us, head.last_us
                     )
                 )
-                end = begin + found.end
+                end = at + found.end
                 if is_compacted(entries[-1]) or has_mark(head, piece[found.start : found.end]):
                     compacted.append(entries[-1])
                 if head.attributes & GAPS:
-                    gaps.append((begin + found.start, end))
+                    gaps.append((at + found.start, end))
             begin = stop
         # An index right behind the last batch: the file that came next is lost, and this one is whole.
         if self.batches_end is None or damage and damage[-1][0] >= end and is_sealed(file, end):
             damage = [(start, stop) for start, stop in damage if start < end]
         return SegmentListing(entries, end, False, tuple(damage), None, tuple(compacted), tuple(gaps))
+
+
+def _spans(file: DiskFile, begin: int, end: int) -> Iterator[tuple[int, bytes, BatchSpan]]:
+    """What `scan` finds from `begin` to `end`, each with the bytes that it was found in and the offset of these.
+
+    Bytes are read piece by piece: they stay in the processor's caches from the reading to the checksum.
+    """
+    size = PIECE_BYTES
+    while begin < end:
+        wanted = min(size, end - begin)
+        piece = file.read(begin, wanted)
+        is_last = len(piece) < wanted or wanted == end - begin
+        at = begin
+        for found in scan(piece):
+            if found.head is None and not is_last:
+                break  # What the piece cuts off is whole in the next one.
+            yield at, piece, found
+            begin = at + found.end
+        if is_last:
+            return
+        # A batch longer than a piece, or damage: that can be told only with everything behind it.
+        size = PIECE_BYTES if begin > at else end - begin
 
 
 def _compacted_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:

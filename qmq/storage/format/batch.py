@@ -204,9 +204,9 @@ def verify_batch(data: bytes | memoryview) -> BatchHead:
     if head is None or head.size != len(data):
         raise CorruptLog("not exactly one batch")
     view = memoryview(data)
-    if zlib.crc32(view[_UNSEALED_BYTES:]) != int.from_bytes(view[4:_UNSEALED_BYTES], "big"):
+    if not checksum_holds(view, 0, head.size):
         raise CorruptLog("batch checksum differs")
-    if sum(_lengths(view, head.count)) != head.size - HEAD_BYTES - 4 * head.count:
+    if not lengths_hold(view, 0, head):
         raise CorruptLog("record lengths do not add up")
     return head
 
@@ -215,6 +215,11 @@ def checksum_holds(data: memoryview, offset: int, size: int) -> bool:
     """Whether the batch of `size` bytes at `offset` agrees with its checksum; for callers that have read its head."""
     expected = int.from_bytes(data[offset + 4 : offset + _UNSEALED_BYTES], "big")
     return zlib.crc32(data[offset + _UNSEALED_BYTES : offset + size]) == expected
+
+
+def lengths_hold(data: memoryview, offset: int, head: BatchHead) -> bool:
+    """Whether the records of the batch at `offset` are as long together as its head says."""
+    return sum(_lengths(data[offset:], head.count)) == head.size - HEAD_BYTES - 4 * head.count
 
 
 def batch_records(data: bytes | memoryview) -> list[Record]:

@@ -22,10 +22,11 @@ from qmq.storage.format.batch import (
     BATCH_MAGIC,
     BatchHead,
     Unpacked,
+    checksum_holds,
     claimed_end,
+    lengths_hold,
     read_head,
     unpack_records,
-    verify_batch,
 )
 from qmq.storage.format.interfaces import File
 
@@ -172,11 +173,12 @@ def scan(data: bytes) -> Iterator[BatchSpan]:
 def _batch_at(data: bytes, place: int) -> BatchHead | None:
     try:
         head = read_head(data, place)
-        if head is None or place + head.size > len(data):
-            return None
-        return verify_batch(memoryview(data)[place : place + head.size])
     except CorruptLog:
         return None
+    if head is None or place + head.size > len(data):
+        return None
+    view = memoryview(data)
+    return head if checksum_holds(view, place, head.size) and lengths_hold(view, place, head) else None
 
 
 def _resync(data: bytes, place: int) -> int:
