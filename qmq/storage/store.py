@@ -17,10 +17,8 @@ from typing import Final
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.catalog.facts import QUEUES_IN
-from qmq.storage.catalog.memory import MemoryCatalog
 from qmq.storage.checkpoints.report import CheckpointReport
 from qmq.storage.disk.disk import RealDisk
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader
 from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.interfaces import Catalog, Disk, Shift
@@ -31,7 +29,6 @@ from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.journal import Mark
 from qmq.storage.opening import FORMAT_VERSION, Opened, recover
 from qmq.storage.queues.choice import SQLITE, open_queue_store
-from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.repair.fanout_logs import FanoutRepairer, FoundRange
 from qmq.storage.repair.queue_rows import RowRepairer, record_quarantined
 from qmq.storage.repair.range_snapshot import SnapshotReader
@@ -320,23 +317,6 @@ class Store:
             self.queues.close()
             self.catalog.close()
             self._disk.unlock()
-
-
-def open_memory_store(disk: MemoryDisk, *, node: str, settings: StoreSettings | None = None) -> Store:
-    """The store of a simulated or memory-only node. All durable state is on `disk`, also over its crashes."""
-    disk.lock()
-    try:
-        return Store.open(
-            disk,
-            MemoryCatalog(disk),
-            MemoryQueueStore(disk),
-            node=node,
-            settings=settings or StoreSettings(),
-            uuid=f"{node}-{disk.wipes}",
-        )
-    except BaseException:
-        disk.unlock()
-        raise
 
 
 def open_store(

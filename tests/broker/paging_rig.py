@@ -26,14 +26,14 @@ from qmq.dots import Dot, Origin, Vector
 from qmq.record_codec import Replay, encode_records
 from qmq.server.checkpoint.queue_pager import LoadResult, _ask
 from qmq.storage.checkpoints.compaction import NEVER, Compaction
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch, read_head
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.queue_store import QueueHead, QueueRow
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, unpack_dots
 from qmq.storage.format.settings import StoreSettings
-from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.served_rows import ServedRows
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.queue_store import MemoryQueueStore
 
 from .rig import JOBS, NOW_US, Recorded, parts
 

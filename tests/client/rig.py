@@ -15,9 +15,9 @@ import trio
 import qmq.client
 from qmq.config import Address, LimitSettings, ListenerSettings, MeshSettings, NodeSettings, Peer, PeersFile
 from qmq.server.node import Node
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.settings import StoreSettings as StoreSettings
-from qmq.storage.store import open_memory_store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 

@@ -22,9 +22,9 @@ from qmq.config import (
 )
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.settings import StoreSettings
-from qmq.storage.store import open_memory_store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 from tests.server.rig import Client, eventually
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld

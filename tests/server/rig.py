@@ -11,10 +11,10 @@ from qmq.broker.messages.send_options import times_of
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings, User
 from qmq.environment import Pipe
 from qmq.server.node import Node
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.settings import StoreSettings
-from qmq.storage.store import open_memory_store
 from qmq.wire.stomp import Connection, Frame, Role
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 

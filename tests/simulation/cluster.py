@@ -32,9 +32,10 @@ from qmq.errors import LogBroken
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from qmq.storage.catalog.incarnations import Seals
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.settings import StoreSettings as StoreSettings
-from qmq.storage.store import Store, open_memory_store
+from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 from tests.simulation.operations import GUARDED, HASH, READER
 from tests.simulation.pauses import HOST, Pauses
 from tests.simulation.plan import Family, Plan

@@ -40,9 +40,9 @@ from qmq.config import (
 )
 from qmq.errors import StorageError
 from qmq.server.node import Node
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.settings import StoreSettings as StoreSettings
-from qmq.storage.store import open_memory_store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 from tests.server.rig import HOST, PORT, Client, send, subscribe
 from tests.simulation.determinism import run_seeded
 from tests.support.network import Fabric

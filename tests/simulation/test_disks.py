@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from qmq.storage.disk.memory import MemoryDisk
+from tests.fakes.disk import MemoryDisk
 from tests.support.disks import DiskImage, spoil
 
 

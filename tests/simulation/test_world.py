@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.storage.disk.memory import MemoryDisk
+from tests.fakes.disk import MemoryDisk
 from tests.support.network import Fabric
 from tests.support.world import EPOCH_US, SimulatedWorld, WorldEndedError
 

@@ -11,7 +11,6 @@ import msgpack
 
 from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector, merge
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import (
     BATCH_VERSION,
     SHARED_VERSION,
@@ -27,7 +26,9 @@ from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack
 from qmq.storage.format.segment import FOOTER_MAGIC, Footer, encode_footer
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues.choice import stored_rows
-from qmq.storage.store import Store, open_memory_store
+from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 
 A = Origin("a", 0xA1)
 B = Origin("b", 0xB1)

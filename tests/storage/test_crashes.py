@@ -6,10 +6,10 @@ import pytest
 
 from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import LogBroken
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.batch import read_head
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
 
 from .rig import NOW, Expected, Writer, all_attempts, all_rows, append, fanout_all, open_small, own_messages
 

@@ -9,12 +9,12 @@ import pytest
 from qmq.dots import Dot
 from qmq.errors import StorageError
 from qmq.storage.catalog.facts import UNCHECKED
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import record_slices
 from qmq.storage.format.row_checksum import number_checksum
-from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.storage.store import Store, open_store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.queue_store import MemoryQueueStore
 from tests.support.postgres import Server
 
 from .rig import NOW, SMALL, A, B, C, Writer, all_rows, open_small

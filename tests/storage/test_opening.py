@@ -8,16 +8,16 @@ import pytest
 from qmq.dots import Dot
 from qmq.errors import DiskFull, StorageError
 from qmq.storage.catalog.facts import UNCHECKED
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format import segment
 from qmq.storage.format.interfaces import File
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueHead, QueueStore
 from qmq.storage.format.record import TIMED, with_priority
 from qmq.storage.format.settings import StoreSettings
-from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.store import Store, open_store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.queue_store import MemoryQueueStore
 
 from .rig import NOW, SMALL, A, B, C, Writer, all_rows, fanout_all, journal_batches, open_small, own_messages
 

@@ -6,13 +6,13 @@ from itertools import count
 import pytest
 
 from qmq.dots import Dot
-from qmq.storage.disk.memory import MemoryDisk, MemoryFile
 from qmq.storage.format.record import unpack_record
 from qmq.storage.format.segment import segment_name
 from qmq.storage.quarantine_restore import drop, quarantined_ranges, release, valid_quarantined
 from qmq.storage.repair.queue_rows import record_quarantined
 from qmq.storage.repair.range_snapshot import nothing_left, snapshot_batch
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk, MemoryFile
 
 from .rig import NOW, A, B, Writer, open_small, own_messages
 

@@ -10,12 +10,12 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.queue_store import QueueHead, QueueRow, QueueStore
 from qmq.storage.queues.choice import FOREVER_US
-from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.plan import row_values
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.queue_store import MemoryQueueStore
 
 HUGE = Origin("a", 2**64 - 1)
 OLD = Origin("a", 2**63)

@@ -7,12 +7,12 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.storage.checkpoints.compaction import Compaction
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import SHARED_VERSION, verify_batch
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.repair.fanout_logs import records_of
 from qmq.storage.store import open_store
 from qmq.storage.verify import dump, verify
+from tests.fakes.disk import MemoryDisk
 from tests.storage.rig import (
     NOW,
     A,

@@ -5,12 +5,13 @@ import pytest
 
 from qmq.dots import Origin
 from qmq.errors import DirectoryInUse, StorageError
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import batch_records, encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, unpack_start
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.opening import FORMAT_VERSION
-from qmq.storage.store import open_memory_store, open_store
+from qmq.storage.store import open_store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 
 from .rig import NOW, SMALL, Writer, all_rows, fanout_all, journal_batches, open_small, own_messages
 

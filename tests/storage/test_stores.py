@@ -12,11 +12,11 @@ from qmq.definitions.definition import Definition, Key, Version
 from qmq.dots import Origin
 from qmq.errors import FutureVersion, LogBroken
 from qmq.storage.catalog.catalog import TABLES, SqliteCatalog
-from qmq.storage.catalog.memory import MemoryCatalog
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.disk.sqlite import open_database, open_migrated
 from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, FanoutExtent
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
+from tests.fakes.catalog import MemoryCatalog
+from tests.fakes.disk import MemoryDisk
 
 HUGE = Origin("a", 2**64 - 1)
 OLD = Origin("a", 2**63)

@@ -6,13 +6,13 @@ A new format version gets a directory and a test of its own; this one stays as i
 from pathlib import Path
 
 from qmq.dots import Dot
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch, verify_batch
 from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record
 from qmq.storage.format.segment import read_footer, segment_base
 from qmq.storage.format.settings import StoreSettings
-from qmq.storage.store import open_memory_store
 from qmq.storage.verify import dump, verify
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 
 from .rig import A, B, journal_batches, own_messages
 

@@ -5,7 +5,7 @@ import copyreg
 import random
 import threading
 
-from qmq.storage.disk.memory import MemoryDisk
+from tests.fakes.disk import MemoryDisk
 
 ROTTEN_BITS_MAX = 3
 

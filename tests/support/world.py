@@ -14,7 +14,7 @@ import trio
 from qmq.environment import Environment, Network
 from qmq.errors import StorageError
 from qmq.server.runtime.clock import SteadyClock
-from qmq.storage.disk.memory import MemoryDisk
+from tests.fakes.disk import MemoryDisk
 from tests.support.moments import sleep_uncancelled
 
 T = TypeVar("T")

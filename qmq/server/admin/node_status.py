@@ -26,7 +26,7 @@ class JournalExtent:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueSummary:
     """`messages` are those that are not settled, `ready` those in memory that wait."""
 
     destination: str
@@ -137,7 +137,7 @@ class NodeStatus:
     held: bool
     disk_full: bool
     memory: MemoryStatistics
-    queues: list[QueueRow]
+    queues: list[QueueSummary]
     fanouts: list[FanoutRow]
     durables: list[DurableRow]
     readers: list[ReaderRow]

@@ -20,7 +20,7 @@ from qmq.server.admin.node_status import (
     MembershipStatus,
     NodeStatus,
     PeerRow,
-    QueueRow,
+    QueueSummary,
     ReaderRow,
     RetiredNode,
     TopicStatistics,
@@ -126,12 +126,12 @@ def queue_depths(context: StatusContext) -> dict[str, int]:
     return {name: depth for name, depth in found.items() if depth or name in queues.by_name}
 
 
-def queue_row(context: StatusContext, name: str, depth: int) -> QueueRow:
+def queue_row(context: StatusContext, name: str, depth: int) -> QueueSummary:
     """One row of the status; `ready` counts what is in memory."""
     queue = context.broker.queues.by_name.get(name)
     if queue is None:
-        return QueueRow(name, depth, 0, 0)
-    return QueueRow(name, depth, sum(len(level.ready) for level in queue.levels), len(queue.subscriptions))
+        return QueueSummary(name, depth, 0, 0)
+    return QueueSummary(name, depth, sum(len(level.ready) for level in queue.levels), len(queue.subscriptions))
 
 
 def peers_of(context: StatusContext) -> list[PeerRow]:

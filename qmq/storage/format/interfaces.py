@@ -1,7 +1,7 @@
 """The interfaces of storage: disk, file and catalog (`queue_store` has that of the queue store).
 
 All other modules of this package use these interfaces. So a node can run on real files (`disk`, `catalog`, `queues`) or
-on in-memory implementations that fail on demand (`memory`). All calls block and are made from worker threads; each
+on in-memory implementations that fail on demand (`tests/fakes`). All calls block and are made from worker threads; each
 class says which calls may run at the same time.
 
 Surprising: position (a place in the journal) is an int that only grows, also over restarts and dropped segments.

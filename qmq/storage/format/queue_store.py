@@ -1,6 +1,6 @@
 """The interface of the queue store: the database of unsettled queue messages.
 
-Implementations are SQLite, PostgreSQL and memory (`qmq.storage.queues`). As with all of
+Implementations are SQLite and PostgreSQL (`qmq.storage.queues`), and a fake for tests. As with all of
 storage, calls block and are made from worker threads.
 """
 

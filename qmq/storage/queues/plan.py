@@ -2,7 +2,7 @@
 
 A **partition** holds the rows of one queue, priority and origin; rows with a due time are in a partition of their own.
 So ready rows can be read in order without skipping delayed ones, and one small row per partition holds its counts.
-Shared by the stores (`sqlite_store`, `postgres_store`, `memory_store`).
+Shared by the stores (`sqlite_store`, `postgres_store`, and the fake of the tests).
 
 Surprising: settles name the queue but not the priority, so a settle is searched for in every partition of its queue and
 origin; there is seldom more than one.

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.broker.queues.paging import backlog, pager
 from qmq.server.checkpoint import queue_pager
 from qmq.storage.format.queue_store import QueueRow
-from qmq.storage.queues.memory_store import MemoryQueueStore
+from tests.fakes.queue_store import MemoryQueueStore
 
 from ..rig import Client, Rig, eventually, send, subscribe
 

@@ -13,9 +13,9 @@ from qmq.members import Membership
 from qmq.server.admin.status import status_of
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import LEARNER
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.settings import StoreSettings
-from qmq.storage.store import open_memory_store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 from tests.server.mesh_rig import CLIENT_PORT, MeshRig, isolate
 from tests.server.rig import eventually, send, subscribe
 from tests.support.conditions import reported

@@ -12,8 +12,8 @@ from qmq.environment import Environment
 from qmq.server.main import run_in_thread
 from qmq.server.node import Node
 from qmq.server.runtime.sockets import TcpNetwork
-from qmq.storage.disk.memory import MemoryDisk
-from qmq.storage.store import open_memory_store
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.store import open_memory_store
 from tests.server.clients.test_tls import HOST, SECONDS_MAX, Papers
 
 

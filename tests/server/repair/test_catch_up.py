@@ -10,8 +10,8 @@ from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.parts import REPAIR_SECONDS
 from qmq.storage.catalog.facts import UNCHECKED
-from qmq.storage.catalog.memory import MemoryCatalog
-from qmq.storage.disk.memory import MemoryDisk
+from tests.fakes.catalog import MemoryCatalog
+from tests.fakes.disk import MemoryDisk
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, eventually, send, subscribe
 from tests.support.conditions import reported

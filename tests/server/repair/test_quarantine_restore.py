@@ -14,7 +14,7 @@ from qmq.server.node import Node
 from qmq.server.repair import catch_up
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.storage.catalog import incarnations
-from qmq.storage.disk.memory import MemoryDisk
+from tests.fakes.disk import MemoryDisk
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.repair.test_catch_up import forget_the_past, short_lived
 from tests.server.repair.test_incarnation_gc import age_until_unknown

@@ -8,9 +8,9 @@ from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.config import StorageSettings
 from qmq.dots import Vector
 from qmq.server.node import Node
-from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.wire.stomp import Frame
+from tests.fakes.queue_store import MemoryQueueStore
 from tests.server.mesh_rig import MeshRig
 from tests.server.repair.test_catch_up import JOBS, SHORT, forget_the_past, publish
 from tests.server.repair.test_quarantine_restore import rot

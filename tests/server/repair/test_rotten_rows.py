@@ -14,7 +14,7 @@ from qmq.server.admin.status import status_of
 from qmq.server.node import Node
 from qmq.server.repair.queue_store import RowStatistics
 from qmq.storage.format.queue_store import QueueRow
-from qmq.storage.queues.memory_store import MemoryQueueStore
+from tests.fakes.queue_store import MemoryQueueStore
 from tests.server.mesh_rig import MeshRig
 from tests.server.repair.test_catch_up import JOBS, SHORT, forget_the_past, publish
 from tests.server.rig import eventually, subscribe

@@ -10,12 +10,12 @@ from qmq.dots import Dot
 from qmq.errors import DiskFull
 from qmq.storage.catalog.catalog import SqliteCatalog
 from qmq.storage.checkpoints.checkpoint import Checkpointer
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS
 from qmq.storage.format.cursor_record import pack_move
 from qmq.storage.format.interfaces import CheckpointState, FanoutExtent
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record
 from qmq.storage.store import Store, open_store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, A, B, Writer, open_small
 

@@ -5,9 +5,9 @@ import pytest
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, LogBroken
 from qmq.storage.catalog.incarnations import FORGOTTEN_MAX, Seal, Seals, pack_seals, unpack_seals
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.record import RecordKind
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, Writer, journal_batches, open_small
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from qmq.errors import CorruptLog
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import StoredTerms, TermNote, pack_term, unpack_term
 from qmq.storage.store import Store, open_store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, A, B, Writer, open_small
 

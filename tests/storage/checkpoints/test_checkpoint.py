@@ -6,11 +6,11 @@ import pytest
 from qmq.dots import Dot
 from qmq.errors import CorruptLog, DiskFull, LogBroken
 from qmq.storage.checkpoints.checkpoint import COMMIT_BYTES
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS, encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, with_priority
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import open_store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import (
     NOW,

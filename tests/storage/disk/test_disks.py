@@ -9,8 +9,8 @@ import pytest
 
 from qmq.errors import DirectoryInUse
 from qmq.storage.disk.disk import SPARE_DESCRIPTORS, ReadOnlyDisk, RealDisk
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.interfaces import Disk
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import no_descriptor_left
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from qmq.errors import DiskFull
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.interfaces import Disk
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import Store, open_store
+from tests.fakes.disk import MemoryDisk
 from tests.support.cluster_disks import mounted_disk
 
 from ..rig import NOW, A, B, C, Expected, Writer, all_rows, fanout_all, journal_batches, open_small

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from qmq.dots import Dot
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.segment import FANOUT
 from qmq.storage.format.settings import Retention
 from qmq.storage.log.chain import Chain
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, A, B, C, Writer, open_small
 

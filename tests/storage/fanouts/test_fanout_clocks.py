@@ -3,11 +3,11 @@
 import pytest
 
 from qmq.dots import Origin
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.settings import Retention
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, A, B, fanout_all, open_small
 

@@ -9,11 +9,11 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.delete_record import deletion_facts, deletions_of, pack_delete, unpack_delete
 from qmq.storage.format.record import RecordKind, unpack_record
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, SMALL, A, B, Writer, append, fanout_all, open_small
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from qmq.dots import Dot
 from qmq.errors import CorruptLog
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts import log as fanout
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.fanouts.open_logs import OPEN_FILES_MAX
@@ -19,6 +18,7 @@ from qmq.storage.format.record import Record
 from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.journal import Mark
 from qmq.storage.store import Store, open_store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import LIKE_AN_INDEX, NOW, A, B, Writer, fanout_all, open_small
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, LogBroken
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.failure_records import ATTEMPTS_MAX, pack_attempts, pack_dead, unpack_attempts, unpack_dead
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, A, B, Writer, all_attempts, all_rows, open_small
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.lost_record import LostRange, lost_facts, lost_of, pack_lost, unpack_lost
 from qmq.storage.format.record import RecordKind
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, A, B, Writer, open_small
 

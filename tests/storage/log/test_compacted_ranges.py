@@ -6,8 +6,8 @@ import pytest
 
 from qmq.dots import Vector
 from qmq.errors import LogBroken
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import SMALL, A, B, Writer, open_small
 

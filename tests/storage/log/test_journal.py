@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from qmq.errors import DiskFull, LogBroken
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, verify_batch
 from qmq.storage.format.record import RecordKind, pack_gap
 from qmq.storage.format.segment import DESTINATIONS_MAX, Footer, make_footer, read_footer
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import _SEAL_READ_BYTES, Segment
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import LIKE_AN_INDEX, NOW, SMALL, TRAILER_BYTES, A, B, C, Writer, journal_batches, like_an_index, open_small
 

@@ -5,7 +5,6 @@ import pytest
 
 from qmq.dots import Dot, Vector
 from qmq.errors import DiskFull, FutureVersion, LogBroken, StorageError
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import MEMORY, read_head
 from qmq.storage.format.segment import segment_name
 from qmq.storage.format.settings import StoreSettings
@@ -13,6 +12,7 @@ from qmq.storage.log.chain import TEMPORARY_SUFFIX
 from qmq.storage.log.journal import SYNC_FAILED
 from qmq.storage.log.quarantine import load_holes
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, SMALL, A, B, C, Expected, Writer, journal_batches, open_small, own_messages
 
@@ -250,7 +250,7 @@ def test_a_lost_catalog_costs_no_record_that_is_still_in_the_journal() -> None:
 
 
 def test_the_data_directory_of_another_node_is_refused() -> None:
-    from qmq.storage.store import open_memory_store
+    from tests.fakes.store import open_memory_store
 
     disk = MemoryDisk()
     open_small(disk).close()

@@ -6,13 +6,13 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.errors import CorruptLog, DiskFull
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.segment import Footer, make_footer, read_footer
 from qmq.storage.log import segment_index
 from qmq.storage.log.chain import Chain, Segment
 from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, SMALL, A, B, Writer, open_small
 

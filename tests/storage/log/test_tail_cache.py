@@ -2,11 +2,11 @@
 
 import pytest
 
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import BatchHead
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import Segment
 from qmq.storage.log.tail_cache import BATCHES_MAX, BYTES_MAX
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import A, B, Writer, open_small
 

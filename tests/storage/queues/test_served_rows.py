@@ -1,10 +1,10 @@
 """Rows of several nodes, read as one."""
 
 from qmq.dots import Dot, Origin
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.queue_store import QueueRow
-from qmq.storage.queues.memory_store import MemoryQueueStore
 from qmq.storage.queues.served_rows import ServedRows
+from tests.fakes.disk import MemoryDisk
+from tests.fakes.queue_store import MemoryQueueStore
 
 A, B, C = Origin("a", 1), Origin("b", 2), Origin("c", 3)
 

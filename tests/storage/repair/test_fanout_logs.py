@@ -6,11 +6,11 @@ import pytest
 
 from qmq.dots import Dot
 from qmq.errors import CorruptLog, LogBroken
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.repair.fanout_logs import SPOOL, records_of
 from qmq.storage.store import Store
+from tests.fakes.disk import MemoryDisk
 from tests.support.disks import DiskImage
 
 from ..rig import NOW, A, B, Writer, fanout_all, open_small

@@ -8,12 +8,12 @@ import pytest
 
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog
-from qmq.storage.disk.memory import MemoryDisk
 from qmq.storage.format.batch import REST, batch_records, read_head, verify_batch
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.repair.range_snapshot import SNAPSHOT_BYTES, RangeSnapshot, nothing_left, snapshot_batch
 from qmq.storage.store import Store, open_store
+from tests.fakes.disk import MemoryDisk
 
 from ..rig import LIKE_AN_INDEX, NOW, SMALL, B, Writer, all_rows, fanout_all, open_small
 

@@ -1,13 +1,13 @@
-"""The catalog in memory, committed on a `MemoryDisk`: see `queues.memory_store`."""
+"""The catalog in memory, committed on a `MemoryDisk`: see `queue_store`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from qmq.cursors import Cursor, Name
 from qmq.definitions.definition import Definition, Key
 from qmq.dots import Origin, Vector
-from qmq.storage.disk.memory import MemoryDisk, commit_tables
 from qmq.storage.format.interfaces import CheckpointState, DirectoryIdentity, FanoutExtent
 from qmq.storage.format.term_record import StoredTerms, TermNote
+from tests.fakes.disk import MemoryDisk, commit_tables
 
 
 class _CatalogState:

@@ -1,8 +1,8 @@
-"""A disk in memory that fails on demand and crashes like a real one. Supported API, for tests and memory-only nodes.
+"""A disk in memory that fails on demand and crashes like a real one.
 
 What a power cut leaves is modelled per file and per directory: synced bytes stay; of the unsynced rest an arbitrary
 part stays, possibly with a hole of zeros; of the creates, renames and removes since the last `sync_directory` an
-arbitrary prefix took place. What the memory twins of catalog and queue store committed (`tables`) always stays.
+arbitrary prefix took place. What the fakes of catalog and queue store committed (`tables`) always stays.
 
 Surprising: handles of before a crash raise OSError afterwards, as a dead process could not use them either. Nothing
 here is random by itself: the caller hands in the generator.

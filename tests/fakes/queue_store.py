@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
 from qmq.dots import Dot, Origin
-from qmq.storage.disk.memory import MemoryDisk, commit_tables
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
 from qmq.storage.queues.plan import (
@@ -23,6 +22,7 @@ from qmq.storage.queues.plan import (
     settled_met,
     settled_missing,
 )
+from tests.fakes.disk import MemoryDisk, commit_tables
 
 
 class _Partition:
