@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from qmq.broker.collected_records import collect_records
 from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
-from qmq.broker.consumers.session import ClientState, HeldFrame
+from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Delivery, Subscription, covered
 from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions
-from qmq.broker.messages.dedup import Dedup, is_dead_letter, is_retry
+from qmq.broker.messages.dedup import Dedup
+from qmq.broker.messages.dedup_learning import learn_id_of
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
@@ -160,7 +161,7 @@ class Broker:
                 self._send_copies(envelope, body, now_us, out)
             return message
         if envelope.key is not None:
-            self._learn(message, now_us)
+            learn_id_of(message, self.dedup, now_us)
         if kind is QUEUE:
             self.queues.intake.push(message, out, taker)
         elif kind is FANOUT:
@@ -339,7 +340,9 @@ class Broker:
                     out.sent.append((None, True))
             elif held.envelope is not None:
                 end = ends[at]
-                if end > at + 1 and now_us == out.now_us and self._send_held(held.envelope, frames[at:end], out):
+                run = frames[at:end] if end > at + 1 and now_us == out.now_us else ()
+                envelopes = [one.envelope for one in run if one.envelope is not None]
+                if run and self.send_run(held.envelope, [one.body for one in run], out, envelopes):
                     taken = end
                 else:
                     if end > at + 1 and held.envelope.destination not in self.queues.by_name:
@@ -358,11 +361,6 @@ class Broker:
                 out.receipt(held.receipt, level)
         return level
 
-    def _send_held(self, envelope: Envelope, run: list[HeldFrame], out: Outcome) -> bool:
-        """`send_run` for the SENDs of a transaction; see `ends_of_runs`."""
-        envelopes = [held.envelope for held in run if held.envelope is not None]
-        return self.send_run(envelope, [held.body for held in run], out, envelopes)
-
     def tick(self, out: Outcome) -> None:
         """Obey the deadlines that have come by `out.now_us`. Late ACKs for what is taken back will be ignored."""
         for delivery in self.queues.tick(out):
@@ -380,7 +378,7 @@ class Broker:
     def accept(self, message: Message, out: Outcome) -> None:
         """A durable message of another origin came in over a link (or of an older life of this node)."""
         if message.envelope.key is not None:
-            known = self._learn(message, out.now_us)
+            known = learn_id_of(message, self.dedup, out.now_us)
             if known is not None:
                 self.queues.settlement.retry_came(known, out)
         if message.envelope.kind is DestinationKind.FANOUT:
@@ -395,20 +393,6 @@ class Broker:
                 self.queues.intake.take_in(message, out)
             elif message.origin.node in owned.gathering:
                 owned.gathering[message.origin.node].messages.append(message)
-
-    def _learn(self, message: Message, now_us: int) -> Dot | None:
-        """Remember the dedup id of `message`; the dot that had it before, if `message` is a retry in a queue."""
-        envelope = message.envelope
-        key = envelope.key
-        assert key is not None
-        known = self.dedup.find(key, now_us)
-        self.dedup.learn(key, message.dot, now_us)
-        if envelope.kind is not DestinationKind.QUEUE or not envelope.durable or not is_retry(envelope.headers):
-            return None
-        if is_dead_letter(envelope.headers):
-            return None
-        self.dedup.learn_retry(key, message.origin.node, message.timestamp_us)
-        return known
 
     def accept_settles(self, queue: str, dots: list[Dot], have: Vector, record: Dot) -> None:
         """The settle record `record` of another origin came in; `have` is what is known here of every origin."""

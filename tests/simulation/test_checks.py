@@ -55,7 +55,7 @@ def test_a_hole_in_a_log_is_found() -> None:
 
 
 def test_a_session_may_fail_of_a_disk_that_was_made_to_fail_and_of_nothing_else() -> None:
-    failed = "! 16 session failed: commit failed: [Errno 5] told to fail"
+    failed = "! 16 session failed: commit failed: [Errno 5] made to fail"
     other = "! 16 session failed; its connection is closed, others continue"
 
     assert reports.unexplained([failed, other], Excuses()) == [other]

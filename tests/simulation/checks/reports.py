@@ -13,7 +13,7 @@ _LOST = re.compile(r"EVENT lost: the message (\S+)-(\d+) of ")
 _MAY_BE_LOST = re.compile(r"EVENT lost: unsettled messages of \S+ after \d+ up to \d+, if there were any")
 """Of a queue store of which nothing could be read."""
 
-_MET_FAILING_DISK = re.compile(r"session failed: commit failed: .* told to fail")
+_MET_FAILING_DISK = re.compile(r"session failed: commit failed: .* made to fail")
 """A command of beanstalkd that wrote a checkpoint: the next writer ends the node."""
 
 
