@@ -3,7 +3,7 @@
 A client that publishes is notified when the node has no room for its messages: it refuses them, or it does not read
 on. Consuming goes on meanwhile. Only a client that publishes is notified, and only one that announced the capability.
 
-Surprising: nothing here is told when there is room again. While a client is blocked, the connection asks every
+Surprising: no event says that there is room again. While a client is blocked, the connection asks every
 POLL_SECONDS; no other one costs anything.
 """
 

@@ -239,7 +239,7 @@ class Topology:
         context = self._owner.context
         target = source_of(self._bindable(method.destination), self._owner.vhost)
         self._bindable(method.source)
-        # First: a client without the right is not told whether there is such an exchange.
+        # First: a client without the right must not learn whether there is such an exchange.
         self._check_right(f"/control/bind{target}")
         await check_exchange(context, method.source, self._owner.vhost)
         await check_exchange(context, method.destination, self._owner.vhost)

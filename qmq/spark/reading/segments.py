@@ -288,7 +288,7 @@ def _spans(file: DiskFile, begin: int, end: int) -> Iterator[tuple[int, bytes, B
             begin = at + found.end
         if is_last:
             return
-        # A batch longer than a piece, or damage: that can be told only with everything behind it.
+        # A batch longer than a piece, or damage: only what follows can show which.
         size = PIECE_BYTES if begin > at else end - begin
 
 

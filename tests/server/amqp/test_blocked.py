@@ -53,7 +53,7 @@ async def test_a_publisher_is_blocked_while_the_disk_is_full_and_unblocked_once(
         await client.next(commands.Connection.Unblocked)
 
 
-async def test_who_does_not_publish_or_does_not_understand_is_not_notified(autojump_clock: MockClock) -> None:
+async def test_a_client_without_publishes_or_without_the_capability_is_not_notified(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await full(rig)
         silent = await connect(rig)
