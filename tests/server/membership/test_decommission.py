@@ -116,8 +116,8 @@ async def test_a_retired_node_is_refused_when_it_comes_back_stops_and_does_not_s
         assert "definitions-behind" not in codes(c)
         assert c.addresses == []
         (event,) = (one for one in mesh.nodes["a"].conditions.past() if one.code == "retired-node")
-        assert event["message"].startswith("link with c: c was retired")
-        assert event["advice"].startswith("Stop the retired node.")
+        assert event.message.startswith("link with c: c was retired")
+        assert event.advice.startswith("Stop the retired node.")
         del mesh.nodes["c"]
         with pytest.raises(StorageError, match="was retired"):
             await mesh.start("c")

@@ -12,13 +12,15 @@ from qmq.wire.beanstalk import (
     BeanstalkVerb,
     WrongCommand,
 )
-from qmq.wire.beanstalk.commands import ID_MAX, TUBE_BYTES_MAX
+from qmq.wire.beanstalk.commands import ID_MAX
 from qmq.wire.beanstalk.reader import DISCARDED_BYTES_MAX, LINE_BYTES_MAX
 from tests.wire.fuzz.figures import Figures, cut
 
 JOB_BYTES_MAX = 300
 HELD_BYTES_MAX = JOB_BYTES_MAX + LINE_BYTES_MAX + 2
 FRAMES_OF_CONNECTION = 60
+TUBE_BYTES_MAX = 200
+"""Of a tube's name, by the text of the protocol."""
 REPLIES = {BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND}
 VERBS = [verb.value.encode() for verb in BeanstalkVerb]
 NUMBERS = [b"%d" % number for number in (0, 1, 7, 99, 300, 301, 1000, 2**32 - 1, 2**32, 2**64 - 1, 2**64, -1, 10**180)]
