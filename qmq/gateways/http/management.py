@@ -164,7 +164,7 @@ def management_response(
 
     `vhosts` are those that are declared; `/` is none of them, and always there.
     """
-    if call.vhost and call.vhost not in (VHOST_DEFAULT, *vhosts):
+    if call.vhost and call.vhost != VHOST_DEFAULT and call.vhost not in vhosts:
         raise HttpRefusal(404, "unknown-destination", f"There is no virtual host {call.vhost}.")
     if call.what == "queues":
         found = [queue_row(row, node, vhosts) for row in rows[:QUEUES_MAX]]
