@@ -1,6 +1,6 @@
 """Mistakes with queues that are declared and deleted, and with copies of one message."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from unittest.mock import patch
 
@@ -65,7 +65,9 @@ def copies_split_over_two_batches() -> Iterator[None]:
     """A batch ends between two copies of one message."""
     encode = record_codec.encode_records
 
-    def encode_split(origin: Origin, outcomes: list[Outcome], shares: bool = False) -> list[bytes]:
+    def encode_split(
+        origin: Origin, outcomes: list[Outcome], shares: bool, ready: Mapping[int, record_codec.Packing]
+    ) -> list[bytes]:
         batches: list[bytes] = []
         part: list[Outcome] = []
         for out in outcomes:
@@ -76,11 +78,11 @@ def copies_split_over_two_batches() -> Iterator[None]:
                 first.records = out.records[:at]
                 last = Outcome(now_us=out.now_us)
                 last.records = out.records[at:]
-                batches += encode(origin, [*part, first], shares)
+                batches += encode(origin, [*part, first], shares, ready)
                 part = [last]
             else:
                 part.append(out)
-        return batches + encode(origin, part, shares)
+        return batches + encode(origin, part, shares, ready)
 
     with patch.object(record_codec, "encode_records", encode_split):
         yield

@@ -8,9 +8,8 @@ from qmq.broker.messages.message import Message
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.beanstalk.encoder import ReplySlot
 from qmq.gateways.beanstalk.jobs import id_of_dot
-from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.publishes import ChannelPublishes
-from qmq.wire.amqp import Command, Method
+from qmq.wire.amqp import Command
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import plant
 
@@ -38,24 +37,6 @@ def confirms_do_not_wait() -> Iterator[None]:
             publishes._owner.put(publishes.state.confirm([publishes.state.published]))
 
     with patch.object(ChannelPublishes, "publish", publish_and_confirm):
-        yield
-
-
-@plant(Family.GATEWAYS, "I7", seed=8)
-def committed_before_the_disk() -> Iterator[None]:
-    """commit-ok is sent when a transaction is decided, before its acks are on any disk."""
-    end = AmqpChannel._end_transaction
-
-    async def answer_and_end(channel: AmqpChannel, command: str, answer: Method) -> None:
-        answers = channel._owner.encoder.answers
-        before = set(answers)
-        if channel._frames.has_begun:
-            channel._frames.send(answer)
-        await end(channel, command, answer)
-        for receipt in answers.keys() - before:
-            answers[receipt] = b""
-
-    with patch.object(AmqpChannel, "_end_transaction", answer_and_end):
         yield
 
 
