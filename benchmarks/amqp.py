@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pamqp import base, commands, frame, header
 
-from benchmarks.beanstalk import free_port, server
+from benchmarks.beanstalk import NODE_FILE, free_port, server
 from benchmarks.others import OTHERS, Other, Started, started
 from qmq.cli.bench.target import cores
 from qmq.config.values.address import Address
@@ -38,15 +38,6 @@ ROUNDS: int = 3
 READ_BYTES: int = 1 << 18
 HEAD = struct.Struct(">BHI")
 DELIVER, ACK = b"\x00\x3c\x00\x3c", b"\x00\x3c\x00\x50"
-
-NODE_FILE = """\
-name = "bench"
-data = "{data}"
-[[stomp]]
-address = "127.0.0.1:{stomp}"
-[[amqp]]
-address = "127.0.0.1:{port}"
-"""
 
 
 class Connection:
@@ -183,7 +174,8 @@ def rate(port: int, connections: int, window: int, work: Callable[..., tuple[byt
 def node(folder: Path, core: int) -> Iterator[int]:
     port = free_port()
     file = folder / "node.toml"
-    file.write_text(NODE_FILE.format(data=folder / f"data-{port}", stomp=free_port(), port=port), "utf-8")
+    settings = NODE_FILE.format(data=folder / f"data-{port}", stomp=free_port(), protocol="amqp", port=port)
+    file.write_text(settings, "utf-8")
     command = ["taskset", "-c", str(core), sys.executable, "-m", "qmq", "serve", "--config", str(file)]
     with server([*command, "--log-level", "error"], port):
         yield port

@@ -29,7 +29,7 @@ name = "bench"
 data = "{data}"
 [[stomp]]
 address = "127.0.0.1:{stomp}"
-[[beanstalk]]
+[[{protocol}]]
 address = "127.0.0.1:{port}"
 """
 
@@ -139,7 +139,7 @@ def measure(folder: Path, program: str | None) -> None:
                 data.mkdir()
                 if kind == "qmq":
                     file = folder / "node.toml"
-                    file.write_text(NODE_FILE.format(data=data, stomp=free_port(), port=port))
+                    file.write_text(NODE_FILE.format(data=data, stomp=free_port(), protocol="beanstalk", port=port))
                     command = [sys.executable, "-m", "qmq", "serve", "--config", str(file), "--log-level", "error"]
                 else:
                     command = [program or "", "-l", "127.0.0.1", "-p", str(port)]

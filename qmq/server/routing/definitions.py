@@ -21,6 +21,7 @@ from qmq.server.runtime.contexts import Reporting
 
 EXCHANGE: Final = "exchange"
 BINDING: Final = "binding"
+VHOST: Final = "vhost"
 
 UNFIT: Final = "bindings-unfit"
 """Code of the condition."""
@@ -163,7 +164,7 @@ class RoutingDefinitions:
         """Refuse changes after which exchanges and bindings would not fit together."""
         exchanges = self.table.exchanges
         # Those that this request declares have their predefined exchanges when all of it counts.
-        vhosts = {key.name for key, value in changes.items() if key.kind == "vhost" and value is not None}
+        vhosts = {key.name for key, value in changes.items() if key.kind == VHOST and value is not None}
         changed = {
             key.name: None if value is None else read_exchange(key.name, value)
             for key, value in changes.items()

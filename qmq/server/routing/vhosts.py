@@ -15,8 +15,7 @@ from qmq.gateways.rules import Rules
 from qmq.routing_names import VHOST_DEFAULT, is_vhost_name, vhost_prefix
 from qmq.server.definitions.declared_queues import KIND as QUEUE
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
-
-VHOST: Final = "vhost"
+from qmq.server.routing.definitions import BINDING, EXCHANGE, VHOST
 
 IN_USE: Final = "vhost-in-use"
 
@@ -81,11 +80,11 @@ class VhostDefinitions:
         predefined = {one.name for one in predefined_of(prefix)}
         exchanges = {name for name in self._table.exchanges if name.startswith(prefix)} - predefined
         for name in sorted(exchanges):
-            if changes.get(Key("exchange", name), name) is not None:
+            if changes.get(Key(EXCHANGE, name), name) is not None:
                 return f"the exchange {name}"
         for exchange in sorted(predefined):
             for binding in self._table.bindings_with(exchange):
-                if changes.get(Key("binding", binding.name), binding) is not None:
+                if changes.get(Key(BINDING, binding.name), binding) is not None:
                     return f"the binding {binding.name}"
         for queue in self._context.definitions.values(QUEUE):
             if queue.startswith(f"/queue/{prefix}") and changes.get(Key(QUEUE, queue), queue) is not None:
