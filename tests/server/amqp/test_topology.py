@@ -299,6 +299,24 @@ async def test_without_a_right_nothing_is_said_of_an_exchange(autojump_clock: Mo
             await eve.channel()
 
 
+async def test_an_alternate_exchange_is_one_that_the_client_may_send_to(autojump_clock: MockClock) -> None:
+    ann = PermissionSettings(user="ann", allow=("declare", "send"), destinations=("/exchange/ann.*",))
+    async with amqp_node(users=(User(name="ann", password_hash=HASH),), permissions=(ann,)) as rig:
+        client = await connect(rig, response="\0ann\0x")
+        await client.call(1, commands.Exchange.Declare(0, "ann.rest", "fanout"), commands.Exchange.DeclareOk)
+        for name, alternate in (("ann.a", "ann.rest"), ("ann.b", "amq.fanout")):
+            arguments = {"alternate-exchange": alternate}
+            await client.send(1, commands.Exchange.Declare(0, name, "fanout", arguments=arguments))
+            if alternate == "ann.rest":
+                await client.next(commands.Exchange.DeclareOk)
+
+        assert await client.closed() == (
+            403,
+            "ACCESS_REFUSED - The user ann may not send to /exchange/amq.fanout/*.",
+        )
+        assert "ann.b" not in rig.node.rules.routing.exchanges
+
+
 async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
