@@ -134,6 +134,8 @@ class Topology:
         context, session = self._owner.context, self._owner.session
         known = context.declared_queues.value_of(queue)
         if known is not None and (EXCLUSIVE in known) is not (EXCLUSIVE in value):
+            # First: a client without the right must not learn whether there is such a queue.
+            self._check_right(f"/control/declare{queue}")
             context.rules.lock(queue, session.id)
             which = "exclusive to this connection" if EXCLUSIVE in known else "not exclusive"
             raise AmqpRefusal(ReplyCode.RESOURCE_LOCKED, f"the queue is declared, and is {which}")

@@ -407,6 +407,7 @@ EVE: Final[dict[str, Any]] = {
     [
         commands.Queue.Declare(0, "secret", passive=True),
         commands.Queue.Declare(0, "none", passive=True),
+        commands.Queue.Declare(0, "secret", durable=True, exclusive=True),
         commands.Queue.Delete(0, "none"),
         commands.Queue.Purge(0, "none"),
         commands.Queue.Bind(0, "none", "amq.topic", "k"),
