@@ -233,6 +233,52 @@ async def test_deleting_a_queue_cancels_its_consumers(autojump_clock: MockClock)
         await reader.nothing()
 
 
+@pytest.mark.parametrize("understands", [True, False])
+async def test_a_right_that_is_taken_away_cancels_the_consumers_that_the_client_has(
+    autojump_clock: MockClock, understands: bool
+) -> None:
+    users = (User(name="ann", password_hash=HASH),)
+    all_of = PermissionSettings(user="ann", allow=("send", "subscribe", "declare"), destinations=("/queue/*",))
+    async with amqp_node(users=users, permissions=(all_of,)) as rig:
+        properties = {"capabilities": {"consumer_cancel_notify": understands}}
+        client = await connect(rig, response="\0ann\0x", properties=properties)
+        await client.call(1, commands.Basic.Qos(0, 1, False), commands.Basic.QosOk)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2", b"3")
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        for tag in ("former", "present"):
+            await client.consume(tag=tag)
+            await client.next(Message)
+            if tag == "former":
+                await client.call(1, commands.Basic.Cancel(tag), commands.Basic.CancelOk)
+
+        rig.alive.access.change(users, ())
+
+        if understands:
+            assert (await client.next(commands.Basic.Cancel)).consumer_tag == "present"
+        await client.nothing()
+        assert not rig.alive.queue_watchers._watchers
+
+
+async def test_a_queue_that_is_deleted_ends_no_other_consumer_of_this_tag(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client, other = await connect(rig), await connect(rig)
+        await client.declare()
+        await client.declare("others")
+        await client.consume()
+        # The task of a deletion runs a moment after it.
+        (notify,) = rig.alive.queue_watchers._watchers["/queue/jobs"].values()
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+        await client.consume("others")
+
+        notify()
+        await trio.sleep(1)
+
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+        await other.publish("others", b"1")
+        await client.nothing()
+
+
 async def test_if_unused_and_if_empty_keep_a_queue(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client, reader = await connect(rig), await connect(rig)
