@@ -11,7 +11,7 @@ from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
 from qmq.definitions.rabbitmq_queues import drop_cycles, read_queue, values_of
 from qmq.definitions.rabbitmq_routing import drop_alternates, read_binding, read_exchange
 from qmq.definitions.rabbitmq_users import administrators, narrowed_users, permissions_of, user_of
-from qmq.definitions.rabbitmq_vhosts import keep_policies_apart, keep_users_apart, placed, read_vhosts
+from qmq.definitions.rabbitmq_vhosts import is_in_another, keep_policies_apart, keep_users_apart, placed, read_vhosts
 from qmq.routing_names import VHOST_DEFAULT
 
 Named = dict[str, dict[str, Any]]
@@ -62,6 +62,11 @@ def convert(found: Mapping[str, Any], present_users: Collection[str]) -> tuple[V
                 continue
             if prefix:
                 label += f" in {prefix[:-1]}"
+            elif is_in_another(part, entry, vhosts):
+                left_out.append(
+                    f"{label}: names in {VHOST_DEFAULT} that begin so are those of another virtual host here"
+                )
+                continue
             entry = placed(part, entry, prefix)
             if part == "users":
                 user_of(entry, label, values["user"], present_users, left_out)

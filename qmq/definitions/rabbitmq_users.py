@@ -102,7 +102,7 @@ def permissions_of(
     `prefix` is that of its virtual host.
     """
     user = entry.get("user")
-    if user not in users:
+    if not isinstance(user, str) or user not in users:
         return f"{label}: its user is not in the file, or is left out"
     if user in narrowed:
         return f"{label}: topic_permissions of this user narrow it, and these have no counterpart"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from qmq.config import name_permission
-from qmq.routing_names import VHOST_DEFAULT, is_vhost_name, vhost_name, vhost_prefix
+from qmq.routing_names import VHOST_DEFAULT, is_vhost_name, vhost_name, vhost_of, vhost_prefix
 
 Named = dict[str, dict[str, Any]]
 
@@ -79,6 +79,12 @@ def placed(part: str, entry: Mapping[str, Any], prefix: str) -> Mapping[str, Any
     return found
 
 
+def is_in_another(part: str, entry: Mapping[str, Any], vhosts: Collection[str]) -> bool:
+    """Whether an entry of `/` has a name that is one of another virtual host here."""
+    names = [entry.get(key) for key in NAMES.get(part, ())]
+    return any(isinstance(name, str) and vhost_of(name, vhosts)[0] != VHOST_DEFAULT for name in names)
+
+
 def keep_policies_apart(policies: Named, vhosts: Collection[str]) -> None:
     """Add an empty policy for each virtual host that one of `/` would cover."""
     wide = [name[:-1] for name in policies if name.endswith("*")]
@@ -102,8 +108,9 @@ def keep_users_apart(
     """
     rights: dict[str, dict[str, Mapping[str, Any]]] = {}
     for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict):
-            rights.setdefault(str(entry.get("user")), {})[vhosts.get(entry.get("vhost", VHOST_DEFAULT), "")] = entry
+        vhost = entry.get("vhost", VHOST_DEFAULT) if isinstance(entry, dict) else None
+        if isinstance(vhost, str):
+            rights.setdefault(str(entry.get("user")), {})[vhosts.get(vhost, "")] = entry
     allowed = [(one["user"], one["destinations"][0]) for one in permissions.values()]
     for user, by_vhost in rights.items():
         wide = [place[:-1] for name, place in allowed if name == user and place.endswith("*")]

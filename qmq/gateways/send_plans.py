@@ -4,7 +4,7 @@ A plan counts for every session of the node, and until the operator's rules chan
 session (temporary queues, reply addresses) is worked out each time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from qmq.access.rights import Rights
 from qmq.broker.broker import Broker
@@ -26,6 +26,7 @@ from qmq.gateways.copies import (
 from qmq.gateways.headers import destination_of, is_persistent, is_said, retain
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.rules import BodyCheck, Rules
+from qmq.routing_names import PREFIX
 from qmq.wire.avro import AVRO
 from qmq.wire.stomp import Head, Version, encode_headers
 
@@ -241,6 +242,8 @@ class SendPlans:
                 envelope.key = envelope.copies[0].key
         if kind is DestinationKind.TOPIC:
             envelope.retain = retain(headers, rules.retains(destination))
+        # What the SEND itself names: copies of bindings are not checked.
+        named = bound if kind is DestinationKind.EXCHANGE and not destination.startswith(PREFIX) else (destination,)
         transaction = headers.get("transaction")
         level = rules.level_of(headers, destination)
         is_asked = "receipt-level" in headers
@@ -263,7 +266,7 @@ class SendPlans:
             level,
             is_retry=is_retry,
             is_early=is_early,
-            check_body=None if rules.body_check is None else _body_check(rules.body_check(destination), headers),
+            check_body=None if rules.body_check is None else _body_check(rules.body_check, named, headers),
         )
         # A name of a message means another one in the session of another user; further keys need rights of their own.
         if not is_own and envelope.key is None and ROUTING_KEYS not in headers:
@@ -275,8 +278,14 @@ class SendPlans:
         return plan
 
 
-def _body_check(check: BodyCheck | None, headers: Mapping[str, str]) -> BodyCheck | None:
-    """`check`, for a SEND with these headers. Raises Refused if no body of theirs could pass it."""
-    if check is not None and headers.get("content-type", "").partition(";")[0].strip().lower() != AVRO:
+def _body_check(
+    check_of: Callable[[str], BodyCheck | None], destinations: Iterable[str], headers: Mapping[str, str]
+) -> BodyCheck | None:
+    """What checks the bodies of a SEND to these destinations, with these headers. Raises Refused if no body of theirs
+    could pass it."""
+    checks = [check for one in destinations if (check := check_of(one)) is not None]
+    if checks and headers.get("content-type", "").partition(";")[0].strip().lower() != AVRO:
         raise Refused("bad-body", f"This destination has a schema: its messages have the content-type {AVRO}.")
-    return check
+    if len(checks) > 1:
+        return lambda body: sum([check(body) for check in checks])
+    return checks[0] if checks else None

@@ -215,3 +215,28 @@ def test_topic_permissions_narrow_only_their_virtual_host() -> None:
         "/exchange/shop~q/*",
     }
     assert any("topic_permissions of this user narrow it" in line for line in left_out)
+
+
+def test_a_name_that_is_one_of_another_virtual_host_is_left_out() -> None:
+    values, left_out = convert(
+        queues=[queue("orders", max_length=5), queue("shop~orders", "/"), queue("shop-orders", "/")],
+        exchanges=[exchange("e", "/"), exchange("shop~e", "/")],
+        bindings=[binding("e", "shop~orders", "/"), binding("e", "shop-orders", "/")],
+    )
+
+    assert values["queue"]["/queue/shop~orders"] == {"max_messages": 5, "overflow": "drop-oldest"}
+    assert list(values["exchange"]) == ["e"]
+    assert [one["queue"] for one in values["binding"].values()] == ["/queue/shop-orders"]
+    assert [line.partition(": names in / ")[0] for line in left_out] == [
+        "queues: shop~orders",
+        "exchanges: shop~e",
+        "bindings: e",
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"vhost": []}, {"vhost": {}}, {"user": []}, {"user": {}}])
+def test_a_permission_that_is_none_is_left_out(wrong: dict[str, Any]) -> None:
+    values, left_out = convert(permissions=[{**permission("ann", "/", ".*", ".*", ".*"), **wrong}])
+
+    assert "permission" not in values
+    assert len(left_out) == 1

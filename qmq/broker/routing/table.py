@@ -15,7 +15,7 @@ from typing import Final
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.routing.binding import PREDEFINED, TOPIC, Binding, Exchange
 from qmq.broker.routing.matchers import Matcher, TopicMatcher, discard, match_any, matcher_of
-from qmq.broker.topics.patterns import VISITS_MAX, Pattern, PatternTable
+from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
 from qmq.errors import Refused
 
 Bindings = dict[Binding, None]
@@ -100,39 +100,48 @@ class RoutingTable:
         else:
             discard(self._fanouts, binding.source, binding)
 
-    def check_cost(self, binding: Binding) -> None:
-        """Refuse a binding with which the match of one name could take too long. Nothing changes."""
-        if binding.exchange:
-            exchange = self.exchanges.get(binding.exchange)
-            visits = 0
-            if exchange is not None and exchange.type == TOPIC:
-                alone = TopicMatcher()
-                alone.add(binding)
-                visits = alone.visits
-            elif not binding.target_exchange:
-                return
-            visits += self._visits_around(binding)
-        else:
-            visits = Pattern(binding.source).visits + self._topics.visits
-        if visits > VISITS_MAX:
+    def check_cost(self, bindings: Iterable[Binding], exchanges: Mapping[str, Exchange]) -> None:
+        """Refuse new bindings with which the match of one name could take too long, when these are the exchanges.
+        Nothing changes."""
+        topics: PatternTable[Binding] = PatternTable()
+        matchers: dict[str, TopicMatcher] = {}
+        joins: dict[str, list[str]] = {}
+        for binding in bindings:
+            if binding.name in self._names:
+                continue
+            exchange = exchanges.get(binding.exchange)
+            if not binding.exchange:
+                topics.add(binding.source, binding)
+            elif exchange is not None and exchange.type == TOPIC:
+                matchers.setdefault(binding.exchange, TopicMatcher()).add(binding)
+            if binding.target_exchange:
+                joins.setdefault(binding.exchange, []).append(binding.target_exchange)
+                joins.setdefault(binding.target_exchange, []).append(binding.exchange)
+        counted: set[str] = set()
+        visits = [topics.visits + self._topics.visits if topics else 0]
+        visits += [self._visits_around(name, matchers, joins, counted) for name in {**matchers, **joins}]
+        if max(visits) > VISITS_MAX:
             raise Refused("too-many-patterns", "This pattern and the others could match one name in too many ways.")
 
-    def _visits_around(self, binding: Binding) -> int:
-        """What a message can visit in all exchanges that bindings join with those of `binding`, whichever it is sent
-        to: nodes of tries, and the exchanges themselves. Counted up to the bound."""
-        joined = {binding.exchange, binding.target_exchange} - {""}
-        waiting = list(joined)
+    def _visits_around(
+        self, name: str, matchers: Mapping[str, TopicMatcher], joins: Mapping[str, list[str]], counted: set[str]
+    ) -> int:
+        """What a message can visit in all exchanges that bindings join with `name`, whichever it is sent to: nodes of
+        tries, and the exchanges themselves. With new matchers and joins besides those of the table. Counted up to the
+        bound, and each exchange once."""
+        waiting = [name]
         visits = 0
         while waiting and visits <= VISITS_MAX:
             name = waiting.pop()
-            matcher = self._matchers.get(name)
-            visits += matcher.visits if isinstance(matcher, TopicMatcher) else 1
-            near = [one.target_exchange for one in self._to_exchanges.get(name, NO_BINDINGS)]
-            near += [one.exchange for one in self._into_exchange.get(name, NO_BINDINGS)]
-            for other in near:
-                if other not in joined:
-                    joined.add(other)
-                    waiting.append(other)
+            if name in counted:
+                continue
+            counted.add(name)
+            known, new = self._matchers.get(name), matchers.get(name)
+            visits += known.visits if isinstance(known, TopicMatcher) else 1
+            visits += 0 if new is None else new.visits
+            waiting += joins.get(name, ())
+            waiting += [one.target_exchange for one in self._to_exchanges.get(name, NO_BINDINGS)]
+            waiting += [one.exchange for one in self._into_exchange.get(name, NO_BINDINGS)]
         return visits
 
     # Questions

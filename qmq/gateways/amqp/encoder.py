@@ -93,6 +93,10 @@ class AmqpEncoder:
         """Receipt → the method that is sent for it, for frames that are no publish."""
         self.on_given: Callable[[], object] = bool
         """Called when a basic.get has its message."""
+        self.on_ended: Callable[[Consumer], object] = bool
+        """Called when the node has ended a subscription."""
+        self.understands_cancel = False
+        """Whether basic.cancel may be sent to the client."""
         self.is_closing = False
         """connection.close is written."""
 
@@ -211,11 +215,18 @@ class AmqpEncoder:
         return self.close(of_connection(error))
 
     def cancel(self, id: str) -> bytes:
-        """basic.cancel of the node: the subscription has ended."""
+        """basic.cancel of the node: the subscription has ended. Nothing if its client does not know of it any more."""
         consumer = self.consumers.pop(id, None)
         if consumer is None:
             return b""
-        consumer.channel.consumers.pop(consumer.tag, None)
+        self.on_ended(consumer)
+        open_ones = consumer.channel.consumers
+        if open_ones.get(consumer.tag) is not consumer:
+            # One of basic.get, or one that the client has cancelled and has messages of.
+            return b""
+        del open_ones[consumer.tag]
+        if not self.understands_cancel:
+            return b""
         return method_frame(consumer.channel.number, CANCEL + short_string(consumer.tag) + NO_WAIT)
 
     def close(self, refusal: AmqpRefusal, cause: tuple[int, int] = (0, 0)) -> bytes:

@@ -118,10 +118,11 @@ class ChannelConsumers:
         await trio.lowlevel.checkpoint()
         owner = self._owner
         # A channel that has been left has no consumers, and its owner has no session any more.
-        if self.state.consumers.pop(consumer.tag, None) is not consumer or owner.is_over:
+        if self.state.consumers.get(consumer.tag) is not consumer or owner.is_over:
             return
+        del self.state.consumers[consumer.tag]
         self._cease(consumer)
-        if owner.understands_cancel:
+        if owner.encoder.understands_cancel:
             self._frames.send(commands.Basic.Cancel(consumer.tag, True))
 
     def _cease(self, consumer: Consumer) -> None:

@@ -77,6 +77,7 @@ class AmqpDialogue:
         self.session = session
         self._reader = AmqpReader(0)
         self.encoder = AmqpEncoder(contents, self._depth_of)
+        self.encoder.on_ended = lambda consumer: context.queue_watchers.forget(consumer.queue, consumer)
         session.encoder = self.encoder
         self.ahead = b""
         self.beats = ClientHeartbeats(context.beats, session, HEARTBEAT)
@@ -110,6 +111,7 @@ class AmqpDialogue:
         session.begin()
         self.rights = self.context.rights_of(session.principal)
         self.encoder.frame_bytes_max = self.handshake.frame_bytes_max
+        self.encoder.understands_cancel = self.handshake.understands_cancel
         gateway = StompGateway(
             session.id,
             self.context.broker,
@@ -160,10 +162,6 @@ class AmqpDialogue:
     @property
     def qos_is_of_channel(self) -> bool:
         return self.handshake.qos_is_of_channel
-
-    @property
-    def understands_cancel(self) -> bool:
-        return self.handshake.understands_cancel
 
     @property
     def understands_blocked(self) -> bool:

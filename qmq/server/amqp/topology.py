@@ -10,7 +10,15 @@ from qmq.broker.routing.binding import Binding, read_binding
 from qmq.errors import Refused
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.declares import exchange_value, queue_value
-from qmq.gateways.amqp.names import GENERATED, Vhost, check_declarable, exchange_name, queue_destination, source_of
+from qmq.gateways.amqp.names import (
+    DIRECT_REPLY,
+    GENERATED,
+    Vhost,
+    check_declarable,
+    exchange_name,
+    queue_destination,
+    source_of,
+)
 from qmq.routing_names import RESERVED
 from qmq.server.amqp.lookup import (
     LookupContext,
@@ -105,6 +113,10 @@ class Topology:
         name = method.queue
         if not name:
             name = f"{GENERATED}{context.environment.rng.getrandbits(NAME_BITS):024x}"
+        if name == DIRECT_REPLY:
+            # As RabbitMQ: some libraries ask so whether there are direct replies.
+            self._declare_ok(method, name, (0, 1))
+            return
         queue = self._queue(name)
         if method.queue and name.startswith(RESERVED) and not (method.passive or knows_queue(context, queue)):
             check_declarable(name)
@@ -124,6 +136,9 @@ class Topology:
             await self._declared(queue, value)
             # Clients declare before each use, and few look at the counts: no other node is asked for them.
             counts = counts_here(context, queue)
+        self._declare_ok(method, name, counts)
+
+    def _declare_ok(self, method: Any, name: str, counts: tuple[int, int]) -> None:
         self._state.last_queue = name
         if not method.nowait:
             numbers = b"".join([min(count, 0xFFFFFFFF).to_bytes(4, "big") for count in counts])
@@ -134,6 +149,8 @@ class Topology:
         context, session = self._owner.context, self._owner.session
         known = context.declared_queues.value_of(queue)
         if known is not None and (EXCLUSIVE in known) is not (EXCLUSIVE in value):
+            # First: a client without the right must not learn whether there is such a queue.
+            self._check_right(f"/control/declare{queue}")
             context.rules.lock(queue, session.id)
             which = "exclusive to this connection" if EXCLUSIVE in known else "not exclusive"
             raise AmqpRefusal(ReplyCode.RESOURCE_LOCKED, f"the queue is declared, and is {which}")

@@ -312,6 +312,7 @@ class BeanstalkCommands:
     async def _kick(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = self.used
         self._check_kick(tube)
+        self._check(Action.SUBSCRIBE, buried_queue_of(tube))
         slot.fill(reply.kicked(await self._part.jobs.kick_tube(tube, command.numbers[0])))
 
     async def _kick_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
@@ -320,6 +321,7 @@ class BeanstalkCommands:
             slot.fill(reply.NOT_FOUND)
             return
         self._check_kick(found.tube)
+        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
         slot.fill(reply.KICKED_ONE if await self._part.jobs.kick(found) else reply.NOT_FOUND)
 
     def _check_kick(self, tube: str) -> None:

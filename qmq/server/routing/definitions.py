@@ -8,13 +8,13 @@ has no effect on any node, and the condition `bindings-unfit` names it.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from qmq.broker.routing.binding import Binding, Exchange, read_binding, read_exchange
+from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable, alternate_cycle
 from qmq.config import BindingEntry, ExchangeEntry, NodeSettings
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
-from qmq.routing_names import RESERVED, is_predefined, is_reserved
+from qmq.routing_names import RESERVED, is_reserved, vhost_prefix
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
 from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import Reporting
@@ -57,7 +57,7 @@ class RoutingDefinitions:
             locked=lambda: self._locked[EXCHANGE],
         )
         definitions.kinds[BINDING] = SimpleKind(
-            self._checked_binding,
+            _checked_binding,
             self._bindings_changed,
             names_destinations=True,
             seeds=lambda: self._seeds[BINDING],
@@ -153,18 +153,14 @@ class RoutingDefinitions:
 
     # Checks
 
-    def _checked_binding(self, name: str, value: Value) -> Value:
-        binding = read_binding(value)
-        if name != binding.name:
-            raise Refused("bad-definition", f"{BINDING} {name}: the name must be {binding.name}, as the value says")
-        self.table.check_cost(binding)
-        return binding.value
-
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse changes after which exchanges and bindings would not fit together."""
-        exchanges = self.table.exchanges
+        exchanges: Mapping[str, Exchange] = self.table.exchanges
         # Those that this request declares have their predefined exchanges when all of it counts.
-        vhosts = {key.name for key, value in changes.items() if key.kind == VHOST and value is not None}
+        vhosts = [key.name for key, value in changes.items() if key.kind == VHOST and value is not None]
+        if vhosts:
+            predefined = [one for vhost in vhosts for one in predefined_of(vhost_prefix(vhost))]
+            exchanges = {**exchanges, **{one.name: one for one in predefined}}
         changed = {
             key.name: None if value is None else read_exchange(key.name, value)
             for key, value in changes.items()
@@ -177,13 +173,13 @@ class RoutingDefinitions:
                 if exchange is None:
                     self._check_deletion(name, exchanges, changes)
                 else:
-                    _check_exchange(exchange, self.table.exchanges.get(name), exchanges, vhosts)
-        for key, value in changes.items():
-            if key.kind == BINDING and value is not None:
-                binding = read_binding(value)
-                for end, name in (("source", binding.exchange), ("exchange", binding.target_exchange)):
-                    if name and name not in exchanges and not is_predefined(name, vhosts):
-                        raise Refused("bad-definition", f"{key}: {end}: there is no exchange {name}")
+                    _check_exchange(exchange, self.table.exchanges.get(name), exchanges)
+        bindings = [read_binding(value) for key, value in changes.items() if key.kind == BINDING and value is not None]
+        for binding in bindings:
+            for end, name in (("source", binding.exchange), ("exchange", binding.target_exchange)):
+                if name and name not in exchanges:
+                    raise Refused("bad-definition", f"{BINDING} {binding.name}: {end}: there is no exchange {name}")
+        self.table.check_cost(bindings, exchanges)
 
     def _check_deletion(
         self, name: str, exchanges: Mapping[str, Exchange], changes: Mapping[Key, Value | None]
@@ -208,15 +204,20 @@ def _checked_exchange(name: str, value: Value) -> Value:
     return read_exchange(name, value).value
 
 
-def _check_exchange(
-    exchange: Exchange, known: Exchange | None, exchanges: Mapping[str, Exchange], vhosts: Collection[str]
-) -> None:
+def _checked_binding(name: str, value: Value) -> Value:
+    binding = read_binding(value)
+    if name != binding.name:
+        raise Refused("bad-definition", f"{BINDING} {name}: the name must be {binding.name}, as the value says")
+    return binding.value
+
+
+def _check_exchange(exchange: Exchange, known: Exchange | None, exchanges: Mapping[str, Exchange]) -> None:
     label = f"{EXCHANGE} {exchange.name}"
     if known is not None and known.type != exchange.type:
         raise Refused(
             "bad-definition", f"{label}: type is {known.type}, and cannot become {exchange.type}: delete it first"
         )
-    if exchange.alternate and exchange.alternate not in exchanges and not is_predefined(exchange.alternate, vhosts):
+    if exchange.alternate and exchange.alternate not in exchanges:
         raise Refused("bad-definition", f"{label}: alternate: there is no exchange {exchange.alternate}")
     cycle = alternate_cycle(exchanges, exchange.name)
     if cycle:

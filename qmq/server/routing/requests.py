@@ -13,9 +13,11 @@ A change is answered when it is durable on this node; with `quorum:true` when a 
 with `quorum:false`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from qmq.access.rights import Rights
+from qmq.access.rules import Action, Principal
 from qmq.broker.routing.binding import Binding, read_binding, read_exchange
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
@@ -38,6 +40,9 @@ class RoutingRequests(Protocol):
     definitions: LiveDefinitions
     routing: RoutingDefinitions
 
+    @property
+    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
+
 
 async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
     """Declare an exchange. To declare it again as it is changes nothing; with other values it is refused."""
@@ -45,6 +50,9 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
     value = _body(asked)
     value |= {key: asked.headers[key] for key in ("type", "alternate") if key in asked.headers}
     exchange = read_exchange(name, value)
+    if exchange.alternate:
+        # Else a client could send where it may not, by messages that no binding matches.
+        context.rights_of(asked.principal).check(Action.SEND, f"{PREFIX}{exchange.alternate}/*")
     known = context.routing.table.exchanges.get(name)
     if known is not None:
         for key in ("type", "alternate"):

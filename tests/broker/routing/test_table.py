@@ -254,13 +254,13 @@ def test_patterns_that_match_in_too_many_ways_are_refused_and_change_nothing() -
         Binding(f"/topic/{costly}", "/queue/q", "", {}),
     ):
         with pytest.raises(Refused) as refused:
-            table.check_cost(binding)
+            table.check_cost([binding], table.exchanges)
         assert refused.value.code == "too-many-patterns"
 
     assert queues(table, "amq.topic", "a.b") == ["q"]
     for number in range(2 * VISITS_MAX):
         harmless = Binding("/exchange/amq.topic", "/queue/q", f"a.*.{number}", {})
-        table.check_cost(harmless)
+        table.check_cost([harmless], table.exchanges)
         table.add(harmless)
 
 
@@ -498,16 +498,48 @@ def test_exchanges_that_are_joined_share_the_bound_of_patterns() -> None:
     for number in range(40):
         table.put_exchange(Exchange(str(number), "topic"))
         binding = Binding(f"/exchange/{number}", "/queue/q", costly, {})
-        table.check_cost(binding)
+        table.check_cost([binding], table.exchanges)
         table.add(binding)
     with pytest.raises(Refused) as refused:
         for number in range(39):
             binding = Binding(f"/exchange/{number}", f"/exchange/{number + 1}", "#", {})
-            table.check_cost(binding)
+            table.check_cost([binding], table.exchanges)
             table.add(binding)
 
     assert refused.value.code == "too-many-patterns"
     assert 0 < number < 39
+
+
+def test_bindings_of_one_request_share_the_bound_of_patterns() -> None:
+    table = RoutingTable()
+    new = {str(number): Exchange(str(number), "topic") for number in range(40)}
+    costly = "#.a." * 9 + "b"
+    patterns = [
+        Binding("/exchange/0", "/queue/q", f"{number}.{costly}".replace("a", f"a{number}"), {}) for number in range(40)
+    ]
+    wild = [Binding("/exchange/0", "/queue/q", f"#.{number}.#.{number}", {}) for number in range(40)]
+    topics = [Binding(f"/topic/#.{number}.#.{number}", "/queue/q", "", {}) for number in range(40)]
+    ends = [Binding(f"/exchange/{number}", "/queue/q", costly, {}) for number in range(40)]
+    joins = [Binding(f"/exchange/{number}", f"/exchange/{number + 1}", "b", {}) for number in range(39)]
+
+    for bindings in (wild, topics, [*ends, *joins]):
+        with pytest.raises(Refused, match="too many ways"):
+            table.check_cost(bindings, new)
+    for bindings in (patterns, wild[:3], topics[:3], ends, joins):
+        table.check_cost(bindings, new)
+
+
+def test_bindings_that_are_there_do_not_count_twice() -> None:
+    table = RoutingTable()
+    new = [
+        Binding("/exchange/amq.topic", "/queue/q", "#.a." * 18 + "b", {}),
+        Binding("/topic/" + "#.a." * 18 + "b", "/queue/q", "", {}),
+    ]
+    table.check_cost(new, table.exchanges)
+    for binding in new:
+        table.add(binding)
+
+    table.check_cost(new, table.exchanges)
 
 
 def test_exchanges_that_are_joined_are_bounded_in_number() -> None:
@@ -517,7 +549,7 @@ def test_exchanges_that_are_joined_are_bounded_in_number() -> None:
             table.put_exchange(Exchange(str(number + 1), "fanout"))
             binding = Binding("/exchange/amq.fanout", f"/exchange/{number + 1}", "", {})
             if number > VISITS_MAX - 10:
-                table.check_cost(binding)
+                table.check_cost([binding], table.exchanges)
             table.add(binding)
     assert number < VISITS_MAX
 

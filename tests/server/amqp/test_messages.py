@@ -375,6 +375,18 @@ async def test_a_reply_goes_to_the_pseudo_queue_of_the_requester(autojump_clock:
         assert (reply.body, reply.properties.correlation_id, reply.method.consumer_tag) == (b"4", "7", "c")
 
 
+@pytest.mark.parametrize("passive", [True, False])
+async def test_a_client_may_ask_whether_there_are_direct_replies(autojump_clock: MockClock, passive: bool) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+
+        declared = await client.declare("amq.rabbitmq.reply-to", passive=passive)
+
+        # As RabbitMQ 3.10.8.
+        assert (declared.queue, declared.message_count, declared.consumer_count) == ("amq.rabbitmq.reply-to", 0, 1)
+        assert not rig.alive.declared_queues.texts
+
+
 async def test_properties_that_no_header_of_stomp_could_have_reach_both(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client, stomp = await connect(rig), await rig.connect()

@@ -233,6 +233,52 @@ async def test_deleting_a_queue_cancels_its_consumers(autojump_clock: MockClock)
         await reader.nothing()
 
 
+@pytest.mark.parametrize("understands", [True, False])
+async def test_a_right_that_is_taken_away_cancels_the_consumers_that_the_client_has(
+    autojump_clock: MockClock, understands: bool
+) -> None:
+    users = (User(name="ann", password_hash=HASH),)
+    all_of = PermissionSettings(user="ann", allow=("send", "subscribe", "declare"), destinations=("/queue/*",))
+    async with amqp_node(users=users, permissions=(all_of,)) as rig:
+        properties = {"capabilities": {"consumer_cancel_notify": understands}}
+        client = await connect(rig, response="\0ann\0x", properties=properties)
+        await client.call(1, commands.Basic.Qos(0, 1, False), commands.Basic.QosOk)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2", b"3")
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        for tag in ("former", "present"):
+            await client.consume(tag=tag)
+            await client.next(Message)
+            if tag == "former":
+                await client.call(1, commands.Basic.Cancel(tag), commands.Basic.CancelOk)
+
+        rig.alive.access.change(users, ())
+
+        if understands:
+            assert (await client.next(commands.Basic.Cancel)).consumer_tag == "present"
+        await client.nothing()
+        assert not rig.alive.queue_watchers._watchers
+
+
+async def test_a_queue_that_is_deleted_ends_no_other_consumer_of_this_tag(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client, other = await connect(rig), await connect(rig)
+        await client.declare()
+        await client.declare("others")
+        await client.consume()
+        # The task of a deletion runs a moment after it.
+        (notify,) = rig.alive.queue_watchers._watchers["/queue/jobs"].values()
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+        await client.consume("others")
+
+        notify()
+        await trio.sleep(1)
+
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+        await other.publish("others", b"1")
+        await client.nothing()
+
+
 async def test_if_unused_and_if_empty_keep_a_queue(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client, reader = await connect(rig), await connect(rig)
@@ -297,6 +343,24 @@ async def test_without_a_right_nothing_is_said_of_an_exchange(autojump_clock: Mo
             await eve.send(1, commands.Exchange.Bind(0, target, source))
             assert (await eve.closed())[0] == 403
             await eve.channel()
+
+
+async def test_an_alternate_exchange_is_one_that_the_client_may_send_to(autojump_clock: MockClock) -> None:
+    ann = PermissionSettings(user="ann", allow=("declare", "send"), destinations=("/exchange/ann.*",))
+    async with amqp_node(users=(User(name="ann", password_hash=HASH),), permissions=(ann,)) as rig:
+        client = await connect(rig, response="\0ann\0x")
+        await client.call(1, commands.Exchange.Declare(0, "ann.rest", "fanout"), commands.Exchange.DeclareOk)
+        for name, alternate in (("ann.a", "ann.rest"), ("ann.b", "amq.fanout")):
+            arguments = {"alternate-exchange": alternate}
+            await client.send(1, commands.Exchange.Declare(0, name, "fanout", arguments=arguments))
+            if alternate == "ann.rest":
+                await client.next(commands.Exchange.DeclareOk)
+
+        assert await client.closed() == (
+            403,
+            "ACCESS_REFUSED - The user ann may not send to /exchange/amq.fanout/*.",
+        )
+        assert "ann.b" not in rig.node.rules.routing.exchanges
 
 
 async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: MockClock) -> None:
@@ -389,6 +453,7 @@ EVE: Final[dict[str, Any]] = {
     [
         commands.Queue.Declare(0, "secret", passive=True),
         commands.Queue.Declare(0, "none", passive=True),
+        commands.Queue.Declare(0, "secret", durable=True, exclusive=True),
         commands.Queue.Delete(0, "none"),
         commands.Queue.Purge(0, "none"),
         commands.Queue.Bind(0, "none", "amq.topic", "k"),

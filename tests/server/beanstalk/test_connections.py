@@ -82,6 +82,23 @@ async def test_a_job_of_a_tube_out_of_reach_cannot_be_seen_or_deleted(autojump_c
         assert depths(rig.alive) == {"/queue/default": 1}
 
 
+async def test_buried_jobs_out_of_reach_are_not_kicked(autojump_clock: MockClock) -> None:
+    less = PermissionSettings(user="ann", allow=("send", "subscribe"), destinations=("/queue/t",))
+    async with running(listener=listener(user="ann"), users=(ANN,), permissions=(MAY,)) as rig:
+        client = await rig.client()
+        for line in ("use t", "watch t", "ignore default"):
+            await client.ask(line)
+        job = await client.put()
+        await client.reserve()
+        await client.ask(f"bury {job} 1")
+
+        rig.alive.access.change((ANN,), (less.permission,))
+        for line in ("kick 1", f"kick-job {job}"):
+            assert await client.ask(line) == b"INTERNAL_ERROR", line
+
+        assert depths(rig.alive) == {"/queue/t.buried": 1}
+
+
 @pytest.mark.parametrize("user", [None, "bob"])
 async def test_a_listener_without_a_user_serves_no_client_when_there_are_users(
     user: str | None, autojump_clock: MockClock

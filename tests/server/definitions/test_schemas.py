@@ -184,6 +184,18 @@ async def test_the_check_is_at_the_source_and_not_for_copies(autojump_clock: Moc
         assert depths(rig.alive) == {Q: 2, "/queue/copies": 1}
 
 
+async def test_each_queue_that_a_message_names_checks_it(autojump_clock: MockClock) -> None:
+    both = '["q","other"]'
+    async with node_with(Q, "/queue/other") as rig:
+        for body in (b"text", body_of({"f0": "x"}, OTHER)):
+            assert "bad-body" in await publish(rig, "/queue/free", body, routing_keys=both)
+        assert "bad-body" in await publish(rig, "/queue/free", GOOD, routing_keys=both, content_type="text/plain")
+        assert depths(rig.alive) == {}
+
+        assert await publish(rig, "/queue/free", GOOD, routing_keys=both) == "RECEIPT"
+        assert depths(rig.alive) == {Q: 1, "/queue/other": 1, "/queue/free": 1}
+
+
 async def test_dead_letters_are_not_checked(autojump_clock: MockClock) -> None:
     settings = DestinationSettings(
         policies=(DestinationPolicy(pattern="/queue/p", delivery_limit=1, dead_letter=Q), *policies(Q).policies)

@@ -277,6 +277,19 @@ async def test_exchanges_are_bound_to_exchanges_by_stomp_too(autojump_clock: Moc
         assert row["queue"] == Q
 
 
+async def test_an_import_is_bounded_in_patterns_as_single_bindings_are(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect(**KEEP_OPEN)
+        found = [Binding("/exchange/e", Q, f"#.{number}.#.{number}", {}) for number in range(40)]
+        kinds = {"exchange": {"e": {"type": "topic"}}, "binding": {one.name: one.value for one in found}}
+
+        refused = await request(client, "definitions/import", {"qmq_definitions": 1, "definitions": kinds})
+
+        assert refused["code"] == "too-many-patterns"
+        assert "e" not in rig.alive.rules.routing.exchanges
+
+
 async def test_bindings_between_exchanges_are_exported_imported_and_kept(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
