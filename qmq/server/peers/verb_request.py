@@ -10,6 +10,14 @@ from qmq.gateways.headers import is_said
 COUNT_MAX: Final = 10**12
 
 
+def is_for_mesh(headers: Mapping[str, str]) -> bool:
+    """Whether all nodes are asked. Raises Refused for a scope that is none."""
+    scope = headers.get("scope", "node")
+    if scope not in ("node", "mesh"):
+        raise Refused("bad-scope", "The header scope is node or mesh.")
+    return scope == "mesh"
+
+
 class VerbRequest(NamedTuple):
     """One SEND to `/control/VERB/…`. `about` is what follows the verb, with its slash; `principal` None: without
     login.
@@ -30,11 +38,7 @@ class VerbRequest(NamedTuple):
 
     @property
     def is_mesh(self) -> bool:
-        """Whether all nodes are asked. Raises Refused for a scope that is none."""
-        scope = self.headers.get("scope", "node")
-        if scope not in ("node", "mesh"):
-            raise Refused("bad-scope", "The header scope is node or mesh.")
-        return scope == "mesh"
+        return is_for_mesh(self.headers)
 
     @property
     def is_dry_run(self) -> bool:
