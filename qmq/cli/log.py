@@ -10,7 +10,7 @@ import click
 
 from .listen import json_body
 from .options import FOLDER, json_option
-from .output import Failed, body_text, byte_size, print_json, table
+from .output import Failed, body_text, byte_size, print_json, show_table
 
 SUMMARY_CHARACTERS_MAX = 80
 
@@ -43,7 +43,7 @@ def verify(directory: Path, as_json: bool) -> None:
             + ["sealed" if one.sealed else "open"]
             for one in report.segments
         ]
-        click.echo("\n".join(table(["SEGMENT", "BASE", "BATCHES", "RECORDS", "SIZE", "TAIL", "STATE"], rows)))
+        show_table(["SEGMENT", "BASE", "BATCHES", "RECORDS", "SIZE", "TAIL", "STATE"], rows)
         for segment in report.segments:
             for start, end in segment.bad:
                 click.echo(f"DAMAGED {segment.path}: no batch can be read from {start} to {end}")

@@ -9,8 +9,9 @@ import click
 from ..client import Endpoint
 from ..listing import list_queues
 from ..options import client_options, json_option, together
-from ..output import Failed, print_json, printable
-from .definitions import change_headers, read_values
+from ..output import print_json, printable
+from .change import change_headers, check_quorum
+from .definitions import read_values
 from .delete import delete_queue
 from .request import ask, check_kind
 
@@ -105,5 +106,4 @@ def declare(
             value = " ".join(f"{key}={json.dumps(one)}" for key, one in facts.get("value", {}).items())
             done = f"is declared{': ' if value else ''}{value}"
         click.echo(printable(f"{queue} {done}"))
-    if facts.get("quorum") is False:
-        raise Failed("no majority has the change yet; it stands, and spreads when the other nodes can be reached")
+    check_quorum(facts)
