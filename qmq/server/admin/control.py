@@ -41,7 +41,7 @@ from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
-from qmq.server.peers.verb_request import VerbRequest, is_for_mesh
+from qmq.server.peers.verb_request import VerbRequest, header_number, is_for_mesh
 from qmq.server.routing.requests import source_request
 
 STATUS = "/control/status"
@@ -267,12 +267,7 @@ def parse_request(destination: str, headers: Mapping[str, str]) -> ControlReques
 
 
 def _limit(headers: Mapping[str, str]) -> int:
-    text = headers.get("limit")
-    if text is None:
-        return ROWS_DEFAULT
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= ROWS_MAX):
-        raise Refused("bad-limit", f"The header limit is a number of rows from 1 to {ROWS_MAX}.")
-    return int(text)
+    return header_number(headers, "limit", ROWS_DEFAULT, 1, ROWS_MAX, " of rows")
 
 
 def _makes_sense(request: ControlRequest) -> bool:
