@@ -2,7 +2,7 @@
 
 import click
 
-from ..admin.change import Change, change_options
+from ..admin.change import DefinitionChange, change_options
 from ..admin.definitions import read_values, show_rows
 from ..admin.request import ask
 from ..client import Endpoint
@@ -38,7 +38,7 @@ def list_limits(node: Endpoint, as_json: bool) -> None:
 @click.argument("subject")
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 @change_options
-def set_limit(subject: str, values: tuple[str, ...], change: Change) -> None:
+def set_limit(subject: str, values: tuple[str, ...], change: DefinitionChange) -> None:
     """Set the limits of a user, of each user of a group, or of each user (`*`).
 
     KEY is connections_max, subscriptions_max, messages_per_second_max, bytes_per_second_max, queues_max or
@@ -51,7 +51,7 @@ def set_limit(subject: str, values: tuple[str, ...], change: Change) -> None:
 @limits.command("delete")
 @click.argument("subject")
 @change_options
-def delete_limit(subject: str, change: Change) -> None:
+def delete_limit(subject: str, change: DefinitionChange) -> None:
     """Delete the limits of exactly this SUBJECT.
 
     Exit code 1 if there are none.

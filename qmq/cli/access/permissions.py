@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ...config import name_permission
-from ..admin.change import Change, change_options
+from ..admin.change import DefinitionChange, change_options
 from ..admin.definitions import show_rows
 from ..admin.request import ask
 from ..client import Endpoint
@@ -46,7 +46,7 @@ def list_permissions(node: Endpoint, as_json: bool) -> None:
 @permissions.command
 @row_arguments
 @change_options
-def allow(subject: str, actions: str, pattern: str, change: Change) -> None:
+def allow(subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
     """Allow a user or a group these actions on what matches a pattern.
 
     Exit code 1 if the permission is refused; then nothing has changed.
@@ -58,7 +58,7 @@ def allow(subject: str, actions: str, pattern: str, change: Change) -> None:
 @permissions.command
 @row_arguments
 @change_options
-def deny(subject: str, actions: str, pattern: str, change: Change) -> None:
+def deny(subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
     """Deny a user or a group these actions on what matches a pattern.
 
     What is denied is denied, whatever else is allowed. Exit code 1 if the permission is refused; then nothing has
@@ -72,7 +72,7 @@ def deny(subject: str, actions: str, pattern: str, change: Change) -> None:
 @click.argument("word", type=click.Choice(["allow", "deny"]), metavar="allow|deny")
 @row_arguments
 @change_options
-def delete(word: str, subject: str, actions: str, pattern: str, change: Change) -> None:
+def delete(word: str, subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
     """Delete exactly this permission, as `list` shows it.
 
     Exit code 1 if there is none.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..admin.change import Change, change_options
+from ..admin.change import DefinitionChange, change_options
 from ..admin.definitions import show_rows, warn_of_closing
 from ..admin.request import ask
 from ..client import Endpoint
@@ -44,7 +44,7 @@ def list_users(node: Endpoint, as_json: bool) -> None:
 @click.option("--passcode-stdin", is_flag=True, help="The first line of the standard input is the password.")
 @click.option("--group", "groups", metavar="NAME", multiple=True, help="A group of the user; repeatable.")
 @change_options
-def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: Change) -> None:
+def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: DefinitionChange) -> None:
     """Add a user, or replace it as a whole.
 
     The node gets a hash of the password, never the password. Without --passcode-stdin the user can log in with a
@@ -63,7 +63,7 @@ def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: C
 @users.command("delete")
 @click.argument("name")
 @change_options
-def delete_user(name: str, change: Change) -> None:
+def delete_user(name: str, change: DefinitionChange) -> None:
     """Delete a user, and end its connections on all nodes.
 
     Exit code 1 if there is none. After the last user, only the Unix socket of a node (--data) and listeners with

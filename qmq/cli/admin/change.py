@@ -21,7 +21,7 @@ change_flags: Callable[..., Any] = together(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DefinitionChange:
     """How a command changes definitions, and how it shows that."""
 
     node: Endpoint
@@ -57,11 +57,11 @@ class Change:
 
 
 def change_options(command: Callable[..., Any], key: Collection[str] = KEY) -> Callable[..., Any]:
-    """Options of a command that changes definitions; it gets a `Change` as `change`. `key`: as of `client_options`."""
+    """The options of a command that changes definitions; it gets a `DefinitionChange` as `change`."""
 
     @wraps(command)
     def with_change(*args: Any, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool, **given: Any) -> Any:
-        return command(*args, change=Change(node, quorum, dry_run, as_json), **given)
+        return command(*args, change=DefinitionChange(node, quorum, dry_run, as_json), **given)
 
     return client_options(change_flags(with_change), key)
 

@@ -10,7 +10,7 @@ from ...definitions.document import differences, document, read_document
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import print_json, printable, show_table
-from .change import Change, change_headers, change_options, check_quorum
+from .change import DefinitionChange, change_headers, change_options, check_quorum
 from .request import ask, check_kind
 
 SECRET: Final = "password_hash"
@@ -43,7 +43,7 @@ def export(node: Endpoint, as_json: bool) -> None:
 @definitions.command("import")
 @click.argument("file", type=click.File("rb"))
 @change_options
-def import_(file: BinaryIO, change: Change) -> None:
+def import_(file: BinaryIO, change: DefinitionChange) -> None:
     """Define what a file contains: all of it or nothing.
 
     FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. What has no counterpart in a
@@ -121,7 +121,7 @@ def list_policies(node: Endpoint, as_json: bool) -> None:
 @click.argument("pattern")
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 @change_options
-def set_policy(pattern: str, values: tuple[str, ...], change: Change) -> None:
+def set_policy(pattern: str, values: tuple[str, ...], change: DefinitionChange) -> None:
     """Set the policy of a destination, or of all that match a pattern.
 
     PATTERN is a destination, or a prefix with `*`. The keys are those of the node file; a VALUE is JSON, or text. The
@@ -134,7 +134,7 @@ def set_policy(pattern: str, values: tuple[str, ...], change: Change) -> None:
 @policies.command("delete")
 @click.argument("pattern")
 @change_options
-def delete_policy(pattern: str, change: Change) -> None:
+def delete_policy(pattern: str, change: DefinitionChange) -> None:
     """Delete the policy of exactly this pattern.
 
     Exit code 1 if there is none.

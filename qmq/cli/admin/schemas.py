@@ -10,7 +10,7 @@ from ...wire.avro import read_schema
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import print_json, show_table
-from .change import Change, change_options
+from .change import DefinitionChange, change_options
 from .request import ask
 
 
@@ -56,7 +56,7 @@ def show_schema(name: str, node: Endpoint, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("file", type=click.File("rb"))
 @change_options
-def set_schema(name: str, file: BinaryIO, change: Change) -> None:
+def set_schema(name: str, file: BinaryIO, change: DefinitionChange) -> None:
     """Set a schema to what a file contains.
 
     FILE is an Avro schema in JSON, an object. `-` is the standard input. Exit code 1 if the schema is not allowed;
@@ -68,7 +68,7 @@ def set_schema(name: str, file: BinaryIO, change: Change) -> None:
 @schemas.command("delete")
 @click.argument("name")
 @change_options
-def delete_schema(name: str, change: Change) -> None:
+def delete_schema(name: str, change: DefinitionChange) -> None:
     """Delete a schema.
 
     Exit code 1 if there is none, or if a policy or a declared queue names it.

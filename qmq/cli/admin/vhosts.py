@@ -6,7 +6,7 @@ from ...routing_names import VHOST_DEFAULT, vhost_name, vhost_prefix
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import print_json, show_table
-from .change import Change, change_options
+from .change import DefinitionChange, change_options
 from .request import ask
 
 
@@ -34,7 +34,7 @@ def list_vhosts(node: Endpoint, as_json: bool) -> None:
 @vhosts.command
 @click.argument("name")
 @change_options
-def declare(name: str, change: Change) -> None:
+def declare(name: str, change: DefinitionChange) -> None:
     """Declare a virtual host.
 
     Clients may open it from then on. To declare it again changes nothing.
@@ -45,7 +45,7 @@ def declare(name: str, change: Change) -> None:
 @vhosts.command
 @click.argument("name")
 @change_options
-def delete(name: str, change: Change) -> None:
+def delete(name: str, change: DefinitionChange) -> None:
     """Delete a virtual host.
 
     Exit code 1 if there is none, or if a queue, an exchange or a binding is in it.

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...routing_names import MATCH, MATCHES
-from ..admin.change import Change, change_options
+from ..admin.change import DefinitionChange, change_options
 from ..admin.request import ask, check_kind
 from ..client import Endpoint
 from ..options import client_options, json_option, together
@@ -65,7 +65,7 @@ def list_bindings(node: Endpoint, as_json: bool) -> None:
 @bindings.command
 @binding_arguments
 @binding_options
-def add(change: Change, **options: Any) -> None:
+def add(change: DefinitionChange, **options: Any) -> None:
     """Copy messages from SOURCE to TARGET, from now on.
 
     To add a binding again changes nothing. Exit code 1 if it is refused; then nothing has changed.
@@ -76,7 +76,7 @@ def add(change: Change, **options: Any) -> None:
 @bindings.command
 @binding_arguments
 @binding_options
-def delete(change: Change, **options: Any) -> None:
+def delete(change: DefinitionChange, **options: Any) -> None:
     """Delete exactly this binding, as `list` shows it.
 
     Messages that were copied stay in the queue. Exit code 1 if there is none.
@@ -85,7 +85,7 @@ def delete(change: Change, **options: Any) -> None:
 
 
 def _change(
-    change: Change,
+    change: DefinitionChange,
     verb: str,
     done: str,
     source: str,

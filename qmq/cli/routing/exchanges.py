@@ -3,7 +3,7 @@
 import click
 
 from ...routing_names import PREFIX, TYPES
-from ..admin.change import Change, change_options
+from ..admin.change import DefinitionChange, change_options
 from ..admin.request import ask
 from ..client import Endpoint
 from ..options import client_options, json_option
@@ -36,7 +36,7 @@ def list_exchanges(node: Endpoint, as_json: bool) -> None:
 @click.argument("kind", type=click.Choice(TYPES))
 @click.option("--alternate", metavar="NAME", help="The exchange that gets what no binding of this one matches.")
 @change_options
-def declare(name: str, kind: str, alternate: str | None, change: Change) -> None:
+def declare(name: str, kind: str, alternate: str | None, change: DefinitionChange) -> None:
     """Declare an exchange.
 
     To declare it again as it is changes nothing. Exit code 1 if it exists with another type or alternate; then nothing
@@ -50,7 +50,7 @@ def declare(name: str, kind: str, alternate: str | None, change: Change) -> None
 @click.argument("name")
 @click.option("--if-unused", is_flag=True, help="Only if it has no bindings.")
 @change_options
-def delete(name: str, if_unused: bool, change: Change) -> None:
+def delete(name: str, if_unused: bool, change: DefinitionChange) -> None:
     """Delete an exchange and its bindings.
 
     Exit code 1 if there is none, or if it is the alternate of another exchange.
@@ -59,7 +59,7 @@ def delete(name: str, if_unused: bool, change: Change) -> None:
     _change(change, "delete", name, "deleted", headers)
 
 
-def _change(change: Change, verb: str, name: str, done: str, headers: list[tuple[str, str]]) -> None:
+def _change(change: DefinitionChange, verb: str, name: str, done: str, headers: list[tuple[str, str]]) -> None:
     facts = change.ask(f"{verb}{PREFIX}{name}", headers)
     bindings = f", with {facts['bindings']} bindings" if facts.get("bindings") else ""
     change.show(facts, f"exchange {name}", done, bindings)
