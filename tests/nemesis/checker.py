@@ -104,7 +104,7 @@ def _row(history: History, stream: Stream) -> Row:
     is_queue = stream.destination.startswith("/queue/")
     twice = [] if is_queue else [body for body, times in stream.times.items() if times > max(attempts[body], 1)]
     twice = [body for body in twice if body in sent]
-    doubled = [body for body in twice if not _is_excused(history, stream, body)]
+    doubled = [body for body in twice if not _is_allowed(history, stream, body)]
     unexpected = stream.times.keys() - sent.keys()
     # A copy that was sent again without a name may be there beside the one that was acknowledged.
     late = [again for again in stream.again if again.is_same_copy or attempts[again.body] <= 1]
@@ -154,7 +154,7 @@ def _was_on_lost_disk(history: History, destination: str, body: bytes) -> bool:
     )
 
 
-def _is_excused(history: History, stream: Stream, body: bytes) -> bool:
+def _is_allowed(history: History, stream: Stream, body: bytes) -> bool:
     """Whether a named message may be there twice: see above."""
     begin = history.sent[stream.destination][body]
     receipt = history.receipted.get(stream.destination, {}).get(body)
