@@ -119,7 +119,7 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
     """Restore intact batches that were quarantined because of damage before them.
 
     Use this for a node without peers. If the node has peers, start it: they send the missing records. The damaged
-    records are given up for good, and the records after them of the same incarnation count again. The node must not be
+    records are given up for good, and later records of the same incarnation are valid again. The node must not be
     running. Nothing is removed from quarantine/.
     """
     import random

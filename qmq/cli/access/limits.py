@@ -42,7 +42,7 @@ def set_limit(subject: str, values: tuple[str, ...], change: DefinitionChange) -
     """Set the limits of a user, of each user of a group, or of each user (`*`).
 
     KEY is connections_max, subscriptions_max, messages_per_second_max, bytes_per_second_max, queues_max or
-    held_bytes_max. 0 is no limit. What is not given is not limited here. Exit code 1 if a limit is not allowed; then
+    held_bytes_max. 0 is no limit. Keys that are not given set no limit. Exit code 1 if a limit is not allowed; then
     nothing has changed.
     """
     change.put(f"limit/{_name(subject)}", read_values(values))

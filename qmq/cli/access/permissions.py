@@ -61,8 +61,7 @@ def allow(subject: str, actions: str, pattern: str, change: DefinitionChange) ->
 def deny(subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
     """Deny a user or a group these actions on what matches a pattern.
 
-    What is denied is denied, whatever else is allowed. Exit code 1 if the permission is refused; then nothing has
-    changed.
+    A denial counts, whatever else is allowed. Exit code 1 if the permission is refused; then nothing has changed.
     """
     value = _value(subject, "deny", actions, pattern)
     change.put(_name(value), value)

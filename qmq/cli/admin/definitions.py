@@ -46,8 +46,9 @@ def export(node: Endpoint, as_json: bool) -> None:
 def import_(file: BinaryIO, change: DefinitionChange) -> None:
     """Define what a file contains: all of it or nothing.
 
-    FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. What has no counterpart in a
-    file of RabbitMQ is listed, and its users come without passwords. Definitions that the file does not contain stay.
+    FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. Entries of RabbitMQ without a
+    counterpart are listed and left out, and its users are imported without passwords. Definitions that the file does
+    not contain stay.
     """
     data = file.read()
     closes = "user" in read_document(data)[0] and not ask(change.node, "definitions/list/user")["definitions"]

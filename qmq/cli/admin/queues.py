@@ -59,9 +59,9 @@ rules: Callable[..., Any] = together(
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
 @client_options
 @rules
-@click.option("--replace", is_flag=True, help="Also if it is declared with other values.")
-@click.option("--passive", is_flag=True, help="Declare nothing: exit code 1 if it is not declared.")
-@click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has it.")
+@click.option("--replace", is_flag=True, help="Replace a declaration with other values.")
+@click.option("--passive", is_flag=True, help="Declare nothing; exit code 1 if the queue is not declared.")
+@click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has the change.")
 @click.option("--dry-run", is_flag=True, help="Check everything, and change nothing.")
 @json_option
 def declare(
@@ -78,12 +78,12 @@ def declare(
 ) -> None:
     """Declare a queue, on all nodes.
 
-    QUEUE is /queue/NAME. What is not said is as the policies have it. KEY=VALUE says what has no option here, with the
-    keys of policies. The same declaration again changes nothing. Exit code 1 if the queue is declared with other
-    values, or one of them is not allowed.
+    QUEUE is /queue/NAME. KEY=VALUE sets a key of policies that has no option here. Keys that are not given have the
+    values of the policies. To declare the queue again with the same values changes nothing. Exit code 1 if it is
+    declared with other values, or if a value is not allowed.
     """
     check_kind(queue)
-    # A flag that is not given says nothing.
+    # A flag that is not given sets nothing.
     said = {key: value for key, value in named.items() if value is not None and value is not False}
     if memory_only:
         said["durable"] = False

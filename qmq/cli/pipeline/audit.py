@@ -33,9 +33,10 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
     For directories, only indexes and the heads of batches are read, and Spark is not needed; --deep reads every byte.
     Live nodes send their whole journals, and every checksum is verified.
 
-    --from, --to, --destination and --pattern choose segments of directories. Segments that may hold matching records
-    are audited as a whole, and the newest one always; of fanout logs (--deep) those of that name. Then it is not shown
-    how far nodes are behind, because that needs all segments. Live nodes cannot be audited in part.
+    --from, --to, --destination and --pattern choose segments of directories. If only some records are chosen, segments
+    that may hold them are audited as a whole, and the newest segment always; with --deep, also the fanout logs of that
+    name. How far nodes are behind is then not shown, because that needs all segments. Live nodes cannot be audited in
+    part.
     """
     choice = read_source(paths=nodes, servers=None, more=(), **source)
     from ...spark.jobs import audit as jobs
