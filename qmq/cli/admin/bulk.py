@@ -34,7 +34,8 @@ def move(queue: str, target: str, node: Endpoint, as_json: bool, **options: Any)
     """Move the messages of a queue that wait to another queue.
 
     The messages of each node keep their order. Each is settled and accepted in one record: after a crash it is in
-    exactly one of the two queues. Exit code 1 if a node is missing, or if messages are left, for example because TARGET is full.
+    exactly one of the two queues. Exit code 1 if a node is missing, or if messages are left, for example because TARGET
+    is full.
     """
     check_kind(queue)
     check_kind(target)

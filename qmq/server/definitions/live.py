@@ -1,14 +1,14 @@
-"""The definitions of a running node: changes of its operators, and changes that arrive from peers.
+"""The definitions of a running node: changes by its operators, and changes that arrive from peers.
 
 A change is decided at once, on any node, and answered when it is durable here. Like every record it then goes to the
-peers. With `quorum` the answer waits until a majority of the members has it durably, and says so if that takes too
-long; the change stands all the same.
+peers. With `quorum` the answer waits until a majority of the members has it durably. If that takes too long, the answer
+says so, and the change stands all the same.
 
-What a kind means is the business of its `DefinitionKind`. The first change of a kind writes the **seeds** of that kind,
-too: what the node's files say of it. From then on the definitions of the mesh count, and the files do not.
+A `DefinitionKind` knows what the definitions of its kind mean. The first change of a kind also writes the **seeds** of
+that kind: the entries in the files of this node. From then on the definitions of the mesh count, and the files do not.
 
-Surprising: a seed has the time 0, so that nodes that seed at the same time, each on its side of a cut, never undo a
-change of an operator.
+Surprising: a seed has the time 0. So nodes that write seeds at the same time, each on its side of a network partition,
+never undo a change by an operator.
 """
 
 import logging
