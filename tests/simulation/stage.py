@@ -1,4 +1,4 @@
-"""The stage of one simulation: the mesh, its network, and the books about it. Nemeses, clients and checks share it.
+"""The stage of one simulation: the mesh, its network and the ledger. Nemeses, clients and checks share it.
 
 It starts nodes and heals what is broken; what breaks them is in `nemeses`, what uses them in `workloads`, what judges
 them in `checks`.

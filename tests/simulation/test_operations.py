@@ -1,4 +1,4 @@
-"""The judge of administration: every promise is broken once by hand, and found. What is right is not accused."""
+"""The checks of administration: every promise is broken once by hand and found. Correct histories pass."""
 
 import random
 

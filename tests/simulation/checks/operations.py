@@ -1,17 +1,17 @@
 """Administration: what operators changed, purged, moved and redrove while messages flowed.
 
-O1   what was receipted for an operated queue is given in the end, was worked on before, or was purged
-O2   a purge settles only what its node had when it began there
-O3   a message is in one queue: of those that are left none is given as two records, except of a node that was taken
-     over, where a move may not have been known
-O4   what a node has settled by a purge, move or deletion it does not give again
+O1   a message confirmed for an operated queue is delivered in the end, was processed before, or was purged
+O2   a purge settles only messages that its node had when it began there
+O3   a message is in one queue: none of those that are left is delivered as two records, unless its node was taken over
+     and the other node may not have known of a move
+O4   a node does not deliver again what it has settled by a purge, move or deletion
 D1   in the end all nodes have the same definitions: of each key the latest version that any journal has
-D2   a confirmed change is among the records, unless only a lost disk had it, and a majority is not said to have it
+D2   a confirmed change is among the records, unless only a lost disk had it and no majority was reported to have it
 D3   each node applies the policies that it has, and routes by the exchanges and bindings that it has
-B1   a queue has one copy at most of a message that was sent to its source
-B2   it has a copy if the node that took the message had such bindings and exchanges for a while, and none if it had not
+B1   a queue has at most one copy of a message that was sent to its source
+B2   it has a copy if the accepting node had such bindings and exchanges for a while, and none if it never had them
 B3   all copies of a message that its node made are in one batch
-P1   a user who may not consume is given nothing, a moment after the node has the permission; the client says so itself
+P1   soon after a node has the permission, a user who may not consume gets nothing; the client itself reports violations
 P2   nor is a message of that user accepted
 """
 

@@ -1,11 +1,11 @@
-"""Queues: what was receipted is worked on, and what a receipted ACK has settled is over.
+"""Queues: confirmed messages are processed, and messages with a confirmed ACK stay settled.
 
-I1   every receipted message was worked on by a consumer at least once; a receipt that does not say otherwise
-     promises two disks in a mesh of three nodes or more, so there the loss of one disk allowed_losses nothing
-I7   nothing is given again by the node that receipted its ACK, nor by any node as long as there is no fault
-I8   nothing is handed out again by any node when its ACK was receipted at the level `quorum`
-I26  of a message with a dedup id whose records are on every node no first attempt is given beside a retry
-I25  what a consumer reads a second time under one `message-id` has `redelivered`
+I1   a consumer has processed every confirmed message at least once; a plain receipt promises two disks in a mesh of
+     three nodes or more, so there the loss of one disk allows no loss of a message
+I7   the node that confirmed an ACK does not deliver the message again, nor does any node as long as there is no fault
+I8   no node delivers a message again whose ACK was confirmed at the level `quorum`
+I26  if all nodes have the records of a message with a dedup id, no first attempt is delivered beside a retry
+I25  a message that a consumer reads a second time under one `message-id` has `redelivered`
 """
 
 from collections.abc import Collection

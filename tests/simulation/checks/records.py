@@ -1,9 +1,9 @@
-"""Records, as the journals of all nodes hold them.
+"""Records, as the journals of all nodes have them.
 
-I2   nothing is in a log that no client sent to its node, nothing stands twice, and bodies are as they were sent
-I3   of one incarnation, one node's records are a prefix of another's, byte for byte, without a hole
-I4   of one incarnation, each publisher's messages stand in the order in which it sent them; what has no receipt may
-     have been on its way when its publisher gave its connection up, and is only behind what that carried before
+I2   every record in a log was sent to its node by a client, no record is there twice, and bodies are unchanged
+I3   the records of one incarnation on one node are a prefix of those on another, byte for byte, without a hole
+I4   the messages of one publisher in one incarnation are in the order in which it sent them; a message without a
+     receipt may have been in transit when its publisher closed its connection, and follows only what that sent before
 """
 
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Mistakes with queues that several nodes work on: what is lent, what is settled, what comes back."""
+"""Seeded bugs of queues that several nodes work on: lending, settles, returns."""
 
 from collections.abc import Iterator
 from unittest.mock import patch
