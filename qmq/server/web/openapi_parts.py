@@ -179,8 +179,8 @@ SCHEMAS: Final[Json] = {
     "Receive": object_of(
         {
             "max": value_of("integer", minimum=1, maximum=RECEIVE_MAX, default=1),
-            "wait_seconds": value_of("number", minimum=0, maximum=WAIT_SECONDS_MAX, default=0),
-            "ack_timeout_seconds": value_of("number", minimum=1, maximum=ACK_TIMEOUT_SECONDS_MAX, default=30),
+            "wait_seconds": value_of("number", minimum=0, maximum=int(WAIT_SECONDS_MAX), default=0),
+            "ack_timeout_seconds": value_of("number", minimum=1, maximum=int(ACK_TIMEOUT_SECONDS_MAX), default=30),
             "selector": value_of("string"),
         },
         additionalProperties=False,
