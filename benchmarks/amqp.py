@@ -1,9 +1,10 @@
-"""Publishes with confirms, and deliveries with acks, of a node beside RabbitMQ: `python -m benchmarks.amqp`.
+"""Publishes with confirms, and deliveries with acks, of a node beside RabbitMQ: `python -m benchmarks.amqp [--write]`.
 
 RabbitMQ is Debian's (`apt-get install --no-install-recommends rabbitmq-server`); without it only the node is measured.
 Both are on one core, in turn, on the same disk, with a durable queue and persistent messages; the clients are one
 process on another core, with plain sockets. Each publisher keeps some messages without a confirm, as a program with a
 window does. Each consumer has a prefetch count and acknowledges each message by itself, all of one read in one write.
+Then there are idle connections, each with a channel. `--write` puts the table on docs/benchmarks.md.
 """
 
 import contextlib
@@ -21,7 +22,10 @@ from pathlib import Path
 from pamqp import base, commands, frame, header
 
 from benchmarks.beanstalk import NODE_FILE, free_port, server
-from benchmarks.others import OTHERS, Other, Started, started
+from benchmarks.others import RABBITMQ, Started, started
+from benchmarks.page import DOCS, MACHINE, shown, table, write_section
+from qmq import __version__
+from qmq.build import BUILD
 from qmq.cli.bench.target import cores
 from qmq.config.values.address import Address
 
@@ -32,6 +36,9 @@ BODY: bytes = b"x" * 200
 QUEUE: str = "bench"
 SHAPES: tuple[tuple[int, int], ...] = ((1, 100), (10, 100))
 """How many connections, and how many messages each has without a confirm, or as its prefetch count."""
+
+IDLE: int = 1_000
+"""Connections that do nothing."""
 
 SECONDS: float = 120.0
 ROUNDS: int = 3
@@ -96,7 +103,10 @@ class Connection:
             self._unread = data
 
 
-Start = Callable[[], contextlib.AbstractContextManager[int]]
+Server = tuple[int, int]
+"""Its port and its process id."""
+
+Start = Callable[[], contextlib.AbstractContextManager[Server]]
 Step = Callable[[bytes], tuple[int, bytes]]
 """Takes what was read; returns how many messages that was, and what to write."""
 
@@ -170,50 +180,75 @@ def rate(port: int, connections: int, window: int, work: Callable[..., tuple[byt
     return done / took
 
 
+def idle_kib(server: Server) -> float:
+    """By how much the process grows with each idle connection, in KiB."""
+    port, pid = server
+    Connection(port).socket.close()
+    before = resident_kib(pid)
+    opened = [Connection(port) for _ in range(IDLE)]
+    grown = resident_kib(pid) - before
+    for one in opened:
+        one.socket.close()
+    return grown / IDLE
+
+
+def resident_kib(pid: int) -> int:
+    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
+    return int(line.split()[1])
+
+
 @contextlib.contextmanager
-def node(folder: Path, core: int) -> Iterator[int]:
+def node(folder: Path, core: int) -> Iterator[Server]:
     port = free_port()
     file = folder / "node.toml"
     settings = NODE_FILE.format(data=folder / f"data-{port}", stomp=free_port(), protocol="amqp", port=port)
     file.write_text(settings, "utf-8")
     command = ["taskset", "-c", str(core), sys.executable, "-m", "qmq", "serve", "--config", str(file)]
-    with server([*command, "--log-level", "error"], port):
-        yield port
+    with server([*command, "--log-level", "error"], port) as pid:
+        yield port, pid
 
 
 @contextlib.contextmanager
-def rabbitmq(other: Other, core: int) -> Iterator[int]:
+def rabbitmq(core: int) -> Iterator[Server]:
     def prepare(place: Path, address: Address) -> Started:
-        found = other.prepare(place, address)
+        found = RABBITMQ.prepare(place, address)
         (place / "rabbitmq.conf").write_text(f"listeners.tcp.1 = {address}\nlog.file.level = warning\n", "utf-8")
         (place / "plugins").write_text("[].\n", "utf-8")
         return found
 
-    with started(replace(other, prepare=prepare), core) as (address, _):
-        yield address.port
+    with started(replace(RABBITMQ, prepare=prepare), core) as (address, pid):
+        yield address.port, pid
 
 
-def measure(folder: Path) -> None:
+def measure(folder: Path) -> list[str]:
+    """A table of Markdown."""
     server_core, client_core = cores()
     os.sched_setaffinity(0, {client_core})
-    other = next(one for one in OTHERS if one.name == "RabbitMQ")
-    servers: dict[str, Start] = {"qmq": lambda: node(folder, server_core)}
-    if other.is_installed():
-        servers[f"RabbitMQ {other.version}"] = lambda: rabbitmq(other, server_core)
-    print("| server | connections | window | publishes with confirm/s | deliveries with ack/s |")
-    print("|---|---|---|---|---|")
+    servers: dict[str, Start] = {f"QMQ {__version__}, {BUILD}": lambda: node(folder, server_core)}
+    if RABBITMQ.is_installed():
+        servers[f"RabbitMQ {RABBITMQ.version}"] = lambda: rabbitmq(server_core)
+    rows = []
     for connections, window in SHAPES:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
         for _ in range(ROUNDS):
             for name, start in servers.items():
-                with start() as port:
+                with start() as (port, _):
                     published = rate(port, connections, window, publisher)
                     found[name].append((published, rate(port, connections, window, consumer)))
         for name, rates in found.items():
             middle = [sorted(column)[ROUNDS // 2] for column in zip(*rates, strict=True)]
-            print(f"| {name} | {connections} | {window} | {middle[0]:,.0f} | {middle[1]:,.0f} |", flush=True)
+            rows.append([name, f"{connections}, {window} messages each", *map(shown, middle), ""])
+            print(*rows[-1], sep=", ", flush=True)
+    for name, start in servers.items():
+        with start() as idle:
+            rows.append([name, f"{IDLE:,}, idle", "", "", shown(idle_kib(idle))])
+            print(*rows[-1], sep=", ", flush=True)
+    head = ["server", "connections", "publishes with confirm/s", "deliveries with ack/s", "KiB for each connection"]
+    return table(head, rows, [2, 3, 4])
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        measure(Path(scratch))
+        lines = measure(Path(scratch))
+    if "--write" in sys.argv:
+        write_section(DOCS / "benchmarks.md", "amqp", [f"`python -m benchmarks.amqp`; {MACHINE}.", "", *lines])

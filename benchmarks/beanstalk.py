@@ -1,8 +1,9 @@
-"""Puts, and reserves with deletes, of a node beside beanstalkd: `python -m benchmarks.beanstalk [PROGRAM]`.
+"""Puts, and reserves with deletes, of a node beside beanstalkd: `python -m benchmarks.beanstalk [--write]`.
 
-PROGRAM is a beanstalkd; without one only the node is measured. All servers are measured in turn on the same disk, with
-the same clients: each keeps some commands under way, as a program with a window does, and the rate is that of all.
-A durable put is answered when it is on disk: `beanstalkd -b DIRECTORY -f0` syncs its log for each put.
+beanstalkd is Debian's (`apt-get install beanstalkd`); without it only the node is measured. All servers are measured in
+turn on the same disk, with the same clients: each keeps some commands under way, as a program with a window does, and
+the rate is that of all. A durable put is answered when it is on disk: `beanstalkd -b DIRECTORY -f0` syncs its log for
+each put. `--write` puts the table on docs/benchmarks.md.
 """
 
 import contextlib
@@ -15,6 +16,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from benchmarks.page import DOCS, MACHINE, shown, table, write_section
+from qmq import __version__
+from qmq.build import BUILD
 
 JOBS: int = 20_000
 """Of each measurement, of all clients together; a tenth where each of them waits for its own sync."""
@@ -111,7 +116,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(command: list[str], port: int) -> Iterator[None]:
+def server(command: list[str], port: int) -> Iterator[int]:
+    """Its process id, when it listens."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 60
@@ -121,23 +127,24 @@ def server(command: list[str], port: int) -> Iterator[None]:
                     break
             assert time.monotonic() < until, f"{command[0]} does not listen"
             time.sleep(0.05)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait()
 
 
-def measure(folder: Path, program: str | None) -> None:
-    kinds = ["qmq"] + (["beanstalkd -b -f0", "beanstalkd, memory only"] if program else [])
-    print("| server | clients | commands under way | puts/s | reserve + delete/s |")
-    print("|---|---|---|---|---|")
+def measure(folder: Path, program: str | None) -> list[str]:
+    """A table of Markdown."""
+    own = f"QMQ {__version__}, {BUILD}"
+    kinds = [own] + (["beanstalkd -b -f0", "beanstalkd, memory only"] if program else [])
+    rows = []
     for clients in CLIENTS:
         for window in WINDOWS:
             for kind in kinds:
                 port = free_port()
                 data = folder / f"{kind.split(',')[0].replace(' ', '')}-{clients}-{window}-{port}"
                 data.mkdir()
-                if kind == "qmq":
+                if kind == own:
                     file = folder / "node.toml"
                     file.write_text(NODE_FILE.format(data=data, stomp=free_port(), protocol="beanstalk", port=port))
                     command = [sys.executable, "-m", "qmq", "serve", "--config", str(file), "--log-level", "error"]
@@ -147,9 +154,15 @@ def measure(folder: Path, program: str | None) -> None:
                 jobs = JOBS // 10 if clients * window == 1 else JOBS
                 with server(command, port):
                     put, work = rates(port, clients, window, jobs)
-                print(f"| {kind} | {clients} | {window} | {put:,.0f} | {work:,.0f} |", flush=True)
+                rows.append([kind, str(clients), str(window), shown(put), shown(work)])
+                print(*rows[-1], sep=", ", flush=True)
+    return table(["server", "clients", "commands under way", "puts/s", "reserves with delete/s"], rows, [1, 2, 3, 4])
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        measure(Path(scratch), sys.argv[1] if len(sys.argv) > 1 else shutil.which("beanstalkd"))
+        lines = measure(Path(scratch), shutil.which("beanstalkd"))
+    if "--write" in sys.argv:
+        write_section(
+            DOCS / "benchmarks.md", "beanstalk", [f"`python -m benchmarks.beanstalk`; {MACHINE}.", "", *lines]
+        )

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from qmq.cli.launch import tail
 from qmq.cli.throwaway import free_addresses
@@ -102,16 +103,18 @@ def _prepare_activemq(place: Path, address: Address) -> Started:
     return [*command, "start", f"xbean:file:{place}/activemq.xml"], {}
 
 
+RABBITMQ: Final = Other(
+    "RabbitMQ",
+    "rabbitmq-server",
+    "rabbitmq",
+    "--login guest --passcode guest",
+    "STOMP plugin, classic durable queue, `persistent:true`, a publisher confirm behind each receipt; defaults",
+    RABBITMQ_PROGRAM.exists,
+    _prepare_rabbitmq,
+)
+
 OTHERS: Sequence[Other] = (
-    Other(
-        "RabbitMQ",
-        "rabbitmq-server",
-        "rabbitmq",
-        "--login guest --passcode guest",
-        "STOMP plugin, classic durable queue, `persistent:true`, a publisher confirm behind each receipt; defaults",
-        RABBITMQ_PROGRAM.exists,
-        _prepare_rabbitmq,
-    ),
+    RABBITMQ,
     Other(
         "ActiveMQ",
         "activemq",

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+MACHINE = f"{os.cpu_count()} cores, shared"
+
 DOCS = Path(os.environ.get("QMQ_BENCH_DOCS", Path(__file__).parents[1] / "docs"))
 """Where the pages are: those of this tree, but for the compiled copy of one, whose figures belong to the original."""
 

@@ -81,15 +81,6 @@ SPEED: Mapping[str, Sequence[Row]] = {
             "≤ 4,096",
         ),
     ),
-    "web": (
-        _rate("HTTP: durable messages by themselves, 4 connections", "benchmarks.web post", "messages/s", "≥ 6,000"),
-        _rate(
-            "HTTP: durable messages in batches of 500, 4 connections", "benchmarks.web batch", "messages/s", "≥ 60,000"
-        ),
-        _rate("HTTP: events to 100 streams of a topic", "benchmarks.web events", "events/s", "≥ 100,000"),
-        _rate("STOMP over a WebSocket: topic, 1 to 1", "benchmarks.web websocket", "messages/s", "≥ 60 % of TCP"),
-        _rate("the same over TCP, for comparison", "benchmarks.web tcp", "messages/s"),
-    ),
     "mesh": (
         _rate("topic, published on one node, delivered on another", "mesh", "messages/s"),
         _rate("durable queue, published on one node, consumed on another", "mesh --kind queue", "messages/s"),
@@ -103,6 +94,22 @@ SPEED: Mapping[str, Sequence[Row]] = {
     ),
 }
 """Part → what passes through a node, or from one to another."""
+
+WEB: Mapping[str, Sequence[Row]] = {
+    "web": (
+        _rate("messages by themselves, durable, 4 connections", "benchmarks.web post", "messages/s"),
+        _rate("the same, 64 connections", "benchmarks.web post --connections 64", "messages/s", "≥ 6,000"),
+        _rate("in batches of 500, durable, 4 connections", "benchmarks.web batch", "messages/s", "≥ 60,000"),
+        _rate("events to 100 streams of a topic", "benchmarks.web events", "events/s", "≥ 100,000"),
+        _rate("STOMP over a WebSocket: topic, 1 to 1", "benchmarks.web websocket", "messages/s", "≥ 60 % of TCP"),
+        _rate("the same over TCP, for comparison", "benchmarks.web tcp", "messages/s"),
+    )
+}
+"""What passes through the web port. RabbitMQ has the loads of WEB_COMPARED, too."""
+
+WEB_COMPARED: Sequence[Row] = [
+    row for row in WEB["web"] if "batch" not in row.arguments and "events" not in row.arguments
+]
 
 _MATCH = "benchmarks.definitions match"
 _SEND = "benchmarks.definitions send"

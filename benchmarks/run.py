@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks import growth
 from benchmarks.figures import Facts, Store
-from benchmarks.others import OTHERS, Other, started
-from benchmarks.rows import COMPARED, CONSOLE, DEFINITIONS, GROWTH, SPEED, Row, held
+from benchmarks.others import OTHERS, RABBITMQ, Other, started
+from benchmarks.rows import COMPARED, CONSOLE, DEFINITIONS, GROWTH, SPEED, WEB, WEB_COMPARED, Row, held
 from benchmarks.tables import COUNTS, write_pages
 from qmq.build import BUILD
 from qmq.cli.bench.target import cores
@@ -39,7 +39,7 @@ Run = Callable[[Row], Facts]
 def parts_of(full: bool) -> Mapping[str, Sequence[Row]]:
     """Part → its rows; of those that measure this node alone."""
     lines = {part: [line.row(n) for line in lines for n in line.sizes] for part, (_, lines) in GROWTH.items()}
-    return {**SPEED, **held(full), **DEFINITIONS, **CONSOLE, **lines}
+    return {**SPEED, **held(full), **WEB, **DEFINITIONS, **CONSOLE, **lines}
 
 
 def names_of_parts() -> list[str]:
@@ -113,6 +113,18 @@ def measure_others(store: Store, rounds: int, seconds: float, machine: str) -> N
         store.put(name, command, found)
 
 
+def measure_web_of_rabbitmq(store: Store, rounds: int, seconds: float, machine: str) -> None:
+    """The loads of the web port that its plugins have."""
+    if not RABBITMQ.is_installed():
+        print(f"RabbitMQ is not installed and is left out (apt-get install {RABBITMQ.package})", flush=True)
+        return
+
+    def run(row: Row) -> Facts:
+        return {**result_of([*command_of(row, seconds), "--rabbitmq"]), "machine": machine}
+
+    measure(store, WEB_COMPARED, rounds, run, RABBITMQ.name)
+
+
 def count_growth(store: Store, most: int) -> None:
     """Work of every case for every n up to `most`: the same wherever it is counted, on the pure build."""
     if BUILD != "pure":
@@ -167,6 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measure(
                 store, [row for row in rows[part] if BUILD == "pure" or not row.is_pure], options.rounds, run, BUILD
             )
+            if part == "web":
+                measure_web_of_rabbitmq(store, options.rounds, options.seconds, options.machine)
         if not options.dry:
             write_pages(store)
 

@@ -6,9 +6,9 @@ from textwrap import wrap
 
 from benchmarks import growth, plots
 from benchmarks.figures import BUILDS, COUNTED, Store, number
-from benchmarks.others import OTHERS
+from benchmarks.others import OTHERS, RABBITMQ
 from benchmarks.page import DOCS, shown, table, write_section
-from benchmarks.rows import COMPARED, CONSOLE, DEFINITIONS, GROWTH, SPEED, Line, Row, held
+from benchmarks.rows import COMPARED, CONSOLE, DEFINITIONS, GROWTH, SPEED, WEB, Line, Row, held
 
 PAGE = DOCS / "benchmarks.md"
 GROWTH_PAGE = DOCS / "growth.md"
@@ -34,6 +34,7 @@ def write_pages(store: Store) -> None:
         (PAGE, "definitions", partial(costs_section, DEFINITIONS)),
         (PAGE, "console", partial(costs_section, CONSOLE)),
         (PAGE, "others", others_section),
+        (PAGE, "web", web_section),
         (GROWTH_PAGE, "counted work", counted_section),
         (GROWTH_PAGE, "measured growth", growth_section),
     )
@@ -97,6 +98,21 @@ def others_section(store: Store) -> list[str]:
         *notes,
         *image("others.svg", "the same load at each broker"),
     ]
+
+
+def web_section(store: Store) -> list[str]:
+    """Both builds, and RabbitMQ where it has the same."""
+    rows = measured(store, WEB["web"])
+    if not rows:
+        return []
+    columns = [*BUILDS, RABBITMQ.name]
+    cells = []
+    for row in rows:
+        facts = [store.middle(name, row.command, row.figure, row.more_is_better) for name in columns]
+        figures = [NOT_MEASURED if found is None else _cell(found, row) for found in facts]
+        cells.append([row.name, f"`{row.command}`", *figures, row.unit, row.aims[0]])
+    head = ["what", "command", *map(_title, columns), "unit", "aim"]
+    return [*machine(store, rows), "", *table(head, cells, (2, 3, 4))]
 
 
 def counted_section(store: Store) -> list[str]:

@@ -1,9 +1,12 @@
 """The web port of one node: messages that are sent by themselves and in batches, and streams of events.
 
-    python -m benchmarks.web post|batch|events|tcp|websocket [--connections 4] [--seconds 5]
+    python -m benchmarks.web post|batch|events|tcp|websocket [--connections 4] [--seconds 5] [--rabbitmq]
 
 The node is a throwaway one on a core of its own, with the default fsync. The load is one process on another core: plain
 sockets, and no more parsing than is needed to count. Prints one line of JSON.
+
+With `--rabbitmq` the load is put on Debian's RabbitMQ: `post` on its management API, `websocket` on its web-stomp
+plugin, `tcp` on its STOMP plugin. It has no batches and no events.
 """
 
 import argparse
@@ -14,13 +17,17 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.others import RABBITMQ, Started, started
 from qmq import __version__
 from qmq.build import BUILD
 from qmq.cli.bench.target import cores
-from qmq.cli.throwaway import Throwaway, exit_on_signals, throwaway
+from qmq.cli.throwaway import exit_on_signals, free_addresses, throwaway
 from qmq.config import Address
 
 CONNECTIONS = 4
@@ -36,17 +43,76 @@ READ_BYTES = 1 << 18
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def post(path: str, body: bytes, content_type: str) -> bytes:
+def post(path: str, body: bytes, content_type: str, more: str = "") -> bytes:
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}"
-    return head.encode() + b"\r\n\r\n" + body
+    return f"{head}{more}\r\n\r\n".encode() + body
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where the load goes, and what differs from broker to broker."""
+
+    pid: int
+    address: Address
+    web_address: Address
+    websocket_address: Address
+    version: str = __version__
+    websocket_path: str = "/stomp"
+    login: bytes = b""
+    single: bytes = post("/v1/queues/bench/messages", b"x" * BODY_BYTES, "application/octet-stream")
+    """A request that sends one message."""
+    success: bytes = b"HTTP/1.1 201"
+
+
+@contextmanager
+def qmq_node(core: int) -> Iterator[Broker]:
+    with throwaway(None, {}, core, has_web=True) as node:
+        yield Broker(node.pid, node.address, node.web_address, node.web_address)
+
+
+@contextmanager
+def rabbitmq(core: int) -> Iterator[Broker]:
+    if not RABBITMQ.is_installed():
+        sys.exit(f"benchmarks.web: RabbitMQ is not installed (apt-get install {RABBITMQ.package})")
+    web_address, websocket_address = free_addresses(2)
+
+    def prepare(place: Path, address: Address) -> Started:
+        found = RABBITMQ.prepare(place, address)
+        with (place / "rabbitmq.conf").open("a") as file:
+            file.write(f"management.tcp.ip = {web_address.host}\nmanagement.tcp.port = {web_address.port}\n")
+            file.write(f"web_stomp.tcp.ip = {websocket_address.host}\nweb_stomp.tcp.port = {websocket_address.port}\n")
+        (place / "plugins").write_text("[rabbitmq_stomp,rabbitmq_web_stomp,rabbitmq_management].\n", "utf-8")
+        return found
+
+    login = f"\r\nauthorization: Basic {b64encode(b'guest:guest').decode()}"
+    message = {"properties": {"delivery_mode": 2}, "routing_key": "bench", "payload_encoding": "string"}
+    with started(replace(RABBITMQ, prepare=prepare), core) as (address, pid):
+        broker = Broker(
+            pid,
+            address,
+            web_address,
+            websocket_address,
+            RABBITMQ.version,
+            "/ws",
+            b"login:guest\npasscode:guest\n",
+            post(
+                "/api/exchanges/%2F/amq.default/publish",
+                json.dumps({**message, "payload": "x" * BODY_BYTES}).encode(),
+                "application/json",
+                login,
+            ),
+            b"HTTP/1.1 200",
+        )
+        queue = post("/api/queues/%2F/bench", b'{"durable":true}', "application/json", login)
+        with connect_to(web_address) as one:
+            one.sendall(queue.replace(b"POST", b"PUT", 1))
+            if not one.recv(READ_BYTES).startswith(b"HTTP/1.1 201"):
+                sys.exit("benchmarks.web: RabbitMQ has declared no queue")
+        yield broker
 
 
 def batch_of(count: int) -> bytes:
     return json.dumps({"messages": [{"body": "x" * BODY_BYTES}] * count}).encode()
-
-
-def connect(node: Throwaway) -> socket.socket:
-    return connect_to(node.web_address)
 
 
 def connect_to(address: Address) -> socket.socket:
@@ -58,7 +124,7 @@ def connect_to(address: Address) -> socket.socket:
 class Load:
     """Counts what is done in the measured time. Each connection sends a request when the one before is answered."""
 
-    def __init__(self, node: Throwaway, seconds: float, connections: int = CONNECTIONS) -> None:
+    def __init__(self, node: Broker, seconds: float, connections: int = CONNECTIONS) -> None:
         self._node = node
         self.connections = connections
         self._selector = selectors.DefaultSelector()
@@ -93,11 +159,11 @@ class Load:
         return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def requests(load: Load, node: Throwaway, request: bytes, messages: int) -> None:
+def requests(load: Load, node: Broker, request: bytes, messages: int) -> None:
     """Clients that send the request again and again."""
 
     def add() -> None:
-        one = connect(node)
+        one = connect_to(node.web_address)
         rest = b""
 
         def take(data: bytes) -> int:
@@ -106,7 +172,7 @@ def requests(load: Load, node: Throwaway, request: bytes, messages: int) -> None
             head, found, body = rest.partition(b"\r\n\r\n")
             if not found or len(body) < int(head.partition(b"content-length: ")[2].partition(b"\r")[0]):
                 return 0
-            if not head.startswith(b"HTTP/1.1 201"):
+            if not head.startswith(node.success):
                 sys.exit(f"benchmarks.web: {rest.decode()}")
             rest = b""
             one.sendall(request)
@@ -119,18 +185,18 @@ def requests(load: Load, node: Throwaway, request: bytes, messages: int) -> None
         add()
 
 
-def singles(load: Load, node: Throwaway) -> None:
-    requests(load, node, post("/v1/queues/bench/messages", b"x" * BODY_BYTES, "application/octet-stream"), 1)
+def singles(load: Load, node: Broker) -> None:
+    requests(load, node, node.single, 1)
 
 
-def batches(load: Load, node: Throwaway) -> None:
+def batches(load: Load, node: Broker) -> None:
     requests(load, node, post("/v1/queues/bench/messages", batch_of(BATCH), "application/json"), BATCH)
 
 
-def events(load: Load, node: Throwaway) -> None:
+def events(load: Load, node: Broker) -> None:
     """STREAMS clients of one topic; a batch is sent when all of them have got those before."""
     request = post("/v1/topics/bench/messages", batch_of(BATCH), "application/json")
-    sender = connect(node)
+    sender = connect_to(node.web_address)
     got = 0
 
     def take(data: bytes) -> int:
@@ -143,7 +209,7 @@ def events(load: Load, node: Throwaway) -> None:
         return count
 
     for _ in range(STREAMS):
-        one = connect(node)
+        one = connect_to(node.web_address)
         one.sendall(b"GET /v1/topics/bench/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         one.recv(READ_BYTES)
         load.watch(one, take)
@@ -159,7 +225,7 @@ def framed(data: bytes) -> bytes:
 
 
 def topic(
-    load: Load, node: Throwaway, connect_client: Callable[[], socket.socket], frame: Callable[[bytes], bytes]
+    load: Load, node: Broker, connect_client: Callable[[], socket.socket], frame: Callable[[bytes], bytes]
 ) -> None:
     """A sender and a subscriber of one topic; `SENDS` are sent when as many of those before have been delivered."""
     sends = frame(b"SEND\ndestination:/topic/bench\n\n" + b"x" * BODY_BYTES + b"\0") * SENDS
@@ -179,7 +245,7 @@ def topic(
         return count
 
     for one in (sender, subscriber):
-        one.sendall(frame(b"CONNECT\naccept-version:1.2\nhost:bench\npadding:" + b"x" * 100 + b"\n\n\0"))
+        one.sendall(frame(b"CONNECT\naccept-version:1.2\nhost:/\n" + node.login + b"padding:" + b"x" * 100 + b"\n\n\0"))
         one.recv(READ_BYTES)
     subscriber.sendall(
         frame(b"SUBSCRIBE\nid:1\ndestination:/topic/bench\nreceipt:r\npadding:" + b"x" * 100 + b"\n\n\0")
@@ -190,18 +256,18 @@ def topic(
         sender.sendall(sends)
 
 
-def over_tcp(load: Load, node: Throwaway) -> None:
+def over_tcp(load: Load, node: Broker) -> None:
     topic(load, node, lambda: connect_to(node.address), bytes)
 
 
-def over_websocket(load: Load, node: Throwaway) -> None:
+def over_websocket(load: Load, node: Broker) -> None:
     """Each frame is a message by itself, as clients in browsers send them."""
 
     def connect_client() -> socket.socket:
-        one = connect(node)
+        one = connect_to(node.websocket_address)
         one.sendall(
-            b"GET /stomp HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            f"GET {node.websocket_path} HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
         )
         if b" 101 " not in one.recv(READ_BYTES):
             sys.exit("benchmarks.web: the node has accepted no WebSocket")
@@ -210,7 +276,7 @@ def over_websocket(load: Load, node: Throwaway) -> None:
     topic(load, node, connect_client, framed)
 
 
-LOADS: Mapping[str, Callable[[Load, Throwaway], None]] = {
+LOADS: Mapping[str, Callable[[Load, Broker], None]] = {
     "post": singles,
     "batch": batches,
     "events": events,
@@ -224,11 +290,14 @@ def main() -> None:
     parser.add_argument("load", choices=LOADS)
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="of senders (default: 4)")
     parser.add_argument("--seconds", type=float, default=5.0, help="measured seconds (default: 5)")
+    parser.add_argument("--rabbitmq", action="store_true", help="measure RabbitMQ instead of a node")
     options = parser.parse_args()
+    if options.rabbitmq and options.load in ("batch", "events"):
+        parser.error("RabbitMQ has no such requests")
     exit_on_signals()
     own, other = cores()
     os.sched_setaffinity(0, {other})
-    with throwaway(None, {}, own, has_web=True) as node:
+    with (rabbitmq if options.rabbitmq else qmq_node)(own) as node:
         load = Load(node, options.seconds, options.connections)
         LOADS[options.load](load, node)
         load.run()
@@ -236,11 +305,11 @@ def main() -> None:
         json.dumps(
             {
                 "load": options.load,
-                "build": BUILD,
+                "build": "" if options.rabbitmq else BUILD,
                 "per_second": round(load.counted / load.seconds),
                 "server_cpu_us_per_message": round(load.cpu_seconds * 1e6 / max(load.counted, 1), 2),
                 "server_cpu_share": round(load.cpu_seconds / load.seconds, 2),
-                "qmq": __version__,
+                "broker" if options.rabbitmq else "qmq": node.version,
                 "python": platform.python_version(),
             }
         )

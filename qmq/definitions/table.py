@@ -2,6 +2,8 @@
 
 The later version of a key stays, on every node and in whatever order changes arrive: `merge` is commutative,
 associative and idempotent. A deleted definition stays as a tombstone, so that an older change cannot bring it back.
+When its tombstone is forgotten (`tombstones`), the vector `stable` takes its place: a node that joins later reads old
+journals from their start, and passes on old changes before it has read the deletions.
 
 `digest` is a hash of all definitions without tombstones. Two nodes with the same digest have the same definitions.
 
@@ -10,12 +12,12 @@ place.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from qmq.definitions.definition import NUMBER_MAX, Definition, Key, Version
-from qmq.dots import Origin
+from qmq.dots import Origin, Vector, merge
 from qmq.errors import Refused
 
 OF_KIND_MAX: Final = 50_000
@@ -37,16 +39,28 @@ class Merged(NamedTuple):
 KNOWN: Final = Merged(False)
 
 
+class Obsolete(NamedTuple):
+    """Tombstones that may go."""
+
+    tombstones: Sequence[Definition] = ()
+    stable: Vector = {}
+    """Every member has all changes that this covers."""
+
+
 class DefinitionTable:
     """The later version of each key."""
 
-    def __init__(self, definitions: Iterable[Definition] = ()) -> None:
+    def __init__(self, definitions: Iterable[Definition] = (), stable: Vector | None = None) -> None:
         self.by_key: dict[Key, Definition] = {}
         self.digest = 0
         self._of_kind: Counter[str] = Counter()
         self._time_us = self._counter = 0
+        self.stable: Vector = {}
+        """What all members had when tombstones were forgotten: a change that it covers is deleted if `by_key` does not
+        have its key. Causal stability of the literature on CRDTs (Baquero, Almeida, Shoker 2014)."""
         for definition in definitions:
             self.merge(definition)
+        merge(self.stable, stable or {})
 
     def merge(self, change: Definition) -> Merged:
         """Keep `change` if it is later than what is known of its key."""
@@ -55,6 +69,8 @@ class DefinitionTable:
             self._time_us, self._counter = version[:2]
         known = self.by_key.get(key)
         if known is None:
+            if is_covered(change, self.stable):
+                return KNOWN
             self._keep(change, None)
             return Merged(True)
         if version == known.version:
@@ -108,9 +124,10 @@ class DefinitionTable:
         """The present versions that this origin wrote, tombstones included. Any thread may call it."""
         return [one for one in list(self.by_key.values()) if one.version.origin == origin]
 
-    def forget(self, tombstones: Iterable[Definition]) -> None:
+    def forget(self, obsolete: Obsolete) -> None:
         """Forget what `tombstones.TombstoneRounds` of another copy returned; a later change stays."""
-        for one in tombstones:
+        merge(self.stable, obsolete.stable)
+        for one in obsolete.tombstones:
             known = self.by_key.get(one.key)
             if known is not None and known.version == one.version:
                 del self.by_key[one.key]
@@ -124,6 +141,11 @@ class DefinitionTable:
         if before is None:
             self._of_kind[change.key.kind] += 1
         self.by_key[change.key] = change
+
+
+def is_covered(change: Definition, vector: Vector) -> bool:
+    """Whether a node that has all that `vector` covers has met this change."""
+    return vector.get(change.version.origin, 0) >= change.version.sequence
 
 
 def _hash(definition: Definition) -> int:

@@ -3,7 +3,8 @@
 It is not enough that every member has the tombstone: one that drops it could then receive an older, concurrent change
 that another member wrote before it had the tombstone. So there are two steps. When every member has the tombstone,
 their vectors together cover all such changes, because a later change has a later version. When every member has all
-that these vectors cover, each has merged every older change into the tombstone, and it may go.
+that these vectors cover, each has merged every older change into the tombstone, and it may go. A node that joins later
+still reads older changes: see `DefinitionTable.stable`.
 
 One round at a time; a round that a restart interrupts begins again. A tombstone from a node whose clock is far ahead
 has an age from when this node first sees it. Pure.
@@ -12,7 +13,7 @@ has an age from when this node first sees it. Pure.
 from collections.abc import Collection, Iterable
 
 from qmq.definitions.definition import Definition, Version
-from qmq.definitions.table import DefinitionTable
+from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.dots import Origin, Vector, covers, merge
 
 
@@ -28,17 +29,17 @@ class TombstoneRounds:
 
     def obsolete(
         self, table: DefinitionTable, members: Iterable[Vector], now_us: int, forgotten: Collection[Origin]
-    ) -> list[Definition]:
+    ) -> Obsolete:
         """Take a step. `members`: the durable vectors of all members, this node included."""
         self._see(table.tombstones(), now_us)
         vectors = list(members)
-        found: list[Definition] = []
+        found = Obsolete()
         needed = {origin: last for origin, last in self._needed.items() if origin not in forgotten}
         if self._waiting and all(covers(has, needed) for has in vectors):
-            found = [one for one in self._waiting if table.by_key.get(one.key) == one]
+            found = Obsolete([one for one in self._waiting if table.by_key.get(one.key) == one], needed)
             self._waiting = []
         if not self._waiting:
-            removed = {one.key for one in found}
+            removed = {one.key for one in found.tombstones}
             self._waiting = [
                 one
                 for one in table.tombstones()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmq.definitions.definition import NUMBER_MAX, Definition, Key, Version, text_of
-from qmq.definitions.table import DefinitionTable
+from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.dots import Origin
 from qmq.errors import Refused
 
@@ -148,9 +148,20 @@ def test_tombstones_fill_their_own_kind_until_they_are_forgotten(monkeypatch: py
 
     with pytest.raises(Refused, match="1 of them are deleted"):
         table.check_room([Key("policy", "/queue/other")])
-    table.forget(table.tombstones())
+    table.forget(Obsolete(table.tombstones()))
 
     table.check_room([Key("policy", "/queue/other")])
+
+
+def test_a_change_older_than_a_forgotten_tombstone_is_no_news_and_a_later_one_is() -> None:
+    table = DefinitionTable([change(A, 2, 101, None)])
+    table.forget(Obsolete(table.tombstones(), {A: 2, B: 4}))
+
+    assert [table.merge(old).is_news for old in (change(A, 1), change(A, 2, 101, None), change(B, 4))] == [False] * 3
+    assert (table.digest, table.by_key) == (0, {})
+
+    assert table.merge(change(B, 5)).is_news
+    assert DefinitionTable([change(B, 3)], {B: 4}).get(KEY) is not None, "what is stored is present"
 
 
 def test_the_version_after_the_last_counter_has_a_later_time() -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from qmq.definitions.definition import Definition, Key, Version
-from qmq.definitions.table import DefinitionTable
+from qmq.definitions.table import DefinitionTable, Obsolete, is_covered
 from qmq.definitions.tombstones import TombstoneRounds
 from qmq.dots import Origin, Vector
 
@@ -17,7 +17,7 @@ TOMBSTONE = Definition(KEY, Version(100, 0, A, 5), None)
 def steps(*members: list[Vector], now_us: int = 1_000, forgotten: frozenset[Origin] = frozenset()) -> list[bool]:
     """Whether the tombstone goes with each of these reports."""
     table, rounds = DefinitionTable([TOMBSTONE]), TombstoneRounds(50)
-    return [bool(rounds.obsolete(table, vectors, now_us, forgotten)) for vectors in members]
+    return [bool(rounds.obsolete(table, vectors, now_us, forgotten).tombstones) for vectors in members]
 
 
 def test_it_stays_while_a_member_does_not_have_it() -> None:
@@ -47,7 +47,7 @@ def test_it_stays_while_it_is_young() -> None:
 def test_one_from_a_clock_that_is_far_ahead_is_as_old_as_this_node_knows_it() -> None:
     table, rounds = DefinitionTable([TOMBSTONE]), TombstoneRounds(50)
 
-    found = [bool(rounds.obsolete(table, [{A: 5}], now_us, ())) for now_us in (20, 70, 71, 72)]
+    found = [bool(rounds.obsolete(table, [{A: 5}], now_us, ()).tombstones) for now_us in (20, 70, 71, 72)]
 
     assert found == [False, False, False, True]
 
@@ -61,7 +61,7 @@ def test_a_definition_that_exists_again_is_kept() -> None:
     rounds.obsolete(table, [{A: 5}], 1_000, ())
     table.merge(Definition(KEY, Version(200, 0, A, 6), "{}", TOMBSTONE.version))
 
-    assert rounds.obsolete(table, [{A: 6}], 1_000, ()) == []
+    assert rounds.obsolete(table, [{A: 6}], 1_000, ()).tombstones == []
 
 
 class Node:
@@ -145,11 +145,7 @@ class Hasty(TombstoneRounds):
 
     def obsolete(self, table, members, now_us, forgotten):  # type: ignore[no-untyped-def]
         vectors = list(members)
-        return [
-            one
-            for one in table.tombstones()
-            if all(has.get(one.version.origin, 0) >= one.version.sequence for has in vectors)
-        ]
+        return Obsolete([one for one in table.tombstones() if all(is_covered(one, has) for has in vectors)])
 
 
 def test_a_tombstone_that_is_dropped_early_is_found() -> None:

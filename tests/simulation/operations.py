@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 import trio
 
-from qmq.definitions.definition import Definition, Key, Version
-from qmq.definitions.table import DefinitionTable
+from qmq.definitions.definition import Key, Version
+from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.definitions.tombstones import TombstoneRounds
 from qmq.dots import Dot, Origin, Vector
 from qmq.server.admin import bulk_jobs
@@ -211,10 +211,10 @@ def observed(operations: Operations) -> Iterator[None]:
 
     def obsolete_at_once(
         rounds: TombstoneRounds, table: DefinitionTable, members: Any, older_than_us: int, forgotten: set[Origin]
-    ) -> list[Definition]:
+    ) -> Obsolete:
         found = obsolete(rounds, table, members, 1 << 62, forgotten)
         # These must be older than what nodes need to drop the messages of a queue.
-        return [one for one in found if one.key.kind != "queue"]
+        return found._replace(tombstones=[one for one in found.tombstones if one.key.kind != "queue"])
 
     def write_down(live: LiveDefinitions, key: Key, *more: Any, **said: Any) -> None:
         write(live, key, *more, **said)

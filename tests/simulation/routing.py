@@ -37,6 +37,8 @@ BINDINGS: tuple[Row, ...] = (
     ("/exchange/names", BOUND[1], "k1", {}),
     ("/exchange/kinds", BOUND[0], "", {"kind": "k1", "urgent": "yes"}),
     ("/exchange/kinds", BOUND[1], "", {MATCH: "any", "kind": "k2", "urgent": "yes"}),
+    ("/exchange/names", "/exchange/orders", "eu.new", {}),
+    ("/exchange/orders", "/exchange/names", "eu.#", {}),
 )
 """Source, target, key and arguments."""
 
@@ -48,6 +50,7 @@ SENDS = (
     "/exchange/orders/us.old",
     "/exchange/names/k1",
     "/exchange/names/eu.old",
+    "/exchange/names/eu.new",
     "/exchange/kinds",
 )
 """What publishers send to."""

@@ -20,7 +20,7 @@ import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.config import NodeSettings
-from qmq.definitions.definition import NAME_BYTES_MAX, Definition, Key, Version, text_of
+from qmq.definitions.definition import NAME_BYTES_MAX, NUMBER_MAX, Definition, Key, Version, text_of
 from qmq.definitions.table import DefinitionTable
 from qmq.dots import Vector
 from qmq.errors import ConfigError, Refused
@@ -270,6 +270,16 @@ class LiveDefinitions:
             context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
         context.submit(out)
 
+    def delete_again(self, changes: Collection[Definition]) -> None:
+        """Write tombstones of changes that the mesh has deleted, with versions that no later change is earlier than."""
+        context = self._context
+        out = Outcome(now_us=context.environment.now_us())
+        for change in changes:
+            time_us, counter, *_ = change.version
+            after = Version(time_us, min(counter + 1, NUMBER_MAX), context.origin, context.broker.next_sequence)
+            self._record(Definition(change.key, after, None, change.version), out)
+        context.submit(out)
+
     def publish(self) -> None:
         """Let the kinds follow what has changed. Never waits."""
         by_kind: dict[str, list[str]] = {}
@@ -310,16 +320,17 @@ class LiveDefinitions:
         self._write(Key(SEEDED, kind), "{}", out, is_seed=True)
 
     def _write(self, key: Key, text: str | None, out: Outcome, *, is_seed: bool = False) -> None:
-        broker, origin = self._context.broker, self._context.origin
-        sequence = broker.next_sequence
+        origin, sequence = self._context.origin, self._context.broker.next_sequence
         known = self.table.by_key.get(key)
         version = Version(0, 0, origin, sequence)
         if not is_seed:
             version = self.table.next_version(out.now_us, origin, sequence)
-        change = Definition(key, version, text, None if known is None else known.version)
-        broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
+        self._record(Definition(key, version, text, None if known is None else known.version), out)
+
+    def _record(self, change: Definition, out: Outcome) -> None:
+        self._context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
         self.table.merge(change)
-        self.news[key] = None
+        self.news[change.key] = None
 
     async def spread(self) -> None:
         """Return when all linked peers have what this node has changed so far, after SPREAD_SECONDS at most."""

@@ -4,17 +4,22 @@ Records carry changes while nodes run. Levelling is for what records cannot do: 
 of a majority before it serves clients, long before its journal has caught up; and a new node gets definitions whose
 incarnation is collected, so that no journal and no snapshot contains their records. A node records those again.
 
+Conversely, a new node reads from old journals definitions whose tombstones are collected. If a peer does not have them,
+although its vector `stable` covers them, the node records their deletion.
+
 Each peer is asked when its link has caught up. Nodes with the same definitions exchange a hash and nothing else.
 """
 
 import json
 import logging
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
 from qmq.definitions.definition import Definition, Key
+from qmq.definitions.table import is_covered
+from qmq.dots import Vector, merge, parse_origin
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.definitions.live import LiveDefinitions
@@ -91,13 +96,14 @@ class DefinitionSync:
 
     async def _level(self, peer: str) -> None:
         context = self._context
-        if not await self._pull(peer):
+        deleted = await self._pull(peer)
+        if deleted is None:
             return
         if self.is_behind and self._has_majority():
             self.is_behind = False
             context.clear_condition(BEHIND, BEHIND_TEXT)
         live = context.definitions
-        if not live.unrecorded or context.is_catching_up:
+        if not (live.unrecorded or deleted) or context.is_catching_up:
             return
         await context.commit_slot()
         received = context.received_vector()
@@ -113,38 +119,52 @@ class DefinitionSync:
         if lost:
             log.info("= %d definitions of %s are recorded again", len(lost), peer)
             live.record_again(lost)
+        deleted = [one for one in deleted if live.table.by_key.get(one.key) == one]
+        if deleted:
+            log.info("= %d definitions are deleted, of which %s knows that they were deleted", len(deleted), peer)
+            live.delete_again(deleted)
 
-    async def _pull(self, peer: str) -> bool:
-        """Merge the definitions of `peer`. False if it does not answer."""
+    async def _pull(self, peer: str) -> list[Definition] | None:
+        """Merge the definitions of `peer`, if it answers.
+
+        Returns the definitions of this node that are deleted, as the peer knows; None if it did not answer.
+        """
         context = self._context
         live = context.definitions
         after: list[str] | None = ["", ""]
         changes: list[Definition] = []
+        stable: Vector = {}
+        is_same = False
         while after is not None:
             body = json.dumps({"digest": f"{live.table.digest:016x}", "after": after}).encode()
             answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
             if answer is None:
-                return False
+                return None
             try:
-                page, after = _page_of(answer, after)
+                page = _page_of(answer, after)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 log.warning("! %s: invalid response about definitions: %s", peer, error)
-                return False
-            changes += page
+                return None
+            changes += page.changes
+            after = page.following
+            is_same |= page.is_same
+            # That of the first page: what the peer forgets later may be on none.
+            stable = stable or page.stable
         # All at once: a part of the users or permissions of a mesh must not count.
-        received = context.received_vector()
         for change in changes:
-            # A tombstone that this node has had and dropped: see `qmq.definitions.tombstones`.
-            is_dropped = received.get(change.version.origin, 0) >= change.version.sequence
-            if change.text is None and change.key not in live.table.by_key and is_dropped:
-                continue
             if live.merge(change):
                 live.unrecorded[change.key] = change.version
+        deleted: list[Definition] = []
+        if not is_same:
+            keys = {one.key for one in changes}
+            deleted = [one for one in live.table.present() if one.key not in keys and is_covered(one, stable)]
+        # Now this node has everything that the peer has of what this covers.
+        merge(live.table.stable, stable)
         if live.news:
             live.publish()
         self._answered.add(peer)
         self._changed.set()
-        return True
+        return deleted
 
     def _has_majority(self) -> bool:
         membership = self._context.membership
@@ -172,19 +192,32 @@ class DefinitionSync:
                 if size > PAGE_BYTES:
                     following = key
                     break
-        return json.dumps({"rows": rows, "next": following}).encode()
+        stable = {str(origin): last for origin, last in table.stable.items()}
+        return json.dumps({"rows": rows, "next": following, "is_same": is_same, "stable": stable}).encode()
 
 
 def _row(one: Definition) -> list[Any]:
     return [one.key.kind, one.key.name, one.text, version_fields(one.version), version_fields(one.replaced)]
 
 
-def _page_of(answer: bytes, after: list[str]) -> tuple[list[Definition], list[str] | None]:
-    """The changes of a response, and after which key the next page begins. Raises ValueError, TypeError or KeyError."""
+class _Levelling(NamedTuple):
+    """A response."""
+
+    changes: list[Definition]
+    following: list[str] | None
+    """After which key the next page begins."""
+    is_same: bool
+    """The peer has the definitions that this node had at the request."""
+    stable: Vector
+
+
+def _page_of(answer: bytes, after: list[str]) -> _Levelling:
+    """Raises ValueError, TypeError or KeyError."""
     page = decode_json(answer)
     following = page["next"]
     if following is not None and not (isinstance(following, list) and [type(one) for one in following] == [str, str]):
         raise ValueError("the next key is no pair of texts")
     if following is not None and following <= after:
         raise ValueError("the next key is not behind the last one")
-    return [definition_of(*row) for row in page["rows"]], following
+    stable = {parse_origin(origin): int(last) for origin, last in page["stable"].items()}
+    return _Levelling([definition_of(*row) for row in page["rows"]], following, bool(page["is_same"]), stable)

@@ -11,6 +11,7 @@ self-retired   this node has learnt that it is retired itself: the directory is 
 takeover-after the longest `takeover_after_seconds`, in ms, that a lease may lean on (`qmq.broker.takeover.leases`)
 queues-in      the kind of queue store that this node used last (`QueueStore.kind`)
 unseen         there is such a fact: the node ended in order, and no consumer had seen what it left in its queues
+stable         JSON, vector: `qmq.definitions.table.DefinitionTable.stable`
 clock          JSON, `[µs, µs]`: the time when this node last noted it, and when a doubt about its clock began or 0
 """
 
@@ -18,7 +19,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from qmq.dots import parse_origin
+from qmq.dots import Vector, parse_origin
 from qmq.members import Retirement
 
 LEARNER: Final = "learner"
@@ -30,6 +31,7 @@ QUEUES_IN: Final = "queues-in"
 TAKEOVER_AFTER: Final = "takeover-after"
 CLOCK: Final = "clock"
 UNSEEN: Final = "unseen"
+STABLE: Final = "stable"
 
 
 def disks_of(facts: Mapping[str, str]) -> dict[str, str]:
@@ -54,3 +56,13 @@ def _read_retirement(node: str, text: str) -> Retirement:
     found = json.loads(text)
     sealed = {parse_origin(origin): last for origin, last in found["sealed"].items()}
     return Retirement(node=node, adopter=found["adopter"], sealed=sealed)
+
+
+def stable_of(facts: Mapping[str, str]) -> Vector:
+    """What all members had when tombstones of definitions were forgotten."""
+    return {parse_origin(origin): last for origin, last in json.loads(facts.get(STABLE, "{}")).items()}
+
+
+def stable_fact(stable: Vector) -> dict[str, str | None]:
+    """How it is remembered."""
+    return {STABLE: json.dumps({str(origin): last for origin, last in stable.items()})}

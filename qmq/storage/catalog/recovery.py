@@ -12,6 +12,7 @@ from qmq.definitions.table import DefinitionTable
 from qmq.deletions import Deletion, Deletions
 from qmq.dots import Dot, Vector, merge
 from qmq.lost_ranges import LostRanges
+from qmq.storage.catalog.facts import stable_of
 from qmq.storage.format.batch import GAPS, record_slices
 from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.definition_record import readable_definition
@@ -35,10 +36,11 @@ def replay_cursors(
     """
     cursors = catalog.cursors()
     given_up = catalog.given_up()
-    lost = lost_of(catalog.facts())
-    deletions = deletions_of(catalog.facts())
+    facts = catalog.facts()
+    lost = lost_of(facts)
+    deletions = deletions_of(facts)
     terms = StoredTerms.of(catalog.terms())
-    definitions = DefinitionTable(catalog.definitions())
+    definitions = DefinitionTable(catalog.definitions(), stable_of(facts))
     while batches := journal.read(position, _READ_BYTES):
         for start, head, data in batches:
             position = start + head.size

@@ -6,14 +6,15 @@ which this node stores nothing; when no member stores anything, `forget_dead` re
 """
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from qmq.cursors import surplus_deletions
-from qmq.definitions.definition import Definition
+from qmq.definitions.table import Obsolete
 from qmq.definitions.tombstones import TombstoneRounds
 from qmq.deletions import Deletion
 from qmq.dots import Origin, Vector
+from qmq.storage.catalog.facts import stable_fact
 from qmq.storage.catalog.incarnations import Seal
 from qmq.storage.checkpoints.facts import CheckpointFacts
 from qmq.storage.checkpoints.retention import LogRetention
@@ -133,12 +134,20 @@ class Cleanup:
             self._catalog.set_facts(deletion_facts(facts.deletions, obsolete))
         return obsolete
 
-    def forget_definitions(self, now_us: int, members: Mapping[str, Vector]) -> Sequence[Definition]:
+    def forget_definitions(self, now_us: int, members: Mapping[str, Vector]) -> Obsolete:
         """Forget tombstones of definitions when no older change can arrive. Returns them."""
         facts = self._facts
         vectors = [*members.values(), self._logs.state.vector]
-        obsolete = self._rounds.obsolete(facts.definitions, vectors, now_us, facts.seals.forgotten)
-        if obsolete:
-            facts.definitions.forget(obsolete)
-            self._catalog.remove_definitions([one.key for one in obsolete])
+        tombstones, stable = self._rounds.obsolete(facts.definitions, vectors, now_us, facts.seals.forgotten)
+        # Of an origin with lost ranges, this node may lack a change that another member has.
+        obsolete = Obsolete(
+            tombstones, {origin: last for origin, last in stable.items() if origin not in facts.lost.ends}
+        )
+        if tombstones:
+            table = facts.definitions
+            table.forget(obsolete)
+            table.stable = facts.seals.without(table.stable)
+            # First: a crash in between leaves tombstones, and never a change that comes back.
+            self._catalog.set_facts(stable_fact(table.stable))
+            self._catalog.remove_definitions([one.key for one in tombstones])
         return obsolete

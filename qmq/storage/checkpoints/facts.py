@@ -2,6 +2,7 @@
 
 from qmq.cursors import Cursor, Move, Name
 from qmq.definitions.table import DefinitionTable
+from qmq.storage.catalog.facts import stable_of
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.delete_record import deletions_of
@@ -32,7 +33,7 @@ class CheckpointFacts:
     def definitions(self) -> DefinitionTable:
         """The definitions of the mesh; read when a checkpoint first needs them."""
         if self._definitions is None:
-            self._definitions = DefinitionTable(self._catalog.definitions())
+            self._definitions = DefinitionTable(self._catalog.definitions(), stable_of(self._catalog.facts()))
         return self._definitions
 
     def move_cursors(self, moves: list[Move]) -> list[Cursor]:

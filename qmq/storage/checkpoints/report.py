@@ -1,14 +1,14 @@
 """What one checkpoint did, for the log and for the parts that follow it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from qmq.definitions.definition import Definition
+from qmq.definitions.table import Obsolete
 from qmq.deletions import Deletion
 from qmq.dots import Origin, Vector
 from qmq.storage.catalog.incarnations import Seal
 
-_NOT_LOGGED: Final = frozenset({"vector", "position", "forgotten", "released", "obsolete"})
+_NOT_LOGGED: Final = frozenset({"vector", "position", "forgotten", "released", "obsolete", "obsolete_definitions"})
 
 
 class CheckpointReport(NamedTuple):
@@ -33,7 +33,7 @@ class CheckpointReport(NamedTuple):
     """Dead incarnations of which this node stores nothing any more and has not yet said so to the mesh."""
     obsolete: Mapping[str, Collection[Deletion]] = {}
     """Deletions of fanouts that are no longer remembered."""
-    obsolete_definitions: Sequence[Definition] = ()
+    obsolete_definitions: Obsolete = Obsolete()
     """Tombstones of definitions that are no longer remembered."""
 
     def __str__(self) -> str:

@@ -11,6 +11,12 @@ pings and reads nothing makes the node hold one pong.
 from codecs import IncrementalDecoder, getincrementaldecoder
 from dataclasses import dataclass
 
+try:
+    from websockets.speedups import apply_mask
+except ImportError:
+    # Where there is no wheel for the platform.
+    from websockets.utils import apply_mask
+
 NORMAL_CLOSURE = 1000
 GOING_AWAY = 1001
 PROTOCOL_ERROR = 1002
@@ -26,9 +32,6 @@ WHOLE = (FIN | TEXT, FIN | BINARY)
 """First bytes of a message that is one frame."""
 HEAD_BYTES = 6
 """Of a short frame of a client, with its mask."""
-
-UNMASKED_AT_ONCE = 1 << 14
-"""Bytes of whole messages, or a little more: then all copies of them are made in a cache of the processor."""
 
 CONTROL_BYTES_MAX = 125
 REASON_BYTES_MAX = CONTROL_BYTES_MAX - 2
@@ -186,9 +189,9 @@ class WebSocketFrames:
                 continue
             at += length
             if opcode == PING:
-                pong = bytes((FIN | PONG, length)) + _unmasked(data[begin:at], mask)
+                pong = bytes((FIN | PONG, length)) + apply_mask(data[begin:at], mask)
             elif opcode == CLOSE:
-                return pong, *_close_of(_unmasked(data[begin:at], mask))
+                return pong, *_close_of(apply_mask(data[begin:at], mask))
         self._unread = data[at:]
         return pong, None, ""
 
@@ -200,11 +203,7 @@ class WebSocketFrames:
         """
         size, most = len(data), self._limits.message_bytes_max
         kind = data[at]
-        begun = total
-        known = len(ends)
-        masked: list[bytes] = []
-        keys: list[bytes] = []
-        while size - at >= HEAD_BYTES and data[at] == kind and total - begun < UNMASKED_AT_ONCE:
+        while size - at >= HEAD_BYTES and data[at] == kind:
             length = data[at + 1] - MASKED
             begin = at + HEAD_BYTES
             if length == 126:
@@ -217,23 +216,13 @@ class WebSocketFrames:
             end = begin + length
             if end > size or length > most:
                 break
-            masked.append(data[begin:end])
-            key = data[begin - 4 : begin] * ((length + 3) >> 2)
-            keys.append(key[:length] if length & 3 else key)
+            payload = apply_mask(data[begin:end], data[begin - 4 : begin])
+            if kind == FIN | TEXT and not payload.isascii() and not _is_utf8(payload):
+                raise _Broken(INVALID_DATA, "a text message is not UTF-8")
+            parts.append(payload)
             total += length
             ends.append(total)
             at = end
-        if masked:
-            # One operation on the bytes of all: it costs as much for one short message.
-            payload = _xor(b"".join(masked), b"".join(keys))
-            parts.append(payload)
-            if kind == FIN | TEXT and not payload.isascii():
-                for number in range(known, len(ends)):
-                    begin = (ends[number - 1] if number > known else begun) - begun
-                    if not _is_utf8(payload[begin : ends[number] - begun]):
-                        parts[-1] = payload[:begin]
-                        del ends[number:]
-                        raise _Broken(INVALID_DATA, "a text message is not UTF-8")
         return at
 
     def _check(self, first: int, second: int) -> None:
@@ -265,7 +254,7 @@ class WebSocketFrames:
 
     def _take(self, piece: bytes) -> bytes:
         """The payload of `piece`, a part of the current frame."""
-        payload = _unmasked(piece, self._mask)
+        payload = apply_mask(piece, self._mask)
         self._left -= len(piece)
         if self._left:
             turn = len(piece) & 3
@@ -329,15 +318,6 @@ def _close_of(payload: bytes) -> tuple[int, str]:
         return code, payload[2:].decode("utf-8")
     except UnicodeDecodeError:
         raise _Broken(INVALID_DATA, "the reason of a close frame is not UTF-8") from None
-
-
-def _unmasked(data: bytes, mask: bytes) -> bytes:
-    size = len(data)
-    return _xor(data, (mask * ((size + 3) >> 2))[:size])
-
-
-def _xor(data: bytes, key: bytes) -> bytes:
-    return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(len(data), "little")
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import trio
 from pamqp import commands
 from trio.testing import MockClock
 
 from qmq.server.amqp.dialogue import AmqpDialogue
+from tests.server.amqp.mesh import AmqpMesh
 from tests.server.amqp.rig import LISTENER, AmqpClient, Message, amqp_node, connect
 from tests.server.rig import Rig, eventually
 
@@ -333,6 +335,29 @@ async def test_a_transaction_is_all_or_nothing(autojump_clock: MockClock) -> Non
         assert (await client.declare(passive=True)).message_count == 1
         client.pipe.close()
         assert (await (await connect(rig)).declare("in", passive=True)).message_count == 0
+
+
+@pytest.mark.parametrize("does_publish", [True, False])
+async def test_commit_ok_is_sent_when_publishes_and_acks_are_durable(
+    autojump_clock: MockClock, does_publish: bool
+) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client = await mesh.client("a")
+        await client.declare()
+        await client.publish("jobs", b"work", delivery_mode=2)
+        await client.consume()
+        await client.messages(1)
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        if does_publish:
+            await client.publish("jobs", b"yes", delivery_mode=2)
+        else:
+            await client.send(1, commands.Basic.Ack(1))
+        mesh.slow_disk("a", 4.0, exactly=True)
+        begun = trio.current_time()
+        await client.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+
+        # Seconds of the mock clock. A call of the disk has done its work after three quarters of its time.
+        assert trio.current_time() - begun >= 3
 
 
 async def test_a_reply_goes_to_the_pseudo_queue_of_the_requester(autojump_clock: MockClock) -> None:

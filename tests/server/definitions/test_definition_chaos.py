@@ -13,7 +13,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.definitions.definition import Definition, Key
-from qmq.definitions.table import DefinitionTable, Merged
+from qmq.definitions.table import DefinitionTable, Merged, Obsolete
 from qmq.definitions.tombstones import TombstoneRounds
 from qmq.server.node import Node
 from qmq.storage.format.batch import batch_records
@@ -163,8 +163,8 @@ def keeps_what_came_last() -> Iterator[None]:
 def drops_tombstones_at_once() -> Iterator[None]:
     """A node forgets a deletion with its next checkpoint."""
 
-    def obsolete(rounds: object, table: DefinitionTable, *given: object) -> list[Definition]:
-        return table.tombstones()
+    def obsolete(rounds: object, table: DefinitionTable, *given: object) -> Obsolete:
+        return Obsolete(table.tombstones())
 
     with patch.object(TombstoneRounds, "obsolete", obsolete):
         yield

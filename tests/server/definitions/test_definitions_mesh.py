@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.definitions.definition import Definition, Key, Version
+from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.dots import Origin
 from qmq.server.definitions.live import QUORUM_SECONDS, SPREAD_SECONDS
 from qmq.server.definitions.sync import DefinitionSync
@@ -346,7 +347,7 @@ async def test_a_definition_without_record_is_recorded_again(autojump_clock: Moc
         await until_alike(mesh)
         table = mesh.nodes["b"].definitions.table
         # As if the incarnation that wrote it were collected before b joined.
-        table.forget(list(table.by_key.values()))
+        table.forget(Obsolete(list(table.by_key.values())))
         table.digest = 0
         mesh.cut("a", "b")
         await eventually(lambda: mesh.link("b", "a") != "caught-up")
@@ -362,6 +363,7 @@ async def test_a_tombstone_goes_when_every_member_has_it_and_not_before(autojump
     async with MeshRig("a", "b", stored={"journal_age_seconds_max": 1}).run() as mesh:
         await put(mesh, "a", delivery_limit=7)
         await until_alike(mesh)
+        old = mesh.nodes["a"].definitions.table.by_key[Key("policy", Q)]
         isolate(mesh, "b")
         await ask(mesh, "a", f"delete/policy{Q}")
         await trio.sleep(5)
@@ -382,6 +384,31 @@ async def test_a_tombstone_goes_when_every_member_has_it_and_not_before(autojump
             await mesh.start(name)
             assert not mesh.nodes[name].definitions.table.tombstones()
             assert limit_of(mesh.nodes[name]) == 20
+            assert not mesh.nodes[name].definitions.merge(old), "as a node that joins now would pass it on"
+
+
+async def test_a_deleted_definition_that_a_new_node_read_from_an_old_journal_is_deleted_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await put(mesh, "a", delivery_limit=7)
+        await put(mesh, "a", "/queue/other", delivery_limit=8)
+        await until_alike(mesh)
+        # As if it were deleted, and the incarnation with its tombstone collected, before b joined.
+        table = mesh.nodes["a"].definitions.table
+        old = table.by_key[Key("policy", Q)]
+        table.forget(Obsolete([old], {old.version.origin: old.version.sequence + 1}))
+        table.digest = DefinitionTable(table.present()).digest
+        mesh.cut("a", "b")
+        await eventually(lambda: mesh.link("b", "a") != "caught-up")
+        mesh.heal("a", "b")
+        await eventually(lambda: mesh.nodes["b"].definitions.table.get(old.key) is None)
+        await until_alike(mesh)
+
+        assert [limit_of(mesh.nodes["b"]), limit_of(mesh.nodes["b"], "/queue/other")] == [20, 8]
+        await put(mesh, "b", delivery_limit=9)
+        await until_alike(mesh)
+        assert [limit_of(node) for node in mesh.nodes.values()] == [9, 9]
 
 
 async def test_a_reload_applies_locked_entries_only_once_the_mesh_has_policies(

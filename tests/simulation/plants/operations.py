@@ -12,8 +12,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.queues.bulk_settlement import BulkSettlement
-from qmq.definitions.definition import Definition
-from qmq.definitions.table import DefinitionTable
+from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.definitions.tombstones import TombstoneRounds
 from qmq.dots import Dot
 from qmq.errors import Refused
@@ -27,10 +26,17 @@ from tests.simulation.routing import BOUND
 def tombstone_dropped_early() -> Iterator[None]:
     """A node forgets a deletion with its next checkpoint, whatever the others know."""
 
-    def obsolete(rounds: TombstoneRounds, table: DefinitionTable, *_: object) -> list[Definition]:
-        return table.tombstones()
+    def obsolete(rounds: TombstoneRounds, table: DefinitionTable, *_: object) -> Obsolete:
+        return Obsolete(table.tombstones())
 
     with patch.object(TombstoneRounds, "obsolete", obsolete):
+        yield
+
+
+@seeded_bug(Family.OPERATORS, "D1", seed=123)
+def deletions_forgotten_for_good() -> Iterator[None]:
+    """A node that has forgotten a deletion takes the deleted definition from a peer that reads old journals."""
+    with patch("qmq.definitions.table.is_covered", return_value=False):
         yield
 
 
