@@ -1,4 +1,4 @@
-"""What of an origin is nowhere any more, and which reader is told it."""
+"""Records of an origin that no node has any more, and which reader is notified."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Who may import whom: the layers of docs/architecture.md, kept by reading the imports of every file."""
+"""Which package may import which: the layers of docs/architecture.md, checked by reading the imports of every file."""
 
 import ast
 import sys

@@ -1,4 +1,4 @@
-"""Who counts in the mesh: majorities, learners, retired nodes, and peers files that differ."""
+"""Which nodes count in the mesh: majorities, learners, retired nodes, and peers files that differ."""
 
 from itertools import combinations, pairwise
 

@@ -43,15 +43,7 @@ RECEIPT = ("receipt", RECEIPT_NAME + TURN)
 def backlog(plan: BenchPlan, lines: LoadConnections) -> Report:
     """Messages that wait in a queue, then one consumer for all of them."""
     destination = plan.destination_of("queue")
-    report = Report(
-        parameters={
-            "body_bytes": plan.body_bytes,
-            "count": plan.count,
-            "window": plan.window,
-            "prefetch": plan.prefetch,
-            "memory": plan.memory,
-        }
-    )
+    report = plan.report("body_bytes", "count", "window", "prefetch", "memory")
     meter = Meter(plan.pids)
     meter.begin()
     try:
@@ -68,15 +60,8 @@ def backlog(plan: BenchPlan, lines: LoadConnections) -> Report:
 def drained(plan: BenchPlan, lines: LoadConnections) -> Report:
     """What waits in a queue, taken by one consumer; filling it is not measured."""
     destination = plan.destination_of("queue")
-    report = Report(
-        parameters={
-            "body_bytes": plan.body_bytes,
-            "count": plan.count,
-            "prefetch": plan.prefetch,
-            "memory": plan.memory,
-        }
-    )
-    filling = Report(parameters={})
+    report = plan.report("body_bytes", "count", "prefetch", "memory")
+    filling = plan.report()
     try:
         publish(plan, lines, filling, destination)
         lines.idle(SETTLE_SECONDS)
@@ -125,15 +110,7 @@ def drain(plan: BenchPlan, lines: LoadConnections, report: Report, destination: 
 
 def queues(plan: BenchPlan, lines: LoadConnections) -> Report:
     """A message for each of many queues, then what one more costs."""
-    report = Report(
-        parameters={
-            "body_bytes": plan.body_bytes,
-            "queues": plan.queues,
-            "count": plan.count,
-            "window": plan.window,
-            "memory": plan.memory,
-        }
-    )
+    report = plan.report("body_bytes", "queues", "count", "window", "memory")
     headers = [("destination", _one_of_many(plan, "queue")), *plan.send_headers("queue"), RECEIPT]
     frames = Numbered("SEND", headers, body_of(plan.body_bytes), count=plan.queues)
     sender = lines.add(MarkCounter(RECEIPT_MARK))
@@ -162,17 +139,9 @@ def queues(plan: BenchPlan, lines: LoadConnections) -> Report:
 
 def subscriptions(plan: BenchPlan, lines: LoadConnections) -> Report:
     """Subscriptions of one client or a few, each to a destination of its own, then what a message to one costs."""
-    report = Report(
-        parameters={
-            "body_bytes": plan.body_bytes,
-            "kind": plan.kind,
-            "subscriptions": plan.subscriptions,
-            "connections": plan.connections,
-            "count": plan.count,
-            "window": plan.window,
-            "outstanding": plan.outstanding,
-            **({"memory": plan.memory} if plan.kind == "queue" else {}),
-        }
+    durability = ["memory"] if plan.kind == "queue" else []
+    report = plan.report(
+        "body_bytes", "kind", "subscriptions", "connections", "count", "window", "outstanding", *durability
     )
     destination = _one_of_many(plan, plan.kind)
     subscribers = [lines.add(MarkCounter(RECEIPT_MARK)) for _ in range(min(plan.connections, plan.subscriptions))]

@@ -75,6 +75,10 @@ class BenchPlan:
         """Headers of a SUBSCRIBE to a queue: the number of unacknowledged messages."""
         return ((self.dialect.prefetch, str(self.prefetch)),)
 
+    def report(self, *names: str) -> "Report":
+        """A report without figures; the parameters are these fields of the plan."""
+        return Report(parameters={name: getattr(self, name) for name in names})
+
 
 class LoadConnections:
     """The connections of one run; the end of its `with` block closes them."""

@@ -51,14 +51,8 @@ LOGIN_SECONDS = 6.0
 def topic(plan: BenchPlan, lines: LoadConnections) -> Report:
     """One sender, every subscriber gets every message; `connections` more do nothing meanwhile."""
     destination = plan.destination_of("topic")
-    report = Report(
-        parameters={
-            "body_bytes": plan.body_bytes,
-            "subscribers": plan.subscribers,
-            "outstanding": plan.outstanding,
-            **({"connections": plan.connections} if plan.connections else {}),
-        }
-    )
+    connections = ["connections"] if plan.connections else []
+    report = plan.report("body_bytes", "subscribers", "outstanding", *connections)
     plan.progress.phase("connecting")
     for _ in range(plan.connections):
         lines.add(Ignore())
@@ -83,14 +77,7 @@ def topic(plan: BenchPlan, lines: LoadConnections) -> Report:
 def queue(plan: BenchPlan, lines: LoadConnections) -> Report:
     """One sender, one consumer that acknowledges each message for itself."""
     destination = plan.destination_of("queue")
-    report = Report(
-        parameters={
-            "body_bytes": plan.body_bytes,
-            "outstanding": plan.outstanding,
-            "prefetch": plan.prefetch,
-            "memory": plan.memory,
-        }
-    )
+    report = plan.report("body_bytes", "outstanding", "prefetch", "memory")
     consumer = lines.add(AckCutter())
     consumer.subscribe(destination, "client-individual", *plan.credit)
     ring = sends(destination, plan.body_bytes, *plan.send_headers("queue"))
@@ -103,7 +90,7 @@ def queue(plan: BenchPlan, lines: LoadConnections) -> Report:
 def send(plan: BenchPlan, lines: LoadConnections) -> Report:
     """SENDs with a receipt each; the messages stay in their queue."""
     destination = plan.destination_of("queue")
-    report = Report(parameters={"body_bytes": plan.body_bytes, "window": plan.window, "memory": plan.memory})
+    report = plan.report("body_bytes", "window", "memory")
     ring = receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("queue"))
     sender = lines.add(MarkCounter(RECEIPT_MARK))
     exchange = Exchange(sender, ring, [sender], copies=1, outstanding=plan.window, progress=plan.progress)
@@ -148,7 +135,7 @@ def latency(plan: BenchPlan, lines: LoadConnections) -> Report:
 def idle(plan: BenchPlan, lines: LoadConnections) -> Report:
     """A node without clients, then with `connections` that do nothing. Needs the node's process."""
     assert plan.pids, "the command line asks for it"
-    report = Report(parameters={"connections": plan.connections})
+    report = plan.report("connections")
     lines.idle(SETTLE_SECONDS)
     isolated_mode = _used(plan)
     report.figures["server_rss_mib"] = round(isolated_mode.rss_bytes / (1 << 20), 1)

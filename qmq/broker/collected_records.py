@@ -1,7 +1,7 @@
-"""The records of what an Outcome has collected: moved cursors, failed deliveries and settles.
+"""Records for what an Outcome has collected: moved cursors, failed deliveries and settles.
 
-One call of a client can settle many messages of one queue, and several calls come in one chunk. So these are collected
-while the chunk is decided, and become one record for each cursor and queue at its end.
+One call of a client can settle many messages of one queue, and one chunk can have several calls. So these are collected
+while the chunk is decided. At its end they become one record for each cursor and queue.
 """
 
 from qmq.broker.consumers.outcome import Outcome

@@ -1,6 +1,6 @@
 """Whether a message, or one more destination, may be accepted now: disk, memory, bounds of queues, destinations.
 
-Everything here only reads and refuses; accepting is the broker's. Surprising: how full the disk is comes from outside
+This module only reads and refuses; the broker accepts. Surprising: the caller sets whether the disk is full
 (`disk_full`), because only a failed write shows it.
 """
 

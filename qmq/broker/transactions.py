@@ -1,8 +1,8 @@
 """Transactions: frames of one client that are held until COMMIT and then decided together, all of them or none.
 
-Nothing of a transaction is on disk before its COMMIT, and then all of it is one batch with one checksum: after a crash
-it is there whole or not at all. A session that ends forgets what it held. Here frames are kept and checked;
-`Broker.commit` applies them.
+Before COMMIT, nothing of a transaction is on disk. At COMMIT all of it is one batch with one checksum, so after a crash
+it exists whole or not at all. When a session ends, its open transactions are dropped. This module holds and checks
+frames; `Broker.commit` applies them.
 """
 
 from collections.abc import Collection, Mapping

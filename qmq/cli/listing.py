@@ -13,7 +13,7 @@ import click
 
 from .client import CommandClient, Endpoint, Headers
 from .options import check_kind, client_options, json_option, rates_option, together
-from .output import Failed, byte_size, duration, print_json, printable, table
+from .output import Failed, byte_size, duration, print_json, printable, show_table
 
 ANSWERS = "/temp-queue/answers"
 PAGE_ROWS = 1000
@@ -138,8 +138,7 @@ def _show(
     if as_json:
         print_json({"rows": rows, "nodes_missing": sorted(missing), "cut": is_cut})
         return
-    shown = [[printable(cell) if isinstance(cell, str) else cell for cell in cells(row)] for row in rows]
-    click.echo("\n".join(table(heads, shown)))
+    show_table(heads, [cells(row) for row in rows])
     if is_cut:
         click.echo(f"qmq: there are more than {limit}; see --limit", err=True)
     if missing:

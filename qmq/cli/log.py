@@ -10,7 +10,7 @@ import click
 
 from .listen import json_body
 from .options import FOLDER, json_option
-from .output import Failed, body_text, byte_size, print_json, table
+from .output import Failed, body_text, byte_size, print_json, show_table
 
 SUMMARY_CHARACTERS_MAX = 80
 
@@ -43,7 +43,7 @@ def verify(directory: Path, as_json: bool) -> None:
             + ["sealed" if one.sealed else "open"]
             for one in report.segments
         ]
-        click.echo("\n".join(table(["SEGMENT", "BASE", "BATCHES", "RECORDS", "SIZE", "TAIL", "STATE"], rows)))
+        show_table(["SEGMENT", "BASE", "BATCHES", "RECORDS", "SIZE", "TAIL", "STATE"], rows)
         for segment in report.segments:
             for start, end in segment.bad:
                 click.echo(f"DAMAGED {segment.path}: no batch can be read from {start} to {end}")
@@ -119,7 +119,7 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
     """Restore intact batches that were quarantined because of damage before them.
 
     Use this for a node without peers. If the node has peers, start it: they send the missing records. The damaged
-    records are given up for good, and the records after them of the same incarnation count again. The node must not be
+    records are given up for good, and later records of the same incarnation are valid again. The node must not be
     running. Nothing is removed from quarantine/.
     """
     import random

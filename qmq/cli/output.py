@@ -68,6 +68,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     ]
 
 
+def show_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; its texts may come from outside."""
+    shown = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    click.echo("\n".join(table(head, shown)))
+
+
 def counted(count: int, noun: str) -> str:
     """`1 message`, `2 messages`."""
     return f"{count} {noun}{'s' * (count != 1)}"

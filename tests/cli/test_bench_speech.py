@@ -1,4 +1,4 @@
-"""`qmq bench` at brokers of other kinds, across nodes, and beside earlier runs: what it sends, and what it says."""
+"""`qmq bench` with brokers of other kinds, across nodes, and compared with earlier runs: what it sends and prints."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Who serves whose queue messages, from what several nodes say."""
+"""Which node serves which node's queue messages, computed from the status of several nodes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Topics reach whoever subscribes now, on any node, and go only where somebody does."""
+"""Topic messages reach all current subscribers on any node, and only nodes that have some."""
 
 from collections.abc import Iterator
 from itertools import count

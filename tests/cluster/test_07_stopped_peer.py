@@ -1,4 +1,4 @@
-"""One node stands still (SIGSTOP) with its connections open: the others go on, and it catches up when it runs again."""
+"""One node is stopped (SIGSTOP) with its connections open: the others go on, and it catches up when it runs again."""
 
 from ..support.cluster_bodies import bodies, endless, numbered
 from ..support.cluster_mesh import Cluster

@@ -1,4 +1,4 @@
-"""Whoever does not belong to the mesh is refused with a condition, and the mesh goes on."""
+"""A node that does not belong to the mesh is refused with a condition, and the mesh goes on."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""SIGTERM: a node tells what it has decided, closes its clients, and ends with exit code 0; nothing is lost by it."""
+"""SIGTERM: a node sends what it has decided, closes its clients, and exits with code 0; no message is lost."""
 
 from ..support.cluster_bodies import bodies, endless, numbered
 from ..support.cluster_client import Client, Message

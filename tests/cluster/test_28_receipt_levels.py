@@ -1,4 +1,4 @@
-"""A receipt of two disks outlives either of them; with too few nodes it says so, and nobody waits for long."""
+"""A message that is confirmed on two disks survives the loss of either. With too few nodes, the RECEIPT says so."""
 
 from ..support.cluster_bodies import bodies, numbered
 from ..support.cluster_mesh import Cluster

@@ -1,4 +1,4 @@
-"""Messages that nobody can process, between others that are good, while their owner and their borrowers are killed."""
+"""Messages that no consumer can process, between good ones, while their owner and their borrowers are killed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The owner of queue messages is killed, or stands still: another node serves them, and gives them back."""
+"""The owner of queue messages is killed or stopped: another node serves them, and returns them later."""
 
 import subprocess
 import sys

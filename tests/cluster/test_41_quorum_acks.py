@@ -1,4 +1,4 @@
-"""Nodes are killed between ACKs: what was receipted at `ack-level:quorum` is given to nobody again."""
+"""Nodes are killed between ACKs: a message whose ACK is confirmed at `ack-level:quorum` is not delivered again."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""greenstalk on three nodes of which one is killed: what was inserted is not lost, what was reserved comes again."""
+"""greenstalk on three nodes, one of them killed: inserted jobs are not lost, and reserved ones become ready again."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""`[[queues]]`, `[[exchanges]]` and `[[bindings]]` of a node file: what they say, and what is refused."""
+"""`[[queues]]`, `[[exchanges]]` and `[[bindings]]` of a node file: their meaning, and refusals."""
 
 from pathlib import Path
 

@@ -45,9 +45,9 @@ def main() -> int:
     for row in result.rows:
         counts = f"{row.receipted} receipted, {row.received} received, {len(row.lost)} lost"
         doubled = len(row.doubled) + row.repeats
-        excused = f"{row.around_faults} twice around faults, {row.lost_with_disk} gone with the only disk"
+        allowed = f"{row.around_faults} twice around faults, {row.lost_with_disk} lost with the only disk"
         print(
-            f"{row.destination}, {row.reader}: {counts}, {doubled} doubled, {len(row.unexpected)} unexpected; {excused}"
+            f"{row.destination}, {row.reader}: {counts}, {doubled} doubled, {len(row.unexpected)} unexpected; {allowed}"
         )
         if row.acked_edge or row.acked_for_good:
             edge = f"{row.acked_edge} ACKs at edge, {row.after_edge} given after them ({row.after_edge_percent:.3f} %)"

@@ -1,18 +1,19 @@
-"""The verdict on a history: of every message, was it lost, doubled, told and never sent, or given after its ACK?
+"""The verdict on a history: for each message, whether it was lost, doubled, unexpected, or delivered after its ACK.
 
-    lost        it was receipted, and a reader that had to be told it was not. Excused when the receipt said that it
-                was on one disk only, and that disk was lost before others had what it had: `lost_with_disk`
-    doubled     a follower was told more copies of it than its sender handed over without naming its attempts; a named
-                one more than once. Excused when something was done, while the message had no receipt, to a node that
-                accepted one of the copies, and they lie at different nodes or one of them lost its disk: an attempt
-                that names itself is appended twice if the first one lies where nobody reaches: `around_faults`
-    unexpected  it was told and nobody ever sent it
-    again       a queue's message was handed out after an ACK was receipted at `quorum`, by anybody; or at `edge` by
-                the node that had receipted it, in the same life. Other cases after an `edge` receipt are a number,
-                `after_edge`; so is what may have been handed out before the receipt, `on_the_way`, and what was given
-                again and had no receipted ACK, `given_again`
+    lost        it was confirmed, and a reader that should have got it did not. Allowed if the receipt said that it was
+                on one disk only, and that disk was lost before other nodes had its records: `lost_with_disk`
+    doubled     a subscriber got more copies of it than its sender sent without a dedup id, or a message with a dedup id
+                more than once. The latter is allowed in one case: between the first attempt and the receipt, a node
+                that accepted one of the copies had a fault, and the copies are on different nodes, or one of these
+                lost its disk. An attempt is appended twice if the first one is where no node can reach it:
+                `around_faults`
+    unexpected  it was delivered, and no client had sent it
+    again       a queue message was delivered after its ACK was confirmed: at `quorum` by any node, at `edge` by the
+                node that had confirmed it, in the same run. Other cases after an `edge` receipt are counted
+                (`after_edge`), as are deliveries that may have left before the receipt (`on_the_way`) and deliveries
+                of messages without a confirmed ACK (`given_again`)
 
-Beside the messages: a node that ended and was not meant to, and whatever the run itself found wrong in the end.
+Besides messages, a run fails if a node ended that should not, and by the errors that the run itself finds at its end.
 """
 
 from collections import Counter
@@ -104,7 +105,7 @@ def _row(history: History, stream: Stream) -> Row:
     is_queue = stream.destination.startswith("/queue/")
     twice = [] if is_queue else [body for body, times in stream.times.items() if times > max(attempts[body], 1)]
     twice = [body for body in twice if body in sent]
-    doubled = [body for body in twice if not _is_excused(history, stream, body)]
+    doubled = [body for body in twice if not _is_allowed(history, stream, body)]
     unexpected = stream.times.keys() - sent.keys()
     # A copy that was sent again without a name may be there beside the one that was acknowledged.
     late = [again for again in stream.again if again.is_same_copy or attempts[again.body] <= 1]
@@ -154,7 +155,7 @@ def _was_on_lost_disk(history: History, destination: str, body: bytes) -> bool:
     )
 
 
-def _is_excused(history: History, stream: Stream, body: bytes) -> bool:
+def _is_allowed(history: History, stream: Stream, body: bytes) -> bool:
     """Whether a named message may be there twice: see above."""
     begin = history.sent[stream.destination][body]
     receipt = history.receipted.get(stream.destination, {}).get(body)

@@ -1,8 +1,8 @@
-"""What clients did and saw, and what was done to the nodes meanwhile, with times. Threads write, one reads at the end.
+"""What clients did and saw, and the faults of nodes, with times. Threads write; one thread reads at the end.
 
-A message is known by its body, which says who sent it and the how manieth it is, and which nothing else has. It may lie
-in the mesh more than once, when its sender had no answer and sent it again: each copy has a message-id, which names the
-node that accepted it.
+A message is identified by its body, which is unique and names its sender and its number. It may exist more than once in
+the mesh, if its sender had no answer and sent it again. Each copy has a message-id, which names the node that accepted
+it.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""The picture of a run as SVG: what was sent, receipted and received over time, and under it what was done to whom."""
+"""The chart of a run as SVG: messages sent, confirmed and received over time, and below it the faults of each node."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One run: the mesh starts, clients work, faults come and go, all is healed, and the history is judged."""
+"""One run: the mesh starts, clients work, faults begin and end, everything is healed, and the history is checked."""
 
 import math
 import random

@@ -62,7 +62,7 @@ def test_a_receipted_message_that_a_reader_did_not_get_is_lost_by_the_node_that_
 
 
 @pytest.mark.parametrize(
-    ("copies", "node", "alone_since", "is_excused"),
+    ("copies", "node", "alone_since", "is_allowed"),
     [
         (1, "c", 0.0, True),
         (2, "c", 0.0, False),
@@ -72,7 +72,7 @@ def test_a_receipted_message_that_a_reader_did_not_get_is_lost_by_the_node_that_
     ],
 )
 def test_only_what_was_receipted_for_one_disk_may_be_lost_with_that_disk(
-    copies: int, node: str, alone_since: float, is_excused: bool
+    copies: int, node: str, alone_since: float, is_allowed: bool
 ) -> None:
     """Not with another one, nor with a node that kept its disk, nor when others had it before."""
     history = history_of(FANOUT, b"p 1")
@@ -81,9 +81,9 @@ def test_only_what_was_receipted_for_one_disk_may_be_lost_with_that_disk(
 
     history.harms.append(Harm("disk lost", (node,), 0.0, 2000.0, alone_since))
 
-    assert row_of(history).is_good == is_excused
-    assert row_of(history).lost_with_disk == int(is_excused)
-    assert missing(history, FANOUT, ["r"]) == int(not is_excused)
+    assert row_of(history).is_good == is_allowed
+    assert row_of(history).lost_with_disk == int(is_allowed)
+    assert missing(history, FANOUT, ["r"]) == int(not is_allowed)
 
 
 def test_whose_disk_has_an_earlier_attempt_is_not_known() -> None:
@@ -118,7 +118,7 @@ def test_what_was_sent_twice_without_a_name_may_be_delivered_twice_and_not_three
 
 
 @pytest.mark.parametrize(
-    ("other", "harmed", "begin", "alone_since", "is_excused"),
+    ("other", "harmed", "begin", "alone_since", "is_allowed"),
     [
         ("b", "a", 0.0, inf, True),
         ("b", "b", 0.0, inf, True),
@@ -129,7 +129,7 @@ def test_what_was_sent_twice_without_a_name_may_be_delivered_twice_and_not_three
     ],
 )
 def test_a_named_message_may_lie_twice_only_where_something_was_done_to_a_node_that_accepted_it(
-    other: str, harmed: str, begin: float, alone_since: float, is_excused: bool
+    other: str, harmed: str, begin: float, alone_since: float, is_allowed: bool
 ) -> None:
     """Not for what was done to a third node, nor after the receipt, nor twice at one node that kept its disk."""
     history = history_of(FANOUT, b"p 1", is_named=True)
@@ -137,8 +137,8 @@ def test_a_named_message_may_lie_twice_only_where_something_was_done_to_a_node_t
 
     history.harms.append(Harm("kill -9", (harmed,), begin, begin + 1, alone_since))
 
-    assert row_of(history).is_good == is_excused
-    assert row_of(history).around_faults == int(is_excused)
+    assert row_of(history).is_good == is_allowed
+    assert row_of(history).around_faults == int(is_allowed)
 
 
 def test_one_message_id_delivered_twice_is_never_good() -> None:

@@ -1,4 +1,4 @@
-"""Login time and heart-beats: who is closed for being late, and who is not."""
+"""Login deadlines and heart-beats: which clients are disconnected for being late, and which are not."""
 
 from collections.abc import Callable
 

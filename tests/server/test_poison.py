@@ -1,4 +1,4 @@
-"""Messages that nobody can process, while nodes and consumers die of them or of something else."""
+"""Messages that no consumer can process, while nodes and consumers fail because of them or for other reasons."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""An orderly stop: nothing new is decided, everything decided is told, and nobody can hold it up for ever."""
+"""An orderly stop: nothing new is decided, everything decided is sent, and no client can delay it for ever."""
 
 import gc
 import os

@@ -5,7 +5,7 @@ trace and the command that shows it again, and a table last. Exit code 1 when a 
 
 With `--keep FILE` a run that was stopped goes on where it was when it is started again.
 
-`--seeds 1 --start N` shows one seed again, `--faults 3,7` only these of its faults, `--plants` looks for the planted
+`--seeds 1 --start N` shows one seed again, `--faults 3,7` only these of its faults, `--plants` looks for the seeded
 bugs instead, `--digests` prints the trace hash of each seed.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.simulation.find import find
 from tests.simulation.plan import Family
-from tests.simulation.plants import PLANTS, SEEDS_MAX
+from tests.simulation.plants import SEEDED_BUGS, SEEDS_MAX
 from tests.simulation.plants.in_tests import is_found
 from tests.simulation.results import Results
 from tests.simulation.run import Report, simulate
@@ -44,8 +44,8 @@ def main() -> int:
     parser.add_argument("--family", type=_family, help="faults of " + ", ".join(f.name.lower() for f in Family))
     parser.add_argument("--nodes", type=int, default=0, help="meshes of so many nodes; 0: as the seeds draw")
     parser.add_argument("--faults", type=_numbers, help="only these faults of the script, by number, or none")
-    parser.add_argument("--plant", choices=PLANTS, help="with this bug in the product")
-    parser.add_argument("--plants", action="store_true", help="look for every planted bug instead")
+    parser.add_argument("--plant", choices=SEEDED_BUGS, help="with this bug in the product")
+    parser.add_argument("--plants", action="store_true", help="look for every seeded bug instead")
     parser.add_argument("--keep", type=Path, help="append what each seed showed; leave out seeds that this file has")
     parser.add_argument("--json", type=Path, help="write the summary to this file too")
     parser.add_argument("--digests", action="store_true", help="print the trace hash of each seed")
@@ -59,9 +59,9 @@ def main() -> int:
 def run_many(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     seeds = range(arguments.start, arguments.start + arguments.seeds)
-    plant = PLANTS[arguments.plant].put_in if arguments.plant else nullcontext
+    bug = SEEDED_BUGS[arguments.plant].install if arguments.plant else nullcontext
     summary = Summary()
-    run = partial(simulate, plant=plant, family=arguments.family, kept=arguments.faults, size=arguments.nodes)
+    run = partial(simulate, bug=bug, family=arguments.family, kept=arguments.faults, size=arguments.nodes)
     until = began + arguments.minutes * 60
     results = Results(arguments.keep) if arguments.keep else None
     done = {report.seed: report for report in results or () if report.seed in seeds}
@@ -76,7 +76,7 @@ def run_many(arguments: argparse.Namespace) -> int:
         if report.wrongs and len(summary.failed) <= FAILED_SEEDS_SHOWN:
             if arguments.faults is None and len(summary.failed) <= SEEDS_SHRUNK:
                 print(f"--- seed {report.seed} failed, shrinking its {len(report.plan.script)} faults", flush=True)
-                report = shrink(report, plant)
+                report = shrink(report, bug)
             print(f"--- seed {report.seed} failed\n{report}\n", flush=True)
         if time.monotonic() > until:
             break
@@ -96,16 +96,16 @@ def run_all(run: "partial[Report]", seeds: Sequence[int], jobs: int) -> Iterator
 
 
 def find_all(only: str | None, seeds: range, size: int) -> int:
-    """Look for the planted bugs and say how many seeds each took."""
+    """Look for the seeded bugs and say how many seeds each took."""
     missed = 0
-    for planted in [PLANTS[only]] if only else PLANTS.values():
-        if planted.found_by and not only:
-            verdict = planted.found_by if is_found(planted) else f"NOT FOUND by {planted.found_by}"
-            missed += verdict != planted.found_by
-            print(f"{planted.name:40} {'a test':10}           {verdict}", flush=True)
+    for seeded in [SEEDED_BUGS[only]] if only else SEEDED_BUGS.values():
+        if seeded.found_by and not only:
+            verdict = seeded.found_by if is_found(seeded) else f"NOT FOUND by {seeded.found_by}"
+            missed += verdict != seeded.found_by
+            print(f"{seeded.name:40} {'a test':10}           {verdict}", flush=True)
             continue
         began = time.monotonic()
-        found = find(planted, seeds, size)
+        found = find(seeded, seeds, size)
         seconds = time.monotonic() - began
         if found is None:
             verdict = f"NOT FOUND by {len(seeds)} seeds"
@@ -114,7 +114,7 @@ def find_all(only: str | None, seeds: range, size: int) -> int:
         else:
             verdict = f"seed {found.report.seed}, after {found.tried}: {found.report.wrongs[0].splitlines()[0][:90]}"
         missed += found is None or not found.is_fair
-        print(f"{planted.name:40} {planted.family.name.lower():10} {seconds:6.1f} s  {verdict}", flush=True)
+        print(f"{seeded.name:40} {seeded.family.name.lower():10} {seconds:6.1f} s  {verdict}", flush=True)
     return 1 if missed else 0
 
 

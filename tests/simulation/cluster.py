@@ -1,8 +1,8 @@
-"""Whole nodes under simulation: their disks, lives and deaths.
+"""Whole nodes under simulation: their disks, starts and ends.
 
-`Member` is one node of the peers file through all its lives. What ends a life has an order: the network first, in
-the same instant what its pending disk calls still do, then the power cut of the disk, and only then its tasks are
-cancelled; so no other node or client sees what a dying node does.
+`Member` is one node of the peers file through all its runs. A run ends in a fixed order: first the network, in the same
+instant what the pending disk calls still do, then the power cut of the disk, and only then its tasks are cancelled. So
+no other node or client sees what a dying node does.
 """
 
 import random

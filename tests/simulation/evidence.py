@@ -1,6 +1,6 @@
-"""What the checks look at: everything that the disks of the nodes hold, and what is excused from being there.
+"""What the checks read: everything that is on the disks of the nodes, and the losses that are allowed.
 
-Read from the stores of the nodes' present or last lives, with the product's own readers.
+The stores are those of each node's present or last run, and the product's own readers read them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,8 +37,8 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Excuses:
-    """What was on disks that are gone, exactly, and on no other."""
+class AllowedLosses:
+    """Exactly the records that were on lost disks and on no other disk."""
 
     dots: set[Dot] = field(default_factory=set)
     ids: dict[str, Dot] = field(default_factory=dict)
@@ -58,16 +58,16 @@ class Excuses:
         return len({loss.node for loss in self.losses if dot in loss.dots})
 
     def lost(self, member: Member, members: Iterable[Member], records: Held) -> None:
-        """To be called in the instant in which `records` are not on the disk of `member` any more."""
+        """Call this in the instant in which `member` has lost `records` from its disk."""
         self._lose(member, nowhere_else(member, members, records), records)
 
     def hide(self, member: Member, members: Iterable[Member], records: Held) -> None:
-        """To be called in the instant in which the stores of `member` do not have `records` any more, but its journal
-        does."""
+        """Call this in the instant in which the stores of `member` have lost `records`, and its journal still has
+        them."""
         self.hidden.append((member, nowhere_else(member, members, records)))
 
     def look(self) -> None:
-        """What was hidden may be lost by now."""
+        """Move records that were hidden and are lost by now."""
         still: list[tuple[Member, Held]] = []
         for member, records in self.hidden:
             if not member.up:

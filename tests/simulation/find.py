@@ -1,11 +1,11 @@
-"""Looking for a planted bug: the first seed that breaks what the bug should break, and that is clean without it."""
+"""The search for a seeded bug: the first seed that breaks what the bug should break, and that is clean without it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
 from tests.simulation.plan import Family
-from tests.simulation.plants import Planted
+from tests.simulation.plants import SeededBug
 from tests.simulation.run import Report, simulate
 
 
@@ -23,13 +23,13 @@ class Found:
         return not self.clean.wrongs
 
 
-def find(planted: Planted, seeds: Iterable[int], size: int = 0) -> Found | None:
+def find(bug: SeededBug, seeds: Iterable[int], size: int = 0) -> Found | None:
     """The first of `seeds` that finds it by one of its signs; None when none does. `size` asks for a mesh of so many
     nodes, as in `simulate`."""
     for tried, seed in enumerate(seeds, 1):
-        report = simulate(seed, planted.put_in, planted.family, size=size)
-        if any(wrong.split()[0].rstrip(":") in planted.signs for wrong in report.wrongs):
-            return Found(tried, report, _clean(seed, planted.family, size))
+        report = simulate(seed, bug.install, bug.family, size=size)
+        if any(wrong.split()[0].rstrip(":") in bug.signs for wrong in report.wrongs):
+            return Found(tried, report, _clean(seed, bug.family, size))
     return None
 
 

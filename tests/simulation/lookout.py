@@ -1,10 +1,11 @@
-"""Which node serves an owner's messages, checked all the time; the other checks run at the end.
+"""Checks during the whole run which node serves each owner's messages; the other checks run at its end.
 
-I9   a term of an owner has one server on all nodes; no two nodes hand out messages of one owner; and who hands them
-     out does so in the highest term that it knows
+I9   a term of an owner has one server on all nodes; no two nodes deliver messages of one owner; and a node that
+     delivers them does so in the highest term that it knows
 
-Surprising: what is wrong must be so at two looks. A node that was paused goes on in the state that it had, and gives
-nothing out before it has looked at the clock, in the same virtual instant; the look may come between the two.
+Surprising: a violation counts only if two checks in a row find it. A node that was paused continues in its former
+state, and delivers nothing before it has read the clock. Both happen in the same virtual instant, and a check may come
+between the two.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ POLL_SECONDS = 0.1
 """A small part of a lease: a node that wrongly delivers does so for as long as a cut or a pause lasts."""
 
 
-class Lookout:
+class ServingObserver:
     """`wrongs` are broken promises, each once."""
 
     def __init__(self, members: list[Member], pauses: Pauses, trace: Trace) -> None:
@@ -41,7 +42,7 @@ class Lookout:
         return {owner for (owner, _), server in self._servers.items() if owner != server}
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Check every POLL_SECONDS."""
         while True:
             await trio.sleep(POLL_SECONDS)
             self.look()

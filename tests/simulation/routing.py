@@ -1,4 +1,4 @@
-"""Exchanges and bindings of a simulated mesh, and where a message goes by them: a model of its own, for the checks."""
+"""Exchanges and bindings of a simulated mesh, and the routes that follow: a separate model for the checks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

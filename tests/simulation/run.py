@@ -32,7 +32,7 @@ CORE_SECONDS = 20.0
 POLL_SECONDS = 0.1
 WRONGS_SHOWN = 12
 
-Plant = Callable[[], AbstractContextManager[None]]
+InstallBug = Callable[[], AbstractContextManager[None]]
 """Puts a bug into the product for the time of one run."""
 
 
@@ -74,7 +74,7 @@ class Report:
 
 def simulate(
     seed: int,
-    plant: Plant = nullcontext,
+    bug: InstallBug = nullcontext,
     family: Family | None = None,
     kept: Collection[int] | None = None,
     size: int = 0,
@@ -85,11 +85,11 @@ def simulate(
     report = Report(seed, plan)
     trace = Trace()
     try:
-        with plant():
+        with bug():
             stage = Stage(plan, trace)
             with observed(stage.ledger.operations) if plan.family is Family.OPERATORS else nullcontext():
                 errors = run_seeded(seed, Simulation(stage, report).run)
-        report.wrongs += [f"logged: {error}" for error in reports.unexplained(errors, stage.excuses)]
+        report.wrongs += [f"logged: {error}" for error in reports.unexplained(errors, stage.allowed_losses)]
     except Exception:
         report.wrongs.append("the simulation failed:\n" + traceback.format_exc())
     report.digest = trace.digest
@@ -180,9 +180,9 @@ class Simulation:
         ledger = stage.ledger
         report.sent = len(ledger.sent)
         report.receipted = len(ledger.receipted)
-        report.excused = sum(message.id in stage.excuses.ids for message in ledger.receipted)
+        report.excused = sum(message.id in stage.allowed_losses.ids for message in ledger.receipted)
         report.lives = sum(member.lives for member in stage.members)
-        report.takeovers = stage.lookout.takeovers
+        report.takeovers = stage.observer.takeovers
         report.redelivered = sum(count - 1 for count in ledger.delivered.values())
         report.acks = len(ledger.ack_receipted.keys() - ledger.settled_for_good.keys())
         report.again = len(ledger.again_after_edge)

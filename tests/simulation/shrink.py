@@ -1,12 +1,12 @@
-"""From a failing seed to the few faults that it needs: delta debugging over its script.
+"""Reduces a failing seed to the few faults that it needs, by delta debugging of its script.
 
-A part of a script is run like a whole one; the plan of the mesh and of its clients stays. A part fails in the same way
-when it breaks an invariant that the whole script broke, so that the search does not wander off to another bug.
+A part of a script runs like a whole one, with the same mesh and clients. A part counts as failing only if it breaks an
+invariant that the whole script broke. So the search does not move to another bug.
 """
 
 from collections.abc import Callable, Sequence
 
-from tests.simulation.run import Plant, Report, simulate
+from tests.simulation.run import InstallBug, Report, simulate
 
 RUNS_MAX = 120
 """Simulations that one seed may cost; what is left then is shown, however long it is."""
@@ -38,15 +38,15 @@ def minimal(numbers: Sequence[int], fails: Callable[[Sequence[int]], bool], runs
     return left
 
 
-def shrink(report: Report, plant: Plant) -> Report:
+def shrink(report: Report, bug: InstallBug) -> Report:
     """The same failure with as few faults as can be found."""
     signs = _signs(report)
 
     def fails(kept: Sequence[int]) -> bool:
-        return bool(signs & _signs(simulate(report.seed, plant, report.plan.family, kept, report.plan.size)))
+        return bool(signs & _signs(simulate(report.seed, bug, report.plan.family, kept, report.plan.size)))
 
     kept = minimal(report.plan.kept, fails)
-    return simulate(report.seed, plant, report.plan.family, kept, report.plan.size)
+    return simulate(report.seed, bug, report.plan.family, kept, report.plan.size)
 
 
 def _signs(report: Report) -> set[str]:

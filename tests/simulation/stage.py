@@ -1,4 +1,4 @@
-"""The stage of one simulation: the mesh, its network, and the books about it. Nemeses, clients and checks share it.
+"""The stage of one simulation: the mesh, its network and the ledger. Nemeses, clients and checks share it.
 
 It starts nodes and heals what is broken; what breaks them is in `nemeses`, what uses them in `workloads`, what judges
 them in `checks`.
@@ -10,10 +10,10 @@ from collections.abc import Collection
 import trio
 
 from tests.simulation.cluster import Member, peers_of
-from tests.simulation.evidence import Excuses
+from tests.simulation.evidence import AllowedLosses
 from tests.simulation.faults import Fault
 from tests.simulation.ledger import Ledger
-from tests.simulation.lookout import Lookout
+from tests.simulation.lookout import ServingObserver
 from tests.simulation.pauses import Pauses
 from tests.simulation.plan import Plan
 from tests.simulation.trace import Trace
@@ -34,9 +34,9 @@ class Stage:
         self.by_name = {name: Member(name, plan, peers, self.fabric, self.pauses, trace) for name in plan.nodes}
         self.members = list(self.by_name.values())
         self.in_reach = list(self.members)
-        self.lookout = Lookout(self.members, self.pauses, trace)
+        self.observer = ServingObserver(self.members, self.pauses, trace)
         self.ledger = Ledger()
-        self.excuses = Excuses()
+        self.allowed_losses = AllowedLosses()
         self.settling = False
         """The faults are over: clients stay longer where they are."""
         self._lives: trio.Nursery | None = None
@@ -48,7 +48,7 @@ class Stage:
     def open(self, lives: trio.Nursery) -> None:
         """Start every node for the first time."""
         self._lives = lives
-        lives.start_soon(self.lookout.run)
+        lives.start_soon(self.observer.run)
         for member in self.members:
             if member.name != self.plan.newcomer:
                 self.start(member)

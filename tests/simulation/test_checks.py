@@ -10,7 +10,7 @@ from qmq.dots import Dot, Origin
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from tests.simulation.checks import can_decide, fanouts, members, moves, poison, queues, records, reports, topics, turns
-from tests.simulation.evidence import Excuses, Loss, destroyed, published
+from tests.simulation.evidence import AllowedLosses, Loss, destroyed, published
 from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 from tests.simulation.workloads.names import TUBE, TUBES
 
@@ -58,14 +58,14 @@ def test_a_session_may_fail_of_a_disk_that_was_made_to_fail_and_of_nothing_else(
     failed = "! 16 session failed: commit failed: [Errno 5] made to fail"
     other = "! 16 session failed; its connection is closed, others continue"
 
-    assert reports.unexplained([failed, other], Excuses()) == [other]
+    assert reports.unexplained([failed, other], AllowedLosses()) == [other]
 
 
 def test_only_what_a_lost_disk_had_may_be_reported_as_lost() -> None:
     line = f"! EVENT lost: the message {Dot(N1, 3)} of {QUEUE} cannot be restored: it was damaged here"
 
-    assert reports.unexplained([line], Excuses(dots={Dot(N1, 3)})) == []
-    assert reports.unexplained([line, "! else"], Excuses(dots={Dot(N1, 4)})) == [line, "! else"]
+    assert reports.unexplained([line], AllowedLosses(dots={Dot(N1, 3)})) == []
+    assert reports.unexplained([line, "! else"], AllowedLosses(dots={Dot(N1, 4)})) == [line, "! else"]
 
 
 def test_logs_that_differ_in_a_byte_are_found_and_a_shorter_one_is_fine() -> None:
@@ -154,18 +154,18 @@ def test_only_queue_messages_of_the_node_that_left_are_adopted() -> None:
 def test_a_receipted_message_that_a_log_lacks_is_found_unless_its_only_disk_was_wiped() -> None:
     ledger, (one, two) = ledger_with(FANOUT, FANOUT)
     rows = {FANOUT: [(Dot(N1, 1), one.id)]}
-    excuses = Excuses()
+    allowed_losses = AllowedLosses()
 
-    assert [wrong.split(":")[0] for wrong in fanouts.lost_in_logs("n1", rows, ledger, excuses)] == ["I1 log"]
-    excuses.ids[two.id] = Dot(N1, 2)
-    assert fanouts.lost_in_logs("n1", rows, ledger, excuses) == []
+    assert [wrong.split(":")[0] for wrong in fanouts.lost_in_logs("n1", rows, ledger, allowed_losses)] == ["I1 log"]
+    allowed_losses.ids[two.id] = Dot(N1, 2)
+    assert fanouts.lost_in_logs("n1", rows, ledger, allowed_losses) == []
 
 
 def test_a_message_without_a_receipt_may_be_missing() -> None:
     ledger, _ = ledger_with(FANOUT, QUEUE, receipted=False)
 
-    assert fanouts.lost_in_logs("n1", {FANOUT: []}, ledger, Excuses()) == []
-    assert queues.lost(ledger, Excuses()) == []
+    assert fanouts.lost_in_logs("n1", {FANOUT: []}, ledger, AllowedLosses()) == []
+    assert queues.lost(ledger, AllowedLosses()) == []
 
 
 def test_a_subscriber_must_get_exactly_the_log() -> None:
@@ -174,15 +174,15 @@ def test_a_subscriber_must_get_exactly_the_log() -> None:
     ledger.streams.append(stream)
     rows = {FANOUT: [(Dot(N1, 1), one.id), (Dot(N1, 2), two.id)]}
     ledger.follow(stream, Dot(N1, 1), one.id)
-    excuses = Excuses()
+    allowed_losses = AllowedLosses()
 
-    assert [wrong.split(":")[0] for wrong in fanouts.streams_against(rows, ledger, excuses)] == ["I1 subscriber"]
+    assert [wrong.split(":")[0] for wrong in fanouts.streams_against(rows, ledger, allowed_losses)] == ["I1 subscriber"]
     ledger.follow(stream, Dot(N1, 2), two.id)
-    assert fanouts.streams_against(rows, ledger, excuses) == []
+    assert fanouts.streams_against(rows, ledger, allowed_losses) == []
     ledger.follow(stream, Dot(N2, 1), "p0.3")
-    assert [wrong.split(":")[0] for wrong in fanouts.streams_against(rows, ledger, excuses)] == ["I5 ghost"]
-    excuses.dots.add(Dot(N2, 1))
-    assert fanouts.streams_against(rows, ledger, excuses) == []
+    assert [wrong.split(":")[0] for wrong in fanouts.streams_against(rows, ledger, allowed_losses)] == ["I5 ghost"]
+    allowed_losses.dots.add(Dot(N2, 1))
+    assert fanouts.streams_against(rows, ledger, allowed_losses) == []
     assert ledger.wrongs == []
 
 
@@ -212,7 +212,7 @@ def test_a_receipt_for_two_disks_is_excused_only_by_the_loss_of_two_that_had_the
     ledger, (one, two) = ledger_with(QUEUE, QUEUE)
     one.copies, two.copies = 1, 2
     first, second = Dot(N1, 1), Dot(N1, 2)
-    excuses = Excuses(
+    allowed_losses = AllowedLosses(
         ids={one.id: first, two.id: second},
         losses=[
             Loss("n2", frozenset([first])),
@@ -221,12 +221,12 @@ def test_a_receipt_for_two_disks_is_excused_only_by_the_loss_of_two_that_had_the
         ],
     )
 
-    wrongs = queues.lost_copies(ledger, excuses)
+    wrongs = queues.lost_copies(ledger, allowed_losses)
 
     assert len(wrongs) == 1 and two.id in wrongs[0]
-    assert queues.lost_copies(ledger, excuses, {two.id}) == [], "another attempt stands in a log"
-    excuses.losses.append(Loss("n3", frozenset([second])))
-    assert queues.lost_copies(ledger, excuses) == []
+    assert queues.lost_copies(ledger, allowed_losses, {two.id}) == [], "another attempt stands in a log"
+    allowed_losses.losses.append(Loss("n3", frozenset([second])))
+    assert queues.lost_copies(ledger, allowed_losses) == []
 
 
 def test_a_hole_is_excused_by_damage_to_just_what_is_missing() -> None:
@@ -277,10 +277,10 @@ def test_a_queue_message_that_reached_no_consumer_is_found() -> None:
     ledger, (one, two) = ledger_with(QUEUE, QUEUE)
     ledger.consumed.add(one.id)
 
-    wrongs = queues.lost(ledger, Excuses())
+    wrongs = queues.lost(ledger, AllowedLosses())
 
     assert len(wrongs) == 1 and two.id in wrongs[0]
-    assert queues.lost(ledger, Excuses(ids={two.id: Dot(N1, 2)})) == []
+    assert queues.lost(ledger, AllowedLosses(ids={two.id: Dot(N1, 2)})) == []
 
 
 def test_a_second_delivery_after_the_receipt_of_its_ack_is_counted_by_the_level_of_the_receipt() -> None:
@@ -309,7 +309,7 @@ def test_a_torn_transaction_is_found() -> None:
 
     def wrongs(*messages: Sent) -> int:
         logged = published([{N1: [batch(N1, 1, *messages)]}])
-        return len(records.torn_transactions(logged, ledger, Excuses()))
+        return len(records.torn_transactions(logged, ledger, AllowedLosses()))
 
     assert (wrongs(one, two), wrongs(isolated_mode), wrongs(one, isolated_mode)) == (0, 0, 1)
 
@@ -355,19 +355,19 @@ def test_a_message_that_was_sent_again_and_stands_twice_is_found() -> None:
 def test_what_was_insisted_on_and_is_in_no_log_is_found() -> None:
     ledger, (one,) = ledger_with(INSISTED)
 
-    assert moves.lost_when_insisted("n1", {INSISTED: [(Dot(N1, 1), one.id)]}, ledger, Excuses()) == []
-    assert len(moves.lost_when_insisted("n1", {INSISTED: []}, ledger, Excuses())) == 1
-    assert moves.lost_when_insisted("n1", {INSISTED: []}, ledger, Excuses(ids={one.id: Dot(N1, 1)})) == []
+    assert moves.lost_when_insisted("n1", {INSISTED: [(Dot(N1, 1), one.id)]}, ledger, AllowedLosses()) == []
+    assert len(moves.lost_when_insisted("n1", {INSISTED: []}, ledger, AllowedLosses())) == 1
+    assert moves.lost_when_insisted("n1", {INSISTED: []}, ledger, AllowedLosses(ids={one.id: Dot(N1, 1)})) == []
 
 
 def test_what_a_durable_subscription_was_never_given_is_found() -> None:
     place = Place(FANOUT, given={"p0.1": 1})
     ledger = Ledger(places=[place])
 
-    assert moves.places_against({FANOUT: [(Dot(N1, 1), "p0.1")]}, ledger, Excuses()) == []
+    assert moves.places_against({FANOUT: [(Dot(N1, 1), "p0.1")]}, ledger, AllowedLosses()) == []
     missed = {FANOUT: [(Dot(N1, 1), "p0.1"), (Dot(N1, 2), "p0.2")]}
-    assert len(moves.places_against(missed, ledger, Excuses())) == 1
-    assert moves.places_against(missed, ledger, Excuses(dots={Dot(N1, 2)})) == []
+    assert len(moves.places_against(missed, ledger, AllowedLosses())) == 1
+    assert moves.places_against(missed, ledger, AllowedLosses(dots={Dot(N1, 2)})) == []
 
 
 def test_what_comes_again_after_its_ack_is_found_at_the_same_node_and_after_a_moment_at_others() -> None:
@@ -436,9 +436,9 @@ def test_what_comes_again_after_an_ack_for_good_is_found_unless_its_consumer_was
 def test_logs_of_which_one_lacks_what_another_holds_are_found_unless_only_a_lost_disk_had_it() -> None:
     rows = {"n1": {FANOUT: [(Dot(N1, 1), "p0.1")]}, "n2": {FANOUT: [(Dot(N1, 1), "p0.1"), (Dot(N2, 1), "p0.2")]}}
 
-    assert [wrong.split(":")[0] for wrong in fanouts.unlike(rows, Excuses())] == ["I13 log"]
-    assert fanouts.unlike(rows, Excuses(dots={Dot(N2, 1)})) == []
-    assert fanouts.unlike({"n1": rows["n1"], "n2": rows["n1"]}, Excuses()) == []
+    assert [wrong.split(":")[0] for wrong in fanouts.unlike(rows, AllowedLosses())] == ["I13 log"]
+    assert fanouts.unlike(rows, AllowedLosses(dots={Dot(N2, 1)})) == []
+    assert fanouts.unlike({"n1": rows["n1"], "n2": rows["n1"]}, AllowedLosses()) == []
 
 
 def test_what_expires_long_before_its_time_is_found() -> None:

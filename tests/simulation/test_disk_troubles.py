@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.disk_troubles import Trouble, meet
-from tests.simulation.plants import PLANTS
+from tests.simulation.plants import SEEDED_BUGS
 
 PARTS = 4
 
@@ -41,8 +41,8 @@ def test_trouble_at_any_call_of_the_disk_loses_and_doubles_nothing(trouble: Trou
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_bug_of_the_disk_is_found(name: str) -> None:
-    with PLANTS[name].put_in():
+def test_a_seeded_bug_of_the_disk_is_found(name: str) -> None:
+    with SEEDED_BUGS[name].install():
         is_found = any(meet(Trouble.POWER, point).wrongs for point in (None, *range(70)))
 
     assert is_found

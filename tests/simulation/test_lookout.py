@@ -7,7 +7,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.broker.takeover.leases import Term
-from tests.simulation.lookout import Lookout
+from tests.simulation.lookout import ServingObserver
 from tests.simulation.pauses import Pauses
 from tests.simulation.trace import Trace
 
@@ -21,12 +21,12 @@ def member(name: str, *, serves: set[str], held: bool = False, term: int = 0, kn
     return SimpleNamespace(name=name, host=name, is_alive=True, node=node)
 
 
-def lookout(*members: Any) -> Lookout:
-    return Lookout(list(members), Pauses(), Trace())
+def observing(*members: Any) -> ServingObserver:
+    return ServingObserver(list(members), Pauses(), Trace())
 
 
 async def test_two_nodes_that_go_on_handing_out_messages_of_one_owner_are_wrong(autojump_clock: MockClock) -> None:
-    two = lookout(member("a", serves={"a"}), member("b", serves={"a", "b"}))
+    two = observing(member("a", serves={"a"}), member("b", serves={"a", "b"}))
     two.look()
     assert two.wrongs == []
     two.look()
@@ -39,7 +39,7 @@ async def test_two_nodes_that_go_on_handing_out_messages_of_one_owner_are_wrong(
 async def test_a_node_that_delivers_nothing_now_is_no_second_server(autojump_clock: MockClock, change: str) -> None:
     owner, other = member("a", serves={"a"}, held=change == "held"), member("b", serves={"a", "b"})
     owner.is_alive = change != "dead"
-    two = lookout(owner, other)
+    two = observing(owner, other)
     if change == "paused":
         two._pauses.begin("a")
     for _ in range(3):
@@ -50,7 +50,7 @@ async def test_a_node_that_delivers_nothing_now_is_no_second_server(autojump_clo
 
 
 async def test_serving_in_a_lower_term_than_known_is_wrong(autojump_clock: MockClock) -> None:
-    outdated = lookout(member("a", serves={"a"}, term=1, known=2))
+    outdated = observing(member("a", serves={"a"}, term=1, known=2))
     outdated.look()
     outdated.look()
 
@@ -58,7 +58,7 @@ async def test_serving_in_a_lower_term_than_known_is_wrong(autojump_clock: MockC
 
 
 async def test_a_term_has_one_server_and_takeovers_are_counted(autojump_clock: MockClock) -> None:
-    terms = lookout()
+    terms = observing()
     terms.served("a", 0, "a")
     terms.served("a", 1, "b")
     terms.served("a", 1, "b")

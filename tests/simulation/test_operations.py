@@ -1,4 +1,4 @@
-"""The judge of administration: every promise is broken once by hand, and found. What is right is not accused."""
+"""The checks of administration: every promise is broken once by hand and found. Correct histories pass."""
 
 import random
 
@@ -12,7 +12,7 @@ from qmq.dots import Dot, Origin
 from qmq.server.admin.bulk_jobs import BulkJob
 from tests.simulation.checks import lifetimes, operations
 from tests.simulation.checks.operations import History
-from tests.simulation.evidence import Excuses
+from tests.simulation.evidence import AllowedLosses
 from tests.simulation.ledger import Ledger
 from tests.simulation.operations import DECLARED, OPERATED, Change, Declaring, Given, Job, Operations
 from tests.simulation.routing import BOUND, SENDS, part_of, queues_of, versions_for
@@ -60,20 +60,20 @@ def test_a_message_that_is_nowhere_is_lost_unless_it_was_given_worked_on_purged_
     ledger: Ledger,
 ) -> None:
     settled = history(is_settled=True)
-    assert wrongs(operations.lost(ledger, settled, Excuses())) == ["O1"]
-    assert wrongs(operations.lost(ledger, history(is_settled=False), Excuses())) == ["O1"]
-    assert operations.lost(ledger, settled, Excuses(ids={MESSAGE: Dot(N1, 5)})) == []
+    assert wrongs(operations.lost(ledger, settled, AllowedLosses())) == ["O1"]
+    assert wrongs(operations.lost(ledger, history(is_settled=False), AllowedLosses())) == ["O1"]
+    assert operations.lost(ledger, settled, AllowedLosses(ids={MESSAGE: Dot(N1, 5)})) == []
 
     ledger.operations.given = [given(is_final=False)]
-    assert wrongs(operations.lost(ledger, settled, Excuses())) == ["O1"]
+    assert wrongs(operations.lost(ledger, settled, AllowedLosses())) == ["O1"]
     ledger.operations.given = [given()]
-    assert operations.lost(ledger, settled, Excuses()) == []
+    assert operations.lost(ledger, settled, AllowedLosses()) == []
     ledger.operations.given = []
     ledger.operations.jobs = [purge(5)]
-    assert operations.lost(ledger, settled, Excuses()) == []
+    assert operations.lost(ledger, settled, AllowedLosses()) == []
     ledger.operations.jobs = []
     ledger.consumed.add(MESSAGE)
-    assert operations.lost(ledger, settled, Excuses()) == []
+    assert operations.lost(ledger, settled, AllowedLosses()) == []
 
 
 def test_only_a_purge_that_had_the_message_at_its_begin_and_means_it_explains_that_it_is_gone(ledger: Ledger) -> None:
@@ -81,7 +81,7 @@ def test_only_a_purge_that_had_the_message_at_its_begin_and_means_it_explains_th
 
     def judged(*jobs: Job) -> list[str]:
         ledger.operations.jobs = list(jobs)
-        return wrongs(operations.lost(ledger, settled, Excuses()))
+        return wrongs(operations.lost(ledger, settled, AllowedLosses()))
 
     assert judged(purge(4)) == ["O2"]
     assert judged(purge(4), purge(5)) == []
@@ -142,8 +142,8 @@ def test_a_queue_has_a_copy_exactly_if_it_was_bound_for_a_while(ledger: Ledger) 
         ledger.operations.expected = {MESSAGE: {BOUND[0]: is_bound}}
         ledger.operations.given = list(copies)
         settled = History({MESSAGE: {Dot(N1, 5): BOUND[0]}}, {Dot(N1, 5)})
-        excuses = Excuses(ids=dict(lost) and {MESSAGE: Dot(N1, 5)})
-        return wrongs(operations.copied_wrongly(ledger, settled, excuses))
+        allowed_losses = AllowedLosses(ids=dict(lost) and {MESSAGE: Dot(N1, 5)})
+        return wrongs(operations.copied_wrongly(ledger, settled, allowed_losses))
 
     copy = given(queue=BOUND[0])
     assert judged(True, copy) == judged(False) == []

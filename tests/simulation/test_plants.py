@@ -1,45 +1,45 @@
-"""The test of the tester: bugs put into the product must be found, and found because they are there.
+"""Seeded bugs in the product must be found, and a seed that finds one must be clean without it.
 
-Every commit looks for those that are found soon, from a seed that finds them; `make plants` of the night looks for all
-of them from the first seed.
+Every commit searches for the bugs that are found soon, each from a seed that finds it. `make plants`, which runs at
+night, searches for all of them from the first seed.
 """
 
 import pytest
 
 from tests.simulation.find import find
-from tests.simulation.plants import PLANTS, Planted
+from tests.simulation.plants import SEEDED_BUGS, SeededBug
 from tests.simulation.plants.in_tests import is_found
 from tests.simulation.plants.registry import FEWEST_NODES
 from tests.simulation.run import simulate
 
 SEEDS = 60
-"""How many a commit may spend on one bug: more than the one that it takes at first, since what a seed draws changes."""
+"""Seeds per bug and commit. The first one found the bug once, but what a seed draws changes."""
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("planted", [p for p in PLANTS.values() if p.seed is not None], ids=lambda p: p.name)
-def test_a_planted_bug_is_found(planted: Planted) -> None:
-    assert planted.seed is not None
+@pytest.mark.parametrize("bug", [p for p in SEEDED_BUGS.values() if p.seed is not None], ids=lambda p: p.name)
+def test_a_seeded_bug_is_found(bug: SeededBug) -> None:
+    assert bug.seed is not None
 
-    found = find(planted, range(planted.seed, planted.seed + SEEDS), planted.nodes)
+    found = find(bug, range(bug.seed, bug.seed + SEEDS), bug.nodes)
 
-    assert found is not None, f"none of the {SEEDS} seeds from {planted.seed} found it"
+    assert found is not None, f"none of the {SEEDS} seeds from {bug.seed} found it"
     assert found.is_fair, f"found also without the bug: {found.clean.wrongs}"
 
 
-def test_a_plant_leaves_nothing_behind() -> None:
+def test_a_seeded_bug_leaves_nothing_behind() -> None:
     before = simulate(0, size=FEWEST_NODES).digest
 
-    for planted in PLANTS.values():
-        with planted.put_in():
+    for bug in SEEDED_BUGS.values():
+        with bug.install():
             pass
 
     assert simulate(0, size=FEWEST_NODES).digest == before
 
 
-@pytest.mark.parametrize("planted", [p for p in PLANTS.values() if p.found_by], ids=lambda p: p.name)
-def test_what_no_seed_finds_is_found_by_the_test_that_is_named(planted: Planted) -> None:
-    assert planted.seed is None
+@pytest.mark.parametrize("bug", [p for p in SEEDED_BUGS.values() if p.found_by], ids=lambda p: p.name)
+def test_what_no_seed_finds_is_found_by_the_test_that_is_named(bug: SeededBug) -> None:
+    assert bug.seed is None
 
-    assert is_found(planted), f"with {planted.name}, {planted.found_by} passes"
+    assert is_found(bug), f"with {bug.name}, {bug.found_by} passes"

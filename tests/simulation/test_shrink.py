@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from tests.simulation.plan import draw_plan
-from tests.simulation.plants import PLANTS
+from tests.simulation.plants import SEEDED_BUGS
 from tests.simulation.run import simulate
 from tests.simulation.shrink import minimal, shrink
 
@@ -35,18 +35,18 @@ def test_shrinking_stops_at_its_bound_with_something_that_fails() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(300)
 def test_a_failing_seed_shrinks_to_a_part_of_its_script_that_its_command_replays() -> None:
-    planted = PLANTS["sequences reused"]
-    assert planted.seed is not None
-    seeds = range(planted.seed, planted.seed + 20)
-    long = (seed for seed in seeds if len(draw_plan(seed, planted.family).faults) > 3)
-    whole = next(r for r in (simulate(seed, planted.put_in, planted.family) for seed in long) if r.wrongs)
+    bug = SEEDED_BUGS["sequences reused"]
+    assert bug.seed is not None
+    seeds = range(bug.seed, bug.seed + 20)
+    long = (seed for seed in seeds if len(draw_plan(seed, bug.family).faults) > 3)
+    whole = next(r for r in (simulate(seed, bug.install, bug.family) for seed in long) if r.wrongs)
 
-    small = shrink(whole, planted.put_in)
+    small = shrink(whole, bug.install)
 
     assert small.wrongs
     assert len(small.plan.kept) < len(whole.plan.kept)
     assert f"--start {small.seed} --family wipes --faults " in str(small)
-    assert simulate(small.seed, planted.put_in, planted.family, small.plan.kept).digest == small.digest
+    assert simulate(small.seed, bug.install, bug.family, small.plan.kept).digest == small.digest
 
 
 def test_a_part_of_a_script_keeps_the_rest_of_the_plan() -> None:

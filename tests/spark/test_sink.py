@@ -1,4 +1,4 @@
-"""The sink, without Spark: what is sent for rows, and what happens when a node goes away or says no."""
+"""The sink, without Spark: which messages rows become, and what happens when a node stops or refuses."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The job on the page "Spark over HTTP", as it stands there, on three nodes of which the first one is dead."""
+"""The job on the page "Spark over HTTP", as it is printed there, on three nodes of which the first is down."""
 
 import json
 import os

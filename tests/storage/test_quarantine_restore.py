@@ -1,4 +1,4 @@
-"""A node without peers that met damage: what comes back, what is given up, and that asking changes nothing."""
+"""A node without peers that met damage: what is restored, what is given up, and that a query changes nothing."""
 
 from collections.abc import Callable
 from itertools import count

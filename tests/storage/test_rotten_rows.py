@@ -1,4 +1,4 @@
-"""Bits that flip in a queue store: a row that has changed is never answered as if it were sound, and always told."""
+"""Flipped bits in a queue store: a damaged row is never returned as if it were intact, and always reported."""
 
 import random
 import sqlite3

@@ -1,4 +1,4 @@
-"""Bodies to send, and to compare with what came: each tells what it belongs to and which one it is."""
+"""Bodies to send and to compare with received ones: each names what it belongs to, and its number."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose two directions can go dark, be held up, or be slow: the line between two nodes.
+"""A TCP proxy on loopback for the line between two nodes: each direction can be cut, delayed, or slow.
 
 Three things can happen to a direction, and each to one alone or to both:
 

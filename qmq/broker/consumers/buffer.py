@@ -1,12 +1,12 @@
-"""What may wait for one subscriber that said how far it may fall behind.
+"""The messages that wait for one subscriber that declared how far it may fall behind.
 
-A topic or fanout subscription with a Buffer has its messages wait here while its client does not read; when the bound
-is hit the client is disconnected, or misses its oldest or newest messages, as it asked. The next
-message after a hole carries the number of those that were dropped there. Subscriptions that declared nothing have no
-Buffer, and this costs them nothing. `qmq.server.clients.subscriber_buffers` fills and drains it. Pure.
+While the client of a topic or fanout subscription does not read, the messages wait in its Buffer. At the bound, the
+client is disconnected, or it misses the oldest or the newest messages, as its SUBSCRIBE says. The next message after a
+hole carries the number of messages that were dropped there. Subscriptions that declare nothing have no Buffer and no
+cost. `qmq.server.clients.subscriber_buffers` fills and drains it. Pure.
 
-What waits are the ends of MESSAGE frames, from behind the subscription's prefix on. Those are shared by all
-subscribers of a message, so a hundred slow clients hold one copy of what they all wait for.
+What waits are the ends of MESSAGE frames, after the subscription's prefix. All subscribers of a message share these, so
+a hundred slow clients hold one copy of the messages that all of them wait for.
 """
 
 from collections import deque

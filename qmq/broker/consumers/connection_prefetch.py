@@ -1,11 +1,12 @@
-"""What all queue subscriptions of one client may have in flight together, when it has asked for such a bound.
+"""The connection prefetch: how much all queue subscriptions of one client may have in flight together, if it sets that.
 
-Each subscription keeps its own credit; the window comes on top. One that would be given a message while the window is
-full waits in the client's own round, and lines up at its queue again when its turn comes: so queues with many messages
-do not starve those with few.
+Each subscription keeps its own credit, and both limits apply. If a subscription would get a message while the window is
+full, it waits for its turn among those of the client. When that comes, it lines up at its queue again. So queues with
+many messages do not starve those with few.
 
-A queue may have messages at other nodes only. When its turn comes, and an owner has said that messages wait there
-(`Shared.waiting_elsewhere`), the place is kept free until one of them is here or none waits any more (`turn`).
+A queue may have messages only at other nodes. If an owner has reported that messages wait there
+(`Shared.waiting_elsewhere`), then at the turn of that queue the place stays free until a message has arrived or none
+waits any more (`turn`).
 """
 
 from collections import deque

@@ -1,9 +1,9 @@
-"""Classes of consumers: those that peers lend to under one name, because they may be given the same messages.
+"""Classes of consumers: peers lend to all consumers of one class under one name, because all may get the same messages.
 
-Most consumers are plain, and their class is "". One with a selector is in a class with all that have the same selector;
-one that is exclusive is in a class with the time at which it began, by which the mesh agrees which one is first; one
-with a priority is in a class with those of the same priority. A peer is offered credit for a queue (plain) or for a
-queue and a class; no STOMP header can hold the NUL between them.
+Most consumers are plain, and their class is "". Consumers with the same selector are in one class. An exclusive
+consumer is in a class with the time at which it began, so that the mesh agrees on the first one. Consumers of the same
+priority are in one class. A peer is offered credit for a queue (plain), or for a queue and a class; no STOMP header can
+contain the NUL between the two.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""A client's wish for messages, and what it has been given and not yet settled.
+"""A subscription: what a client has asked for, and what it has been given and not yet settled.
 
-Credit is what makes queues fair: a subscription may have at most `credit` messages in flight, and a queue offers
-messages only to those with room. Topic and fanout subscriptions have no credit; their bound is the outbox, or the
-`buffer` that they declared.
+Credit makes queues fair: a subscription may have at most `credit` messages in flight, and a queue offers messages only
+to subscriptions with room. Topic and fanout subscriptions have no credit. Their bound is the outbox, or the `buffer`
+that they declared.
 """
 
 from collections.abc import Iterable

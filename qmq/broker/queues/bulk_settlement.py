@@ -1,8 +1,8 @@
-"""Purge, move and redrive: an operator settles messages of a queue that wait, a page at a time.
+"""Purge, move and redrive: an operator settles the messages of a queue that wait, one page at a time.
 
-The caller brings pages: messages of the queue store, in its order, and those that are in memory only. Messages that are
-with a consumer, here or on a peer, are left to it. A moved message is settled where it is and accepted in its new queue
-by one record, as a dead letter is. So wherever the journal is cut, the message is in exactly one of the two queues.
+The caller passes pages: messages of the queue store, in its order, and messages that are only in memory. Messages that
+are with a consumer, here or on a peer, stay with it. One record settles a moved message and accepts it in its new
+queue, as for a dead letter. So wherever the journal is cut, the message is in exactly one of the two queues.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,9 @@
 """Each time that a message became a dead letter, from which queue and why, as one header of the letter.
 
-The first time needs none: `dead-letter-reason`, `dead-letter-from` and the headers of the sender say all. From the
-second time on `dead-letter-history` has one row for each queue and reason, the latest first, and how many times. So a
-program that sends a message round by a queue with a `ttl_seconds` sees how often it did so.
+The first time needs no such header: `dead-letter-reason`, `dead-letter-from` and the headers of the sender have
+everything. From the second time on, `dead-letter-history` has one row for each queue and reason, the latest first, with
+the number of times. So a program that returns messages through a queue with a `ttl_seconds` sees how often it has done
+so.
 """
 
 import json

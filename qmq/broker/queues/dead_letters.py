@@ -1,13 +1,13 @@
-"""Messages that no consumer will get: settled where they were, accepted again in a dead letter queue.
+"""Dead letters: messages that no consumer will get are settled in their queue and accepted again in a dead letter
+queue.
 
-One record says both, so however the log is cut a message is in its queue or among the dead letters, never in both and
-never in neither. The letter carries the sender's headers, and in front of them why it is there. What limited the
-message's life (`expires`, `ttl`, `delay`) is left out: it has had its effect. What its new queue gives to messages that
-do not say comes last.
+One record does both. So wherever the log is cut, a message is in its queue or among the dead letters, never in both and
+never in neither. The letter has the sender's headers, and before these the reason. Headers that limited the life of the
+message (`expires`, `ttl`, `delay`) are left out. The defaults of the new queue apply to what the headers do not set.
 
-Where the target is an exchange, each queue that its bindings choose gets a letter. What no binding chooses goes to the
-default dead letter queue. Bindings may lead a letter back. So it never goes to the queue that it leaves, nor to one
-that it has left by itself, without a consumer, since a consumer last had it. Headers say which these are.
+If the target is an exchange, each queue that its bindings choose gets a letter. A letter that no binding chooses goes
+to the default dead letter queue. Bindings could return a letter to its queue. So a letter never goes to the queue that
+it leaves, nor to a queue that it has left without a consumer since a consumer last had it. Headers name these queues.
 """
 
 import re

@@ -1,12 +1,13 @@
-"""Queue messages of one node pass from one server to another: in memory, on the node that takes over, on the one that
-ceases to serve, and on those in between whose consumers have some of them.
+"""Hand-off of the queue messages of one node from one serving node to another, in memory: on the node that takes over,
+on the one that stops serving, and on nodes whose consumers have some of the messages.
 
-`qmq.broker.takeover` decides which node serves; here that is carried out. Nothing moves between nodes, because every
-queue store has the rows of all nodes. The node that takes over begins to read the owner's rows, and the one that ceases
-forgets what it has of them. What comes from the journal while the store is being brought up to date is buffered
-(`gather`). What is with consumers elsewhere counts as lent to them. Neither is delivered a second time.
+`qmq.broker.takeover` decides which node serves; this module carries that out. No message is sent between nodes, because
+every queue store has the rows of all nodes. The node that takes over begins to read the owner's rows, and the other one
+drops what it has of them. Records that arrive from the journal while the store is brought up to date are buffered
+(`gather`). Messages that consumers elsewhere have count as lent to them. So neither kind is delivered a second time.
 
-Surprising: messages in memory only (`persistent:false`) stay with the node that accepted them; no other has them.
+Surprising: memory-only messages (`persistent:false`) stay with the node that accepted them, because no other node has
+them.
 """
 
 from collections.abc import Iterable, Mapping

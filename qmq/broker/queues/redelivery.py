@@ -1,9 +1,9 @@
-"""Messages that come back: requeued, delayed, or dead lettered, as the table in `lifecycle` and the queue's rules say.
+"""Messages that come back: requeued, delayed, or dead-lettered, by the table in `lifecycle` and the rules of the queue.
 
-Here is also every other end of a message that no consumer settles, as by expiry. A message that reaches its
-delivery limit while another node may serve it is `postponed`: that node may dead letter it as well, and there would be
-two letters. So its failure is counted and it stays. Before anything is delivered again, the node dead letters what it
-still serves.
+Other ways in which a message leaves without a consumer, such as expiry, are here, too. If a message reaches its
+delivery limit while another node may serve it, it is `postponed`. That node may dead-letter it as well, and there would
+be two letters. So its failure is counted, and it stays. Before anything is delivered again, the node dead-letters what
+it still serves.
 """
 
 from collections.abc import Callable, Mapping

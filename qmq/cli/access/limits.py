@@ -1,10 +1,9 @@
 """`qmq limits`: what users may use, on all nodes. The rules are in docs/limits.md."""
 
-import json
-
 import click
 
-from ..admin.definitions import change_headers, change_options, read_values, show_change, show_rows
+from ..admin.change import DefinitionChange, change_options
+from ..admin.definitions import read_values, show_rows
 from ..admin.request import ask
 from ..client import Endpoint
 from ..options import client_options, json_option
@@ -39,30 +38,25 @@ def list_limits(node: Endpoint, as_json: bool) -> None:
 @click.argument("subject")
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 @change_options
-def set_limit(
-    subject: str, values: tuple[str, ...], node: Endpoint, quorum: bool, dry_run: bool, as_json: bool
-) -> None:
+def set_limit(subject: str, values: tuple[str, ...], change: DefinitionChange) -> None:
     """Set the limits of a user, of each user of a group, or of each user (`*`).
 
     KEY is connections_max, subscriptions_max, messages_per_second_max, bytes_per_second_max, queues_max or
-    held_bytes_max. 0 is no limit. What is not given is not limited here. Exit code 1 if a limit is not allowed; then
+    held_bytes_max. 0 is no limit. Keys that are not given set no limit. Exit code 1 if a limit is not allowed; then
     nothing has changed.
     """
-    body = json.dumps(read_values(values)).encode()
-    facts = ask(node, f"definitions/put/limit/{_name(subject)}", change_headers(quorum, dry_run), body)
-    show_change(facts, "set", dry_run, as_json)
+    change.put(f"limit/{_name(subject)}", read_values(values))
 
 
 @limits.command("delete")
 @click.argument("subject")
 @change_options
-def delete_limit(subject: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+def delete_limit(subject: str, change: DefinitionChange) -> None:
     """Delete the limits of exactly this SUBJECT.
 
     Exit code 1 if there are none.
     """
-    facts = ask(node, f"definitions/delete/limit/{_name(subject)}", change_headers(quorum, dry_run))
-    show_change(facts, "deleted", dry_run, as_json)
+    change.delete(f"limit/{_name(subject)}")
 
 
 def _name(subject: str) -> str:

@@ -1,13 +1,13 @@
 """`qmq permissions`: what users and groups may do, on all nodes. The rules are in docs/permissions.md."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from ...config import name_permission
-from ..admin.definitions import change_headers, change_options, show_change, show_rows
+from ..admin.change import DefinitionChange, change_options
+from ..admin.definitions import show_rows
 from ..admin.request import ask
 from ..client import Endpoint
 from ..options import client_options, json_option, together
@@ -46,47 +46,37 @@ def list_permissions(node: Endpoint, as_json: bool) -> None:
 @permissions.command
 @row_arguments
 @change_options
-def allow(subject: str, actions: str, pattern: str, **options: Any) -> None:
+def allow(subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
     """Allow a user or a group these actions on what matches a pattern.
 
     Exit code 1 if the permission is refused; then nothing has changed.
     """
-    _put(_value(subject, "allow", actions, pattern), **options)
+    value = _value(subject, "allow", actions, pattern)
+    change.put(_name(value), value)
 
 
 @permissions.command
 @row_arguments
 @change_options
-def deny(subject: str, actions: str, pattern: str, **options: Any) -> None:
+def deny(subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
     """Deny a user or a group these actions on what matches a pattern.
 
-    What is denied is denied, whatever else is allowed. Exit code 1 if the permission is refused; then nothing has
-    changed.
+    A denial counts, whatever else is allowed. Exit code 1 if the permission is refused; then nothing has changed.
     """
-    _put(_value(subject, "deny", actions, pattern), **options)
+    value = _value(subject, "deny", actions, pattern)
+    change.put(_name(value), value)
 
 
 @permissions.command
 @click.argument("word", type=click.Choice(["allow", "deny"]), metavar="allow|deny")
 @row_arguments
 @change_options
-def delete(
-    word: str,
-    subject: str,
-    actions: str,
-    pattern: str,
-    node: Endpoint,
-    quorum: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def delete(word: str, subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
     """Delete exactly this permission, as `list` shows it.
 
     Exit code 1 if there is none.
     """
-    name = _name(_value(subject, word, actions, pattern))
-    facts = ask(node, f"definitions/delete/permission/{name}", change_headers(quorum, dry_run))
-    show_change(facts, "deleted", dry_run, as_json)
+    change.delete(_name(_value(subject, word, actions, pattern)))
 
 
 def _value(subject: str, word: str, actions: str, pattern: str) -> dict[str, Any]:
@@ -97,16 +87,10 @@ def _value(subject: str, word: str, actions: str, pattern: str) -> dict[str, Any
 
 
 def _name(value: dict[str, Any]) -> str:
-    """The name of the definition. What the value has is checked by the node."""
+    """The definition of a permission. The node checks what the value has."""
     word = "allow" if "allow" in value else "deny"
-    return name_permission(_subject(value), word, value[word], value["destinations"][0])
+    return f"permission/{name_permission(_subject(value), word, value[word], value['destinations'][0])}"
 
 
 def _subject(value: dict[str, Any]) -> str:
     return f"user:{value['user']}" if "user" in value else f"group:{value['group']}"
-
-
-def _put(value: dict[str, Any], node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
-    body = json.dumps(value).encode()
-    facts = ask(node, f"definitions/put/permission/{_name(value)}", change_headers(quorum, dry_run), body)
-    show_change(facts, "set", dry_run, as_json)

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from ..admin.definitions import CLOSED, change_headers, change_options, show_change, show_rows
+from ..admin.change import DefinitionChange, change_options
+from ..admin.definitions import show_rows, warn_of_closing
 from ..admin.request import ask
 from ..client import Endpoint
 from ..options import client_options, json_option
@@ -43,15 +44,7 @@ def list_users(node: Endpoint, as_json: bool) -> None:
 @click.option("--passcode-stdin", is_flag=True, help="The first line of the standard input is the password.")
 @click.option("--group", "groups", metavar="NAME", multiple=True, help="A group of the user; repeatable.")
 @change_options
-def add_user(
-    name: str,
-    passcode_stdin: bool,
-    groups: tuple[str, ...],
-    node: Endpoint,
-    quorum: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: DefinitionChange) -> None:
     """Add a user, or replace it as a whole.
 
     The node gets a hash of the password, never the password. Without --passcode-stdin the user can log in with a
@@ -60,25 +53,23 @@ def add_user(
     value: dict[str, Any] = {"groups": list(groups)}
     if passcode_stdin:
         value["password_hash"] = _hash(sys.stdin.readline().removesuffix("\n").removesuffix("\r"))
-    is_first = not ask(node, "definitions/list/user")["definitions"]
-    body = json.dumps(value).encode()
-    facts = ask(node, f"definitions/put/user/{name}", change_headers(quorum, dry_run), body)
+    is_first = not ask(change.node, "definitions/list/user")["definitions"]
+    facts = change.ask(f"definitions/put/user/{name}", body=json.dumps(value).encode())
     if is_first:
-        click.echo(CLOSED.replace("from now on", "then") if dry_run else CLOSED, err=True)
-    show_change(facts, "set", dry_run, as_json)
+        warn_of_closing(change.dry_run)
+    change.show_definition(facts, "set")
 
 
 @users.command("delete")
 @click.argument("name")
 @change_options
-def delete_user(name: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+def delete_user(name: str, change: DefinitionChange) -> None:
     """Delete a user, and end its connections on all nodes.
 
     Exit code 1 if there is none. After the last user, only the Unix socket of a node (--data) and listeners with
     anonymous = true serve clients.
     """
-    facts = ask(node, f"definitions/delete/user/{name}", change_headers(quorum, dry_run))
-    show_change(facts, "deleted", dry_run, as_json)
+    change.delete(f"user/{name}")
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from .request import check_kind, job_options, run_job
 def purge(queue: str, node: Endpoint, as_json: bool, **options: Any) -> None:
     """Settle the messages of a queue that wait, on all nodes.
 
-    Messages that are with a consumer stay with it. What is sent meanwhile stays. Exit code 1 if a node is missing or
-    the request is refused; what was settled by then stays settled.
+    Messages in flight stay with their consumers, and messages that are sent meanwhile stay in the queue. Exit code 1 if
+    a node is missing or the request is refused; messages that were settled by then stay settled.
     """
     check_kind(queue)
     run_job(node, "purge", queue, as_json=as_json, **options)
@@ -34,7 +34,8 @@ def move(queue: str, target: str, node: Endpoint, as_json: bool, **options: Any)
     """Move the messages of a queue that wait to another queue.
 
     The messages of each node keep their order. Each is settled and accepted in one record: after a crash it is in
-    exactly one of the two queues. Exit code 1 if a node is missing or messages are left, as when TARGET is full.
+    exactly one of the two queues. Exit code 1 if a node is missing, or if messages are left, for example because TARGET
+    is full.
     """
     check_kind(queue)
     check_kind(target)

@@ -23,7 +23,7 @@ URGENT = ("error", "critical")
 def conditions(node: Endpoint, past: bool, one_node: bool, as_json: bool) -> None:
     """Show the present conditions of all nodes, the most severe first.
 
-    Each is shown with its node, since when it lasts, and what to do about it. Exit code 1 if one of them is an error or
+    Shows each with its node, when it began, and what to do about it. Exit code 1 if one of them is an error or
     critical, or if a node did not answer.
     """
     rows: list[Row] = []

@@ -8,7 +8,7 @@ import click
 from ..client import Endpoint
 from ..listing import PAGE_ROWS
 from ..options import client_options, json_option, rates_option, together
-from ..output import byte_size, print_json, printable, table
+from ..output import byte_size, print_json, printable, show_table
 from .request import ask, one_node_option
 
 HEADS = ("ID", "USER", "ADDRESS", "PROTOCOL", "SUBSCRIPTIONS", "IN FLIGHT", "BYTES IN", "BYTES OUT")
@@ -50,7 +50,7 @@ def connections(
     if as_json:
         print_json(facts)
         return
-    click.echo("\n".join(table(HEADS, [[*_texts(row, FIELDS), *_bytes(row)] for row in rows])))
+    show_table(HEADS, [[*_texts(row, FIELDS), *_bytes(row)] for row in rows])
     if facts.get("next"):
         click.echo(f"qmq: there are more than {limit}; see --limit", err=True)
     _show_missing(facts)
@@ -72,7 +72,7 @@ def links(node: Endpoint, one_node: bool, rates: int | None, as_json: bool) -> N
         print_json(facts)
         return
     rows = [[*_texts(row, LINK_FIELDS), *_bytes(row), *_texts(row, ("last_error",))] for row in facts.get("rows", [])]
-    click.echo("\n".join(table(LINK_HEADS, rows)))
+    show_table(LINK_HEADS, rows)
     _show_missing(facts)
 
 
@@ -126,7 +126,7 @@ def _rates(rates: int | None) -> list[tuple[str, str]]:
 
 
 def _texts(row: dict[str, Any], names: Sequence[str]) -> list[str]:
-    return [printable(str(row.get(name, ""))) for name in names]
+    return [str(row.get(name, "")) for name in names]
 
 
 def _bytes(row: dict[str, Any]) -> list[str]:

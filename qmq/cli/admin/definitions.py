@@ -1,15 +1,16 @@
 """`qmq definitions` and `qmq policies`: settings that the mesh shares. The rules are in docs/definitions.md."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO, Final
 
 import click
 
 from ...definitions.document import differences, document, read_document
-from ..client import Endpoint, Headers
-from ..options import client_options, json_option, together
-from ..output import Failed, print_json, printable, table
+from ..client import Endpoint
+from ..options import client_options, json_option
+from ..output import print_json, printable, show_table
+from .change import DefinitionChange, change_headers, change_options, check_quorum
 from .request import ask, check_kind
 
 SECRET: Final = "password_hash"
@@ -18,14 +19,6 @@ CLOSED: Final = (
     "qmq: these are the first users: from now on clients without login are refused, except at listeners with "
     "anonymous = true. `qmq … --data DIR` on the machine of a node needs no login"
 )
-
-change_flags: Callable[..., Any] = together(
-    click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has the change."),
-    click.option("--dry-run", is_flag=True, help="Check everything, and change nothing."),
-    json_option,
-)
-
-change_options: Callable[..., Any] = together(client_options, change_flags)
 
 
 @click.group
@@ -50,27 +43,27 @@ def export(node: Endpoint, as_json: bool) -> None:
 @definitions.command("import")
 @click.argument("file", type=click.File("rb"))
 @change_options
-def import_(file: BinaryIO, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+def import_(file: BinaryIO, change: DefinitionChange) -> None:
     """Define what a file contains: all of it or nothing.
 
-    FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. What has no counterpart in a
-    file of RabbitMQ is listed, and its users come without passwords. Definitions that the file does not contain stay.
+    FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. Entries of RabbitMQ without a
+    counterpart are listed and left out, and its users are imported without passwords. Definitions that the file does
+    not contain stay.
     """
     data = file.read()
-    closes = "user" in read_document(data)[0] and not ask(node, "definitions/list/user")["definitions"]
-    facts = ask(node, "definitions/import", change_headers(quorum, dry_run), data)
+    closes = "user" in read_document(data)[0] and not ask(change.node, "definitions/list/user")["definitions"]
+    facts = change.ask("definitions/import", body=data)
     if closes:
-        click.echo(CLOSED.replace("from now on", "then") if dry_run else CLOSED, err=True)
+        warn_of_closing(change.dry_run)
     left_out = facts.get("left_out", [])
-    if as_json:
+    if change.as_json:
         print_json(facts)
     else:
         for line in left_out:
             click.echo(printable(f"left out: {line}"))
         count = facts["definitions"]
-        click.echo(
-            f"{count} definitions are correct" if dry_run else f"{count} definitions, {facts['changed']} changed"
-        )
+        result = " are correct" if change.dry_run else f", {facts['changed']} changed"
+        click.echo(f"{count} definitions{result}")
     check_quorum(facts)
 
 
@@ -129,35 +122,26 @@ def list_policies(node: Endpoint, as_json: bool) -> None:
 @click.argument("pattern")
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 @change_options
-def set_policy(
-    pattern: str, values: tuple[str, ...], node: Endpoint, quorum: bool, dry_run: bool, as_json: bool
-) -> None:
+def set_policy(pattern: str, values: tuple[str, ...], change: DefinitionChange) -> None:
     """Set the policy of a destination, or of all that match a pattern.
 
     PATTERN is a destination, or a prefix with `*`. The keys are those of the node file; a VALUE is JSON, or text. The
     keys that are not given get their defaults. Exit code 1 if the policy is not allowed; then nothing has changed.
     """
     check_kind(pattern, ("queue", "fanout", "topic"))
-    facts = ask(
-        node,
-        f"definitions/put/policy{pattern}",
-        change_headers(quorum, dry_run),
-        json.dumps(read_values(values)).encode(),
-    )
-    show_change(facts, "set", dry_run, as_json)
+    change.put(f"policy{pattern}", read_values(values))
 
 
 @policies.command("delete")
 @click.argument("pattern")
 @change_options
-def delete_policy(pattern: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+def delete_policy(pattern: str, change: DefinitionChange) -> None:
     """Delete the policy of exactly this pattern.
 
     Exit code 1 if there is none.
     """
     check_kind(pattern, ("queue", "fanout", "topic"))
-    facts = ask(node, f"definitions/delete/policy{pattern}", change_headers(quorum, dry_run))
-    show_change(facts, "deleted", dry_run, as_json)
+    change.delete(f"policy{pattern}")
 
 
 def _export(node: Endpoint) -> dict[str, Any]:
@@ -175,8 +159,9 @@ def _hidden(value: Mapping[str, Any] | None, word: str) -> Mapping[str, Any] | N
     return {**value, SECRET: word} if value is not None and SECRET in value else value
 
 
-def change_headers(quorum: bool, dry_run: bool) -> Headers:
-    return [*([("quorum", "true")] if quorum else []), *([("dry-run", "true")] if dry_run else [])]
+def warn_of_closing(dry_run: bool) -> None:
+    """Say what the first users of a mesh mean for its other clients."""
+    click.echo(CLOSED.replace("from now on", "then") if dry_run else CLOSED, err=True)
 
 
 def read_values(given: tuple[str, ...]) -> dict[str, Any]:
@@ -201,26 +186,6 @@ def _text(value: object) -> str:
 
 def show_rows(facts: Mapping[str, Any], kind: str, heads: list[str], rows: list[list[str]]) -> None:
     """Print the definitions of one kind, and whether they are those of the node file."""
-    click.echo("\n".join(table(heads, [[printable(cell) for cell in row] for row in rows])))
+    show_table(heads, rows)
     if not facts.get("seeded", True):
         click.echo(f"qmq: these are from the node file: no {kind} was changed at run time", err=True)
-
-
-def show_change(facts: Mapping[str, Any], done: str, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        print_json(facts)
-    else:
-        name = f"{facts['kind']} {facts['name']}"
-        same = not dry_run and not facts["changed"]
-        click.echo(
-            printable(
-                f"{name} would be {done}" if dry_run else f"{name} was so before" if same else f"{name} is {done}"
-            )
-        )
-    check_quorum(facts)
-
-
-def check_quorum(facts: Mapping[str, Any]) -> None:
-    """Raises Failed when a majority was asked for and did not answer in time."""
-    if facts.get("quorum") is False:
-        raise Failed("no majority has the change yet; it stands, and spreads when the other nodes can be reached")

@@ -22,11 +22,11 @@ COUNTS = ("messages", "subscribers", "durable-subscriptions")
 def delete(destination: str, node: Endpoint, force: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a queue, a fanout, or the last value of a topic, on all nodes.
 
-    Of a queue, the messages that wait are settled, and its declaration, bindings and pause are deleted. Of a fanout,
-    its messages and its durable subscriptions are deleted, and its subscribers are disconnected; what the node that
-    --at names has not received yet stays. Of a topic, the retained message is deleted. A message that is sent later
-    begins a new destination of the same name. Exit code 1 if it is refused: a queue has consumers, there is no such
-    destination, or the user may not delete; or if a node is missing.
+    For a queue, the messages that wait are settled, and its declaration, bindings and pause are deleted. For a fanout,
+    its messages and its durable subscriptions are deleted, and its subscribers are disconnected; messages that the node
+    of --at has not received yet stay. For a topic, the retained message is deleted. A message that is sent later begins
+    a new destination of the same name. Exit code 1 if a node is missing, or if the deletion is refused: the queue has
+    consumers, there is no such destination, or the user may not delete it.
     """
     check_kind(destination, ("queue", "topic", "fanout"))
     _delete(node, destination, [("force", "true")] if force else [], dry_run=dry_run, as_json=as_json)
@@ -36,8 +36,8 @@ def delete(destination: str, node: Endpoint, force: bool, dry_run: bool, as_json
 @click.argument("queue")
 @client_options
 @click.option("--if-empty", is_flag=True, help="Only if no message waits in it.")
-@click.option("--if-unused", is_flag=True, help="Only if it has no consumers. So it is without --force, too.")
-@click.option("--force", is_flag=True, help="Although it has consumers; they stay subscribed.")
+@click.option("--if-unused", is_flag=True, help="Only if it has no consumers; also the default without --force.")
+@click.option("--force", is_flag=True, help="Delete it although it has consumers; they stay subscribed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
 @json_option
 def delete_queue(

@@ -26,8 +26,8 @@ SHOWN = ("at_us", "event", "node")
 def peek(destination: str, node: Endpoint, count: int, offset: int, as_json: bool) -> None:
     """Show messages of a destination, with headers and bodies.
 
-    Of a queue: the first ones in the order of delivery, of all nodes, those in flight included. Of a fanout: the
-    oldest that are kept. Of a topic: the retained message.
+    For a queue, shows the first messages of all nodes in the order of delivery, including those in flight. For a
+    fanout, shows the oldest that are kept. For a topic, shows the retained message.
     """
     check_kind(destination, ("queue", "topic", "fanout"))
     facts = ask(node, f"peek{destination}", [("count", str(count)), *([("offset", str(offset))] if offset else [])])
@@ -58,9 +58,9 @@ def get(message_id: str, node: Endpoint, as_json: bool) -> None:
 def trace(message_id: str, node: Endpoint, as_json: bool) -> None:
     """Show what has become of a message.
 
-    Where it was accepted, copied, delivered and settled, and by which client. The journal of the node is searched, and
-    those of the others if that one does not reach back far enough. All nodes are asked what they have of it now. What
-    is not known any more is named. Exit code 1 if nothing is known.
+    Shows where it was accepted, copied, delivered and settled, and by which client. Searches the journal of the node;
+    if that does not reach back far enough, also those of the other nodes. All nodes are asked what they have of the
+    message now. Names what is not known any more. Exit code 1 if nothing is known.
     """
     facts = ask(node, f"trace/{message_id}", [])
     if as_json:

@@ -9,8 +9,9 @@ import click
 from ..client import Endpoint
 from ..listing import list_queues
 from ..options import client_options, json_option, together
-from ..output import Failed, print_json, printable
-from .definitions import change_headers, read_values
+from ..output import print_json, printable
+from .change import change_headers, check_quorum
+from .definitions import read_values
 from .delete import delete_queue
 from .request import ask, check_kind
 
@@ -58,9 +59,9 @@ rules: Callable[..., Any] = together(
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
 @client_options
 @rules
-@click.option("--replace", is_flag=True, help="Also if it is declared with other values.")
-@click.option("--passive", is_flag=True, help="Declare nothing: exit code 1 if it is not declared.")
-@click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has it.")
+@click.option("--replace", is_flag=True, help="Replace a declaration with other values.")
+@click.option("--passive", is_flag=True, help="Declare nothing; exit code 1 if the queue is not declared.")
+@click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has the change.")
 @click.option("--dry-run", is_flag=True, help="Check everything, and change nothing.")
 @json_option
 def declare(
@@ -77,12 +78,12 @@ def declare(
 ) -> None:
     """Declare a queue, on all nodes.
 
-    QUEUE is /queue/NAME. What is not said is as the policies have it. KEY=VALUE says what has no option here, with the
-    keys of policies. The same declaration again changes nothing. Exit code 1 if the queue is declared with other
-    values, or one of them is not allowed.
+    QUEUE is /queue/NAME. KEY=VALUE sets a key of policies that has no option here. Keys that are not given have the
+    values of the policies. To declare the queue again with the same values changes nothing. Exit code 1 if it is
+    declared with other values, or if a value is not allowed.
     """
     check_kind(queue)
-    # A flag that is not given says nothing.
+    # A flag that is not given sets nothing.
     said = {key: value for key, value in named.items() if value is not None and value is not False}
     if memory_only:
         said["durable"] = False
@@ -105,5 +106,4 @@ def declare(
             value = " ".join(f"{key}={json.dumps(one)}" for key, one in facts.get("value", {}).items())
             done = f"is declared{': ' if value else ''}{value}"
         click.echo(printable(f"{queue} {done}"))
-    if facts.get("quorum") is False:
-        raise Failed("no majority has the change yet; it stands, and spreads when the other nodes can be reached")
+    check_quorum(facts)

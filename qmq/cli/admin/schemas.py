@@ -9,8 +9,8 @@ import click
 from ...wire.avro import read_schema
 from ..client import Endpoint
 from ..options import client_options, json_option
-from ..output import print_json, printable, table
-from .definitions import change_headers, change_options, show_change
+from ..output import print_json, show_table
+from .change import DefinitionChange, change_options
 from .request import ask
 
 
@@ -33,7 +33,7 @@ def list_schemas(node: Endpoint, as_json: bool) -> None:
         print_json({**facts, "definitions": rows})
         return
     cells = [[row["name"], row["fingerprint"], _type(row["value"])] for row in rows]
-    click.echo("\n".join(table(["NAME", "FINGERPRINT", "TYPE"], [[printable(one) for one in row] for row in cells])))
+    show_table(["NAME", "FINGERPRINT", "TYPE"], cells)
 
 
 @schemas.command("show")
@@ -56,26 +56,24 @@ def show_schema(name: str, node: Endpoint, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("file", type=click.File("rb"))
 @change_options
-def set_schema(name: str, file: BinaryIO, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+def set_schema(name: str, file: BinaryIO, change: DefinitionChange) -> None:
     """Set a schema to what a file contains.
 
     FILE is an Avro schema in JSON, an object. `-` is the standard input. Exit code 1 if the schema is not allowed;
     then nothing has changed.
     """
-    facts = ask(node, f"definitions/put/schema/{name}", change_headers(quorum, dry_run), file.read())
-    show_change(facts, "set", dry_run, as_json)
+    change.put(f"schema/{name}", file.read())
 
 
 @schemas.command("delete")
 @click.argument("name")
 @change_options
-def delete_schema(name: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+def delete_schema(name: str, change: DefinitionChange) -> None:
     """Delete a schema.
 
     Exit code 1 if there is none, or if a policy or a declared queue names it.
     """
-    facts = ask(node, f"definitions/delete/schema/{name}", change_headers(quorum, dry_run))
-    show_change(facts, "deleted", dry_run, as_json)
+    change.delete(f"schema/{name}")
 
 
 def _fingerprint(value: Mapping[str, Any]) -> str:

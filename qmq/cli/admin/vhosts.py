@@ -5,8 +5,8 @@ import click
 from ...routing_names import VHOST_DEFAULT, vhost_name, vhost_prefix
 from ..client import Endpoint
 from ..options import client_options, json_option
-from ..output import print_json, printable, table
-from .definitions import change_headers, change_options, show_change
+from ..output import print_json, show_table
+from .change import DefinitionChange, change_options
 from .request import ask
 
 
@@ -28,29 +28,26 @@ def list_vhosts(node: Endpoint, as_json: bool) -> None:
         print_json(facts)
         return
     names = [VHOST_DEFAULT, *(row["name"] for row in facts["definitions"])]
-    rows = [[printable(name), printable(vhost_prefix(name)) or "-"] for name in names]
-    click.echo("\n".join(table(["NAME", "PREFIX"], rows)))
+    show_table(["NAME", "PREFIX"], [[name, vhost_prefix(name) or "-"] for name in names])
 
 
 @vhosts.command
 @click.argument("name")
 @change_options
-def declare(name: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+def declare(name: str, change: DefinitionChange) -> None:
     """Declare a virtual host.
 
     Clients may open it from then on. To declare it again changes nothing.
     """
-    facts = ask(node, f"definitions/put/vhost/{vhost_name(name)}", change_headers(quorum, dry_run), b"{}")
-    show_change(facts, "declared", dry_run, as_json)
+    change.put(f"vhost/{vhost_name(name)}", {}, "declared")
 
 
 @vhosts.command
 @click.argument("name")
 @change_options
-def delete(name: str, node: Endpoint, quorum: bool, dry_run: bool, as_json: bool) -> None:
+def delete(name: str, change: DefinitionChange) -> None:
     """Delete a virtual host.
 
     Exit code 1 if there is none, or if a queue, an exchange or a binding is in it.
     """
-    facts = ask(node, f"definitions/delete/vhost/{vhost_name(name)}", change_headers(quorum, dry_run))
-    show_change(facts, "deleted", dry_run, as_json)
+    change.delete(f"vhost/{vhost_name(name)}")

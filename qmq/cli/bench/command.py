@@ -302,7 +302,7 @@ def bench(
     subscriptions  many subscriptions, then what a message to one of them costs
 
     Frames are made beforehand, and answers are counted, not parsed, so the node is measured and not the generator.
-    limited_by says which side was busy all the time: server, generator, or neither (waiting, usually for a disk). The
+    limited_by is the side that was busy all the time: server, generator, or neither (waiting, usually for a disk). The
     exit code is 0 if missing, extra and errors are 0.
 
     \b

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..options import json_option
-from ..output import Failed, print_json, table
+from ..output import Failed, print_json, show_table
 from .shared import PATH, choosing_options, job, login_options, progress, read_source
 
 FINDINGS_SHOWN = 50
@@ -33,9 +33,10 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
     For directories, only indexes and the heads of batches are read, and Spark is not needed; --deep reads every byte.
     Live nodes send their whole journals, and every checksum is verified.
 
-    --from, --to, --destination and --pattern choose segments of directories. Segments that may hold matching records
-    are audited as a whole, and the newest one always; of fanout logs (--deep) those of that name. Then it is not shown
-    how far nodes are behind, because that needs all segments. Live nodes cannot be audited in part.
+    --from, --to, --destination and --pattern choose segments of directories. If only some records are chosen, segments
+    that may hold them are audited as a whole, and the newest segment always; with --deep, also the fanout logs of that
+    name. How far nodes are behind is then not shown, because that needs all segments. Live nodes cannot be audited in
+    part.
     """
     choice = read_source(paths=nodes, servers=None, more=(), **source)
     from ...spark.jobs import audit as jobs
@@ -79,11 +80,12 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
     else:
         head = ["NODE", "ORIGIN", "FIRST", "LAST", "RECORDS", "BEHIND"]
         shown = len(head) - 1 if choice.chooses else len(head)
-        click.echo("\n".join(table(head[:shown], [row[:shown] for row in found.rows])))
+        show_table(head[:shown], [row[:shown] for row in found.rows])
         if links:
             head = ["FROM", "TO", "BATCHES", "P50 ms", "P95 ms", "P99 ms", "MOST ms", "CLOCKS APART ms"]
             rows = [[*link[:3], *(bounds.text for bounds in link[3:])] for link in links]
-            click.echo("\n" + "\n".join(table(head, rows)))
+            click.echo()
+            show_table(head, rows)
         for cut in cuts:
             healed = datetime.fromtimestamp(cut.healed_us / 1e6, UTC).isoformat(timespec="seconds")
             seconds = (cut.healed_us - cut.began_us) / 1e6

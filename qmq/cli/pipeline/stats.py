@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..options import json_option
-from ..output import Failed, print_json, table
+from ..output import Failed, print_json, show_table
 from .shared import given_source, job, progress, read_source, source_options
 
 ROWS_SHOWN = 40
@@ -78,6 +78,6 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
             ]
             for one in found.totals[:ROWS_SHOWN]
         ]
-        click.echo("\n".join(table(head, rows)))
+        show_table(head, rows)
         if len(found.totals) > ROWS_SHOWN:
             click.echo(f"and {len(found.totals) - ROWS_SHOWN} more destinations (--json lists them)")

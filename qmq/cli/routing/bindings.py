@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from ...routing_names import MATCH, MATCHES
-from ..admin.definitions import change_flags, change_headers, check_quorum
+from ..admin.change import DefinitionChange, change_options
 from ..admin.request import ask, check_kind
 from ..client import Endpoint
 from ..options import client_options, json_option, together
-from ..output import print_json, printable, table
+from ..output import print_json, show_table
 
 # Here --key is the routing key.
-node_options: Callable[..., Any] = partial(client_options, key=("--cert-key",))
+binding_options: Callable[..., Any] = partial(change_options, key=("--cert-key",))
 
 binding_arguments: Callable[..., Any] = together(
     click.argument("source"),
@@ -59,35 +59,33 @@ def list_bindings(node: Endpoint, as_json: bool) -> None:
         ]
         for row in facts["bindings"]
     ]
-    heads = ["SOURCE", "TARGET", "KEY", "ARGUMENTS"]
-    click.echo("\n".join(table(heads, [[printable(cell) for cell in row] for row in rows])))
+    show_table(["SOURCE", "TARGET", "KEY", "ARGUMENTS"], rows)
 
 
 @bindings.command
 @binding_arguments
-@node_options
-@change_flags
-def add(**options: Any) -> None:
+@binding_options
+def add(change: DefinitionChange, **options: Any) -> None:
     """Copy messages from SOURCE to TARGET, from now on.
 
     To add a binding again changes nothing. Exit code 1 if it is refused; then nothing has changed.
     """
-    _change("bind", "added", **options)
+    _change(change, "bind", "added", **options)
 
 
 @bindings.command
 @binding_arguments
-@node_options
-@change_flags
-def delete(**options: Any) -> None:
+@binding_options
+def delete(change: DefinitionChange, **options: Any) -> None:
     """Delete exactly this binding, as `list` shows it.
 
     Messages that were copied stay in the queue. Exit code 1 if there is none.
     """
-    _change("unbind", "deleted", **options)
+    _change(change, "unbind", "deleted", **options)
 
 
 def _change(
+    change: DefinitionChange,
     verb: str,
     done: str,
     source: str,
@@ -95,22 +93,12 @@ def _change(
     key: str,
     arguments: tuple[str, ...],
     match: str | None,
-    node: Endpoint,
-    quorum: bool,
-    dry_run: bool,
-    as_json: bool,
 ) -> None:
     check_kind(source, ("topic", "fanout", "exchange"))
     check_kind(target, ("queue", "exchange"))
-    body = json.dumps(_arguments(arguments, match)).encode()
-    headers = [("source", source), *([("key", key)] if key else []), *change_headers(quorum, dry_run)]
-    facts = ask(node, f"{verb}{target}", headers, body)
-    if as_json:
-        print_json(facts)
-    else:
-        result = f"would be {done}" if dry_run else f"is {done}" if facts["changed"] else "was so before"
-        click.echo(printable(f"binding from {source} to {target} {result}"))
-    check_quorum(facts)
+    headers = [("source", source), *([("key", key)] if key else [])]
+    facts = change.ask(f"{verb}{target}", headers, json.dumps(_arguments(arguments, match)).encode())
+    change.show(facts, f"binding from {source} to {target}", done)
 
 
 def _arguments(given: tuple[str, ...], match: str | None) -> dict[str, str | None]:

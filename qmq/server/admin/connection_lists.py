@@ -7,12 +7,12 @@ from qmq.errors import Refused
 from qmq.server.admin.mesh_queries import Facts, QueryContext, ask_nodes
 from qmq.server.admin.totals import rated
 from qmq.server.inspection.connections import REASON_CHARS_MAX, ROWS_MAX, place_of
-from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.peers.verb_request import VerbRequest, header_number
 
 
 async def list_connections(context: QueryContext, asked: VerbRequest) -> Facts:
     """One page of connections, ordered by node and number. Raises Refused for a bad `limit` or `after`."""
-    limit = _rows_limit(asked.headers)
+    limit = header_number(asked.headers, "limit", ROWS_MAX, 1, ROWS_MAX, " of rows")
     after = asked.headers.get("after", "")
     wanted = {**_named(asked), "limit": limit, **({"after": after} if after else {})}
     if after:
@@ -29,13 +29,6 @@ async def list_connections(context: QueryContext, asked: VerbRequest) -> Facts:
         return {**facts, "rows": rows[:limit], **({"next": end} if end else {})}
 
     return await rated(asked.headers, page)
-
-
-def _rows_limit(headers: Mapping[str, str]) -> int:
-    text = headers.get("limit", str(ROWS_MAX))
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= ROWS_MAX):
-        raise Refused("bad-limit", f"The header limit is a number of rows from 1 to {ROWS_MAX}.")
-    return int(text)
 
 
 def _rows(rows: list[Any]) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
-from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.peers.verb_request import VerbRequest, header_number, is_for_mesh
 from qmq.server.routing.requests import source_request
 
 STATUS = "/control/status"
@@ -147,7 +147,7 @@ async def control_response(
     too.
     """
     destination = headers["destination"]
-    is_mesh = _is_mesh(headers)
+    is_mesh = is_for_mesh(headers)
     seconds = rate_seconds(headers)
     if destination == STATUS:
         if is_mesh:
@@ -209,8 +209,8 @@ async def _node_rates(context: ControlContext, seconds: int) -> Facts:
 
 def _rated(context: ControlContext) -> dict[str, int]:
     """The numbers of this node that have rates."""
-    traffic = context.traffic.facts(context.sessions.values())
-    return {**facts_of_totals(context.broker.totals.node()), **traffic}
+    traffic = context.traffic.statistics(context.sessions.values())
+    return {**facts_of_totals(context.broker.totals.node()), **asdict(traffic)}
 
 
 async def _ask(context: ControlContext, request: ControlRequest, *, is_mesh: bool) -> dict[str, Facts]:
@@ -267,19 +267,7 @@ def parse_request(destination: str, headers: Mapping[str, str]) -> ControlReques
 
 
 def _limit(headers: Mapping[str, str]) -> int:
-    text = headers.get("limit")
-    if text is None:
-        return ROWS_DEFAULT
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= ROWS_MAX):
-        raise Refused("bad-limit", f"The header limit is a number of rows from 1 to {ROWS_MAX}.")
-    return int(text)
-
-
-def _is_mesh(headers: Mapping[str, str]) -> bool:
-    scope = headers.get("scope", "node")
-    if scope not in ("node", "mesh"):
-        raise Refused("bad-scope", "The header scope is node or mesh.")
-    return scope == "mesh"
+    return header_number(headers, "limit", ROWS_DEFAULT, 1, ROWS_MAX, " of rows")
 
 
 def _makes_sense(request: ControlRequest) -> bool:

@@ -257,8 +257,7 @@ def subscriber_rows(context: CountsContext, destination: str, after: str, limit:
     rows = (
         _subscriber_row(context, destination, subscription) for subscription in subscribers_of(context, destination)
     )
-    found = nsmallest(limit + 1, (row for row in rows if row_key(row) > after), key=row_key)
-    return Page(found[:limit], row_key(found[limit - 1]) if len(found) > limit else "")
+    return page_of(rows, after, limit)
 
 
 def all_subscriber_rows(context: CountsContext, after: str, limit: int) -> Page:
@@ -310,8 +309,13 @@ def condition_rows(reported: list[Condition], node: str, after: str, limit: int)
     rows = [
         {"node": node, **{name: value for name, value in asdict(one).items() if value is not None}} for one in reported
     ]
-    rows = nsmallest(limit + 1, (row for row in rows if row_key(row) > after), key=row_key)
-    return Page(rows[:limit], row_key(rows[limit - 1]) if len(rows) > limit else "")
+    return page_of(rows, after, limit)
+
+
+def page_of(rows: Iterable[Row], after: str, limit: int) -> Page:
+    """The first rows after `after`, in the order of their keys."""
+    found = nsmallest(limit + 1, (row for row in rows if row_key(row) > after), key=row_key)
+    return Page(found[:limit], row_key(found[limit - 1]) if len(found) > limit else "")
 
 
 def row_key(row: Row) -> str:

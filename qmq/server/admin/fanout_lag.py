@@ -1,8 +1,9 @@
 """How far the subscribers of a fanout are behind: messages that their clients have not been sent, or not acknowledged.
 
-A subscription that is live has been sent all but what waits in the buffer that it declares. One that reads is behind by
-what the log has after its position. A durable one is behind from the first message on that is not acknowledged. Its
-cursor is on every node, so one node answers for all durable subscriptions, those that no client uses included.
+A live subscription has been sent everything except the messages in the buffer that it declares. A subscription that
+reads the log is behind by the messages after its position. A durable subscription is behind from the first message on
+that is not acknowledged. Its cursor is on every node, so one node responds for all durable subscriptions, including
+those that no client uses.
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,8 +12,10 @@ from qmq.broker.topics.retained import RetainedStatistics
 from qmq.server.admin.conditions import Condition
 from qmq.server.clients.memory_budget import MemoryStatistics
 from qmq.server.clients.subscriber_buffers import SlowSubscription
+from qmq.server.clients.traffic import TrafficStatistics
 from qmq.server.commit.commits import CommitStatistics
 from qmq.server.repair.queue_store import RowStatistics
+from qmq.storage.log.fsync_times import SyncStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,9 @@ class NodeStatus:
     delivered: int
     dropped: int
     totals: Mapping[str, int]
-    traffic: Mapping[str, int]
+    traffic: TrafficStatistics
     commits: CommitStatistics
-    fsync: Mapping[str, int]
+    fsync: SyncStatistics
     journal: JournalExtent
     held: bool
     disk_full: bool

@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from qmq.broker.messages.totals import NAMES, NodeTotals, Totals
-from qmq.errors import Refused
+from qmq.server.peers.verb_request import header_number
 
 SINCE: Final = "counted_since_us"
 RATE_SECONDS_MAX: Final = 5
@@ -24,12 +24,7 @@ Row = dict[str, str | int | float]
 
 def rate_seconds(headers: Mapping[str, str]) -> int:
     """For how long the request wants rates to be measured; 0: it wants none. Raises Refused."""
-    text = headers.get("rate-seconds")
-    if text is None:
-        return 0
-    if not (text.isascii() and text.isdigit() and len(text) == 1 and 1 <= int(text) <= RATE_SECONDS_MAX):
-        raise Refused("bad-rate-seconds", f"The header rate-seconds is a number from 1 to {RATE_SECONDS_MAX}.")
-    return int(text)
+    return header_number(headers, "rate-seconds", 0, 1, RATE_SECONDS_MAX)
 
 
 def facts_of_totals(totals: Totals) -> dict[str, int]:

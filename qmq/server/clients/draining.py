@@ -5,13 +5,17 @@ soon as it is idle. It is idle when its messages are settled, its transactions h
 sending is complete. Until then its frames are handled as always, SENDs too: unfinished work often ends with one. After
 `drain_seconds` all other clients are disconnected, and their messages are requeued.
 
-Last, the node leaves nothing in flight between itself and its peers. What peers lend until they know that no consumer
-is left goes back to them: if it were lost with the link, they would take it for seen. Consumers of peers settle what
-this node has lent: with the rest, it would be taken for seen at the next start. And the peers get the records of this
-node that they are missing: a node that takes over must not deliver what was settled here.
+Then the node makes sure that nothing is in flight between itself and its peers:
 
-Surprising: this polls instead of waiting for events. The conditions end in many places, all of them hotter than this
-one, and a drain lasts only seconds.
+- Messages that peers lend until they know that no consumer is left go back to them. If they were lost with the link,
+  the peers would mark them as seen.
+- Consumers of peers settle what this node has lent, and the rest comes back. Otherwise it would be marked as seen at
+  the next start.
+- Peers get the records of this node that they are missing, because a node that takes over must not deliver what was
+  settled here.
+
+Surprising: the node polls for this and does not wait for events. The conditions end in many places, all of them hotter
+than this one, and a drain lasts only seconds.
 """
 
 import logging

@@ -1,6 +1,7 @@
 """Bytes from and to clients since the start: those of the connections that there are, and of those that have ended."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -11,6 +12,12 @@ class Connected(Protocol):
 
     @property
     def bytes_out(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficStatistics:
+    bytes_in: int
+    bytes_out: int
 
 
 class Traffic:
@@ -25,10 +32,10 @@ class Traffic:
         self._ended_in += connection.bytes_in
         self._ended_out += connection.bytes_out
 
-    def facts(self, connections: Iterable[Connected]) -> dict[str, int]:
+    def statistics(self, connections: Iterable[Connected]) -> TrafficStatistics:
         """The sums; `connections` are those that have not ended."""
         bytes_in, bytes_out = self._ended_in, self._ended_out
         for one in connections:
             bytes_in += one.bytes_in
             bytes_out += one.bytes_out
-        return {"bytes_in": bytes_in, "bytes_out": bytes_out}
+        return TrafficStatistics(bytes_in, bytes_out)

@@ -17,6 +17,7 @@ from qmq.server.admin.control import sum_rows
 from qmq.server.admin.counts import CountsContext, add_ages, queue_rows
 from qmq.server.console.first_queues import QueueIndexContext, first_queues
 from qmq.server.console.queue_index import SORTS, QueueIndex, pick
+from qmq.server.peers.verb_request import header_number
 
 PREFIX: Final = "/queue/"
 SORTED_BY: Final = (*SORTS, "rate")
@@ -97,23 +98,14 @@ class PageRequest:
         self.text = headers.get("filter", "")
         if len(self.text) > FILTER_CHARS_MAX:
             raise Refused("bad-filter", f"The header filter has at most {FILTER_CHARS_MAX} characters.")
-        self.limit = _number(headers, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX)
-        self.offset = _number(headers, "offset", 0, 0, OFFSET_MAX)
+        self.limit = header_number(headers, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX)
+        self.offset = header_number(headers, "offset", 0, 0, OFFSET_MAX)
 
     @property
     def wanted(self) -> Facts:
         """For `firsts`: one more than the page needs, to see whether more follow."""
         count = self.offset + self.limit + 1
         return {"sort": self.sort, "is_reversed": self.is_reversed, "text": self.text, "count": count}
-
-
-def _number(headers: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    text = headers.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and least <= int(text) <= most):
-        raise Refused(f"bad-{name}", f"The header {name} is a number from {least} to {most}.")
-    return int(text)
 
 
 class QueuePages:

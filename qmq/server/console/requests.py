@@ -33,6 +33,7 @@ from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
+from qmq.server.peers.verb_request import is_for_mesh
 
 LIST: Final = "/control/list/queue"
 OVERVIEW: Final = "/control/overview"
@@ -105,7 +106,7 @@ class ConsoleRequests:
             self._context.rights_of(principal).check(Action.ADMINISTER, AUDIT)
         else:
             check_right(destination)
-        is_mesh = _is_mesh(headers)
+        is_mesh = is_for_mesh(headers)
         if destination.rstrip("/") == LIST:
             return _response(await self._page(PageRequest(headers), is_mesh=is_mesh))
         if destination == AUDITED:
@@ -206,10 +207,3 @@ class ConsoleRequests:
 def _response(facts: Facts) -> ControlResponse:
     """The facts are in the body; a RECEIPT has no room for them."""
     return ControlResponse({}, json.dumps(facts, separators=(",", ":")).encode())
-
-
-def _is_mesh(headers: Mapping[str, str]) -> bool:
-    scope = headers.get("scope", "node")
-    if scope not in ("node", "mesh"):
-        raise Refused("bad-scope", "The header scope is node or mesh.")
-    return scope == "mesh"

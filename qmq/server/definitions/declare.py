@@ -1,8 +1,8 @@
 """`/control/declare/queue/NAME`: declare a queue, on any node, for the whole mesh.
 
-What is declared is in the body, a JSON object, or without one in headers of the same names with hyphens. The same
-declaration again changes nothing. One with other values is refused, unless `replace:true` is said. With `passive:true`
-nothing is declared: the response says what is.
+The declaration is in the body, a JSON object. Without a body, it is in headers of the same names with hyphens. To
+declare a queue again with the same values changes nothing. A declaration with other values is refused, unless the
+request has `replace:true`. With `passive:true` nothing is declared, and the response has the present declaration.
 """
 
 import json

@@ -1,13 +1,12 @@
 """The kind `queue`: queues that clients or operators have declared, with rules of their own.
 
-A declaration names keys of policies. Where it names one, it wins over the policy that matches the queue, and a locked
-entry of the node file wins over both (`DeclaredQueues.under`). A queue that is not declared exists as before, from its
-first use on.
+A declaration sets keys of policies. For these keys it wins over the policy that matches the queue, and a locked entry
+of the node file wins over both (`DeclaredQueues.under`). A queue that is not declared exists from its first use on.
 
-To declare a queue again with the same values changes nothing. While a member cannot be reached, it gives the
-declaration a later version: so it wins over a deletion on the other side of a cut that happened before it.
+To declare a queue again with the same values changes nothing. If a member cannot be reached, it gives the declaration a
+later version. So the declaration wins over an earlier deletion on the other side of a network partition.
 
-Surprising: a declaration is parsed when its queue is first used. There may be a hundred thousand of them.
+Surprising: a declaration is parsed when its queue is first used, because there may be a hundred thousand of them.
 """
 
 import json

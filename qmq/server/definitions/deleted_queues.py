@@ -1,14 +1,14 @@
-"""What a node still has of queues whose declaration was deleted: messages that are older than the deletion are dropped.
+"""Drops the messages of queues whose declaration was deleted, if they are older than the deletion.
 
-The tombstone of the declaration carries the deletion. A node that has it drops what it serves of the queue, also one
-that was away. It looks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
-them back. A message of the incarnation that deleted is older if its record is. Another one counts as older by the
-clocks of the nodes that accepted and deleted it. A node that has not heard one of these two since its own start does
-not drop the message yet.
+The tombstone of the declaration stands for the deletion. A node that gets it drops what it serves of the queue, even if
+it was away. It checks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
+them back. For a message of the incarnation that deleted the queue, the order of records decides whether it is older.
+For others, the clocks of the nodes that accepted and deleted decide. If a node has not heard one of these two since its
+own start, it does not drop the message yet.
 
-A queue that is declared again keeps all messages that are not dropped by then: a node waits for a moment, because the
-later declaration may be on its way, and looks again before each page. What was sent after the deletion stays in any
-case.
+A queue that is declared again keeps all messages that are not dropped by then. So a node waits for a moment, because
+the later declaration may be on its way, and checks again before each page. Messages that were sent after the deletion
+stay in any case.
 """
 
 import logging

@@ -11,9 +11,8 @@ from typing import Final, Protocol
 
 from qmq.access.rules import Principal
 from qmq.access.user_limits import LimitTable, UserLimits
-from qmq.config import NodeSettings, UserLimitSettings, limit_values, name_limit, read_limit
-from qmq.errors import ConfigError, Refused
-from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
+from qmq.config import NodeSettings, limit_values, name_limit, read_limit
+from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value, checked_by
 
 LIMIT: Final = "limit"
 
@@ -39,14 +38,16 @@ class LimitDefinitions:
     def __init__(self, context: LimitContext, file: NodeSettings) -> None:
         self._context = context
         self._file = file
-        context.definitions.kinds[LIMIT] = SimpleKind(_checked, self._changed, seeds=self._seeds)
+        check = checked_by(read_limit, limit_values)
+        context.definitions.kinds[LIMIT] = SimpleKind(check, self._changed, seeds=self._seeds)
         self._table = LimitTable({})
         self.join(file)
 
     def join(self, file: NodeSettings) -> NodeSettings:
         """The settings that apply while the node file says `file`."""
         self._file = file
-        rows = self._all() if self._context.definitions.is_seeded(LIMIT) else file.user_limits
+        definitions = self._context.definitions
+        rows = definitions.read_all(LIMIT, read_limit) if definitions.is_seeded(LIMIT) else file.user_limits
         self._table = LimitTable({name_limit(row): row.limits for row in rows})
         return file.model_copy(update={"user_limits": rows})
 
@@ -67,20 +68,3 @@ class LimitDefinitions:
         rows = self.join(self._file).user_limits
         self._context.settings = self._context.settings.model_copy(update={"user_limits": rows})
         self._context.user_limits_changed()
-
-    def _all(self) -> tuple[UserLimitSettings, ...]:
-        found: list[UserLimitSettings] = []
-        for one in self._context.definitions.table.of_kind(LIMIT):
-            try:
-                found.append(read_limit(one.key.name, one.value or {}))
-            except ConfigError:
-                # Written by a later version of the software.
-                log.warning("! %s is left out: this version cannot read it", one.key)
-        return tuple(found)
-
-
-def _checked(name: str, value: Value) -> Value:
-    try:
-        return limit_values(read_limit(name, value))
-    except ConfigError as error:
-        raise Refused("bad-definition", "; ".join(error.diagnostics)) from error

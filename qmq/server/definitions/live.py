@@ -1,20 +1,20 @@
-"""The definitions of a running node: changes of its operators, and changes that arrive from peers.
+"""The definitions of a running node: changes by its operators, and changes that arrive from peers.
 
 A change is decided at once, on any node, and answered when it is durable here. Like every record it then goes to the
-peers. With `quorum` the answer waits until a majority of the members has it durably, and says so if that takes too
-long; the change stands all the same.
+peers. With `quorum` the answer waits until a majority of the members has it durably. If that takes too long, the answer
+says so, and the change stands all the same.
 
-What a kind means is the business of its `DefinitionKind`. The first change of a kind writes the **seeds** of that kind,
-too: what the node's files say of it. From then on the definitions of the mesh count, and the files do not.
+A `DefinitionKind` knows what the definitions of its kind mean. The first change of a kind also writes the **seeds** of
+that kind: the entries in the files of this node. From then on the definitions of the mesh count, and the files do not.
 
-Surprising: a seed has the time 0, so that nodes that seed at the same time, each on its side of a cut, never undo a
-change of an operator.
+Surprising: a seed has the time 0. So nodes that write seeds at the same time, each on its side of a network partition,
+never undo a change by an operator.
 """
 
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -23,7 +23,7 @@ from qmq.config import NodeSettings
 from qmq.definitions.definition import NAME_BYTES_MAX, NUMBER_MAX, Definition, Key, Version, text_of
 from qmq.definitions.table import DefinitionTable
 from qmq.dots import Vector
-from qmq.errors import Refused
+from qmq.errors import ConfigError, Refused
 from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Noting
 from qmq.server.runtime.log_events import about
 from qmq.storage.format.definition_record import pack_definition
@@ -41,6 +41,8 @@ SEEDED: Final = "seeded"
 Value = Mapping[str, Any]
 Changes = Mapping[Key, Value | None]
 """What is to be defined; None: deleted."""
+
+S = TypeVar("S")
 
 log = logging.getLogger("qmq.definitions")
 
@@ -84,6 +86,18 @@ class SimpleKind:
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         return {name: None if value is None else self._check_one(name, value) for name, value in changes.items()}
+
+
+def checked_by(read: Callable[[str, Value], S], value_of: Callable[[S], Value]) -> Callable[[str, Value], Value]:
+    """A check for a `SimpleKind`: `read` raises ConfigError; `value_of` returns the canonical form."""
+
+    def check(name: str, value: Value) -> Value:
+        try:
+            return value_of(read(name, value))
+        except ConfigError as error:
+            raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
+
+    return check
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +215,17 @@ class LiveDefinitions:
             of_mesh = {one.key.name: one.value or {} for one in self.table.of_kind(kind)}
             return {**of_mesh, **self.kinds[kind].locked()}
         return dict(self.kinds[kind].seeds())
+
+    def read_all(self, kind: str, read: Callable[[str, Value], S]) -> tuple[S, ...]:
+        """The same as `read` returns them, without those that this version cannot read."""
+        found: list[S] = []
+        for name, value in self.values(kind).items():
+            try:
+                found.append(read(name, value))
+            except ConfigError:
+                # Written by a later version of the software.
+                log.warning("! %s %s is left out: this version cannot read it", kind, name)
+        return tuple(found)
 
     def value(self, key: Key) -> Value | None:
         """The same of one; None: there is none."""

@@ -4,8 +4,8 @@ Each node knows which of them have consumers: its own, and peers that offer cred
 before it deletes one, so a consumer on any node that can be reached keeps a queue. A node that cannot be reached counts
 as unused when it has been silent for `redeliver_after_seconds` and a majority was asked. So a minority deletes nothing.
 
-Times are those that have passed, not those of clocks: a clock that jumps lets nothing expire. Each node counts since
-its own start. It may thus keep a queue for longer, and never for less.
+Times are measured as elapsed time, so a clock that jumps lets nothing expire. Each node counts since its own start. So
+it may keep a queue for longer, but never for less time.
 
 Surprising: the node whose last consumer leaves deletes an `auto_delete` queue at once. The others do so a little later,
 in case that node was killed.

@@ -1,10 +1,11 @@
-"""The kind `schema`: Avro schemas that policies and declared queues name, and bodies of SENDs are checked with.
+"""The kind `schema`: Avro schemas that policies and declared queues name, and by which bodies of SENDs are checked.
 
-A definition is a schema in JSON, with all that consumers need of it, such as defaults and comments. Which schemas are
-allowed is in `qmq.wire.avro.schema`.
+A definition is a schema in JSON, with everything that consumers need of it, such as defaults and comments.
+`qmq.wire.avro.schema` knows which schemas are allowed.
 
-A change is refused if a policy or a declaration would then name no schema. Node files, and two sides of a cut, can
-still do that. SENDs to such destinations are refused, and the condition `schema-missing` names the schema.
+A change after which a policy or a declaration would name a schema that does not exist is refused. Node files, and two
+sides of a network partition, can still lead to that. SENDs to such destinations are refused, and the condition
+`schema-missing` names the schema.
 """
 
 from collections import Counter

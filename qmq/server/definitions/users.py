@@ -9,8 +9,8 @@ does not exist: users and permissions arrive in any order.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, Protocol
 
 from qmq.config import (
     NodeSettings,
@@ -23,8 +23,7 @@ from qmq.config import (
     split_permission,
     user_values,
 )
-from qmq.errors import ConfigError, Refused
-from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
+from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value, checked_by
 
 USER: Final = "user"
 PERMISSION: Final = "permission"
@@ -33,8 +32,6 @@ NO_USER: Final = User.model_construct(name="\0", password_hash=None)
 """Stands for all users of a mesh that has none any more: a node with users is closed. No login and no certificate can
 have this name.
 """
-
-S = TypeVar("S", User, PermissionSettings)
 
 log = logging.getLogger("qmq.definitions")
 
@@ -56,19 +53,25 @@ class UserDefinitions:
         self._context = context
         self._file = file
         kinds = context.definitions.kinds
-        kinds[USER] = SimpleKind(_checked_user, self._changed, seeds=self._user_seeds, locked=self._locked_users)
+        kinds[USER] = SimpleKind(
+            checked_by(read_user, user_values), self._changed, seeds=self._user_seeds, locked=self._locked_users
+        )
         kinds[PERMISSION] = SimpleKind(
-            _checked_permission, self._changed, seeds=self._permission_seeds, locked=self._locked_permissions
+            checked_by(read_permission, permission_values),
+            self._changed,
+            seeds=self._permission_seeds,
+            locked=self._locked_permissions,
         )
 
     def join(self, file: NodeSettings) -> NodeSettings:
         """The settings that apply while the node file says `file`."""
         self._file = file
         found: dict[str, Any] = {}
-        if self._context.definitions.is_seeded(USER):
-            found["users"] = self._all(USER, read_user) or (NO_USER,)
-        if self._context.definitions.is_seeded(PERMISSION):
-            found["permissions"] = self._all(PERMISSION, read_permission)
+        definitions = self._context.definitions
+        if definitions.is_seeded(USER):
+            found["users"] = definitions.read_all(USER, read_user) or (NO_USER,)
+        if definitions.is_seeded(PERMISSION):
+            found["permissions"] = definitions.read_all(PERMISSION, read_permission)
         return file.model_copy(update=found)
 
     def log_without_effect(self, changed: Collection[str]) -> None:
@@ -100,30 +103,6 @@ class UserDefinitions:
         if joined.users == (NO_USER,):
             log.warning("! no users are left: only the Unix socket and listeners with anonymous = true serve clients")
 
-    def _all(self, kind: str, read: Callable[[str, Value], S]) -> tuple[S, ...]:
-        found: list[S] = []
-        for name, value in self._context.definitions.values(kind).items():
-            try:
-                found.append(read(name, value))
-            except ConfigError:
-                # Written by a later version of the software.
-                log.warning("! %s %s is left out: this version cannot read it", kind, name)
-        return tuple(found)
-
 
 def _by_name(rows: Iterable[PermissionSettings]) -> dict[str, Value]:
     return {permission_name(one): permission_values(one) for row in rows for one in split_permission(row)}
-
-
-def _checked_user(name: str, value: Value) -> Value:
-    try:
-        return user_values(read_user(name, value))
-    except ConfigError as error:
-        raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
-
-
-def _checked_permission(name: str, value: Value) -> Value:
-    try:
-        return permission_values(read_permission(name, value))
-    except ConfigError as error:
-        raise Refused("bad-definition", "; ".join(error.diagnostics)) from error

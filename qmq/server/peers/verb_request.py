@@ -10,6 +10,24 @@ from qmq.gateways.headers import is_said
 COUNT_MAX: Final = 10**12
 
 
+def is_for_mesh(headers: Mapping[str, str]) -> bool:
+    """Whether all nodes are asked. Raises Refused for a scope that is none."""
+    scope = headers.get("scope", "node")
+    if scope not in ("node", "mesh"):
+        raise Refused("bad-scope", "The header scope is node or mesh.")
+    return scope == "mesh"
+
+
+def header_number(headers: Mapping[str, str], name: str, default: int, least: int, most: int, of: str = "") -> int:
+    """The number in a header; `default` without it. Raises Refused."""
+    text = headers.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 13 and least <= int(text) <= most):
+        raise Refused(f"bad-{name}", f"The header {name} is a number{of} from {least} to {most}.")
+    return int(text)
+
+
 class VerbRequest(NamedTuple):
     """One SEND to `/control/VERB/…`. `about` is what follows the verb, with its slash; `principal` None: without
     login.
@@ -30,11 +48,7 @@ class VerbRequest(NamedTuple):
 
     @property
     def is_mesh(self) -> bool:
-        """Whether all nodes are asked. Raises Refused for a scope that is none."""
-        scope = self.headers.get("scope", "node")
-        if scope not in ("node", "mesh"):
-            raise Refused("bad-scope", "The header scope is node or mesh.")
-        return scope == "mesh"
+        return is_for_mesh(self.headers)
 
     @property
     def is_dry_run(self) -> bool:
@@ -44,17 +58,9 @@ class VerbRequest(NamedTuple):
     @property
     def messages_max(self) -> int:
         """At most so many messages; 0: no bound. Raises Refused."""
-        return self._number("count", 1)
+        return header_number(self.headers, "count", 0, 1, COUNT_MAX, " of messages")
 
     @property
     def offset(self) -> int:
         """Behind so many messages. Raises Refused."""
-        return self._number("offset", 0)
-
-    def _number(self, name: str, least: int) -> int:
-        text = self.headers.get(name)
-        if text is None:
-            return 0
-        if not (text.isascii() and text.isdigit() and len(text) <= 13 and least <= int(text) <= COUNT_MAX):
-            raise Refused(f"bad-{name}", f"The header {name} is a number of messages from {least} to {COUNT_MAX}.")
-        return int(text)
+        return header_number(self.headers, "offset", 0, 0, COUNT_MAX, " of messages")

@@ -1,11 +1,16 @@
-"""Catch-up: a node that missed records no longer in its peers' journals asks for snapshots, and checks its own
+"""Catch-up: a node that is missing records no longer in its peers' journals requests snapshots, and checks its
 messages.
 
-A node that was away for too long has two problems. It is missing records. It requests snapshots of them range by range,
-at its own pace, from the peer that reported the gap (`replication.anti_entropy.gaps` says which peer, and when a gap is
-final); the journal is the sink (`engine`). It also missed settles, so its messages may be settled long ago. Until a
-peer was asked about every message in its queue store, it delivers nothing of its queues. Messages that the peer knows
-as settled are settled here by a record of its own. The cursors of durable subscriptions are fetched, too.
+A node that was away for too long has two problems:
+
+- It is missing records. It requests snapshots of them, range by range and at its own pace, from the peer that reported
+  the gap. `replication.anti_entropy.gaps` decides which peer that is, and when a gap is final; the journal is the sink
+  (`engine`).
+- It is missing settles, so its messages may be settled already. Until a peer was asked about every message in its queue
+  store, it delivers nothing of its queues. Messages that the peer knows as settled are settled here by a record of its
+  own.
+
+The cursors of durable subscriptions are fetched, too.
 """
 
 import logging

@@ -1,12 +1,12 @@
-"""Repairs a damaged fanout log: from the own journal, and for what that does not have, from peers.
+"""Repairs a damaged fanout log from the own journal, and from peers for records that the journal does not have.
 
 `storage.repair.fanout_logs` knows what the log is missing, searches the journal, and rewrites the log. The engine asks
-peers for the remainder (`engine`). A peer whose retention has dropped a part of a range accounts for it only after
-every member has answered, and so does a range that no node knows: it is given up. Then subscribers are notified exactly
-what is missing, as for any retention. A node without peers uses its journal alone and gives up nothing.
+peers for the remainder (`engine`). A range that no node knows, or of which retention has dropped a part on the peers,
+is given up only after every member has answered. Then subscribers are notified of exactly what is missing, as after any
+retention. A node without peers uses its journal alone and gives up nothing.
 
 Until a log is repaired, its readers are refused where it is damaged. A node checks when a reader has found damage or a
-peer has come back. It checks again after `RETRY_SECONDS` while something is left to do.
+peer has come back. While something is left to do, it checks again after `RETRY_SECONDS`.
 """
 
 import logging

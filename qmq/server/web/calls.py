@@ -1,7 +1,7 @@
-"""What is done for each call of an HTTP client, and how it is answered.
+"""What the node does for each call of an HTTP client, and how it responds.
 
-A call that the broker decides becomes the frames of a STOMP client; its response comes when the broker's answer to them
-is durable. The others ask a part of the node.
+A call that the broker decides becomes frames of a STOMP client. Its response is sent when the broker's answer to them
+is durable. Other calls ask a part of the node.
 """
 
 import json

@@ -1,7 +1,8 @@
 """The client of an HTTP connection: it logs in with each request.
 
-What was checked is remembered while the connection sends the same credentials. With other ones it is another client:
-what the former one has received stays in flight until it is settled or its time is over.
+The result of a login is remembered while the connection sends the same credentials. With other credentials it is
+another client. Messages that the former client has received stay in flight until they are settled or their time is
+over.
 """
 
 from typing import Protocol

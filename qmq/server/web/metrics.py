@@ -148,9 +148,9 @@ def _add_clients(families: MetricFamilies, context: MetricsContext) -> None:
     families.gauge("qmq_sessions", "Sessions of clients that are logged in.", len(known))
     subscriptions = sum([one.subscribed for one in known])
     families.gauge("qmq_subscriptions", "Subscriptions of the clients of this node.", subscriptions)
-    traffic = context.traffic.facts(sessions)
-    families.counter("qmq_client_received_bytes", "Bytes from clients.", traffic["bytes_in"])
-    families.counter("qmq_client_sent_bytes", "Bytes to clients.", traffic["bytes_out"])
+    traffic = context.traffic.statistics(sessions)
+    families.counter("qmq_client_received_bytes", "Bytes from clients.", traffic.bytes_in)
+    families.counter("qmq_client_sent_bytes", "Bytes to clients.", traffic.bytes_out)
     memory = context.memory_budget
     families.gauge("qmq_memory_bytes", "Memory that connections make this node hold.", memory.bytes)
     families.gauge("qmq_memory_max_bytes", "The bound of that memory (limits.memory_bytes_max).", memory.bytes_max)

@@ -1,6 +1,8 @@
 """Responses that need no client: files of the node, schemas, and health."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final, NamedTuple, Protocol
 
 from qmq.gateways.encoder import Lines
@@ -9,8 +11,10 @@ from qmq.gateways.http.responses import JSON
 from qmq.gateways.http.routes import Call
 from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.web.console import file_response
-from qmq.server.web.files import JAVASCRIPT, file_of
 from qmq.server.web.health import HealthContext, livez, readyz
+from qmq.server.web.openapi import openapi
+
+JAVASCRIPT: Final = ("content-type", "text/javascript; charset=utf-8")
 
 
 class PageContext(HealthContext, Protocol):
@@ -28,10 +32,16 @@ class PageResponse(NamedTuple):
     body: bytes | None = None
 
 
+@cache
+def script() -> bytes:
+    """The client for browsers, an ES module."""
+    return files("qmq.server.web").joinpath("qmq.js").read_bytes()
+
+
 PAGES: Final[Mapping[Call, Callable[[PageContext, str], PageResponse]]] = {
     Call.PAGE: lambda context, name: PageResponse(200, None, *file_response(name)),
-    Call.OPENAPI: lambda context, name: PageResponse(headers=(JSON,), body=file_of("openapi.json")),
-    Call.SCRIPT: lambda context, name: PageResponse(headers=(JAVASCRIPT,), body=file_of("qmq.js")),
+    Call.OPENAPI: lambda context, name: PageResponse(headers=(JSON,), body=openapi()),
+    Call.SCRIPT: lambda context, name: PageResponse(headers=(JAVASCRIPT,), body=script()),
     Call.MESSAGE_SCHEMA: lambda context, name: PageResponse(headers=(JSON,), body=schema_page()),
     Call.SCHEMA: lambda context, name: PageResponse(200, context.schemas.value_of(name)),
     Call.LIVEZ: lambda context, name: PageResponse(*livez(context)),

@@ -1,11 +1,11 @@
-"""What the metrics show and no part of the node has at hand: the deepest queues, and the free space of the disk.
+"""Samples for metrics that no part of the node counts anyway: the deepest queues, and the free space of the disk.
 
-Samples are taken only because of a scrape, and a scrape waits for them for a bounded time. Then the page has the
-last ones, and says how old they are. So a disk that hangs keeps no scrape waiting for long.
+Samples are taken only because of a scrape, and a scrape waits for them for a bounded time. After that the page has the
+previous samples, with their age. So a disk that hangs does not delay a scrape for long.
 
-A node may have a million queues. One turn of the event loop looks at TURN_QUEUES of them, and other tasks run before
-the next turn. The queue store sorts its own queues, in a worker thread. The next pass waits in proportion to the time
-that the last one took.
+A node may have a million queues. One turn of the event loop examines TURN_QUEUES of them, and other tasks run before
+the next turn. The queue store sorts its own queues, in a worker thread. The pause before the next pass is proportional
+to the time that the last pass took.
 """
 
 from collections.abc import Iterable

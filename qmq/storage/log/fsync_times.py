@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 RECENT: Final = 100
@@ -10,6 +11,16 @@ RECENT: Final = 100
 
 BOUNDS_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """Upper bounds of the buckets of the histogram: from a disk with a protected cache to one that hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStatistics:
+    """`count` and `max_us` are since the start, `mean_us` is that of the last RECENT syncs."""
+
+    count: int
+    last_us: int
+    mean_us: int
+    max_us: int
 
 
 class SyncTimes:
@@ -37,12 +48,7 @@ class SyncTimes:
         """How many took up to each of BOUNDS_SECONDS, but longer than the one before; last: longer than all."""
         return list(self._buckets)
 
-    def facts(self) -> dict[str, int]:
-        """`count` and `max_us` since the start, `last_us`, and `mean_us` of the last RECENT."""
-        recent = list(self._recent)
-        times = {
-            "last_us": recent[-1] if recent else 0.0,
-            "mean_us": sum(recent) / max(1, len(recent)),
-            "max_us": self._max,
-        }
-        return {"count": self.count, **{name: round(1_000_000 * seconds) for name, seconds in times.items()}}
+    def statistics(self) -> SyncStatistics:
+        recent = list(self._recent) or [0.0]
+        times = (recent[-1], sum(recent) / len(recent), self._max)
+        return SyncStatistics(self.count, *[round(1_000_000 * seconds) for seconds in times])

@@ -1,4 +1,4 @@
-"""The buffer that a subscription declares: what waits, what is dropped, and how the hole is told."""
+"""Declared buffers of subscriptions: which messages wait, which are dropped, and how a hole is reported."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Temporary queues: who gets a reply, who is told that nobody will, and that nothing is left behind."""
+"""Temporary queues: which connection gets a reply, the error if none can, and that nothing is left behind."""
 
 import pytest
 

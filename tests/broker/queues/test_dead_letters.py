@@ -1,4 +1,4 @@
-"""Messages that nobody takes, and what their dead letters say."""
+"""Messages that no consumer takes, and the headers of their dead letters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the selector language means: the cases of JMS, what is ours beside them, and what is refused with what words."""
+"""The selector language: the cases of JMS, our additions, and the texts of refusals."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The rules of who serves whose messages: single cases first, then what can happen in a small world."""
+"""The rules for which node serves which owner's messages: single cases first, then every course in a small mesh."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The last values of topics: which one stays, who is told what, and that all nodes end with the same."""
+"""Last values of topics: which one stays, which subscribers get it, and that all nodes end with the same value."""
 
 from random import Random
 

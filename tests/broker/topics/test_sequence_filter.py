@@ -1,4 +1,4 @@
-"""Topic messages of peers are told once and in order, whichever way they came."""
+"""Topic messages of peers are delivered once and in order, whichever route they took."""
 
 import pytest
 

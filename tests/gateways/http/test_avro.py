@@ -1,4 +1,4 @@
-"""Avro files: what a client wrote is a batch, and no file of a few bytes stands for more than it may."""
+"""Avro files: a file of a client is a batch, and a small file cannot stand for more messages than allowed."""
 
 import io
 import json

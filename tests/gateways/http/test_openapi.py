@@ -8,10 +8,10 @@ import pytest
 from qmq.gateways.http.events import OPTIONS as STREAM_OPTIONS
 from qmq.gateways.http.routes import ACTIONS, CONSOLE, KINDS, PLAIN, Call, route_of
 from qmq.gateways.http.sends import BY_HEADER, OPTIONS
-from qmq.server.web.files import file_of
+from qmq.server.web.openapi import openapi
 from qmq.wire.http import HttpConnection, HttpLimits
 
-API = json.loads(file_of("openapi.json"))
+API = json.loads(openapi())
 UNDESCRIBED = {Call.STOMP, Call.SCRIPT}
 """Not requests of the API: a protocol of its own, and a file."""
 

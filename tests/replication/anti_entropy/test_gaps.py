@@ -1,4 +1,6 @@
-"""Whose word counts when records are said to be gone, who is asked what is left, and when it is given up."""
+"""Gaps: which peer is believed that records are dropped, which peer is asked for the remainder, and when it is given
+up.
+"""
 
 from qmq.dots import Origin, Vector
 from qmq.replication.anti_entropy.gaps import Gaps, JournalReach, NextRepair

@@ -1,4 +1,4 @@
-"""Many names become their prefix, and nothing that somebody wants is ever missing from what is told."""
+"""Many names become their prefix, and the published interest always covers every subscribed name."""
 
 import random
 

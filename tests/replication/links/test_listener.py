@@ -1,4 +1,4 @@
-"""The mesh port and whoever may come to it; and a dialler that reaches the wrong place."""
+"""The mesh port and its connections; and a dialler that reaches the wrong node."""
 
 from dataclasses import replace
 

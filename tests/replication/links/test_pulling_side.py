@@ -1,4 +1,4 @@
-"""The following half alone: what it tells, in which order, and what ends with it."""
+"""The pulling side alone: what it sends, in which order, and what ends with it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who wants which topics, and by which way they get there: without sockets, frame by frame, in any order."""
+"""Interest and routes of topics, without sockets: frame by frame, in any order."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who is believed: every lie that a handshake can tell is refused with its own code."""
+"""Handshakes: every false claim is refused with its own code."""
 
 from dataclasses import replace
 

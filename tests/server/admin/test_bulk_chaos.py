@@ -214,7 +214,7 @@ PLANTED: tuple[Callable[[], AbstractContextManager[None]], ...] = (
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
-async def test_a_planted_bug_is_found(
+async def test_a_seeded_bug_is_found(
     autojump_clock: MockClock, planted: Callable[[], AbstractContextManager[None]]
 ) -> None:
     found: list[str] = []

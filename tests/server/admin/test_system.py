@@ -1,4 +1,4 @@
-"""What a node tells of itself to those who watch it."""
+"""The events of a node for subscribers of its system topics."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A checkpoint that hangs, because its database does: the operator hears of it, and who asks is answered."""
+"""A checkpoint that hangs because its database does: a condition is raised, and clients get responses."""
 
 from collections.abc import Callable
 from typing import Any

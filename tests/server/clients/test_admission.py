@@ -1,4 +1,4 @@
-"""Who is let in to log in, and who gives its place when there is no room."""
+"""Admission: which connection may log in, and which one is dismissed when there is no room."""
 
 import pytest
 from trio.testing import MockClock

@@ -1,4 +1,4 @@
-"""Clients that go away, or say odd things, at the worst moment: nobody else may notice."""
+"""Clients that disconnect or break the protocol at the worst moment: no other client is affected."""
 
 import pytest
 import trio

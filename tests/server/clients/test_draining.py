@@ -1,4 +1,4 @@
-"""SIGTERM: clients finish what they have in hand, are told why they must go, and nothing of it is delivered twice."""
+"""SIGTERM: clients finish their work in flight, get the reason for the disconnect, and nothing is delivered twice."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the log says of those who were not let in."""
+"""The log lines about refused clients."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Subscribers that declared how far they may fall behind: they pay for it, and nobody else does."""
+"""Subscribers that declared how far they may fall behind: only they are affected by it."""
 
 from types import SimpleNamespace
 from typing import cast

@@ -1,4 +1,4 @@
-"""The commit path alone, with a disk that answers when it is told to."""
+"""The commit path alone, with a disk whose calls return when the test says so."""
 
 from collections.abc import Callable
 from typing import Any

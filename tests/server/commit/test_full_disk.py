@@ -1,4 +1,4 @@
-"""A disk without room: what is refused, what goes on, and how the node finds out that there is room again."""
+"""A full disk: what is refused, what goes on, and how the node notices that there is space again."""
 
 from collections.abc import Mapping
 

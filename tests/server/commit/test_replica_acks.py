@@ -1,4 +1,4 @@
-"""Who waits for which copies, and for how long, without a node."""
+"""Which responses wait for which copies, and for how long, without a node."""
 
 from collections.abc import Mapping
 

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from qmq.server.console.feed import POLL_SECONDS
 from qmq.server.console.logins import CSRF_HEADER, IDLE_SECONDS_MAX, LOGIN_SECONDS_MAX, LOGINS_MAX, BrowserLogins
-from qmq.server.web.files import file_of
+from qmq.server.web.openapi import openapi
 from tests.server.clients.test_access import users
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, eventually
@@ -88,7 +88,7 @@ async def test_cookie_stands_for_the_login(autojump_clock: MockClock) -> None:
 
 
 async def test_responses_have_the_fields_that_are_described(autojump_clock: MockClock) -> None:
-    schemas = json.loads(file_of("openapi.json"))["components"]["schemas"]
+    schemas = json.loads(openapi())["components"]["schemas"]
     async with web_rig(users=users("observer")).run() as rig:
         browser = Browser(rig)
         login = (await browser.log_in("observer")).facts

@@ -1,4 +1,4 @@
-"""Queues that are exclusive to one connection: who may use them, and their end with it, also by a kill."""
+"""Queues that are exclusive to one connection: which clients may use them, and their end with it, also after a kill."""
 
 import json
 

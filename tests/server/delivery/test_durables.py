@@ -1,4 +1,4 @@
-"""Durable subscriptions of fanouts on one node, through its sockets: what is told, settled, remembered and missed."""
+"""Durable subscriptions of fanouts on one node, through its sockets: deliveries, settles, positions and gaps."""
 
 from contextlib import suppress
 

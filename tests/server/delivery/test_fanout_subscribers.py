@@ -1,4 +1,4 @@
-"""Fanout subscribers: what they leave behind, what they miss, and what they may cost the others."""
+"""Fanout subscribers: their state after they leave, the messages that they miss, and their cost to others."""
 
 from collections.abc import Callable
 

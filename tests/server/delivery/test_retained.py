@@ -1,4 +1,4 @@
-"""Last values of topics: told first to those who subscribe later, on any node, in order and once."""
+"""Last values of topics: later subscribers get them first, on any node, in order and once."""
 
 from dataclasses import asdict
 

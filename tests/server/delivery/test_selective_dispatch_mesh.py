@@ -1,4 +1,4 @@
-"""Who gets which message of a queue when the consumers are on other nodes than the publishers."""
+"""Which consumer gets which message of a queue when consumers and publishers are on different nodes."""
 
 import trio
 from trio.testing import MockClock

@@ -1,4 +1,4 @@
-"""Who counts in a running mesh: empty disks learn first, and old copies of a disk are found out."""
+"""Which nodes count in a running mesh: nodes with an empty disk learn first, and old copies of a disk are detected."""
 
 import copy
 import random

@@ -1,4 +1,4 @@
-"""A node is retired while another serves its messages: each is consumed once, by whoever adopts them."""
+"""A node is retired while another serves its messages: the adopter delivers each of them once."""
 
 import pytest
 import trio

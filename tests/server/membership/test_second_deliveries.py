@@ -1,4 +1,4 @@
-"""What a node may have handed out before it went away says `redelivered` when it comes again, and nothing else does."""
+"""Messages that may have been in flight before a restart or takeover are marked as `redelivered`, and no others."""
 
 import pytest
 from trio.testing import MockClock

@@ -1,4 +1,4 @@
-"""A node that was killed and starts again gives nobody what a consumer of a peer still holds."""
+"""A node that was killed and starts again delivers no message that a consumer of a peer still has."""
 
 import pytest
 import trio

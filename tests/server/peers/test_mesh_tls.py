@@ -1,4 +1,4 @@
-"""Two nodes of a mesh without a secret: only their certificates say who they are."""
+"""Two nodes of a mesh without a secret: only their certificates identify them."""
 
 import random
 import socket

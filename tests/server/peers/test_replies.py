@@ -1,4 +1,4 @@
-"""Request and reply on whole nodes: on one, between two, and when somebody leaves."""
+"""Request and reply on whole nodes: on one node, between two, and when a client leaves."""
 
 from trio.testing import MockClock
 

@@ -1,4 +1,4 @@
-"""Questions between nodes: who is waited for, how many are under way, and what an answer that fails does."""
+"""Requests between nodes: which peers are waited for, how many are under way, and what a failing response causes."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A node that was away for longer than its peers keep their journals gets what is left; what is done stays done."""
+"""A node that was away longer than its peers keep their journals gets what is left; settled messages stay settled."""
 
 from collections.abc import Awaitable, Callable, Mapping
 

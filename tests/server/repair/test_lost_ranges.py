@@ -1,4 +1,4 @@
-"""Readers of fanouts are told exactly what is nowhere any more, once, wherever they are and whoever dies meanwhile."""
+"""Fanout readers get one exact gap notice for records that no node has, on any node and whichever node fails."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What stands behind damage in a journal, and no other node ever had, comes back without anybody's help."""
+"""Intact batches behind damage in a journal that no other node ever had are restored without an operator."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rows of the queue store that rot: the rest flows, the damaged message comes back sound, and what is lost is told."""
+"""Damaged rows of the queue store: the queue goes on, the message is restored, and a lost one is reported."""
 
 from collections.abc import Collection
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""The Unix socket in the data directory: who may connect, and what is found in its place."""
+"""The Unix socket in the data directory: which users may connect, and what happens to a file in its place."""
 
 import socket
 import stat

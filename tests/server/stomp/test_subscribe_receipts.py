@@ -1,4 +1,4 @@
-"""The RECEIPT of a SUBSCRIBE goes before the first message of the subscription, whoever has that message."""
+"""The RECEIPT of a SUBSCRIBE precedes the first message of the subscription, whichever node has that message."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,11 +1,11 @@
-"""The invariants, judged on what the disks hold and what clients saw. Every broken one is one line of text.
+"""The invariants, checked against the disks and against what clients saw. Each violation is one line of text.
 
-`unfinished` says what the mesh still has to do, and is asked again and again until nothing is left or the time is over;
-`broken` is asked once, at the end. A new check is a function in the module of its matter, pure where it can be, and a
+`unfinished` returns what the mesh still has to do. It is called repeatedly, until nothing is left or the time is over.
+`broken` is called once, at the end. A new check is a function in the module of its subject, pure if possible, and a
 line here.
 
-What only a lost disk had is excused: `Excuses` is filled in the instant of the loss, and knows then what every other
-disk has.
+Records that only a lost disk had may be missing. `AllowedLosses` is filled in the instant of the loss, from what every
+other disk has.
 """
 
 from collections.abc import Collection, Iterable
@@ -25,17 +25,17 @@ KEEPS_ALL_BYTES = 1 << 24
 """A journal that may keep more than this drops nothing in a simulation."""
 
 TEXTS_MAX = 3
-"""Of one matter, while the mesh is still at work."""
+"""Of one check, while the mesh is still working."""
 
 
 def unfinished(stage: Stage) -> list[str]:
-    """What is missing before all nodes agree, every subscriber is complete and every queue is dry."""
+    """What is missing until all nodes agree, every subscriber has everything and every queue is empty."""
     members = stage.members
     down = [f"{member.name} is down" for member in members if not member.up]
     if down:
         return down
-    stage.excuses.look()
-    if stage.leaving is not None and queues.lost(stage.ledger, stage.excuses):
+    stage.allowed_losses.look()
+    if stage.leaving is not None and queues.lost(stage.ledger, stage.allowed_losses):
         return [f"{stage.leaving.name} has left messages that are not adopted and consumed"]
     return (
         apart(members)
@@ -43,9 +43,9 @@ def unfinished(stage: Stage) -> list[str]:
         or _unended(stage)
         or unserved([member.name for member in members], members)
         or undrained(members)
-        or fanouts.streams_against(fanout_logs(members[0], FANOUTS), stage.ledger, stage.excuses)[:TEXTS_MAX]
+        or fanouts.streams_against(fanout_logs(members[0], FANOUTS), stage.ledger, stage.allowed_losses)[:TEXTS_MAX]
         or moves.unreceipted(stage.ledger)[:TEXTS_MAX]
-        or moves.places_against(fanout_logs(members[0], FANOUTS), stage.ledger, stage.excuses)[:TEXTS_MAX]
+        or moves.places_against(fanout_logs(members[0], FANOUTS), stage.ledger, stage.allowed_losses)[:TEXTS_MAX]
     )
 
 
@@ -126,15 +126,15 @@ def undrained(members: Iterable[Member]) -> list[str]:
 
 def broken(stage: Stage) -> list[str]:
     """What is wrong now that everything has ended."""
-    plan, ledger, excuses, members = stage.plan, stage.ledger, stage.excuses, stage.members
-    wrongs = ledger.wrongs + stage.lookout.wrongs
+    plan, ledger, allowed_losses, members = stage.plan, stage.ledger, stage.allowed_losses, stage.members
+    wrongs = ledger.wrongs + stage.observer.wrongs
     logs = {member.name: log_of(member) for member in members}
     for member in members:
         kept = {origin: log for origin, log in logs[member.name].items() if origin not in member.forgotten()}
         wrongs += records.holes(member.name, kept, member.vector(), member.damaged)
-        wrongs += fanouts.lost_in_logs(member.name, fanout_logs(member, FANOUTS), ledger, excuses)
+        wrongs += fanouts.lost_in_logs(member.name, fanout_logs(member, FANOUTS), ledger, allowed_losses)
     rows = {member.name: fanout_logs(member, [*FANOUTS, INSISTED]) for member in members}
-    wrongs += fanouts.unlike(rows, excuses)
+    wrongs += fanouts.unlike(rows, allowed_losses)
     wrongs += fanouts.gaps_that_are_none(rows, ledger)
     wrongs += records.differences(logs)
     logged = published(logs.values())
@@ -142,25 +142,25 @@ def broken(stage: Stage) -> list[str]:
     wrongs += left_for_good.adopted_twice(adopted)
     wrongs += records.inventions(logged, ledger, adopted)
     if plan.journal_keep_bytes > KEEPS_ALL_BYTES:
-        wrongs += records.torn_transactions(logged, ledger, excuses)
+        wrongs += records.torn_transactions(logged, ledger, allowed_losses)
     wrongs += topics.unseen(ledger)
-    wrongs += fanouts.streams_against(fanout_logs(members[0], FANOUTS), ledger, excuses)
+    wrongs += fanouts.streams_against(fanout_logs(members[0], FANOUTS), ledger, allowed_losses)
     wrongs += _moved_wrongly(stage)
-    wrongs += queues.lost(ledger, excuses)
+    wrongs += queues.lost(ledger, allowed_losses)
     # Of the stores: a short journal has dropped them on nodes that still have them.
     insisted = {message_id for m in members for _, message_id in fanout_logs(m, [INSISTED])[INSISTED]}
-    wrongs += queues.lost_copies(ledger, excuses, insisted)
+    wrongs += queues.lost_copies(ledger, allowed_losses, insisted)
     wrongs += queues.unmarked(ledger)
     wrongs += queues.given_as_two_records(ledger)
-    forgetful = excuses.nodes
+    forgetful = allowed_losses.nodes
     if stage.leaving is None:  # what a node that was away had settled may have been adopted meanwhile
         wrongs += queues.given_again_where_settled(ledger, forgetful)
     wrongs += poison.late(plan, ledger)
     wrongs += poison.early(ledger)
     wrongs += poison.tried_too_often(plan, ledger, sum(member.lives for member in members))
-    wrongs += poison.rejuvenated(plan, ledger, stage.lookout.taken_over)
+    wrongs += poison.rejuvenated(plan, ledger, stage.observer.taken_over)
     if not forgetful:
-        wrongs += poison.dead_lettered_wrongly(ledger, stage.lookout.taken_over)
+        wrongs += poison.dead_lettered_wrongly(ledger, stage.observer.taken_over)
     if len(forgetful) <= len(plan.founders) // 2:  # no majority; else nothing is promised
         wrongs += queues.given_again_for_good(ledger)
     wrongs += operations.broken(stage)
@@ -177,13 +177,13 @@ def _unended(stage: Stage) -> list[str]:
 
 
 def _moved_wrongly(stage: Stage) -> list[str]:
-    ledger, excuses, members = stage.ledger, stage.excuses, stage.members
-    wrongs = moves.places_against(fanout_logs(members[0], FANOUTS), ledger, excuses)
-    forgetful = excuses.nodes
+    ledger, allowed_losses, members = stage.ledger, stage.allowed_losses, stage.members
+    wrongs = moves.places_against(fanout_logs(members[0], FANOUTS), ledger, allowed_losses)
+    forgetful = allowed_losses.nodes
     wrongs += moves.given_again_where_acknowledged(ledger, forgetful)
     for member in members:
         insisted = fanout_logs(member, [INSISTED])
-        wrongs += moves.lost_when_insisted(member.name, insisted, ledger, excuses)
+        wrongs += moves.lost_when_insisted(member.name, insisted, ledger, allowed_losses)
         if stage.plan.journal_keep_bytes > KEEPS_ALL_BYTES and member.name not in forgetful:
             wrongs += moves.appended_knowingly(member, insisted)
         if stage.plan.quiet:

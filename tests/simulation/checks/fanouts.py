@@ -9,11 +9,11 @@ I13  in the end the logs of all nodes hold the same
 from collections.abc import Mapping
 
 from qmq.dots import Dot, Vector
-from tests.simulation.evidence import Excuses, Rows
+from tests.simulation.evidence import AllowedLosses, Rows
 from tests.simulation.ledger import Ledger
 
 
-def lost_in_logs(name: str, logs: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
+def lost_in_logs(name: str, logs: Rows, ledger: Ledger, allowed_losses: AllowedLosses) -> list[str]:
     """I1, I2 and I4 for the fanout logs of one node."""
     wrong: list[str] = []
     for destination, rows in logs.items():
@@ -28,16 +28,16 @@ def lost_in_logs(name: str, logs: Rows, ledger: Ledger, excuses: Excuses) -> lis
             if message_id not in ledger.sent:
                 wrong.append(f"I2 fanout: {name} holds {message_id}, which nobody sent")
         for message in ledger.receipted:
-            if message.destination == destination and message.id not in ids and message.id not in excuses.ids:
+            if message.destination == destination and message.id not in ids and message.id not in allowed_losses.ids:
                 wrong.append(f"I1 log: {message.id}, receipted by {message.receipted_by}, is not in the log of {name}")
     return wrong
 
 
-def unlike(rows: Mapping[str, Rows], excuses: Excuses) -> list[str]:
+def unlike(rows: Mapping[str, Rows], allowed_losses: AllowedLosses) -> list[str]:
     """I13 for the logs of all nodes, by name: what one of them holds, all hold."""
     wrong: list[str] = []
     for destination in next(iter(rows.values())):
-        held = {name: {dot for dot, _ in logs[destination]} - excuses.dots for name, logs in rows.items()}
+        held = {name: {dot for dot, _ in logs[destination]} - allowed_losses.dots for name, logs in rows.items()}
         every = set[Dot]().union(*held.values())
         for name, dots in held.items():
             if dots != every:
@@ -59,17 +59,17 @@ def gaps_that_are_none(rows: Mapping[str, Rows], ledger: Ledger) -> list[str]:
     ]
 
 
-def streams_against(logs: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
+def streams_against(logs: Rows, ledger: Ledger, allowed_losses: AllowedLosses) -> list[str]:
     """I1 and I5: every subscriber got exactly the log of its fanout."""
     wrong: list[str] = []
     for stream in ledger.streams:
         kept = dict(logs[stream.destination])
         for dot, message_id in kept.items():
-            if dot not in stream.seen and dot not in excuses.dots:
+            if dot not in stream.seen and dot not in allowed_losses.dots:
                 sent = ledger.sent.get(message_id)
                 outcome = "receipted" if sent is not None and sent.receipted_by else "unknown"
                 wrong.append(f"I1 subscriber: {stream.subscriber} never got {dot} ({message_id}, {outcome})")
         for dot, message_id in stream.seen.items():
-            if dot not in kept and dot not in excuses.dots:
+            if dot not in kept and dot not in allowed_losses.dots:
                 wrong.append(f"I5 ghost: {stream.subscriber} got {dot} ({message_id}), which no log holds")
     return wrong

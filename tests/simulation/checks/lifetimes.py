@@ -1,11 +1,12 @@
 """Queues that were declared and deleted, and queues that end by themselves.
 
-L1   what was receipted for a declared queue is given in the end, or a deletion took it that could: one whose job had
-     it, or whose mark is later than the message and than the declaration under which it was accepted
-L2   nothing that is older than the last deletion of a declared queue is given in the end
+L1   a message confirmed for a declared queue is delivered in the end, or a deletion covers it: its job had the message,
+     or its tombstone is later than the message and than the declaration under which the message was accepted
+L2   no message older than the last deletion of a declared queue is delivered in the end
 L3   a queue is declared in the end only if an operator declared it when that version was decided
-L4   queues that end with a connection, with their last consumer, or unused, are gone in the end, with their messages
-P3   a user that a node does not have is refused there, and one that it has is not; the client says so itself
+L4   queues that end with a connection, with their last consumer, or when unused do not exist in the end, nor do their
+     messages
+P3   a node refuses users that it does not have, and no others; the client itself reports violations
 """
 
 from collections.abc import Iterable

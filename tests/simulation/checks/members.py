@@ -1,10 +1,10 @@
-"""A node that left for good: what it accepted for queues has a second life on its adopter, and no third.
+"""A node that left for good: each queue message that it accepted is adopted once at most.
 
-I24 adopted messages are accepted anew, each once
+I24 adopted messages are accepted again, each once
 
-The adopter goes through queues and priorities one after the other, so adopted messages of one publisher do not stand in
-the order in which it sent them. The ledger names them: the records of the first life may have left every
-journal, and then nothing on the disks does.
+The adopter goes through queues and priorities one after the other. So adopted messages of one publisher are not in the
+order in which it sent them. The ledger names them, because their first records may have left every journal, and then
+no disk has them.
 """
 
 from collections import Counter

@@ -11,7 +11,7 @@ from qmq.dots import Dot
 from qmq.storage.format.batch import batch_records
 from qmq.storage.format.record import RecordKind
 from tests.simulation.cluster import Member
-from tests.simulation.evidence import Excuses, Rows, batches_of
+from tests.simulation.evidence import AllowedLosses, Rows, batches_of
 from tests.simulation.ledger import Ledger
 from tests.simulation.workloads.names import INSISTED, INSISTED_QUEUE
 
@@ -49,13 +49,13 @@ def appended_knowingly(member: Member, rows: Rows) -> list[str]:
     ]
 
 
-def lost_when_insisted(name: str, rows: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
+def lost_when_insisted(name: str, rows: Rows, ledger: Ledger, allowed_losses: AllowedLosses) -> list[str]:
     """I1 for what was sent again and again."""
     there = {message_id for _, message_id in rows[INSISTED]}
     return [
         f"I1 log: {message.id}, receipted by {message.receipted_by}, is not in the log of {name}"
         for message in ledger.receipted
-        if message.destination == INSISTED and message.id not in there and message.id not in excuses.ids
+        if message.destination == INSISTED and message.id not in there and message.id not in allowed_losses.ids
     ]
 
 
@@ -68,13 +68,13 @@ def unreceipted(ledger: Ledger) -> list[str]:
     ]
 
 
-def places_against(rows: Rows, ledger: Ledger, excuses: Excuses) -> list[str]:
+def places_against(rows: Rows, ledger: Ledger, allowed_losses: AllowedLosses) -> list[str]:
     """I6: every durable subscription was given all that the log of its fanout holds."""
     return [
         f"I6 lost: no client that read {place.destination} by name was ever given {dot} ({message_id})"
         for place in ledger.places
         for dot, message_id in rows[place.destination]
-        if message_id not in place.given and dot not in excuses.dots
+        if message_id not in place.given and dot not in allowed_losses.dots
     ]
 
 

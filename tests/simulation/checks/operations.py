@@ -1,17 +1,17 @@
 """Administration: what operators changed, purged, moved and redrove while messages flowed.
 
-O1   what was receipted for an operated queue is given in the end, was worked on before, or was purged
-O2   a purge settles only what its node had when it began there
-O3   a message is in one queue: of those that are left none is given as two records, except of a node that was taken
-     over, where a move may not have been known
-O4   what a node has settled by a purge, move or deletion it does not give again
+O1   a message confirmed for an operated queue is delivered in the end, was processed before, or was purged
+O2   a purge settles only messages that its node had when it began there
+O3   a message is in one queue: none of those that are left is delivered as two records, unless its node was taken over
+     and the other node may not have known of a move
+O4   a node does not deliver again what it has settled by a purge, move or deletion
 D1   in the end all nodes have the same definitions: of each key the latest version that any journal has
-D2   a confirmed change is among the records, unless only a lost disk had it, and a majority is not said to have it
+D2   a confirmed change is among the records, unless only a lost disk had it and no majority was reported to have it
 D3   each node applies the policies that it has, and routes by the exchanges and bindings that it has
-B1   a queue has one copy at most of a message that was sent to its source
-B2   it has a copy if the node that took the message had such bindings and exchanges for a while, and none if it had not
+B1   a queue has at most one copy of a message that was sent to its source
+B2   it has a copy if the accepting node had such bindings and exchanges for a while, and none if it never had them
 B3   all copies of a message that its node made are in one batch
-P1   a user who may not consume is given nothing, a moment after the node has the permission; the client says so itself
+P1   soon after a node has the permission, a user who may not consume gets nothing; the client itself reports violations
 P2   nor is a message of that user accepted
 """
 
@@ -30,7 +30,7 @@ from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import RecordKind, unpack_dots
 from tests.simulation.checks import lifetimes
 from tests.simulation.cluster import Member
-from tests.simulation.evidence import Excuses, batches_of
+from tests.simulation.evidence import AllowedLosses, batches_of
 from tests.simulation.ledger import Ledger, Sent, id_of
 from tests.simulation.operations import BURIED, DECLARED, DEFINED, OPERATED, Job, Operations
 from tests.simulation.plan import Family
@@ -95,32 +95,34 @@ def broken(stage: Stage) -> list[str]:
     """All of it."""
     if stage.plan.family is not Family.OPERATORS:
         return []
-    ledger, members, excuses = stage.ledger, stage.members, stage.excuses
+    ledger, members, allowed_losses = stage.ledger, stage.members, stage.allowed_losses
     history = history_of(members)
     are_clocks_right = not stage.plan.count("clock")
-    wrongs = lost(ledger, history, excuses, are_clocks_right=are_clocks_right)
-    wrongs += given_twice(ledger.operations, stage.lookout.taken_over)
-    wrongs += given_again(ledger.operations, excuses.nodes)
+    wrongs = lost(ledger, history, allowed_losses, are_clocks_right=are_clocks_right)
+    wrongs += given_twice(ledger.operations, stage.observer.taken_over)
+    wrongs += given_again(ledger.operations, allowed_losses.nodes)
     wrongs += copied_twice(ledger.operations)
-    wrongs += copied_wrongly(ledger, history, excuses)
+    wrongs += copied_wrongly(ledger, history, allowed_losses)
     wrongs += split(ledger, history)
     model = DefinitionTable(history.definitions)
     for member in members:
-        wrongs += unlike(member, model, excuses.dots)
+        wrongs += unlike(member, model, allowed_losses.dots)
         wrongs += not_applied(member)
     wrongs += lifetimes.left_over(ledger, model) if are_clocks_right else []
     wrongs += lifetimes.resurrected(ledger.operations, model)
     wrongs += lifetimes.left_behind(members)
-    return wrongs + unrecorded(ledger.operations, model, excuses.dots)
+    return wrongs + unrecorded(ledger.operations, model, allowed_losses.dots)
 
 
-def lost(ledger: Ledger, history: History, excuses: Excuses, *, are_clocks_right: bool = True) -> list[str]:
+def lost(
+    ledger: Ledger, history: History, allowed_losses: AllowedLosses, *, are_clocks_right: bool = True
+) -> list[str]:
     """O1, O2 and L1."""
     operations = ledger.operations
     given = {one.id for one in operations.given if one.is_final}
     wrongs: list[str] = []
     for message in ledger.receipted:
-        if message.destination not in (*OPERATED, *DECLARED) or message.id in excuses.ids:
+        if message.destination not in (*OPERATED, *DECLARED) or message.id in allowed_losses.ids:
             continue
         if message.id in given or message.id in ledger.consumed:
             continue
@@ -201,7 +203,7 @@ def copied_twice(operations: Operations) -> list[str]:
     ]
 
 
-def copied_wrongly(ledger: Ledger, history: History, excuses: Excuses) -> list[str]:
+def copied_wrongly(ledger: Ledger, history: History, allowed_losses: AllowedLosses) -> list[str]:
     """B2. A copy may be gone by a deletion of its queue."""
     operations = ledger.operations
     copied = {(one.id, one.queue) for one in operations.given}
@@ -209,7 +211,7 @@ def copied_wrongly(ledger: Ledger, history: History, excuses: Excuses) -> list[s
         f"B2 {'missing' if is_bound else 'copied'}: {message_id} and {queue}, at {ledger.sent[message_id].node}"
         for message_id, queues in operations.expected.items()
         for queue, is_bound in queues.items()
-        if message_id not in excuses.ids
+        if message_id not in allowed_losses.ids
         and ((message_id, queue) in copied) is not is_bound
         and not takers(operations, history, ledger.sent[message_id], queue, are_clocks_right=False)[0]
     ]

@@ -1,21 +1,21 @@
-"""Queues: what was receipted is worked on, and what a receipted ACK has settled is over.
+"""Queues: confirmed messages are processed, and messages with a confirmed ACK stay settled.
 
-I1   every receipted message was worked on by a consumer at least once; a receipt that does not say otherwise
-     promises two disks in a mesh of three nodes or more, so there the loss of one disk excuses nothing
-I7   nothing is given again by the node that receipted its ACK, nor by any node as long as there is no fault
-I8   nothing is handed out again by any node when its ACK was receipted at the level `quorum`
-I26  of a message with a dedup id whose records are on every node no first attempt is given beside a retry
-I25  what a consumer reads a second time under one `message-id` has `redelivered`
+I1   a consumer has processed every confirmed message at least once; a plain receipt promises two disks in a mesh of
+     three nodes or more, so there the loss of one disk allows no loss of a message
+I7   the node that confirmed an ACK does not deliver the message again, nor does any node as long as there is no fault
+I8   no node delivers a message again whose ACK was confirmed at the level `quorum`
+I26  if all nodes have the records of a message with a dedup id, no first attempt is delivered beside a retry
+I25  a message that a consumer reads a second time under one `message-id` has `redelivered`
 """
 
 from collections.abc import Collection
 
-from tests.simulation.evidence import Excuses
+from tests.simulation.evidence import AllowedLosses
 from tests.simulation.ledger import Ledger
 from tests.simulation.operations import DECLARED, OPERATED
 
 
-def lost(ledger: Ledger, excuses: Excuses) -> list[str]:
+def lost(ledger: Ledger, allowed_losses: AllowedLosses) -> list[str]:
     """I1: what was receipted was worked on at least once. To be asked when the queues have run dry.
 
     Operators purge and delete some queues; of these see `operations`.
@@ -26,11 +26,11 @@ def lost(ledger: Ledger, excuses: Excuses) -> list[str]:
         if message.destination.startswith("/queue/")
         and message.destination not in (*OPERATED, *DECLARED)
         and message.id not in ledger.consumed
-        and message.id not in excuses.ids
+        and message.id not in allowed_losses.ids
     ]
 
 
-def lost_copies(ledger: Ledger, excuses: Excuses, elsewhere: Collection[str] = ()) -> list[str]:
+def lost_copies(ledger: Ledger, allowed_losses: AllowedLosses, elsewhere: Collection[str] = ()) -> list[str]:
     """What was receipted as being on more disks than had it and lost it, and is on none.
 
     `elsewhere`: what was sent more than once and stands in a log; another attempt than the lost one was receipted.
@@ -38,7 +38,9 @@ def lost_copies(ledger: Ledger, excuses: Excuses, elsewhere: Collection[str] = (
     return [
         f"I1 copies: {message.id}, receipted by {message.receipted_by} for {message.copies} disks, is on no other disk"
         for message in ledger.receipted
-        if message.id in excuses.ids and message.id not in elsewhere and message.copies > excuses.disks_of(message)
+        if message.id in allowed_losses.ids
+        and message.id not in elsewhere
+        and message.copies > allowed_losses.disks_of(message)
     ]
 
 

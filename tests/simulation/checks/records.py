@@ -1,16 +1,16 @@
-"""Records, as the journals of all nodes hold them.
+"""Records, as the journals of all nodes have them.
 
-I2   nothing is in a log that no client sent to its node, nothing stands twice, and bodies are as they were sent
-I3   of one incarnation, one node's records are a prefix of another's, byte for byte, without a hole
-I4   of one incarnation, each publisher's messages stand in the order in which it sent them; what has no receipt may
-     have been on its way when its publisher gave its connection up, and is only behind what that carried before
+I2   every record in a log was sent to its node by a client, no record is there twice, and bodies are unchanged
+I3   the records of one incarnation on one node are a prefix of those on another, byte for byte, without a hole
+I4   the messages of one publisher in one incarnation are in the order in which it sent them; a message without a
+     receipt may have been in transit when its publisher closed its connection, and follows only what that sent before
 """
 
 from collections.abc import Collection, Mapping
 
 from qmq.dots import Dot, Origin, Vector
 from qmq.storage.format.batch import REST
-from tests.simulation.evidence import Excuses, Log, Published
+from tests.simulation.evidence import AllowedLosses, Log, Published
 from tests.simulation.ledger import Ledger
 from tests.simulation.operations import BURIED, OPERATED
 from tests.simulation.routing import COPIED, SENDS
@@ -91,7 +91,7 @@ def inventions(records: Mapping[Dot, Published], ledger: Ledger, adopted: Collec
     return wrong
 
 
-def torn_transactions(records: Mapping[Dot, Published], ledger: Ledger, excuses: Excuses) -> list[str]:
+def torn_transactions(records: Mapping[Dot, Published], ledger: Ledger, allowed_losses: AllowedLosses) -> list[str]:
     """What was sent in one transaction is in the logs as a whole or not at all. Only for journals that keep all.
 
     What is settled may be in none any more: a node that makes a damaged journal whole again gets what its peers have
@@ -101,7 +101,11 @@ def torn_transactions(records: Mapping[Dot, Published], ledger: Ledger, excuses:
     known = logged | ledger.consumed
     whole: dict[tuple[str, int], list[str]] = {}
     for message in ledger.sent.values():
-        if message.transaction and not message.destination.startswith("/topic/") and message.id not in excuses.ids:
+        if (
+            message.transaction
+            and not message.destination.startswith("/topic/")
+            and message.id not in allowed_losses.ids
+        ):
             whole.setdefault((message.publisher, message.transaction), []).append(message.id)
     return [
         f"torn transaction: of {ids} only {sorted(logged.intersection(ids))} are in the logs"

@@ -19,7 +19,7 @@ async def wipe(stage: Stage, fault: Fault) -> None:
     """A crash whose disk comes back empty."""
     member = stage.by_name[fault.node]
     if member.is_alive:
-        stage.excuses.lost(member, stage.members, held_by(member, stage.members))
+        stage.allowed_losses.lost(member, stage.members, held_by(member, stage.members))
         await member.crash(silently=stage.chance_of(fault).random() < 0.5, wipe=True)
         await stage.start_after(member, fault.seconds)
 
@@ -78,7 +78,7 @@ async def damage(stage: Stage, fault: Fault) -> None:
         stage.trace.note(f"{member.name}: {path} is damaged")
         if path:
             gone = destroyed(batches, before[path], member.disk.contents()[path])
-            stage.excuses.lost(member, stage.members, gone)
+            stage.allowed_losses.lost(member, stage.members, gone)
             member.lose(gone)
             member.damaged |= gone.keys()
         await stage.start_after(member, fault.seconds)
@@ -95,7 +95,7 @@ async def old_image(stage: Stage, fault: Fault) -> None:
     if member.is_alive:
         now = held_by(member, stage.members)
         gone = {dot: message_id for dot, message_id in now.items() if dot not in then}
-        stage.excuses.lost(member, stage.members, gone)
+        stage.allowed_losses.lost(member, stage.members, gone)
         await member.crash(silently=True)
         image.restore(member.disk)
         member.lose(gone)

@@ -23,7 +23,7 @@ async def retire(stage: Stage, fault: Fault) -> None:
     """A node dies and does not come back; an operator retires it as soon as some node obeys."""
     member = stage.by_name[fault.node]
     if stage.leaving is None and member.is_alive:
-        stage.excuses.lost(member, stage.members, held_by(member, stage.members))
+        stage.allowed_losses.lost(member, stage.members, held_by(member, stage.members))
         stage.leave(member)
         await member.crash(silently=stage.chance_of(fault).random() < 0.5)
         await until_retired(stage, member)

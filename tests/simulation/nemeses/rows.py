@@ -49,8 +49,10 @@ async def _crash_and(stage: Stage, fault: Fault, harm: Callable[[MemoryQueueStor
         store = MemoryQueueStore(member.disk)
         gone = harm(store, _standing(store))
         records = {dot: held[dot] for dot in gone if dot in held and dot not in journal}
-        stage.excuses.lost(member, stage.members, records)
-        stage.excuses.hide(member, stage.members, {dot: held[dot] for dot in gone if dot in held and dot in journal})
+        stage.allowed_losses.lost(member, stage.members, records)
+        stage.allowed_losses.hide(
+            member, stage.members, {dot: held[dot] for dot in gone if dot in held and dot in journal}
+        )
         member.lose(records)
         await stage.start_after(member, fault.seconds)
 

@@ -1,4 +1,4 @@
-"""Bugs to put into the product; importing this registers them all in `registry.PLANTS`."""
+"""Seeded bugs; importing this package registers all of them in `registry.SEEDED_BUGS`."""
 
 from tests.simulation.plants import (
     clients,
@@ -13,12 +13,12 @@ from tests.simulation.plants import (
     recovery,
     takeover,
 )
-from tests.simulation.plants.registry import PLANTS, SEEDS_MAX, Planted
+from tests.simulation.plants.registry import SEEDED_BUGS, SEEDS_MAX, SeededBug
 
 __all__ = [
-    "PLANTS",
+    "SEEDED_BUGS",
     "SEEDS_MAX",
-    "Planted",
+    "SeededBug",
     "clients",
     "clocks",
     "commits",

@@ -17,10 +17,10 @@ from qmq.server.peers.dedup_query import DedupQuery
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.batch import BatchHead, Unpacked
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 
 
-@plant(Family.NONE, "I5", "I2", seed=2)
+@seeded_bug(Family.NONE, "I5", "I2", seed=2)
 def dedup_query_skipped() -> Iterator[None]:
     """What is tried again is appended unless this node itself has it."""
 
@@ -32,7 +32,7 @@ def dedup_query_skipped() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I5", "I2")
+@seeded_bug(Family.CRASHES, "I5", "I2")
 def dedup_ids_of_peers_ignored() -> Iterator[None]:
     """A node knows only the messages that it has taken from its own clients."""
     accept = Broker.accept
@@ -48,28 +48,28 @@ def dedup_ids_of_peers_ignored() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I5", "I2")
+@seeded_bug(Family.CRASHES, "I5", "I2")
 def dedup_ids_lost_at_restart() -> Iterator[None]:
     """Nothing is learned from the journal when a node starts."""
     with patch("qmq.server.restore.replay_ids", lambda *_: None):
         yield
 
 
-@plant(Family.STALE, "I26", seed=0)
+@seeded_bug(Family.STALE, "I26", seed=0)
 def first_attempts_kept() -> Iterator[None]:
     """Both records of a message that was tried again elsewhere are handed out."""
     with patch.object(FirstAttempts, "is_superseded", lambda *_: False):
         yield
 
 
-@plant(Family.STALE, "I1", seed=0)
+@seeded_bug(Family.STALE, "I1", seed=0)
 def retries_settled_too() -> Iterator[None]:
     """Whatever comes or is read while a retry of it is known is settled, the retry as well."""
     with patch("qmq.broker.queues.state.first_attempts.is_retry", lambda headers: False):
         yield
 
 
-@plant(Family.CRASHES, "I13", seed=8)
+@seeded_bug(Family.CRASHES, "I13", seed=8)
 def duplicates_dropped_at_merge() -> Iterator[None]:
     """Of two messages with one dedup id a node keeps the one that it hears of first, which is another one elsewhere."""
     take = Compaction.take
@@ -91,7 +91,7 @@ def duplicates_dropped_at_merge() -> Iterator[None]:
         yield
 
 
-@plant(Family.NONE, "I6", "I13", seed=0)
+@seeded_bug(Family.NONE, "I6", "I13", seed=0)
 def cursors_of_peers_ignored() -> Iterator[None]:
     """What peers say that a durable subscription is done with is not taken into account."""
     accept = DurableSubscriptions.accept
@@ -105,7 +105,7 @@ def cursors_of_peers_ignored() -> Iterator[None]:
         yield
 
 
-@plant(Family.NONE, "I6", "I13")
+@seeded_bug(Family.NONE, "I6", "I13")
 def in_flight_counts_as_settled() -> Iterator[None]:
     """A durable subscription that ends leaves nothing of what was in flight to it."""
     detach = DurableSubscriptions.detach

@@ -6,10 +6,10 @@ from unittest.mock import patch
 from qmq.broker.messages.peer_clocks import PeerClocks
 from qmq.server.membership.clock_check import ClockCheck, ClockContext
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 
 
-@plant(Family.CLOCKS, "I1", "I13", seed=0)
+@seeded_bug(Family.CLOCKS, "I1", "I13", seed=0)
 def clock_trusted_at_start() -> Iterator[None]:
     """A node goes by the wall clock as it stands at its start, whatever its disk has noted."""
     real = ClockCheck.__init__
@@ -21,7 +21,7 @@ def clock_trusted_at_start() -> Iterator[None]:
         yield
 
 
-@plant(
+@seeded_bug(
     Family.CLOCKS,
     "I1",
     found_by="tests/server/membership/test_clock_check.py"

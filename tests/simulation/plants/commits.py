@@ -16,10 +16,10 @@ from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.storage.log.journal import Journal
 from qmq.storage.store import Store
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 
 
-@plant(Family.WIPES, "I1", "I3", "I13", seed=0)
+@seeded_bug(Family.WIPES, "I1", "I3", "I13", seed=0)
 def sequences_reused() -> Iterator[None]:
     """A node keeps one incarnation over all its starts: what its disk lost, it numbers again."""
     reset = Store.begin_incarnation
@@ -35,7 +35,7 @@ def sequences_reused() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I5", "I1", "I13")
+@seeded_bug(Family.CRASHES, "I5", "I1", "I13")
 def sent_before_fsync() -> Iterator[None]:
     """Subscribers and links get what is written and not yet synced. Receipts still wait for the sync."""
     append_synced = Journal.append
@@ -77,7 +77,7 @@ def sent_before_fsync() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I1", "I7", seed=9, nodes=0)
+@seeded_bug(Family.CRASHES, "I1", "I7", seed=9, nodes=0)
 def receipt_before_append() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
     submit = Commits.submit
@@ -93,7 +93,7 @@ def receipt_before_append() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I1", "I5", "I7", "I13", seed=4)
+@seeded_bug(Family.CRASHES, "I1", "I5", "I7", "I13", seed=4)
 def never_synced() -> Iterator[None]:
     """A write counts as durable; the sync is left out."""
     append_synced = Journal.append
@@ -106,7 +106,7 @@ def never_synced() -> Iterator[None]:
         yield
 
 
-@plant(Family.WIPES, "I1")
+@seeded_bug(Family.WIPES, "I1")
 def receipt_level_ignored() -> Iterator[None]:
     """A receipt that promises two disks is sent when one has the record."""
 
@@ -117,7 +117,7 @@ def receipt_level_ignored() -> Iterator[None]:
         yield
 
 
-@plant(Family.WIPES, "I1")
+@seeded_bug(Family.WIPES, "I1")
 def missing_replicas_not_reported() -> Iterator[None]:
     """A receipt that comes after one second without replicas does not say so."""
     put = Dispatcher.put_receipt

@@ -18,10 +18,10 @@ from qmq.record_codec import Replay
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.queue_store import QueueRow
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import ANY_CALL, plant
+from tests.simulation.plants.registry import ANY_CALL, seeded_bug
 
 
-@plant(Family.CRASHES, "cap", seed=1)
+@seeded_bug(Family.CRASHES, "cap", seed=1)
 def failure_counts_lost() -> Iterator[None]:
     """A message that comes back from the queue store has never failed."""
     real = Replay.message_of_row
@@ -33,7 +33,7 @@ def failure_counts_lost() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "burial", seed=41)
+@seeded_bug(Family.CRASHES, "burial", seed=41)
 def dead_letter_without_settle() -> Iterator[None]:
     """A checkpoint takes the letter out of a DEAD record, and not the settle."""
 
@@ -45,7 +45,7 @@ def dead_letter_without_settle() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "burial", found_by=ANY_CALL)
+@seeded_bug(Family.CRASHES, "burial", found_by=ANY_CALL)
 def dead_letter_and_settle_in_two_batches() -> Iterator[None]:
     """A letter is accepted and its message settled by two records in two batches, and a crash comes between."""
 
@@ -74,7 +74,7 @@ def dead_letter_and_settle_in_two_batches() -> Iterator[None]:
         yield
 
 
-@plant(
+@seeded_bug(
     Family.TAKEOVERS,
     "burial",
     found_by="tests/server/membership/test_takeover.py::"
@@ -90,7 +90,7 @@ def dead_lettered_without_lease() -> Iterator[None]:
         yield
 
 
-@plant(
+@seeded_bug(
     Family.TAKEOVERS,
     "I22",
     found_by="tests/server/membership/test_takeover.py::test_times_of_messages_mean_the_same_when_another_serves_them",

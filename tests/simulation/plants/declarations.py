@@ -13,11 +13,11 @@ from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from tests.simulation.operations import DECLARED
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 from tests.simulation.routing import COPIED
 
 
-@plant(Family.OPERATORS, "L3", seed=0)
+@seeded_bug(Family.OPERATORS, "L3", seed=0)
 def declaration_resurrected() -> Iterator[None]:
     """A node that starts declares the queues of its last life again, before it has heard what became of them."""
     begin = DeletedQueues.begin
@@ -34,7 +34,7 @@ def declaration_resurrected() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "L2", seed=4)
+@seeded_bug(Family.OPERATORS, "L2", seed=4)
 def deletions_of_peers_forgotten() -> Iterator[None]:
     """A node does not keep in mind which queues others have deleted: it drops messages for its own deletions only."""
     drop = DeletedQueues.drop
@@ -48,7 +48,7 @@ def deletions_of_peers_forgotten() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "L4", seed=2)
+@seeded_bug(Family.OPERATORS, "L4", seed=2)
 def exclusive_queue_left_behind() -> Iterator[None]:
     """A node that was killed does not delete the exclusive queues of its earlier lives."""
     is_gone = ExclusiveQueues._has_ended
@@ -60,7 +60,7 @@ def exclusive_queue_left_behind() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "B3", seed=0)
+@seeded_bug(Family.OPERATORS, "B3", seed=0)
 def copies_split_over_two_batches() -> Iterator[None]:
     """A batch ends between two copies of one message."""
     encode = record_codec.encode_records

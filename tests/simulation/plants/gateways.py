@@ -11,10 +11,10 @@ from qmq.gateways.beanstalk.jobs import id_of_dot
 from qmq.server.amqp.publishes import ChannelPublishes
 from qmq.wire.amqp import Command
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 
 
-@plant(Family.GATEWAYS, "I1", "A3", seed=0)
+@seeded_bug(Family.GATEWAYS, "I1", "A3", seed=0)
 def multiple_acks_take_all() -> Iterator[None]:
     """An ack of several deliveries settles what came after its tag, too."""
     take = Channel.take
@@ -26,7 +26,7 @@ def multiple_acks_take_all() -> Iterator[None]:
         yield
 
 
-@plant(Family.GATEWAYS, "I1", seed=4)
+@seeded_bug(Family.GATEWAYS, "I1", seed=4)
 def confirms_do_not_wait() -> Iterator[None]:
     """A publish is confirmed when it is read, before it is on any disk."""
     publish = ChannelPublishes.publish
@@ -40,7 +40,7 @@ def confirms_do_not_wait() -> Iterator[None]:
         yield
 
 
-@plant(Family.GATEWAYS, "I1", seed=4)
+@seeded_bug(Family.GATEWAYS, "I1", seed=4)
 def inserted_before_the_disk() -> Iterator[None]:
     """INSERTED is the reply to a job that is decided, and not yet on any disk."""
 
@@ -52,7 +52,7 @@ def inserted_before_the_disk() -> Iterator[None]:
         yield
 
 
-@plant(Family.GATEWAYS, "B1", seed=0)
+@seeded_bug(Family.GATEWAYS, "B1", seed=0)
 def jobs_have_the_ids_of_their_messages() -> Iterator[None]:
     """A job that was released with another priority, or buried, has another id afterwards."""
     with patch("qmq.server.beanstalk.reservations.id_of", lambda message: id_of_dot(message.dot)):

@@ -23,10 +23,10 @@ from qmq.storage.format.batch import BatchHead, batch_records, read_head
 from qmq.storage.format.record import RecordKind
 from qmq.storage.log.journal import Journal
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 
 
-@plant(Family.CUTS, "I1", "I3", "I13", seed=3)
+@seeded_bug(Family.CUTS, "I1", "I3", "I13", seed=3)
 def vector_as_highest_seen() -> Iterator[None]:
     """A vector means "the highest that I saw": feeds jump over what they skipped, and holes are accepted."""
     judge, acknowledged = Acceptance._is_new, JournalFeed.acknowledged
@@ -66,7 +66,7 @@ def vector_as_highest_seen() -> Iterator[None]:
             yield
 
 
-@plant(Family.WIPES, "I1")
+@seeded_bug(Family.WIPES, "I1")
 def received_counted_as_durable() -> Iterator[None]:
     """A node reports as durable what it has only received."""
 
@@ -77,7 +77,7 @@ def received_counted_as_durable() -> Iterator[None]:
         yield
 
 
-@plant(Family.CUTS, "I21", "I13")
+@seeded_bug(Family.CUTS, "I21", "I13")
 def relayed_records_refused() -> Iterator[None]:
     """A node that has once followed an origin at its own node wants its records from no other node any more."""
     direct_for = LinkRegistry.direct_for
@@ -91,7 +91,7 @@ def relayed_records_refused() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I13", "I21", seed=1)
+@seeded_bug(Family.ALL, "I13", "I21", seed=1)
 def unknown_records_not_relayed() -> Iterator[None]:
     """A node keeps from its peers what it does not understand: here, how often messages have failed."""
     select = JournalFeed.select
@@ -106,7 +106,7 @@ def unknown_records_not_relayed() -> Iterator[None]:
         yield
 
 
-@plant(Family.CUTS, "I21", seed=0)
+@seeded_bug(Family.CUTS, "I21", seed=0)
 def interest_lost_on_reconnect() -> Iterator[None]:
     """Interest is published on the first link with a peer, and not on the next."""
     begin_telling = Routes._start_publisher
@@ -121,7 +121,7 @@ def interest_lost_on_reconnect() -> Iterator[None]:
         yield
 
 
-@plant(Family.CUTS, "topic", seed=0)
+@seeded_bug(Family.CUTS, "topic", seed=0)
 def topics_delivered_twice() -> Iterator[None]:
     """A topic message that comes by two routes is delivered twice."""
 
@@ -132,7 +132,7 @@ def topics_delivered_twice() -> Iterator[None]:
         yield
 
 
-@plant(Family.CUTS, "I13")
+@seeded_bug(Family.CUTS, "I13")
 def last_value_by_arrival() -> Iterator[None]:
     """The last value of a topic is the one that came last, which is another one on each side of a cut."""
 
@@ -141,7 +141,7 @@ def last_value_by_arrival() -> Iterator[None]:
         yield
 
 
-@plant(Family.CUTS, "I5", seed=2)
+@seeded_bug(Family.CUTS, "I5", seed=2)
 def seen_messages_delivered_again() -> Iterator[None]:
     """A log is read from where a subscriber's vector points to, and what it has seen behind that comes again."""
 
@@ -152,7 +152,7 @@ def seen_messages_delivered_again() -> Iterator[None]:
         yield
 
 
-@plant(Family.WIPES, "I1", "I3", "I5", "I13")
+@seeded_bug(Family.WIPES, "I1", "I3", "I5", "I13")
 def known_records_appended_again() -> Iterator[None]:
     """A batch that ends where it is known already is appended once more."""
     judge = Acceptance._is_new

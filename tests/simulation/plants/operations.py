@@ -18,11 +18,11 @@ from qmq.dots import Dot
 from qmq.errors import Refused
 from qmq.server.admin.bulk_jobs import _Run
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 from tests.simulation.routing import BOUND
 
 
-@plant(Family.OPERATORS, "D1", seed=2)
+@seeded_bug(Family.OPERATORS, "D1", seed=2)
 def tombstone_dropped_early() -> Iterator[None]:
     """A node forgets a deletion with its next checkpoint, whatever the others know."""
 
@@ -33,14 +33,14 @@ def tombstone_dropped_early() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "D1", seed=123)
+@seeded_bug(Family.OPERATORS, "D1", seed=123)
 def deletions_forgotten_for_good() -> Iterator[None]:
     """A node that has forgotten a deletion takes the deleted definition from a peer that reads old journals."""
     with patch("qmq.definitions.table.is_covered", return_value=False):
         yield
 
 
-@plant(Family.OPERATORS, "P1", "P2", seed=1)
+@seeded_bug(Family.OPERATORS, "P1", "P2", seed=1)
 def permission_cached() -> Iterator[None]:
     """A change of permissions counts for the next login of a user, and not for the sessions that there are."""
 
@@ -55,7 +55,7 @@ def permission_cached() -> Iterator[None]:
         yield
 
 
-@plant(Family.OPERATORS, "O2", "L1", seed=3)
+@seeded_bug(Family.OPERATORS, "O2", "L1", seed=3)
 def purge_settles_later_arrivals() -> Iterator[None]:
     """A purge ends with all that its queue holds by then, and not with what was there when it began."""
     real = _Run.all
@@ -110,21 +110,21 @@ def _accept_copy(
     return 0
 
 
-@plant(Family.OPERATORS, "I2", "O3", seed=0)
+@seeded_bug(Family.OPERATORS, "I2", "O3", seed=0)
 def move_as_two_records() -> Iterator[None]:
     """A move accepts copies, and what was copied is settled by a record of a later batch."""
     with _copied_first(bool):
         yield
 
 
-@plant(Family.OPERATORS, "I2", "O3", seed=2)
+@seeded_bug(Family.OPERATORS, "I2", "O3", seed=2)
 def redrive_sends_twice_on_retry() -> Iterator[None]:
     """A redrive that is interrupted begins again with dead letters that it has sent."""
     with _copied_first(lambda target: not target):
         yield
 
 
-@plant(Family.OPERATORS, "B1", seed=0)
+@seeded_bug(Family.OPERATORS, "B1", seed=0)
 def binding_applied_twice() -> Iterator[None]:
     """A peer that receives a copy copies it, too."""
     accept = Broker.accept

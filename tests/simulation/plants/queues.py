@@ -1,4 +1,4 @@
-"""Mistakes with queues that several nodes work on: what is lent, what is settled, what comes back."""
+"""Seeded bugs of queues that several nodes work on: lending, settles, returns."""
 
 from collections.abc import Iterator
 from unittest.mock import patch
@@ -14,10 +14,10 @@ from qmq.dots import Dot, Vector
 from qmq.replication.links.serving_side import ServingSide
 from qmq.storage.checkpoints.compaction import Compaction
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import ANY_CALL, plant
+from tests.simulation.plants.registry import ANY_CALL, seeded_bug
 
 
-@plant(Family.ALL, "I13")
+@seeded_bug(Family.ALL, "I13")
 def loans_never_taken_back() -> Iterator[None]:
     """What a borrower lost with its link is never taken back by its owner."""
 
@@ -28,7 +28,7 @@ def loans_never_taken_back() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I1", "I13", seed=1)
+@seeded_bug(Family.ALL, "I1", "I13", seed=1)
 def settled_by_borrower() -> Iterator[None]:
     """A node that borrows a message settles it at once, before a consumer has seen it."""
     borrow = Borrowing.borrow
@@ -41,7 +41,7 @@ def settled_by_borrower() -> Iterator[None]:
         yield
 
 
-@plant(Family.NONE, "I23", seed=8, nodes=0)
+@seeded_bug(Family.NONE, "I23", seed=8, nodes=0)
 def full_consumers_not_offered() -> Iterator[None]:
     """A class of consumers is offered when it has room for the first time, and unknown to the peers before."""
     real = Borrowing._announce
@@ -56,7 +56,7 @@ def full_consumers_not_offered() -> Iterator[None]:
         yield
 
 
-@plant(Family.NONE, "I23", found_by="tests/broker/queues/selective/test_dispatcher.py")
+@seeded_bug(Family.NONE, "I23", found_by="tests/broker/queues/selective/test_dispatcher.py")
 def groups_never_move() -> Iterator[None]:
     """While messages of a group are out its consumer gets more of them, although the group should move."""
     real = GroupChoice.holder_of
@@ -71,7 +71,7 @@ def groups_never_move() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I7", found_by=ANY_CALL)
+@seeded_bug(Family.CRASHES, "I7", found_by=ANY_CALL)
 def settles_forgotten_by_recovery() -> Iterator[None]:
     """A node that comes back knows its messages and not what was settled of them. Peers make that good."""
 
@@ -82,7 +82,7 @@ def settles_forgotten_by_recovery() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I1", "I13", seed=0)
+@seeded_bug(Family.ALL, "I1", "I13", seed=0)
 def returned_messages_dropped() -> Iterator[None]:
     """What a peer returns is no longer lent and put nowhere."""
 
@@ -94,7 +94,7 @@ def returned_messages_dropped() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I13", "I21")
+@seeded_bug(Family.ALL, "I13", "I21")
 def credit_leaks() -> Iterator[None]:
     """What a message took of a peer's credit does not come back: an offer never rises."""
     offer = Lending.offer
@@ -107,7 +107,7 @@ def credit_leaks() -> Iterator[None]:
         yield
 
 
-@plant(Family.NONE, "I7")
+@seeded_bug(Family.NONE, "I7")
 def lent_messages_stay_ready() -> Iterator[None]:
     """A message that is lent stays in the line of its owner, too."""
     lend = Queue._lend

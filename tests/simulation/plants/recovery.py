@@ -18,12 +18,12 @@ from qmq.storage.format.failure_records import pack_attempts
 from qmq.storage.format.segment import BatchSpan, scan
 from qmq.storage.store import Store
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 
 RELEASED = "tests/server/repair/test_quarantine_restore.py"
 
 
-@plant(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=3)
+@seeded_bug(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=3)
 def incarnations_are_counters() -> Iterator[None]:
     """An incarnation is the number after the last one that the disk knows; an old copy of the disk repeats it."""
     reset = Store.begin_incarnation
@@ -37,7 +37,7 @@ def incarnations_are_counters() -> Iterator[None]:
         yield
 
 
-@plant(Family.DAMAGE, "I1", found_by="tests/storage/log/test_recovery.py")
+@seeded_bug(Family.DAMAGE, "I1", found_by="tests/storage/log/test_recovery.py")
 def damage_taken_for_torn_tail() -> Iterator[None]:
     """Everything behind unreadable bytes is taken for a torn tail."""
 
@@ -52,7 +52,7 @@ def damage_taken_for_torn_tail() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I1", found_by=RELEASED)
+@seeded_bug(Family.ALL, "I1", found_by=RELEASED)
 def never_restored_from_quarantine() -> Iterator[None]:
     """Batches behind damage stay in quarantine, also when no member ever had them."""
 
@@ -63,7 +63,7 @@ def never_restored_from_quarantine() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I1", "I3", found_by=RELEASED)
+@seeded_bug(Family.ALL, "I1", "I3", found_by=RELEASED)
 def lost_before_all_answered() -> Iterator[None]:
     """A damaged range counts as lost although a member that is away may have it."""
     all_have = Mesh.all_have
@@ -75,7 +75,7 @@ def lost_before_all_answered() -> Iterator[None]:
         yield
 
 
-@plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
+@seeded_bug(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
 def stale_rows_delivered() -> Iterator[None]:
     """A node that was away for longer than journals last delivers what it held, and asks no peer about settles."""
 
@@ -86,7 +86,7 @@ def stale_rows_delivered() -> Iterator[None]:
         yield
 
 
-@plant(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
+@seeded_bug(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
 def settles_lost_with_their_segment() -> Iterator[None]:
     """A node forgets that a message is settled when its journal has dropped the settle."""
 
@@ -97,7 +97,7 @@ def settles_lost_with_their_segment() -> Iterator[None]:
         yield
 
 
-@plant(Family.ALL, "I8", found_by="tests/storage/checkpoints/test_checkpoint.py")
+@seeded_bug(Family.ALL, "I8", found_by="tests/storage/checkpoints/test_checkpoint.py")
 def tombstones_collected_early() -> Iterator[None]:
     """A settle that comes before its message is forgotten by the next checkpoint: a tombstone collected too early."""
 
@@ -108,7 +108,7 @@ def tombstones_collected_early() -> Iterator[None]:
         yield
 
 
-@plant(Family.CRASHES, "I25", seed=4)
+@seeded_bug(Family.CRASHES, "I25", seed=4)
 def redelivered_flag_lost() -> Iterator[None]:
     """A node that comes back takes every message that it finds for one that no consumer has seen."""
 

@@ -10,10 +10,10 @@ from qmq.broker.takeover.leases import LEASE, Ownership, PeerReport
 from qmq.server.membership.start_hold import StartHold
 from qmq.server.membership.takeover import Takeover
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 
 
-@plant(Family.TAKEOVERS, "I9", seed=3)
+@seeded_bug(Family.TAKEOVERS, "I9", seed=3)
 def majority_of_recent_peers() -> Iterator[None]:
     """A majority is one of the nodes that were heard lately, not of the peers file."""
     begin = Takeover.__init__
@@ -34,7 +34,7 @@ def majority_of_recent_peers() -> Iterator[None]:
         yield
 
 
-@plant(Family.TAKEOVERS, "I9")
+@seeded_bug(Family.TAKEOVERS, "I9")
 def lease_without_echo() -> Iterator[None]:
     """What a node hears supports its lease, although no node may hear it."""
 
@@ -45,7 +45,7 @@ def lease_without_echo() -> Iterator[None]:
         yield
 
 
-@plant(Family.TAKEOVERS, "I9", "I7")
+@seeded_bug(Family.TAKEOVERS, "I9", "I7")
 def no_start_hold() -> Iterator[None]:
     """A node that starts delivers its messages at once, before it has asked its peers."""
     set_held = Takeover._set_held
@@ -64,7 +64,7 @@ def no_start_hold() -> Iterator[None]:
         yield
 
 
-@plant(Family.RESTARTS, "I24", seed=2)
+@seeded_bug(Family.RESTARTS, "I24", seed=2)
 def start_without_held_reports() -> Iterator[None]:
     """A node that starts delivers when the records of its peers are here, or after two seconds, whatever they hold."""
 
@@ -80,7 +80,7 @@ def start_without_held_reports() -> Iterator[None]:
         yield
 
 
-@plant(
+@seeded_bug(
     Family.TAKEOVERS,
     "I7",
     "I13",
@@ -103,7 +103,7 @@ def no_fence() -> Iterator[None]:
         yield
 
 
-@plant(Family.TAKEOVERS, "I9", "I13", "I21")
+@seeded_bug(Family.TAKEOVERS, "I9", "I13", "I21")
 def term_not_announced_after_restart() -> Iterator[None]:
     """A node that has won its own term before a restart lends without it, and its peers drop that."""
     begin = Takeover.begin

@@ -1,4 +1,4 @@
-"""The clients of a simulated mesh: who they are and when they come. What each does is in a module of its own.
+"""The clients of a simulated mesh, and when they begin. What each does is in a module of its own.
 
 Each draws from a generator of its own name, so another client more does not change what they do.
 """

@@ -1,4 +1,4 @@
-"""Messages that nobody can process, and messages that are soon of no use: they have queues and consumers of their own.
+"""Messages that no consumer can process, and messages that expire soon, in queues and with consumers of their own.
 
 Poison is refused, or its consumer dies of it, until it is a dead letter. What has a `ttl` is taken as it comes; the
 books say how old it was.

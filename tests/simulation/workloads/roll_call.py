@@ -1,8 +1,8 @@
-"""The roll call: when everything has ended and agreed, is everybody still connected with everybody?
+"""The final check of interest: when everything has ended and agreed, does every node still reach every other?
 
-What a mesh can forget without losing a message: that a node has subscribers of a topic, or what a topic's last value
-is. So somebody listens at every node from the beginning, through all its lives; in the end something is published at
-each node, everyone must hear of each, and all nodes must tell the same last value to whoever comes now.
+A mesh can forget two things without losing a message: that a node has subscribers of a topic, and the last value of a
+topic. So a client listens at every node from the beginning, through all its runs. In the end a message is published at
+each node, every listener must get all of them, and all nodes must deliver the same last value to new subscribers.
 """
 
 import trio

@@ -1,4 +1,4 @@
-"""Forgetting dead incarnations: what a record says, what is remembered, and what a crash in the midst leaves."""
+"""Collecting dead incarnations: records, what is remembered, and what a crash in between leaves."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where a reader of a fanout can begin, and what it is told when retention was there first."""
+"""Where a reader of a fanout can begin, and its gap notice when retention has passed that position."""
 
 from typing import Any
 

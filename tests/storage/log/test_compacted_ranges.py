@@ -1,4 +1,4 @@
-"""Where a journal has only a rest, as it tells while it is written, and after it was opened again."""
+"""Where a journal has only a range snapshot, as reported while it is written and after it is opened again."""
 
 from dataclasses import replace
 

@@ -1,11 +1,11 @@
 """How long syncs of the journal took."""
 
 from qmq.storage.format.settings import no_clock
-from qmq.storage.log.fsync_times import BOUNDS_SECONDS, RECENT, SyncTimes
+from qmq.storage.log.fsync_times import BOUNDS_SECONDS, RECENT, SyncStatistics, SyncTimes
 
 
 def test_without_a_sync_all_times_are_zero() -> None:
-    assert SyncTimes(no_clock).facts() == {"count": 0, "last_us": 0, "mean_us": 0, "max_us": 0}
+    assert SyncTimes(no_clock).statistics() == SyncStatistics(0, 0, 0, 0)
 
 
 def test_the_last_the_mean_and_the_longest_sync_are_known() -> None:
@@ -14,7 +14,7 @@ def test_the_last_the_mean_and_the_longest_sync_are_known() -> None:
     for seconds in (0.001, 0.005, 0.003):
         times.note(seconds)
 
-    assert times.facts() == {"count": 3, "last_us": 3000, "mean_us": 3000, "max_us": 5000}
+    assert times.statistics() == SyncStatistics(3, 3000, 3000, 5000)
 
 
 def test_the_mean_is_that_of_the_last_syncs() -> None:
@@ -24,7 +24,7 @@ def test_the_mean_is_that_of_the_last_syncs() -> None:
     for _ in range(RECENT):
         times.note(0.002)
 
-    assert times.facts() == {"count": RECENT + 1, "last_us": 2000, "mean_us": 2000, "max_us": 1_000_000}
+    assert times.statistics() == SyncStatistics(RECENT + 1, 2000, 2000, 1_000_000)
 
 
 def test_each_sync_is_in_the_bucket_of_the_next_bound() -> None:

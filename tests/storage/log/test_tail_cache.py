@@ -1,4 +1,4 @@
-"""What is kept of a log in memory for those who follow it closely."""
+"""The part of a log that is kept in memory for readers close to its end."""
 
 import pytest
 

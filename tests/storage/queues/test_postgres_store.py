@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own about its queue store; what every store has to do is in test_queue_stores."""
+"""What only the queue store on PostgreSQL does; the common behaviour is in test_queue_stores."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A damaged fanout log is made whole again, from the journal or with what somebody else has."""
+"""A damaged fanout log is repaired from the journal or with records of another node."""
 
 import random
 

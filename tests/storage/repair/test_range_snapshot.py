@@ -1,4 +1,4 @@
-"""What a peer is given of a stretch whose journal is dropped: all that is left of it, and nothing that is done."""
+"""The snapshot that a peer gets of a range whose journal is dropped: everything unsettled, and nothing settled."""
 
 from collections.abc import Callable
 from pathlib import Path

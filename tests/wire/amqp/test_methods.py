@@ -1,4 +1,4 @@
-"""AMQP methods: what is read and written by hand is what pamqp reads and writes; bad arguments are one error."""
+"""AMQP methods: our reader and writer agree with pamqp, and all bad arguments are one error."""
 
 import pytest
 from hypothesis import given

@@ -1,6 +1,7 @@
-"""Time in one queue: what becomes due, and what expires.
+"""Due times and expiry of one queue.
 
-When to look is kept by `deadlines`; what is only in the store comes of age there, and is fetched when it is wanted.
+`deadlines` holds the times at which to look. Messages that are only in the store become due there, and are loaded when
+a consumer has room for them.
 """
 
 import heapq

@@ -1,8 +1,9 @@
-"""What a node without any link may still hand out: to its own consumers, messages that never left it.
+"""Isolated mode: what a node without any link may deliver to its own consumers.
 
-Without a lease a node must not hand out what another may have been let to serve. No other can serve what no other has:
-so what is accepted while no link is up flows on, past what waits, and the queue works as that of a node by itself. Only
-plain messages of plain queues do: with a time, a priority, a group or a selector they wait with the others.
+Without a lease, a node must not deliver messages that another node may serve. No other node can have messages that were
+accepted while no link was up. So these are delivered, ahead of the messages that wait, and the queue works like that of
+a single node. This holds for plain messages of plain queues. Messages with a time, a priority, a group or a selector
+wait with the others.
 """
 
 from collections import deque

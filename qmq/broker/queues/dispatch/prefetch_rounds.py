@@ -1,7 +1,7 @@
-"""The rounds of clients with a connection prefetch: which of their subscriptions is next when there is room again.
+"""Turns of the subscriptions of a client with a connection prefetch: which is next when the client has room again.
 
-A subscription that has its turn, and for which messages wait at other nodes only, keeps one place of the prefetch free
-until one of them is here or none waits any more (`QueueContext.turns`).
+If a subscription has its turn, and its messages wait only at other nodes, one place of the prefetch stays free until a
+message has arrived or none waits any more (`QueueContext.turns`).
 """
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch

@@ -1,7 +1,7 @@
-"""The queues of one node by name: made on first use, dropped when nothing of them is in memory.
+"""The queues of one node by name: created on first use, and dropped when none of their messages is in memory.
 
-Here is also whether they may dispatch. Surprising: a node that was just started, or has no lease, dispatches nothing
-(`held`), except what isolated mode may.
+The registry also knows whether they may dispatch. Surprising: a node that has just started, or has no lease, dispatches
+nothing (`held`), except in isolated mode.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,13 @@
 """Borrowing: consumers of this node get queue messages of other nodes; the other side of `lending` (docs/queues.md).
 
-The free credit of local consumers is offered to every reachable owner in equal shares. When little is free the shares
-overlap, so a borrowed message may find no consumer left. It is returned at once, and no client has seen it; so no
+The free credit of local consumers is offered to every reachable owner in equal shares. If little is free, the shares
+overlap, so a borrowed message may find no free consumer. It is then returned at once, and no client has seen it. So no
 message waits while a consumer elsewhere has credit.
 
-Both sides count what was ever lent over a link, per name of an offer. When a name has no consumer left the borrower
-withdraws it (limit -1). The owner takes back what has not left yet, forgets its count and says so; only then does the
-borrower forget its own and may offer the name again. So a queue used once leaves nothing behind, and whatever is lent
-under a name that is being withdrawn was lent before.
+Both sides count what was ever lent over a link, per name of an offer. When a name has no consumer left, the borrower
+withdraws it (limit -1). The owner takes back what it has not sent yet, forgets its count and reports that. Only then
+does the borrower forget its own count, and it may offer the name again. So a queue that was used once leaves nothing
+behind, and everything that is lent under a withdrawn name was lent before the withdrawal.
 """
 
 from collections.abc import Iterable, Mapping

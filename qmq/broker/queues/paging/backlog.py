@@ -1,7 +1,7 @@
-"""The part of one queue that is only in the queue store: how much it is, and how it comes and goes.
+"""The part of one queue that is only in the queue store: how much it is, and how it is loaded and evicted.
 
-What is asked of the store, and what of its answer is news, is decided for all queues in `paging`; how one priority is
-kept in order across the gap, in `level`.
+`paging` decides, for all queues, what is requested from the store and which rows of a response are new.
+`priority_level` keeps the messages of one priority in order across memory and store.
 """
 
 import heapq

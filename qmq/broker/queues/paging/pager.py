@@ -1,13 +1,14 @@
-"""Which messages of this node are in memory, which only in the queue store, and how they come and go.
+"""Paging: which messages of this node are in memory and which only in the queue store, and how they move between both.
 
-The store is written by checkpoints, from the journal, and so is always a little behind. Two facts bridge the gap:
+Checkpoints write the store from the journal, so it is always a little behind. Two rules make up for that:
 
-- What is in memory (`Queues.owned`) is passed over when the store gives it again.
-- What was settled and may still stand in the store is remembered (`pending_deletes`) until a checkpoint has taken the
-  settle's record, and passed over too. A settle that is only known by a peer's word waits for its record.
+- Rows of messages that are in memory (`Queues.owned`) are skipped when the store returns them again.
+- Messages that are settled and may still be in the store are remembered (`pending_deletes`) and skipped, until a
+  checkpoint has applied the record of the settle. If a settle is known only from a peer's frame, the message is
+  remembered until its record arrives.
 
-So a page of the store may be old without harm, as long as no checkpoint ends between reading it and taking it; the
-caller sees to that. A message leaves memory only when a finished checkpoint has put it into the store.
+So an old page of the store does no harm, as long as no checkpoint ends between reading it and applying it. The caller
+ensures that. A message leaves memory only when a finished checkpoint has written it to the store.
 """
 
 from collections.abc import Collection, Iterable

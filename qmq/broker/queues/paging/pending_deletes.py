@@ -1,6 +1,6 @@
-"""Settled messages that the queue store may still give: each until a checkpoint has taken the record of its settle.
+"""Settled messages that the queue store may still return, each until a checkpoint has applied the record of its settle.
 
-Pure, and by numbers: a busy queue settles tens of thousands of messages while one checkpoint runs.
+Pure. Messages are kept as numbers, because a busy queue settles tens of thousands of them during one checkpoint.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
 """The consumers of one queue with selective dispatch, here and on peers: classes, selectors, the first exclusive one.
 
-Kept beside the queue's own `subscriptions` and `borrowers`, and worked out again when one of them comes or goes.
+Kept beside `subscriptions` and `borrowers` of the queue, and computed again when one of these begins or ends.
 """
 
 from qmq.broker.consumers.borrower import Borrower

@@ -1,22 +1,24 @@
-"""Which consumer may have which message of one queue, where not each may: selectors, groups, exclusive consumers,
-priorities of consumers, windows.
+"""Selective dispatch of one queue, where not every consumer may get every message: selectors, groups, exclusive
+consumers, priorities of consumers, windows.
 
-A queue has a selective dispatcher only while it needs one. Four rules, from the strongest:
+A queue has a selective dispatcher only while it needs one. There are four rules, the strongest first:
 
-- Exclusive: while any consumer in the mesh is exclusive, the one that began first (its node's clock, then its node's
-  name) gets everything; the others stand by. The next one begins when no other consumer has a message of this node.
-- Groups: all messages of a group go to one consumer. It is not remembered. It follows from the names of the consumers
-  that could have the group (rendezvous hashing over nodes, then over a node's classes, then over consumers), so all
-  owners agree without messages. While messages of a group are in flight, no other consumer gets more of it. If the
-  choice has changed meanwhile, the old consumer gets no more either; else a backlog would keep the group there. When
-  its consumer has no room, the group waits, and other messages are delivered.
-- Selectors: a message goes to the next consumer in line that wants it. If none wants it, it stays, and messages behind
-  it are delivered.
-- Priorities: of the consumers in line that want a message, here and on peers, the one with the highest priority gets
-  it. Among equals, those of this node come first, as everywhere.
+- Exclusive: while any consumer in the mesh is exclusive, the one that began first (by its node's clock, then by its
+  node's name) gets everything, and the others stand by. The next one begins when no other consumer has a message of
+  this node.
+- Groups: all messages of a group go to one consumer. The choice is not stored. It follows from the names of the
+  consumers that could have the group (rendezvous hashing over nodes, then over the classes of a node, then over
+  consumers), so all owners agree without exchanging messages. While messages of a group are in flight, no other
+  consumer gets any of the group. If the choice has changed meanwhile, the old consumer gets no more of them either;
+  otherwise a backlog would keep the group there. If its consumer has no room, the group waits, and other messages are
+  delivered.
+- Selectors: a message goes to the next consumer in line whose selector matches. If none matches, the message stays, and
+  messages behind it are delivered.
+- Priorities: among the consumers in line that match, here and on peers, the one with the highest priority gets the
+  message. Among equals, those of this node come first, as everywhere.
 
 Each search continues where the last one ended (`seen`: a place per priority level and class of consumers, or per
-consumer once there are groups). So a message that no consumer wants is looked at once and not for every ACK.
+consumer once there are groups). So a message that no consumer wants is examined once, not for every ACK.
 
 `ordered_buffer` has what peers lend to consumers here, `outstanding` what is in flight, `consumers` the consumers.
 """

@@ -1,7 +1,8 @@
-"""What is out of one queue: with which consumer here or which class of a peer's, and of which groups.
+"""The outstanding messages of one queue: which consumer here, or which class of a peer, has them, and their groups.
 
-"Out" is what a consumer of this node has in flight, ours or borrowed, and what is lent and neither settled nor back.
-While any message of a group is out the group has one holder, and no other consumer may have more of it.
+A message is outstanding while a consumer of this node has it in flight (an own or a borrowed message), or while it is
+lent and neither settled nor returned. While any message of a group is outstanding, the group has one holder, and no
+other consumer gets messages of it.
 """
 
 from qmq.broker.consumers.subscription import Delivery, Subscription

@@ -1,8 +1,8 @@
-"""Rendezvous hashing: nodes that know the same names choose the same one, without messages.
+"""Rendezvous hashing: nodes that know the same names choose the same one, without exchanging messages.
 
 A group of messages goes to one consumer: first to a node, then to a class of that node's consumers, then to one of
-them. A peer sees only nodes and classes of others, and so chooses the same as they do. A name that comes or goes moves
-only the groups that it gains or loses.
+them. A peer sees only the nodes and classes of others, so it chooses the same node and class. When a name is added or
+removed, only the groups that it gains or loses move.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
-"""Evict messages that no selector matches, so that a consumer finds its message behind any number of others.
+"""Evicts messages that no selector matches, so that a consumer finds its message behind any number of others.
 
-A priority level with more in the queue store keeps in memory what some consumer wants, with room or without. Everything
-else is in the store only. When a consumer comes that may want it, the level is read again from its beginning.
+If a priority level has more messages in the queue store, it keeps in memory those that some consumer wants, whether
+that consumer has room or not. All others are only in the store. When a consumer begins that may want them, the level is
+read again from its beginning.
 """
 
 from collections import deque

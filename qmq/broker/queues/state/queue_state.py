@@ -1,9 +1,9 @@
-"""One queue as state: counters, priority levels, consumers in line, borrowers, and how one message is given away.
+"""The state of one queue: counters, priority levels, consumers, borrowers, and how one message is given to a consumer.
 
-The next consumer is not chosen here but by `dispatch.queue`, which knows selective dispatch as well.
+`dispatch.queue` chooses the next consumer, because it knows selective dispatch as well.
 
-Surprising: a queue object is made when something happens in the queue and dropped when nothing is in memory any more.
-What the queue then still contains is only in the queue store, and it is not counted until a consumer wants it.
+Surprising: a queue object is created when something happens in the queue, and dropped when none of its messages is in
+memory. Messages that remain are only in the queue store, and they are not counted until a consumer wants them.
 """
 
 import heapq

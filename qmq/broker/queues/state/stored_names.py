@@ -1,12 +1,14 @@
-"""Which queues are only in the queue store, in a few bytes for each that there may be: a counting Bloom filter.
+"""Counts the queues that are only in the queue store, with a few bytes for each possible queue: a counting Bloom
+filter.
 
-The bound on destinations counts queues in memory and in the store. A queue that is there already is not one more, and
-only its name can show that, while a million names would not fit into memory. So their hashes are counted in a table of
-fixed size. It may take a new name for a known one (about one of a hundred when as many are stored as may be), and then
-one more is let in; a known name is never taken for a new one.
+The bound on destinations counts queues in memory and in the store. A queue that is in the store already must not count
+as a new one. Only its name can show that, and a million names would take too much memory. So hashes of the names are
+counted in a table of fixed size. The table may take a new name for a known one (about one in a hundred if as many
+queues are stored as the bound allows). Then one more queue is admitted. It never takes a known name for a new one.
 
-Kept up where queues leave memory for the store and come back. What ends in the store alone, because it is too late or
-another node settles it, is found when the store is counted again (`qmq.server.checkpoint.queue_count`).
+The table is updated when queues leave memory for the store and come back. It misses queues that end while they are only
+in the store, because their messages expire or another node settles them. These are corrected when the store is counted
+again (`qmq.server.checkpoint.queue_count`).
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""A node without any link hands out what never left it, until somebody else serves it."""
+"""A node without any link delivers messages that no other node can have, until another node serves it."""
 
 from tests.broker.rig import JOBS, Node, check_accounts
 

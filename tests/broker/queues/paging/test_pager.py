@@ -1,4 +1,6 @@
-"""What of a queue is in memory and what only in the store, one situation at a time (`test_paging_histories`: many)."""
+"""Paging, one situation at a time: which messages are in memory and which only in the store (histories:
+`test_paging_histories`).
+"""
 
 from collections.abc import Iterator
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""Consumers with a priority: who of those with room is next, on one node and over the mesh."""
+"""Consumers with a priority: which consumer with room is next, on one node and over the mesh."""
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import WITHDRAWN, class_of, offer_name

@@ -1,4 +1,4 @@
-"""Who may have which message of a queue: selectors, groups, exclusive consumers and windows, on one node."""
+"""Which consumer may get which message of a queue: selectors, groups, exclusive consumers and windows, on one node."""
 
 from collections.abc import Mapping
 
