@@ -68,8 +68,11 @@ class Journal:
         """Position after the last appended batch."""
         self.synced_end = chain.end
         """Position up to which everything survives a power cut."""
+        # Not `end`: the next segment may have been begun, and then no room was left for the first batch in it.
+        self._appended_end = chain.end
         self.last_append: Mark = (chain.end, dict(vector))
-        """Where the last `append` began. Valid for the appending thread until its next append."""
+        """Where the last `append` began: where the one before it ended. Valid for the appending thread until its next
+        append."""
         self.is_short = False
         """A part of the reserve was freed; the task that restores the reserve resets this."""
         self.damage: list[Damage] = []
@@ -113,7 +116,7 @@ class Journal:
             if self._broken:
                 raise LogBroken("the journal failed before; restart to recover")
             heads = self._check(batches)
-            began = (self.end, dict(self._vector))
+            began = (self._appended_end, dict(self._vector))
             data = batches[0] if len(batches) == 1 else b"".join(batches)
             try:
                 if not settle_only:
@@ -136,7 +139,7 @@ class Journal:
                     if head.attributes & REST:
                         self._compacted.note(head)
                 chain.extend(len(data))
-                self.end = chain.end
+                self.end = self._appended_end = chain.end
                 self.last_append = began
                 if self._settings.sync == "always":
                     self.synced_end = self.end

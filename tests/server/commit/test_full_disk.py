@@ -177,6 +177,34 @@ async def test_what_does_not_fit_into_the_reserve_waits_for_room_and_is_confirme
         assert depths(rig.alive)["/queue/q"] == 2
 
 
+async def test_a_follower_behind_its_buffer_survives_an_append_that_found_room_for_a_segment_head_only(
+    autojump_clock: MockClock,
+) -> None:
+    bodies = [str(number) * 50_000 for number in range(10, 21)]
+    rig = Rig(storage=StorageSettings(disk_reserve_bytes=0), limits={"subscriber_buffer_bytes_default": 2000})
+    async with rig.run():
+        node = rig.alive
+        slow, writer = await rig.connect(), await rig.connect()
+        for body in bodies[:-2]:
+            await writer.send(send("/fanout/f", body, "r"))
+            await writer.receipt()
+        await slow.send(subscribe("/fanout/f", x_stream_offset="next"))
+        await slow.receipt()
+        await writer.send(send("/fanout/f", bodies[-2], "r"))
+        await writer.receipt()
+        segments = node.store.journal.segments()
+
+        rig.disk.capacity_bytes = rig.disk.used_bytes() + rig.disk.reserved_bytes + 300
+        await writer.send(send("/fanout/f", bodies[-1], "r"))
+        await eventually(lambda: node.commits.is_stuck)
+        assert node.store.journal.segments() == segments + 1
+        make_room(rig)
+        await writer.receipt()
+
+        assert node.fanout_subscribers.reading
+        assert [body.decode() for body in await slow.messages(2)] == bodies[-2:]
+
+
 async def test_a_node_that_waits_for_room_can_be_stopped(autojump_clock: MockClock) -> None:
     rig = Rig(storage=StorageSettings(disk_reserve_bytes=0))
     with pytest.raises(BaseExceptionGroup) as caught:

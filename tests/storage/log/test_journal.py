@@ -216,6 +216,26 @@ def test_the_last_append_began_where_the_one_before_ended_also_where_a_segment_b
     assert store.journal.segments() > 2
 
 
+@pytest.mark.parametrize("again", [0, 1, 2])
+def test_the_last_append_began_where_the_one_before_ended_also_when_only_a_new_segment_found_room(again: int) -> None:
+    disk = MemoryDisk()
+    journal = open_small(disk).journal
+    a = Writer(A)
+    journal.append([a.published("/queue/q", b"x" * 1400)])
+    before = (journal.end, journal.vector())
+    data = a.published("/queue/q", b"x" * 1400)
+    disk.capacity_bytes = disk.used_bytes() + 300  # for the head of a segment, and no batch
+
+    for _ in range(1 + again):
+        with pytest.raises(DiskFull):
+            journal.append([data], settle_only=True)
+    assert journal.segments() == 2
+    disk.capacity_bytes += 10_000
+    journal.append([data], settle_only=True)
+
+    assert journal.last_append == before
+
+
 def test_seek_never_goes_past_a_batch_that_is_not_covered() -> None:
     disk = MemoryDisk()
     store = open_small(disk)
