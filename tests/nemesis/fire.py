@@ -10,7 +10,7 @@ other burns and every node has what any of them had; from then on others may joi
 
 import random
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -214,7 +214,15 @@ class Fire:
                     found[name] = less
             return found
 
-        eventually(lambda: not missing_ranges(), lambda: f"of {wanted} nodes lack {missing_ranges()}", PATIENCE_SECONDS)
+        missing = missing_ranges()
+        while missing:
+            # A new disk may take minutes to fill, on a machine that is busy: as long as something arrives.
+            lacking = _lacking(missing, wanted)
+            (missing,) = eventually(
+                lambda most=lacking: (now,) if _lacking(now := missing_ranges(), wanted) < most else (),
+                lambda: f"of {wanted} nodes lack {missing_ranges()}",
+                PATIENCE_SECONDS,
+            )
         return moment
 
     def open(self) -> None:
@@ -255,3 +263,8 @@ class Fire:
                     self.history.death(name, f"{exit_text(code)}; {self.mesh.fleet.log_tail(name)}")
                 self.history.begin_life(name)
                 self.mesh.start(name)
+
+
+def _lacking(missing: Mapping[str, Mapping[str, int]], wanted: Mapping[str, int]) -> int:
+    """How many records all nodes lack together, and one for each node that lacks any or is a learner."""
+    return len(missing) + sum(wanted[origin] - has for less in missing.values() for origin, has in less.items())
