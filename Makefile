@@ -55,6 +55,8 @@ TIMED = trap 'echo "$@: $$SECONDS s"' EXIT;
 BEGAN := $(shell date +%s)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where it is set, each worker, and each of some hundred nodes that tests start, compiles all its modules again: minutes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
