@@ -175,7 +175,7 @@ async def wrongs(seed: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 async def test_every_message_is_in_one_queue_once_or_purged(autojump_clock: MockClock, seed: int) -> None:
     assert await wrongs(seed) == []
 
