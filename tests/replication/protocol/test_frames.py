@@ -391,11 +391,11 @@ def test_nesting_without_end_is_refused() -> None:
 @pytest.mark.parametrize(
     ("destination", "element"),
     [
-        # Each bound, and each kind of element at one of them.
+        # Each bound and each kind of element; the element that takes most memory at the bound that allows most.
+        ("/mesh/held", b"\x80"),
         ("/mesh/topics", b"\x90"),
-        ("/mesh/question", b"\x80"),
-        ("/mesh/ack", b"\x05"),
-        *(("/mesh/held", element) for element in (b"\x90", b"\x80", b"\x05")),
+        ("/mesh/question", b"\x05"),
+        ("/mesh/ack", b"\x90"),
     ],
 )
 def test_a_frame_of_millions_of_elements_is_refused_while_it_is_unpacked(destination: str, element: bytes) -> None:
