@@ -1,4 +1,4 @@
-"""The seeds of every commit. QMQ_SEEDS (90, three rounds of the families) says how many, QMQ_FIRST_SEED (0) where they begin.
+"""The seeds of every commit. QMQ_SEEDS (90: three rounds of the families) says how many, QMQ_FIRST_SEED (0) from where.
 
 Seeds are dealt out in chunks, so that xdist can share them between workers; a failing one is printed with its plan and
 the end of its trace, and `python -m tests.simulation --seeds 1 --start N` shows it again.
