@@ -44,7 +44,7 @@ IN_COMPILED := cd $(COMPILED) && QMQ_FIRST_SEED=300 QMQ_SEEDS=$(COMPILED_SEEDS) 
 OBSTACLE := $(BIN)/python -c 'import native; print(native.obstacle() or "")'
 # Folders of tests whose modules are compiled or stand on them (native.py), and the one chapter that uses most of these.
 OF_COMPILED := wire broker gateways replication $(addprefix storage/,format log checkpoints fanouts) \
-cluster/test_09_ten_thousand_under_kills.py simulation/test_seeds.py
+cluster/faults/test_ten_thousand_under_kills.py simulation/test_seeds.py
 # Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter,
 # and of rules that are not compiled (native.py).
 OF_TEXT := configuration.py docs.py imports.py migration.py vocabulary.py
@@ -55,6 +55,8 @@ TIMED = trap 'echo "$@: $$SECONDS s"' EXIT;
 BEGAN := $(shell date +%s)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where it is set, each worker, and each of some hundred nodes that tests start, compiles all its modules again: minutes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets

@@ -275,19 +275,31 @@ async def test_a_silent_peer_is_found_by_the_missing_beats(autojump_clock: trio.
     assert still == {"b": ("caught-up", "up")}
 
 
+class Steps(trio.abc.Instrument):
+    """How often any task has run."""
+
+    count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
 async def test_a_slow_disk_here_is_not_taken_for_a_silent_peer(autojump_clock: trio.testing.MockClock) -> None:
     network, peers = Network(), peers_of("ab")
     a, b = Node(network, "a", peers), Node(network, "b", peers)
+    steps = Steps()
 
     async with running(a, b):
         dials = network.dials
         b.slots = trio.Event()
         a.send(NEWS, b"one")
+        trio.lowlevel.add_instrument(steps)
         await trio.sleep(60)
         b.slots.set()
         await until(lambda: b.journal.vector == {A: 1})
 
     assert network.dials == dials
+    assert steps.count < 60 * 100, "whoever watches the link is busy meanwhile"
 
 
 async def test_a_stopped_peer_costs_a_bounded_amount_of_memory(autojump_clock: trio.testing.MockClock) -> None:

@@ -19,14 +19,14 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from tests.simulation.find import find
 from tests.simulation.plan import Family
 from tests.simulation.plants import SEEDED_BUGS, SEEDS_MAX
 from tests.simulation.plants.in_tests import is_found
-from tests.simulation.results import Results
+from tests.simulation.reports.find import find
+from tests.simulation.reports.results import Results
+from tests.simulation.reports.shrink import shrink
+from tests.simulation.reports.summary import Summary
 from tests.simulation.run import Report, simulate
-from tests.simulation.shrink import shrink
-from tests.simulation.summary import Summary
 
 SEEDS_SHRUNK = 5
 """A failing run is shown at once; so many of its seeds are worth the time of shrinking."""

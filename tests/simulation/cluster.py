@@ -39,7 +39,7 @@ from tests.fakes.store import open_memory_store
 from tests.simulation.operations import GUARDED, HASH, READER
 from tests.simulation.pauses import HOST, Pauses
 from tests.simulation.plan import Family, Plan
-from tests.simulation.trace import Trace
+from tests.simulation.reports.trace import Trace
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 

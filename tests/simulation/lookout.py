@@ -14,7 +14,7 @@ import trio
 
 from tests.simulation.cluster import Member
 from tests.simulation.pauses import Pauses
-from tests.simulation.trace import Trace
+from tests.simulation.reports.trace import Trace
 
 POLL_SECONDS = 0.1
 """A small part of a lease: a node that wrongly delivers does so for as long as a cut or a pause lasts."""

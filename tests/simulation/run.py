@@ -18,8 +18,8 @@ from tests.simulation.determinism import run_seeded
 from tests.simulation.faults import NEMESES, Fault
 from tests.simulation.operations import observed
 from tests.simulation.plan import Family, Plan, draw_plan
+from tests.simulation.reports.trace import Trace
 from tests.simulation.stage import Stage
-from tests.simulation.trace import Trace
 
 assert nemeses.__all__, "imported for what they register"
 

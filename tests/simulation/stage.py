@@ -16,7 +16,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.lookout import ServingObserver
 from tests.simulation.pauses import Pauses
 from tests.simulation.plan import Plan
-from tests.simulation.trace import Trace
+from tests.simulation.reports.trace import Trace
 from tests.support.network import Fabric
 
 

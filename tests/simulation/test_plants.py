@@ -6,10 +6,10 @@ night, searches for all of them from the first seed.
 
 import pytest
 
-from tests.simulation.find import find
 from tests.simulation.plants import SEEDED_BUGS, SeededBug
 from tests.simulation.plants.in_tests import is_found
 from tests.simulation.plants.registry import FEWEST_NODES
+from tests.simulation.reports.find import find
 from tests.simulation.run import simulate
 
 SEEDS = 60

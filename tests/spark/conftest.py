@@ -16,7 +16,7 @@ from .stub import Stub
 
 if find_spec("pyarrow") is None:
     # The extra qmq[spark] is not installed here.
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["*/test_*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

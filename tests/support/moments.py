@@ -38,6 +38,7 @@ class Moments:
         clock.current_time = self._current_time  # type: ignore[method-assign]
         clock.deadline_to_sleep_time = self._sleep_time  # type: ignore[method-assign]
         clock._autojump = self._jump  # type: ignore[method-assign]
+        clock.jump = self._advance  # type: ignore[method-assign]
         clock.moments = self  # type: ignore[attr-defined]
         return clock
 
@@ -55,6 +56,11 @@ class Moments:
     def _sleep_time(self, deadline: float) -> float:
         return 0.0 if deadline <= self.now else 1e9
 
+    def _advance(self, seconds: float) -> None:
+        """Let time pass at once, while tasks have something to do."""
+        self.now += seconds
+        self._wake_due()
+
     def _jump(self) -> None:
         timers = self._timers
         due = scheduler.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
@@ -65,6 +71,10 @@ class Moments:
         if due > self.now:
             self.now = due
             self._asked = 0
+        self._wake_due()
+
+    def _wake_due(self) -> None:
+        timers = self._timers
         while timers and timers[0][0] <= self.now:
             heappop(timers)[2].wake()
 

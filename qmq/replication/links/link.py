@@ -136,7 +136,9 @@ class LinkStream:
                 raise MeshError("silent", f"nothing was received for {patience:g} s")
             if self.outbox.overflowed:
                 raise MeshError("not-reading", "the peer does not read what is sent to it")
-            await trio.sleep(max(min(patience - silent, self._settings.beat_seconds), 0.001))
+            # Over its time and not read from: this node works on what came before, and silence begins after that.
+            left = patience - silent if silent < patience else math.inf
+            await trio.sleep(max(min(left, self._settings.beat_seconds), 0.001))
 
     async def _hasten_login(self) -> None:
         await trio.sleep(LOGIN_SECONDS)

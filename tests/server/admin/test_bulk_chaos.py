@@ -31,6 +31,8 @@ Q, OTHER = "/queue/q", "/queue/other"
 NAMES = "abc"
 PAIRS = (("a", "b"), ("a", "c"), ("b", "c"))
 STEPS = 40
+SEEDS = 4
+"""How many histories; each planted bug is found in one of them."""
 PAGE = 2
 
 
@@ -175,7 +177,7 @@ async def wrongs(seed: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(SEEDS))
 async def test_every_message_is_in_one_queue_once_or_purged(autojump_clock: MockClock, seed: int) -> None:
     assert await wrongs(seed) == []
 
@@ -220,7 +222,7 @@ async def test_a_seeded_bug_is_found(
     found: list[str] = []
     seed = 0
     with planted():
-        while not found and seed < 6:
+        while not found and seed < SEEDS:
             found = await wrongs(seed)
             seed += 1
 

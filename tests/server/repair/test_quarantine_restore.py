@@ -25,8 +25,8 @@ from tests.support.depths import depths
 F = "/fanout/f"
 JOBS = "/queue/jobs"
 
-LONG_SECONDS = 200.0
-"""In which something would have come back, if it did."""
+LONG_SECONDS = 60.0
+"""In which something would have come back, if it did: some sixty attempts."""
 
 
 def lost_ranges(node: Node) -> dict[Origin, list[int]]:

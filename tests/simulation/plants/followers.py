@@ -8,7 +8,7 @@ from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
 from qmq.storage.store import Store
 from tests.simulation.plan import Family
-from tests.simulation.plants.registry import plant
+from tests.simulation.plants.registry import seeded_bug
 
 
 class _Anywhere(int):
@@ -20,7 +20,7 @@ class _Anywhere(int):
     __hash__ = int.__hash__
 
 
-@plant(Family.SLOW, "I1", seed=32)
+@seeded_bug(Family.SLOW, "I1", seed=32)
 def live_behind_what_was_committed() -> Iterator[None]:
     """A follower that has read its log to the end goes live, whatever was committed while it was read."""
     fanout_page = Store.fanout_page
@@ -34,7 +34,7 @@ def live_behind_what_was_committed() -> Iterator[None]:
         yield
 
 
-@plant(Family.SLOW, "I1", seed=12)
+@seeded_bug(Family.SLOW, "I1", seed=12)
 def read_again_behind_what_was_missed() -> Iterator[None]:
     """A follower beyond its buffer reads again from behind the group of commits that it has not got."""
 

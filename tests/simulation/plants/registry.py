@@ -17,7 +17,7 @@ SEEDS_MAX = 500
 FEWEST_NODES = 3
 """Of a mesh. A seed of five nodes costs three times as much, and most bugs show without them."""
 
-ANY_CALL = "tests/simulation/test_disk_troubles.py::test_trouble_at_any_call_of_the_disk_loses_and_doubles_nothing"
+ANY_CALL = "tests/simulation/disk/test_disk_troubles.py::test_trouble_at_any_call_of_the_disk_loses_and_doubles_nothing"
 """Finds bugs that need a power cut at one particular call of the disk."""
 
 

@@ -10,11 +10,11 @@ from tests.simulation.operations import DECLARED, GUARDED, OPERATED
 from tests.simulation.plan import Family
 from tests.simulation.routing import SENDS
 from tests.simulation.stage import Stage
-from tests.simulation.workloads.amqp import consume_amqp, own_queue, publish_amqp
-from tests.simulation.workloads.beanstalk import put_jobs, work_jobs
 from tests.simulation.workloads.collect import collect
 from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.follow import follow
+from tests.simulation.workloads.gateways.amqp import consume_amqp, own_queue, publish_amqp
+from tests.simulation.workloads.gateways.beanstalk import put_jobs, work_jobs
 from tests.simulation.workloads.hold import hold, supply
 from tests.simulation.workloads.insist import insist
 from tests.simulation.workloads.keep_place import keep_place

@@ -1,0 +1,1 @@
+"""Commands that ask a node about its state or change it."""

@@ -1,0 +1,1 @@
+"""`qmq bench`: what it measures, prints and writes into pages."""

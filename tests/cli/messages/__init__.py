@@ -1,0 +1,1 @@
+"""Commands that send, listen to, and look at messages."""

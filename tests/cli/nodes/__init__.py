@@ -1,0 +1,1 @@
+"""Commands that start nodes, check their configuration, and read their data directories."""

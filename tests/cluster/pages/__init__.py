@@ -1,0 +1,1 @@
+"""The code and the commands of the pages, run as they are written."""

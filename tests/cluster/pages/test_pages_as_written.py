@@ -1,0 +1,49 @@
+"""The Python of the README, and the first of the client's page, prints what it promises when it is pasted."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster_mesh import Cluster
+
+ROOT = Path(__file__).parents[3]
+# Where the pages say the nodes are.
+PORTS = {"127.0.0.1:61613": "a", "127.0.0.1:61614": "b", "127.0.0.1:61615": "c"}
+
+
+def pythons(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+README_OUTPUTS = ("/queue/hello hello, mesh\n", "/queue/jobs resize 18\n")
+
+
+@pytest.mark.parametrize(("code", "output"), list(zip(pythons("README.md"), README_OUTPUTS, strict=True)))
+def test_each_example_of_the_readme_prints_its_message_and_ends(mesh: Cluster, code: str, output: str) -> None:
+    for address in ('"127.0.0.1:61613"', '"127.0.0.1", 61613'):
+        host, port = mesh.at("a").rsplit(":", 1)
+        code = code.replace(address, f'"{host}:{port}"' if ":" in address else f'"{host}", {port}')
+    assert "61613" not in code
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.stdout, done.stderr, done.returncode) == (output, "", 0)
+
+
+def test_the_example_of_the_client_prints_its_message_and_waits_for_more(mesh: Cluster) -> None:
+    code = pythons("docs/client.md")[0]
+    for address, name in PORTS.items():
+        assert address in code
+        code = code.replace(address, mesh.at(name))
+
+    command = [sys.executable, "-u", "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None and running.stderr is not None
+        try:
+            assert running.stdout.readline() == "resize 17\n", running.stderr.read()
+            assert running.poll() is None
+        finally:
+            running.kill()

@@ -1,0 +1,1 @@
+"""Faults at each call of the disk of one node alone."""

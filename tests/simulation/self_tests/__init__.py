@@ -1,0 +1,1 @@
+"""Tests of the simulation itself: its network, disks, pauses, plans, checks and traces."""

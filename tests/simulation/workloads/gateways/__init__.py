@@ -1,0 +1,1 @@
+"""Clients that speak AMQP and beanstalkd."""

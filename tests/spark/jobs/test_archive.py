@@ -1,0 +1,75 @@
+"""The archive with Spark: how it is read, and how a run fails."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qmq.errors import NotConnected
+from qmq.spark import history
+from qmq.spark.jobs.archive import archive, read_archive
+from qmq.spark.jobs.messages import read_messages
+from qmq.spark.reading.options import read_options
+from qmq.spark.reading.remote import Servers
+from tests.spark.connector.test_remote import JournalNode
+from tests.spark.rig import A, batch, messages, node, split
+
+
+@pytest.fixture
+def table(spark: Any, tmp_path: Path) -> str:
+    """In a directory whose name is none of an address, and looks like a pattern."""
+    names = {"/queue/x": (1, 2), "/queue/x\n": (3, 4), "/queue/y": (5, 6)}
+    node(tmp_path, "a").segment([batch(A, first, messages(first, last, name)) for name, (first, last) in names.items()])
+    made = str(tmp_path / "the [täble] {x}")
+    archive(spark, read_options({"path": str(tmp_path / "a")}), made)
+    return made
+
+
+def test_an_archive_is_read_as_the_table_says(spark: Any, table: str) -> None:
+    frame = read_archive(spark, table)
+
+    assert frame.count() == 6
+    assert dict(frame.dtypes)["day"] == "string"
+
+
+def test_an_archive_may_be_named_by_an_address_of_this_machine(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    node(tmp_path, "a").segment([batch(A, 1, messages(1, 5))])
+    made = f"file://{tmp_path}/table"
+
+    archive(spark, read_options({"path": f"file://{tmp_path}/a"}), made)
+
+    assert read_archive(spark, made).count() == history(spark, made, path=f"{tmp_path}/a").count() == 5
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "table"}
+
+
+@pytest.mark.parametrize("pattern", ["/queue/x", "(?P<kind>/queue)/x", "(?i)/QUEUE/.*"])
+def test_a_pattern_chooses_the_same_of_an_archive_as_of_logs(
+    spark: Any, table: str, tmp_path: Path, pattern: str
+) -> None:
+    chosen = {"subscribePattern": pattern}
+
+    kept = read_messages(spark, {**chosen, "servers": "somewhere:1"}, table)
+
+    logged = read_messages(spark, {**chosen, "path": str(tmp_path / "a")})
+    assert {row.sequence for row in kept.collect()} == {row.sequence for row in logged.collect()} != set()
+
+
+def test_a_run_whose_workers_reach_no_node_says_so_as_the_driver_does(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that follows then tries again later."""
+    node_alone = JournalNode(split(A, 1, 30, 5))
+    planned = Servers.plan
+
+    def plan_and_go_away(*given: Any, **said: Any) -> Any:
+        parts = planned(*given, **said)
+        node_alone.close()
+        return parts
+
+    monkeypatch.setattr(Servers, "plan", plan_and_go_away)
+
+    with pytest.raises(NotConnected, match="is a node running there"):
+        archive(spark, read_options({"servers": node_alone.address}), str(tmp_path / "table"))

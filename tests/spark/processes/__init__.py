@@ -1,0 +1,1 @@
+"""Several real processes: nodes, a Spark cluster, Spark Connect, and drivers that are killed."""
