@@ -98,6 +98,7 @@ WITHIN_WIRE: Mapping[str, set[str]] = {
 LIBRARIES: Mapping[str, set[str]] = {
     "wire/http/": {"h11"},
     "wire/amqp/": {"pamqp"},
+    "wire/websocket/": {"websockets"},
 }
 
 # Files and packages in which trio may appear; everywhere else the code decides and somebody else runs it.
