@@ -54,6 +54,9 @@ WORK_SECONDS_MAX = 0.5
 RESERVE_BYTES = 32 << 20
 """What a full disk keeps for settles: more than a simulation writes."""
 
+START_BYTES = 1 << 20
+"""A node is not started with less room than that: what it writes to its databases then would end it."""
+
 MESH = MeshSettings(
     redial_seconds_min=0.05,
     redial_seconds_max=1.0,
@@ -185,6 +188,8 @@ class Member:
         assert not self.up
         self.lives += 1
         self.gone.clear()
+        if self.disk.free_bytes() < START_BYTES:
+            self.set_full_disk(None)
         plan = self._plan
         self._rng = random.Random(f"deaths/{plan.seed}/{self.name}/{self.lives}")
         self._fabric.revive(self.host)
@@ -296,10 +301,14 @@ class Member:
         if self._environment is not None:
             self._environment.disk_seconds = self._disk_seconds
 
-    def set_full_disk(self, full: bool, *, to_the_last_byte: bool = False) -> None:
-        """A disk on which only the reserve is left, or of that only what its file holds, or one with room again."""
-        left = self.disk.reserved_bytes if to_the_last_byte else RESERVE_BYTES
-        self.disk.capacity_bytes = self.disk.used_bytes() + left if full else 1 << 40
+    def set_full_disk(self, left_bytes: int | None) -> None:
+        """A disk on which only so much is left, the file of the reserve included; or, None, one with room again."""
+        disk = self.disk
+        if left_bytes is None:
+            disk.capacity_bytes = 1 << 40
+        else:
+            disk.reserved_bytes = min(disk.reserved_bytes, left_bytes)
+            disk.capacity_bytes = disk.used_bytes() + left_bytes
 
     def forgotten(self) -> Collection[Origin]:
         """Dead incarnations of which this node remembers the name and nothing else: all members had all of them."""

@@ -95,7 +95,7 @@ class Stage:
             self.pauses.end(one.host)
             self.fabric.thaw(one.host)
             one.slow_disk(None)
-            one.set_full_disk(False)
+            one.set_full_disk(None)
             for other in self.members:
                 self.fabric.heal(one.host, other.host)
                 self.fabric.speed_up(one.host, other.host)

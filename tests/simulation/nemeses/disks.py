@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import trio
 
-from tests.simulation.cluster import Member
+from tests.simulation.cluster import RESERVE_BYTES, Member
 from tests.simulation.evidence import batches_of, destroyed, held_by
 from tests.simulation.faults import Fault, nemesis
 from tests.simulation.stage import Stage
@@ -57,13 +57,14 @@ async def _slow_down(stage: Stage, fault: Fault, members: Collection[Member]) ->
 
 @nemesis("full disk")
 async def full_disk(stage: Stage, fault: Fault) -> None:
-    """Only the reserve is left, or only its file: SENDs are refused, and consumers go on."""
+    """Only the reserve is left, or only its file: SENDs are refused, and consumers go on. Or neither is left, and what
+    is decided waits for room."""
     member = stage.by_name[fault.node]
-    member.set_full_disk(True, to_the_last_byte=stage.chance_of(fault).random() < 0.5)
+    member.set_full_disk(stage.chance_of(fault).choice((RESERVE_BYTES, member.disk.reserved_bytes, 0)))
     try:
         await trio.sleep(fault.seconds)
     finally:
-        member.set_full_disk(False)
+        member.set_full_disk(None)
 
 
 @nemesis("damage", loses_disk=True, minority=True)
