@@ -82,11 +82,16 @@ class JobFinder:
     # In the mesh
 
     async def find(self, job: int) -> FoundJob | None:
-        """The job with this id."""
-        found = await self._find_here(job)
-        if found is not None or not self._context.peer_names:
-            return found
-        return next(iter(await self._ask_all({"do": "find", "job": job})), None)
+        """The job with this id.
+
+        A job that is buried or kicked becomes a new message of the node where that happens. Until the owner of the old
+        one has the record of that, it reports the job as reserved. So the latest message counts.
+        """
+        here = await self._find_here(job)
+        if not self._context.peer_names or (here is not None and here.state is not JobState.RESERVED):
+            return here
+        found = await self._ask_all({"do": "find", "job": job})
+        return max([*found, *([] if here is None else [here])], key=lambda one: one.message.timestamp_us, default=None)
 
     async def first(self, tube: str, state: JobState) -> FoundJob | None:
         """The next job of a tube in this state, of those that the nodes find first."""

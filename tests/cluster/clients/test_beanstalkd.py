@@ -99,6 +99,8 @@ SCRIPTS: dict[str, list[str]] = {
         "1 put 1 0 2 1 a",
         "1 reserve",
         "1 reserve-with-timeout 10",
+        # Without another command of this client, beanstalkd 1.12 was seen to forget the end of the reservation.
+        "1 list-tube-used",
         "2 watch T",
         "2 reserve-with-timeout 10",
         "2 stats-job $1",

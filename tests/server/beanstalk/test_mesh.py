@@ -96,6 +96,22 @@ async def test_any_node_kicks_a_job(state: str, autojump_clock: MockClock) -> No
             assert await other.reserve() == (job, b"job")
 
 
+async def test_a_job_that_was_buried_elsewhere_is_buried_for_all_before_its_owner_knows(
+    autojump_clock: MockClock,
+) -> None:
+    async with BeanstalkMesh("a", "b", "c").run() as rig:
+        sender, worker = await rig.client("a"), await rig.client("b")
+        job = await sender.put()
+        assert (await worker.reserve())[0] == job
+        rig.cut("a", "b")
+        rig.slow_disk("c", 1.0, exactly=True)  # so that a does not hear of it through c at once
+        assert await worker.ask(f"bury {job} 7") == b"BURIED"
+
+        for _ in range(8):
+            assert (await (await rig.client("c")).facts(f"stats-job {job}"))["state"] == "buried"
+        assert await (await rig.client("c")).ask(f"kick-job {job}") == b"KICKED"
+
+
 @pytest.mark.parametrize("state", ["ready", "delayed", "buried", "reserved"])
 async def test_any_node_reserves_a_job_by_its_id(state: str, autojump_clock: MockClock) -> None:
     async with BeanstalkMesh("a", "b").run() as rig:
