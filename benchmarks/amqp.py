@@ -22,7 +22,7 @@ from pathlib import Path
 from pamqp import base, commands, frame, header
 
 from benchmarks.beanstalk import NODE_FILE, free_port, server
-from benchmarks.others import RABBITMQ, Started, started
+from benchmarks.others import RABBITMQ, Started, resident_kib, started
 from benchmarks.page import DOCS, MACHINE, shown, table, write_section
 from qmq import __version__
 from qmq.build import BUILD
@@ -190,11 +190,6 @@ def idle_kib(server: Server) -> float:
     for one in opened:
         one.socket.close()
     return grown / IDLE
-
-
-def resident_kib(pid: int) -> int:
-    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
-    return int(line.split()[1])
 
 
 @contextlib.contextmanager

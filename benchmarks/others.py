@@ -195,3 +195,9 @@ def _listens(address: Address) -> bool:
     except OSError:
         return False
     return True
+
+
+def resident_kib(pid: int) -> int:
+    """What a process has in memory."""
+    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
+    return int(line.split()[1])

@@ -103,6 +103,13 @@ WEB: Mapping[str, Sequence[Row]] = {
         _rate("events to 100 streams of a topic", "benchmarks.web events", "events/s", "≥ 100,000"),
         _rate("STOMP over a WebSocket: topic, 1 to 1", "benchmarks.web websocket", "messages/s", "≥ 60 % of TCP"),
         _rate("the same over TCP, for comparison", "benchmarks.web tcp", "messages/s"),
+        _less(
+            "memory of each of 5,000 idle WebSockets",
+            "benchmarks.web idle --connections 5000",
+            "bytes_per_connection",
+            "bytes",
+            "≤ 14,336",
+        ),
     )
 }
 """What passes through the web port. RabbitMQ has the loads of WEB_COMPARED, too."""

@@ -109,7 +109,7 @@ def web_section(store: Store) -> list[str]:
     cells = []
     for row in rows:
         facts = [store.middle(name, row.command, row.figure, row.more_is_better) for name in columns]
-        figures = [NOT_MEASURED if found is None else _cell(found, row) for found in facts]
+        figures = [NOT_MEASURED if found is None else _web_cell(found, row) for found in facts]
         cells.append([row.name, f"`{row.command}`", *figures, row.unit, row.aims[0]])
     head = ["what", "command", *map(_title, columns), "unit", "aim"]
     return [*machine(store, rows), "", *table(head, cells, (2, 3, 4))]
@@ -255,6 +255,10 @@ def plot_rates(name: str, title: str, store: Store, columns: Sequence[str]) -> N
 def image(name: str, what: str) -> list[str]:
     """Where the plot has been made."""
     return ["", f"![{what}](benchmarks/{name})"] if (PLOTS / name).exists() else []
+
+
+def _web_cell(facts: Mapping[str, object], row: Row) -> str:
+    return _cell(facts, row) if row.more_is_better else shown(number(facts, row.figure))
 
 
 def _cell(facts: Mapping[str, object], row: Row) -> str:

@@ -1,12 +1,13 @@
 """The web port of one node: messages that are sent by themselves and in batches, and streams of events.
 
-    python -m benchmarks.web post|batch|events|tcp|websocket [--connections 4] [--seconds 5] [--rabbitmq]
+    python -m benchmarks.web post|batch|events|tcp|websocket|idle [--connections 4] [--seconds 5] [--rabbitmq]
 
 The node is a throwaway one on a core of its own, with the default fsync. The load is one process on another core: plain
 sockets, and no more parsing than is needed to count. Prints one line of JSON.
 
 With `--rabbitmq` the load is put on Debian's RabbitMQ: `post` on its management API, `websocket` on its web-stomp
-plugin, `tcp` on its STOMP plugin. It has no batches and no events.
+plugin, `tcp` on its STOMP plugin. It has no batches and no events. `idle` is what the process grows by with each
+WebSocket that has logged in and does nothing.
 """
 
 import argparse
@@ -23,10 +24,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.others import RABBITMQ, Started, started
+from benchmarks.others import RABBITMQ, Started, resident_kib, started
 from qmq import __version__
 from qmq.build import BUILD
-from qmq.cli.bench.target import cores
+from qmq.cli.bench.target import allow_files, cores, limits_for
 from qmq.cli.throwaway import exit_on_signals, free_addresses, throwaway
 from qmq.config import Address
 
@@ -65,13 +66,13 @@ class Broker:
 
 
 @contextmanager
-def qmq_node(core: int) -> Iterator[Broker]:
-    with throwaway(None, {}, core, has_web=True) as node:
+def qmq_node(core: int, connections: int) -> Iterator[Broker]:
+    with throwaway(None, limits_for(connections=connections), core, has_web=True) as node:
         yield Broker(node.pid, node.address, node.web_address, node.web_address)
 
 
 @contextmanager
-def rabbitmq(core: int) -> Iterator[Broker]:
+def rabbitmq(core: int, _: int) -> Iterator[Broker]:
     if not RABBITMQ.is_installed():
         sys.exit(f"benchmarks.web: RabbitMQ is not installed (apt-get install {RABBITMQ.package})")
     web_address, websocket_address = free_addresses(2)
@@ -245,7 +246,7 @@ def topic(
         return count
 
     for one in (sender, subscriber):
-        one.sendall(frame(b"CONNECT\naccept-version:1.2\nhost:/\n" + node.login + b"padding:" + b"x" * 100 + b"\n\n\0"))
+        one.sendall(frame(CONNECT % node.login))
         one.recv(READ_BYTES)
     subscriber.sendall(
         frame(b"SUBSCRIBE\nid:1\ndestination:/topic/bench\nreceipt:r\npadding:" + b"x" * 100 + b"\n\n\0")
@@ -260,20 +261,39 @@ def over_tcp(load: Load, node: Broker) -> None:
     topic(load, node, lambda: connect_to(node.address), bytes)
 
 
+CONNECT = b"CONNECT\naccept-version:1.2\nhost:/\n%bpadding:" + b"x" * 100 + b"\n\n\0"
+
+
+def connect_websocket(node: Broker) -> socket.socket:
+    one = connect_to(node.websocket_address)
+    one.sendall(
+        f"GET {node.websocket_path} HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+    )
+    if b" 101 " not in one.recv(READ_BYTES):
+        sys.exit("benchmarks.web: the broker has accepted no WebSocket")
+    return one
+
+
 def over_websocket(load: Load, node: Broker) -> None:
     """Each frame is a message by itself, as clients in browsers send them."""
+    topic(load, node, lambda: connect_websocket(node), framed)
 
-    def connect_client() -> socket.socket:
-        one = connect_to(node.websocket_address)
-        one.sendall(
-            f"GET {node.websocket_path} HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-            "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-        )
-        if b" 101 " not in one.recv(READ_BYTES):
-            sys.exit("benchmarks.web: the node has accepted no WebSocket")
+
+def idle_bytes(node: Broker, connections: int) -> int:
+    """By how much the process of the broker grows with each WebSocket, in bytes."""
+
+    def logged_in() -> socket.socket:
+        one = connect_websocket(node)
+        one.sendall(framed(CONNECT % node.login))
+        one.recv(READ_BYTES)
         return one
 
-    topic(load, node, connect_client, framed)
+    held = [logged_in()]
+    before = resident_kib(node.pid)
+    held += [logged_in() for _ in range(connections)]
+    grown = resident_kib(node.pid) - before
+    return grown * 1024 // connections
 
 
 LOADS: Mapping[str, Callable[[Load, Broker], None]] = {
@@ -287,7 +307,7 @@ LOADS: Mapping[str, Callable[[Load, Broker], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.web")
-    parser.add_argument("load", choices=LOADS)
+    parser.add_argument("load", choices=[*LOADS, "idle"])
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="of senders (default: 4)")
     parser.add_argument("--seconds", type=float, default=5.0, help="measured seconds (default: 5)")
     parser.add_argument("--rabbitmq", action="store_true", help="measure RabbitMQ instead of a node")
@@ -297,23 +317,26 @@ def main() -> None:
     exit_on_signals()
     own, other = cores()
     os.sched_setaffinity(0, {other})
-    with (rabbitmq if options.rabbitmq else qmq_node)(own) as node:
-        load = Load(node, options.seconds, options.connections)
-        LOADS[options.load](load, node)
-        load.run()
-    print(
-        json.dumps(
-            {
-                "load": options.load,
-                "build": "" if options.rabbitmq else BUILD,
+    allow_files(options.connections)
+    with (rabbitmq if options.rabbitmq else qmq_node)(own, options.connections) as node:
+        if options.load == "idle":
+            facts: dict[str, float] = {"bytes_per_connection": idle_bytes(node, options.connections)}
+        else:
+            load = Load(node, options.seconds, options.connections)
+            LOADS[options.load](load, node)
+            load.run()
+            facts = {
                 "per_second": round(load.counted / load.seconds),
                 "server_cpu_us_per_message": round(load.cpu_seconds * 1e6 / max(load.counted, 1), 2),
                 "server_cpu_share": round(load.cpu_seconds / load.seconds, 2),
-                "broker" if options.rabbitmq else "qmq": node.version,
-                "python": platform.python_version(),
             }
-        )
-    )
+    about = {
+        "load": options.load,
+        "build": "" if options.rabbitmq else BUILD,
+        "broker" if options.rabbitmq else "qmq": node.version,
+        "python": platform.python_version(),
+    }
+    print(json.dumps({**about, **facts}))
 
 
 if __name__ == "__main__":
