@@ -233,7 +233,9 @@ def test_the_model_routes_as_amqp_says_and_what_decides_about_one_part_leaves_th
         for source, key, arguments in rows:
             text = f'{{"source":"{source}","queue":"{QUEUE}","key":"{key}","arguments":{arguments}}}'
             found.append((Key("binding", f"{source} {key} {arguments}"), text))
-        return DefinitionTable([Definition(key, Version(1, 0, N1, at), text) for at, (key, text) in enumerate(found, 1)])
+        return DefinitionTable(
+            [Definition(key, Version(1, 0, N1, at), text) for at, (key, text) in enumerate(found, 1)]
+        )
 
     def goes(destination: str, *rows: tuple[str, str, str], **headers: str) -> bool:
         return bool(queues_of(defined(*rows), destination, headers))
