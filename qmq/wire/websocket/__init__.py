@@ -2,8 +2,9 @@
 
 `accept` judges the request that opens a connection, `WebSocketFrames` reads and writes the frames that follow.
 
-The frames are decoded here and not by wsproto: that takes 14 µs for each message of 200 bytes, and this takes 3 µs. The
-tests compare the two.
+The frames are decoded here and not by wsproto: that takes 14 µs for each message of 200 bytes, and this takes less than
+3 µs. The tests compare the two. Only the masks are removed by a library, with a C function of `websockets`: by Python's
+integers that was most of the work.
 """
 
 from qmq.wire.websocket.frames import WebSocketFrames as WebSocketFrames
