@@ -299,7 +299,7 @@ async def test_a_slow_disk_here_is_not_taken_for_a_silent_peer(autojump_clock: t
         await until(lambda: b.journal.vector == {A: 1})
 
     assert network.dials == dials
-    assert steps.count < 60 * 100, "whoever watches the link is busy meanwhile"
+    assert steps.count < 60 * 100, "the task that watches the link is busy meanwhile"
 
 
 async def test_a_stopped_peer_costs_a_bounded_amount_of_memory(autojump_clock: trio.testing.MockClock) -> None:

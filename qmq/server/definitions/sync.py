@@ -26,6 +26,7 @@ from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json
 from qmq.server.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
+from qmq.storage.disk.sqlite import vector_to_json
 from qmq.storage.format.definition_record import definition_of, version_fields
 
 START_SECONDS: Final = 2.0
@@ -132,30 +133,28 @@ class DefinitionSync:
         context = self._context
         live = context.definitions
         after: list[str] | None = ["", ""]
-        changes: list[Definition] = []
-        stable: Vector = {}
-        is_same = False
+        pages: list[_Levelling] = []
         while after is not None:
             body = json.dumps({"digest": f"{live.table.digest:016x}", "after": after}).encode()
             answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
             if answer is None:
                 return None
             try:
-                page = _page_of(answer, after)
+                pages.append(_page_of(answer, after))
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 log.warning("! %s: invalid response about definitions: %s", peer, error)
                 return None
-            changes += page.changes
-            after = page.following
-            is_same |= page.is_same
-            # That of the first page: what the peer forgets later may be on none.
-            stable = stable or page.stable
+            after = pages[-1].following
+        changes = [one for page in pages for one in page.changes]
+        # That of the first page: what it covers is on a page, or the peer has forgotten it.
+        stable = pages[0].stable
         # All at once: a part of the users or permissions of a mesh must not count.
         for change in changes:
             if live.merge(change):
                 live.unrecorded[change.key] = change.version
         deleted: list[Definition] = []
-        if not is_same:
+        # A peer with the same definitions sends no further rows.
+        if not any(page.is_same for page in pages):
             keys = {one.key for one in changes}
             deleted = [one for one in live.table.present() if one.key not in keys and is_covered(one, stable)]
         # Now this node has everything that the peer has of what this covers.
@@ -192,7 +191,7 @@ class DefinitionSync:
                 if size > PAGE_BYTES:
                     following = key
                     break
-        stable = {str(origin): last for origin, last in table.stable.items()}
+        stable = vector_to_json(table.stable)
         return json.dumps({"rows": rows, "next": following, "is_same": is_same, "stable": stable}).encode()
 
 

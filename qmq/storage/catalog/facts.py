@@ -21,6 +21,7 @@ from typing import Final
 
 from qmq.dots import Vector, parse_origin
 from qmq.members import Retirement
+from qmq.storage.disk.sqlite import vector_from_json, vector_to_json
 
 LEARNER: Final = "learner"
 DISK: Final = "disk/"
@@ -60,9 +61,9 @@ def _read_retirement(node: str, text: str) -> Retirement:
 
 def stable_of(facts: Mapping[str, str]) -> Vector:
     """What all members had when tombstones of definitions were forgotten."""
-    return {parse_origin(origin): last for origin, last in json.loads(facts.get(STABLE, "{}")).items()}
+    return vector_from_json(json.loads(facts.get(STABLE, "{}")))
 
 
 def stable_fact(stable: Vector) -> dict[str, str | None]:
     """How it is remembered."""
-    return {STABLE: json.dumps({str(origin): last for origin, last in stable.items()})}
+    return {STABLE: json.dumps(vector_to_json(stable))}
