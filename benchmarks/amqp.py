@@ -1,10 +1,11 @@
 """Publishes with confirms, and deliveries with acks, of a node beside RabbitMQ: `python -m benchmarks.amqp [--write]`.
 
-RabbitMQ is Debian's (`apt-get install --no-install-recommends rabbitmq-server`); without it only the node is measured.
-Both are on one core, in turn, on the same disk, with a durable queue and persistent messages; the clients are one
-process on another core, with plain sockets. Each publisher keeps some messages without a confirm, as a program with a
-window does. Each consumer has a prefetch count and acknowledges each message by itself, all of one read in one write.
-Then there are idle connections, each with a channel. `--write` puts the table on docs/benchmarks.md.
+RabbitMQ is Debian's (`apt-get install --no-install-recommends rabbitmq-server`); without it only the node is measured,
+in both builds if `make compiled` has made the second. All are on one core, in turn, on the same disk, with a durable
+queue and persistent messages; the clients are one process on another core, with plain sockets. Each publisher keeps
+some messages without a confirm, as a program with a window does. Each consumer has a prefetch count and acknowledges
+each message by itself, all of one read in one write. Then there are idle connections, each with a channel. `--write`
+puts the table on docs/benchmarks.md.
 """
 
 import contextlib
@@ -17,15 +18,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pamqp import base, commands, frame, header
 
-from benchmarks.beanstalk import NODE_FILE, free_port, server
+from benchmarks.beanstalk import free_port, server
+from benchmarks.builds import NODE_FILE, Build, builds
 from benchmarks.others import RABBITMQ, Started, resident_kib, started
 from benchmarks.page import DOCS, MACHINE, shown, table, write_section
-from qmq import __version__
-from qmq.build import BUILD
 from qmq.cli.bench.target import cores
 from qmq.config.values.address import Address
 
@@ -193,13 +194,12 @@ def idle_kib(server: Server) -> float:
 
 
 @contextlib.contextmanager
-def node(folder: Path, core: int) -> Iterator[Server]:
+def node(folder: Path, core: int, build: Build) -> Iterator[Server]:
     port = free_port()
     file = folder / "node.toml"
     settings = NODE_FILE.format(data=folder / f"data-{port}", stomp=free_port(), protocol="amqp", port=port)
     file.write_text(settings, "utf-8")
-    command = ["taskset", "-c", str(core), sys.executable, "-m", "qmq", "serve", "--config", str(file)]
-    with server([*command, "--log-level", "error"], port) as pid:
+    with server(build.command(core, file), port, build.tree) as pid:
         yield port, pid
 
 
@@ -219,7 +219,7 @@ def measure(folder: Path) -> list[str]:
     """A table of Markdown."""
     server_core, client_core = cores()
     os.sched_setaffinity(0, {client_core})
-    servers: dict[str, Start] = {f"QMQ {__version__}, {BUILD}": lambda: node(folder, server_core)}
+    servers: dict[str, Start] = {build.name: partial(node, folder, server_core, build) for build in builds()}
     if RABBITMQ.is_installed():
         servers[f"RabbitMQ {RABBITMQ.version}"] = lambda: rabbitmq(server_core)
     rows = []

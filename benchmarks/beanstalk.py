@@ -1,25 +1,28 @@
 """Puts, and reserves with deletes, of a node beside beanstalkd: `python -m benchmarks.beanstalk [--write]`.
 
-beanstalkd is Debian's (`apt-get install beanstalkd`); without it only the node is measured. All servers are measured in
-turn on the same disk, with the same clients: each keeps some commands under way, as a program with a window does, and
-the rate is that of all. A durable put is answered when it is on disk: `beanstalkd -b DIRECTORY -f0` syncs its log for
-each put. `--write` puts the table on docs/benchmarks.md.
+beanstalkd is Debian's (`apt-get install beanstalkd`); without it only the node is measured, in both builds if `make
+compiled` has made the second. All servers are measured in turn on one core and the same disk, with the same clients on
+another core: each keeps some commands under way, as a program with a window does, and the rate is that of all. A
+durable put is answered when it is on disk: `beanstalkd -b DIRECTORY -f0` syncs its log for each put. Of ROUNDS runs the
+table shows the median. `--write` puts it on docs/benchmarks.md.
 """
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from benchmarks.builds import NODE_FILE, builds
 from benchmarks.page import DOCS, MACHINE, shown, table, write_section
-from qmq import __version__
-from qmq.build import BUILD
+from qmq.cli.bench.target import cores
 
 JOBS: int = 20_000
 """Of each measurement, of all clients together; a tenth where each of them waits for its own sync."""
@@ -28,15 +31,7 @@ BODY: bytes = b"x" * 100
 CLIENTS: tuple[int, ...] = (1, 10)
 WINDOWS: tuple[int, ...] = (1, 100)
 SECONDS: float = 300.0
-
-NODE_FILE = """\
-name = "bench"
-data = "{data}"
-[[stomp]]
-address = "127.0.0.1:{stomp}"
-[[{protocol}]]
-address = "127.0.0.1:{port}"
-"""
+ROUNDS: int = 3
 
 
 class Connection:
@@ -116,9 +111,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(command: list[str], port: int) -> Iterator[int]:
-    """Its process id, when it listens."""
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+def server(command: Sequence[str], port: int, tree: Path | None = None) -> Iterator[int]:
+    """Its process id, when it listens. It starts in `tree`."""
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tree)
     try:
         until = time.monotonic() + 60
         while True:
@@ -133,28 +128,55 @@ def server(command: list[str], port: int) -> Iterator[int]:
         process.wait()
 
 
+Start = Callable[[], contextlib.AbstractContextManager[int]]
+"""Starts a server; its port."""
+
+
+def servers(folder: Path, core: int, program: str | None) -> Mapping[str, Start]:
+    """Each by the name of its row."""
+
+    @contextlib.contextmanager
+    def node(command: Callable[[int, Path], Sequence[str]], tree: Path) -> Iterator[int]:
+        port = free_port()
+        file = folder / f"node-{port}.toml"
+        settings = NODE_FILE.format(data=folder / f"data-{port}", stomp=free_port(), protocol="beanstalk", port=port)
+        file.write_text(settings, "utf-8")
+        with server(command(core, file), port, tree):
+            yield port
+
+    @contextlib.contextmanager
+    def beanstalkd(is_durable: bool) -> Iterator[int]:
+        port = free_port()
+        data = folder / f"log-{port}"
+        data.mkdir()
+        command = ["taskset", "-c", str(core), program or "", "-l", "127.0.0.1", "-p", str(port)]
+        with server(command + (["-b", str(data), "-f0"] if is_durable else []), port):
+            yield port
+
+    found: dict[str, Start] = {build.name: partial(node, build.command, build.tree) for build in builds()}
+    if program:
+        found["beanstalkd -b -f0"] = partial(beanstalkd, True)
+        found["beanstalkd, memory only"] = partial(beanstalkd, False)
+    return found
+
+
 def measure(folder: Path, program: str | None) -> list[str]:
     """A table of Markdown."""
-    own = f"QMQ {__version__}, {BUILD}"
-    kinds = [own] + (["beanstalkd -b -f0", "beanstalkd, memory only"] if program else [])
+    server_core, client_core = cores()
+    os.sched_setaffinity(0, {client_core})
+    starts = servers(folder, server_core, program)
     rows = []
     for clients in CLIENTS:
         for window in WINDOWS:
-            for kind in kinds:
-                port = free_port()
-                data = folder / f"{kind.split(',')[0].replace(' ', '')}-{clients}-{window}-{port}"
-                data.mkdir()
-                if kind == own:
-                    file = folder / "node.toml"
-                    file.write_text(NODE_FILE.format(data=data, stomp=free_port(), protocol="beanstalk", port=port))
-                    command = [sys.executable, "-m", "qmq", "serve", "--config", str(file), "--log-level", "error"]
-                else:
-                    command = [program or "", "-l", "127.0.0.1", "-p", str(port)]
-                    command += ["-b", str(data), "-f0"] if "-b" in kind else []
-                jobs = JOBS // 10 if clients * window == 1 else JOBS
-                with server(command, port):
-                    put, work = rates(port, clients, window, jobs)
-                rows.append([kind, str(clients), str(window), shown(put), shown(work)])
+            jobs = JOBS // 10 if clients * window == 1 else JOBS
+            found: dict[str, list[tuple[float, float]]] = {name: [] for name in starts}
+            for _ in range(ROUNDS):
+                for name, start in starts.items():
+                    with start() as port:
+                        found[name].append(rates(port, clients, window, jobs))
+            for name, runs in found.items():
+                middle = [sorted(column)[ROUNDS // 2] for column in zip(*runs, strict=True)]
+                rows.append([name, str(clients), str(window), *map(shown, middle)])
                 print(*rows[-1], sep=", ", flush=True)
     return table(["server", "clients", "commands under way", "puts/s", "reserves with delete/s"], rows, [1, 2, 3, 4])
 
