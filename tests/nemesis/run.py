@@ -112,7 +112,11 @@ def run(
             for worker in workers:
                 worker.stopping.set()
         for worker in workers:
-            worker.finish()
+            try:
+                worker.finish()
+            except AssertionError as failure:
+                # The verdict over the others is worth having.
+                others.append(str(failure))
         for name in names:
             history.takeovers[name] = len(re.findall("! CONDITION takeover:", _log(mesh, name)))
     rows = judge(history)

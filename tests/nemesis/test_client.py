@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.cluster_client import Client, Message
+from tests.support.cluster_client import Client, LostError, Message
 from tests.support.cluster_wait import eventually
 
 WAIT_SECONDS = 30.0
@@ -91,4 +91,21 @@ def test_frame_behind_heartbeats_is_received(
 
     eventually(lambda: len(got) >= 3 or client.ended.is_set(), lambda: f"{[one.id for one in got]} came of three")
     assert [(one.id, one.body) for one in got] == [(f"n.1-{number}", body) for number in range(1, 4)]
+    client.drop()
+
+
+def test_a_connection_that_ends_during_a_send_is_lost(
+    node: tuple[Node, tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading thread of stomp.py takes the socket away, and the sending one calls a method of None."""
+    client = Client(node[1])
+    client.subscribe("/fanout/f")
+    transport = client._connection.transport
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transport, "socket", None)
+        patched.setattr(client._connection, "send", lambda *_, **__: transport.socket.sendall(b""))
+        with pytest.raises(LostError, match="has ended"):
+            client.send("/fanout/f", b"body")
+
     client.drop()

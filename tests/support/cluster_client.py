@@ -311,6 +311,11 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
             call(*arguments, **named)
         except (stomp.exception.NotConnectedException, OSError) as error:
             raise LostError(f"{self._place}: cannot send: {error!r} {self.said_last}") from error
+        except AttributeError as error:
+            # The thread that reads takes the socket away when the connection ends, even between a check and its use.
+            if self._connection.transport.socket is not None:
+                raise
+            raise LostError(f"{self._place}: cannot send: the connection has ended {self.said_last}") from error
 
     def _wait(self, condition: Callable[[], bool], what: str, seconds: float = ANSWER_SECONDS) -> None:
         deadline = time.monotonic() + seconds
