@@ -24,7 +24,7 @@ from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.interfaces import Catalog, Disk, Shift
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueStore
-from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_record, pack_start
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, pack_start
 from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.journal import Mark
 from qmq.storage.opening import FORMAT_VERSION, Opened, recover
@@ -215,23 +215,16 @@ class Store:
             return self._reader.at_offset(destination, -1 if word == "last" else number)
 
     def fanout_page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
-        """As `read_fanout`. If retention has dropped records before they were read, the page says up to which.
+        """Records from `position` on, about `bytes_max` of log but at least one batch, and the position after them.
+
+        At the end, all records up to the `journal.end` at the time of the call have been returned; that is the
+        `journal_position` of the new position. If retention has dropped records before they were read, the page says up
+        to which.
 
         Raises CorruptLog where the log is damaged: the records there are unknown, and later ones are not returned.
         """
         with self._lock:
             return self._reader.page(destination, position, bytes_max)
-
-    def read_fanout(
-        self, destination: str, position: FanoutPosition, bytes_max: int
-    ) -> tuple[list[tuple[Origin, Record]], FanoutPosition, bool]:
-        """Records from `position` on, the position after them, and whether that is the end.
-
-        At the end, all records up to the `journal.end` at the time of the call have been returned; that is the
-        `journal_position` of the new position. Records that retention dropped before they were read are skipped.
-        """
-        with self._lock:
-            return self._reader.read(destination, position, bytes_max)
 
     def fanout_behind(self, destination: str, positions: Sequence[FanoutPosition | None]) -> list[int]:
         """How many kept records come behind each position; 0 for None. Raises CorruptLog and LogBroken."""

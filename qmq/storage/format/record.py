@@ -265,14 +265,3 @@ def pack_start(*, format_version: int, software: str, uuid: str) -> bytes:
     """Body of a START: which software wrote what follows. A map, so that later versions can add to it."""
     packed: bytes = msgpack.packb({"format": format_version, "software": software, "uuid": uuid})
     return packed
-
-
-def unpack_start(body: bytes) -> dict[str, str | int]:
-    """The inverse of `pack_start`; keys this version does not know are kept."""
-    try:
-        found = msgpack.unpackb(body)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise CorruptLog(f"not a start: {error}") from error
-    if not isinstance(found, dict):
-        raise CorruptLog("not a start: no map")
-    return found
