@@ -37,7 +37,7 @@ from qmq.storage.format.settings import StoreSettings
 from qmq.storage.format.term_record import TermNote
 from qmq.storage.log.journal import Journal
 from qmq.storage.log.quarantine import Quarantined, load_quarantined
-from qmq.storage.log.recovery import JournalRecovery, recover_journal
+from qmq.storage.log.recovery import recover_journal
 from qmq.storage.repair.fanout_logs import SPOOL
 
 FORMAT_VERSION: Final = BATCH_VERSION
@@ -95,7 +95,7 @@ class Opened(NamedTuple):
 
 
 def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, settings: StoreSettings, uuid: str) -> Opened:
-    """Recover everything on `disk`. Arguments and errors are those of `Store.open`."""
+    """Recover everything on `disk`. Arguments and errors are those of `Store`."""
     identity = catalog.identity()
     fresh = identity is None
     if identity is None:
@@ -140,20 +140,25 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
         left = checkpointer.what_is_left()
     logs.remove_left_over(deletions_of(catalog.facts()).by_name)
     cursors, given_up, lost, terms, deletions, definitions = replay_cursors(journal, catalog, logs.state.position)
-    recovered = _recovered(
-        identity,
-        fresh,
-        journal,
-        found,
-        quarantined_before,
-        left,
-        checkpointer.tombstones,
-        cursors,
-        terms,
-        given_up,
-        lost,
-        deletions,
-        definitions,
+    messages, attempts = _unsettled(left, node) if left is not None else ([], {})
+    recovered = Recovered(
+        identity=identity,
+        fresh=fresh,
+        vector=journal.vector(),
+        messages=messages,
+        settled=left.deletes if left is not None else {},
+        attempts=attempts,
+        tombstones=left.tombstones() if left is not None else checkpointer.tombstones,
+        torn_bytes=found.torn_bytes,
+        quarantined=found.quarantined,
+        quarantined_before=quarantined_before,
+        lost_positions=found.lost_positions,
+        cursors=cursors,
+        terms=terms,
+        given_up=given_up,
+        lost=lost,
+        deletions=deletions,
+        definitions=definitions,
     )
     return Opened(journal, recovered, checkpointer, logs, lock)
 
@@ -242,51 +247,19 @@ def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> Ch
     return CheckpointState(state.position, without(state.vector))
 
 
-def _recovered(
-    identity: DirectoryIdentity,
-    fresh: bool,
-    journal: Journal,
-    found: JournalRecovery,
-    quarantined_before: list[Quarantined],
-    left: Compaction | None,
-    tombstones: set[Dot],
-    cursors: dict[Name, Cursor],
-    terms: list[TermNote],
-    given_up: Vector,
-    lost: LostRanges,
-    deletions: Deletions,
-    definitions: DefinitionTable,
-) -> Recovered:
-    """`left`: what could not be carried into the stores."""
+def _unsettled(left: Compaction, node: str) -> tuple[list[tuple[Dot, Record]], dict[Dot, int]]:
+    """What could not be carried into the stores: the messages that `node` accepted, and how often messages failed."""
     messages: list[tuple[Dot, Record]] = []
     attempts: dict[Dot, int] = {}
-    for counts in left.attempts.values() if left is not None else ():
+    for counts in left.attempts.values():
         attempts.update(counts)
-    for row in left.rows() if left is not None else ():
+    for row in left.rows():
         dot = row.dot
-        if dot.origin.node == identity.node:
+        if dot.origin.node == node:
             record = Record(
                 dot.sequence, row.timestamp_us, RecordKind.PUBLISH, row.flags, row.queue, row.headers, row.body
             )
             messages.append((dot, record))
             if row.attempts:
                 attempts[dot] = row.attempts
-    return Recovered(
-        identity=identity,
-        fresh=fresh,
-        vector=journal.vector(),
-        messages=messages,
-        settled=left.deletes if left is not None else {},
-        attempts=attempts,
-        tombstones=left.tombstones() if left is not None else tombstones,
-        torn_bytes=found.torn_bytes,
-        quarantined=found.quarantined,
-        quarantined_before=quarantined_before,
-        lost_positions=found.lost_positions,
-        cursors=cursors,
-        terms=terms,
-        given_up=given_up,
-        lost=lost,
-        deletions=deletions,
-        definitions=definitions,
-    )
+    return messages, attempts
