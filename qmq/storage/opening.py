@@ -15,26 +15,28 @@ from typing import Final, NamedTuple
 
 from qmq.cursors import Cursor, Name
 from qmq.definitions.table import DefinitionTable
-from qmq.deletions import Deletions
+from qmq.deletions import Deletion, Deletions
 from qmq.dots import Dot, Vector, merge
 from qmq.errors import DiskFull, StorageError
 from qmq.lost_ranges import LostRanges
-from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
+from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED, stable_of
 from qmq.storage.catalog.incarnations import Seals
-from qmq.storage.catalog.recovery import replay_cursors
 from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.disk.disk import new_uuid
 from qmq.storage.fanouts.open_logs import FanoutLogs
-from qmq.storage.format.batch import BATCH_VERSION, BatchHead, record_slices
-from qmq.storage.format.delete_record import deletions_of
+from qmq.storage.format.batch import BATCH_VERSION, GAPS, BatchHead, record_slices
+from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.definition_record import readable_definition
+from qmq.storage.format.delete_record import deletions_of, unpack_delete
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, Disk
+from qmq.storage.format.lost_record import lost_of, unpack_lost
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueStore
-from qmq.storage.format.record import KIND_OFFSET, Record, RecordKind, unpack_dots, unpack_record
+from qmq.storage.format.record import KIND_OFFSET, Record, RecordKind, unpack_dots, unpack_gap, unpack_record
 from qmq.storage.format.settings import StoreSettings
-from qmq.storage.format.term_record import TermNote
+from qmq.storage.format.term_record import StoredTerms, TermNote, is_term, unpack_term
 from qmq.storage.log.journal import Journal
 from qmq.storage.log.quarantine import Quarantined, load_quarantined
 from qmq.storage.log.recovery import recover_journal
@@ -263,3 +265,49 @@ def _unsettled(left: Compaction, node: str) -> tuple[list[tuple[Dot, Record]], d
             if row.attempts:
                 attempts[dot] = row.attempts
     return messages, attempts
+
+
+def replay_cursors(
+    journal: Journal, catalog: Catalog, position: int
+) -> tuple[dict[Name, Cursor], Vector, LostRanges, list[TermNote], Deletions, DefinitionTable]:
+    """The cursors by name, what this node has given up, what is gone, the terms and votes that count, the deletions
+    of fanouts, and the definitions, at the end of the journal.
+
+    That is what the catalog has of them, and what the journal says since `position`, its checkpoint. A pass of its own
+    over that range: the broker keeps every cursor in memory, while what recovery makes of messages goes into stores.
+    Only the records that are looked for are decoded.
+    """
+    cursors = catalog.cursors()
+    given_up = catalog.given_up()
+    facts = catalog.facts()
+    lost = lost_of(facts)
+    deletions = deletions_of(facts)
+    terms = StoredTerms.of(catalog.terms())
+    definitions = DefinitionTable(catalog.definitions(), stable_of(facts))
+    while batches := journal.read(position, _READ_BYTES):
+        for start, head, data in batches:
+            position = start + head.size
+            own_gaps = head.attributes & GAPS and head.origin.node == journal.node
+            for packed in record_slices(data):
+                kind = packed[KIND_OFFSET]
+                if kind == RecordKind.CURSOR:
+                    record = unpack_record(packed)
+                    move = unpack_move(record.destination, record.body)
+                    cursors.setdefault(move.name, Cursor(move.name)).apply(move)
+                elif kind == RecordKind.GAP and own_gaps:
+                    origin, through = unpack_gap(unpack_record(packed).body)
+                    merge(given_up, {origin: through})
+                elif kind == RecordKind.GONE and head.origin.node == journal.node:
+                    span = unpack_lost(unpack_record(packed).body)
+                    lost.add(span.origin, span.last)
+                elif kind == RecordKind.DELETE:
+                    record = unpack_record(packed)
+                    dot = Dot(head.origin, record.sequence)
+                    deletions.add(Deletion(record.destination, dot, record.timestamp_us, unpack_delete(record.body)))
+                elif kind == RecordKind.DEFINITION:
+                    change = readable_definition(unpack_record(packed).body)
+                    if change is not None:
+                        definitions.merge(change)
+                elif is_term(kind, head.origin.node, journal.node):
+                    terms.take(unpack_term(kind, unpack_record(packed).body))
+    return cursors, given_up, lost, list(terms.values()), deletions, definitions
