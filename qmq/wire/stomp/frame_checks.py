@@ -4,7 +4,7 @@ The slow path of `Reader` asks these before it keeps anything.
 """
 
 from qmq.wire.stomp.limits import Limits
-from qmq.wire.stomp.partial_head import first_line
+from qmq.wire.stomp.partial_frame import first_line
 from qmq.wire.stomp.refusals import body_not_allowed, too_large, unknown_command
 from qmq.wire.stomp.states import COMMANDS, Dialogue
 
