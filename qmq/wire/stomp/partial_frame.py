@@ -4,7 +4,7 @@ A head that arrives in many reads is kept in a PartialHead, which refuses it as 
 right. Every byte is searched once, however small the reads are.
 """
 
-from qmq.wire.stomp.frame_checks import FrameChecks
+from qmq.wire.stomp.frame_checks import FrameChecks, first_line
 from qmq.wire.stomp.head import Head
 from qmq.wire.stomp.limits import Limits
 from qmq.wire.stomp.refusals import missing_nul, nul_in_headers, too_large, unknown_command
@@ -101,12 +101,6 @@ def check_block(block: bytes, limits: Limits) -> None:
         raise too_large("header-line-too-long", "header_line_bytes_max", limits.header_line_bytes_max)
     if len(block) > limits.header_bytes_max:
         raise too_large("headers-too-large", "header_bytes_max", limits.header_bytes_max)
-
-
-def first_line(block: bytes, start: int) -> bytes:
-    """From `start` up to the end of that line, without its LF."""
-    end = block.find(b"\n", start)
-    return block[start:] if end < 0 else block[start:end]
 
 
 class PartialBody:
