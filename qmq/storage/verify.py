@@ -184,10 +184,8 @@ def _segments(disk: ReadOnlyDisk, directory: str) -> Iterator[tuple[str, File, i
             file = disk.open(path)
         except FileNotFoundError:
             continue  # Retention of the running node dropped it meanwhile.
-        try:
+        with closing(file):
             yield path, file, base, named[index + 1][0] if index + 1 < len(named) else None
-        finally:
-            file.close()
 
 
 def _batches(
