@@ -13,7 +13,7 @@ is written once; in place of the others there is a reference (`shared_bodies`).
 import struct
 from collections.abc import Collection, Iterable
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -265,3 +265,12 @@ def pack_start(*, format_version: int, software: str, uuid: str) -> bytes:
     """Body of a START: which software wrote what follows. A map, so that later versions can add to it."""
     packed: bytes = msgpack.packb({"format": format_version, "software": software, "uuid": uuid})
     return packed
+
+
+class FanoutEntry(NamedTuple):
+    """One record on its way into a fanout log, already packed."""
+
+    origin: Origin
+    sequence: int
+    timestamp_us: int
+    packed: bytes
