@@ -23,7 +23,7 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.routing.binding import Binding
 from qmq.dots import Origin
-from qmq.gateways.encode import encode_deliveries, encode_run, listener_prefix, tail_of
+from qmq.gateways.encode import encode_deliveries, listener_prefix, tail_of
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.record_codec import encode_records
@@ -92,7 +92,8 @@ class Node:
         for run in out.topic_runs:
             tails = [tail_of(message) for message in run.messages]
             for subscriber in run.subscriptions:
-                self.bytes_sent += len(encode_run(_prefix(subscriber, run.messages[0].envelope.destination), tails))
+                prefix = _prefix(subscriber, run.messages[0].envelope.destination)
+                self.bytes_sent += len(prefix + prefix.join(tails))
         for ready in (out.deliveries_now, out.deliveries_after):
             for subscription, deliveries in ready.items():
                 for delivery in self.broker.queues.start_ack_timeouts(deliveries, NOW_US):

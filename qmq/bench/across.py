@@ -14,7 +14,7 @@ import select
 import time
 
 from qmq.bench.connection import Ignore, LoadConnection
-from qmq.bench.exchange import Exchange
+from qmq.bench.exchange import Exchange, timed
 from qmq.bench.frames import (
     BODY_MARK,
     RECEIPT_MARK,
@@ -24,7 +24,6 @@ from qmq.bench.frames import (
     sends,
 )
 from qmq.bench.plan import BenchPlan, LoadConnections, Report
-from qmq.bench.timed import timed
 from qmq.wire.stomp import encode_frame
 
 PROBE = b"<qmq-bench-probe>"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from qmq.bench.across import mesh
 from qmq.bench.connection import Ignore
-from qmq.bench.exchange import Exchange
+from qmq.bench.exchange import Exchange, timed
 from qmq.bench.frames import (
     BODY_MARK,
     NUMBERED_BODY_BYTES_MIN,
@@ -36,7 +36,6 @@ from qmq.bench.many import backlog, drained, queues, subscriptions
 from qmq.bench.paced import Paced, Schedule, Stopwatch
 from qmq.bench.plan import BenchPlan, LoadConnections, Meter, Report, Value
 from qmq.bench.process import Usage, sum_of, usage, wake_on_time
-from qmq.bench.timed import timed
 
 BODY_BYTES_MIN = NUMBERED_BODY_BYTES_MIN
 WINDOW_MAX = RECEIPT_IDS

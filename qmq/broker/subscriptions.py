@@ -12,7 +12,7 @@ from qmq.broker.messages.destination import SYSTEM_DESTINATIONS, DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS
 from qmq.broker.queues.queues import Queues
-from qmq.broker.selectors.shared import SharedSelectors
+from qmq.broker.selectors.selector import SharedSelectors
 from qmq.broker.send_limits import SendLimits
 from qmq.broker.topics.router import TopicRouter
 from qmq.cursors import Name

@@ -10,7 +10,15 @@ from ..config.values.address import Address
 from ..wire.stomp import Frame
 from .output import Failed
 
-__all__ = ["TIMEOUT_SECONDS", "CommandClient", "Endpoint", "Headers", "Login", "ServerError"]
+__all__ = ["TIMEOUT_SECONDS", "CommandClient", "Endpoint", "Headers", "Login", "ServerError", "headers_of"]
+
+
+def headers_of(**values: str | int | None) -> list[tuple[str, str]]:
+    """The headers of a request, with hyphens in their names. None and False are left out; True is `true`."""
+    said = [
+        (name.replace("_", "-"), value) for name, value in values.items() if value is not None and value is not False
+    ]
+    return [(name, "true" if value is True else str(value)) for name, value in said]
 
 
 class ServerError(Failed):

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .client import CommandClient, Endpoint, Headers
+from .client import CommandClient, Endpoint, Headers, headers_of
 from .options import check_kind, client_options, json_option, rates_option, together
 from .output import Failed, byte_size, duration, print_json, printable, show_table
 
@@ -149,9 +149,8 @@ def pages(
     client: CommandClient, request: str, *, of_mesh: bool, rates: int | None = None, more: Headers = ()
 ) -> Iterator[dict[str, Any]]:
     """The pages of a list, each with its `rows`. Raises Failed if an answer is not a page."""
-    asked = [("destination", request), ("reply-to", ANSWERS), ("limit", str(PAGE_ROWS)), *more]
-    asked = [*asked, *([("scope", "mesh")] if of_mesh else [])]
-    asked = [*asked, *([("rate-seconds", str(rates))] if rates else [])]
+    asked = headers_of(destination=request, reply_to=ANSWERS, limit=PAGE_ROWS)
+    asked += [*more, *headers_of(scope="mesh" if of_mesh else None, rate_seconds=rates)]
     after = ""
     while True:
         client.write(client.frame("SEND", [*asked, ("after", after)]))

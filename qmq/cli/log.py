@@ -1,6 +1,7 @@
 """`qmq log`: verify, print and restore the commit log of a data directory."""
 
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,8 +144,7 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
         if identity is None:
             raise Failed(f"{directory} has never been used by a node")
         settings = StoreSettings(times_of=times_of)
-        store = open_store(directory, node=identity.node, settings=settings, queue_store=queue_store)
-        try:
+        with closing(open_store(directory, node=identity.node, settings=settings, queue_store=queue_store)) as store:
             steps = quarantined_ranges(store.disk, store.journal.vector(), store.journal.start)
             for step in steps:
                 if step.lost is not None:
@@ -159,8 +159,6 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
                 click.echo("done: the node applies this at its next start")
             else:
                 click.echo("nothing was changed; add --yes to apply this")
-        finally:
-            store.close()
     except (OSError, StorageError) as error:
         raise Failed(str(error)) from error
 

@@ -7,7 +7,7 @@ import click
 
 from ..config import check_change, check_together, load_node, load_peers, peers_difference
 from ..errors import ConfigError
-from .client import Endpoint
+from .client import Endpoint, headers_of
 from .options import FILE, client_options, json_option
 from .output import print_json, printable
 
@@ -70,8 +70,8 @@ def retire(
     if len(nodes) > 1 and not majority_lost:
         raise click.UsageError("retire one node after the other, unless a majority is lost for good (--majority-lost)")
     with node.connect() as client:
-        headers = [("destination", f"/control/retire/{','.join(nodes)}")]
-        headers += [(name, "true") for name, is_set in (("force", force), ("majority-lost", majority_lost)) if is_set]
+        to = f"/control/retire/{','.join(nodes)}"
+        headers = headers_of(destination=to, force=force, majority_lost=majority_lost)
         said = client.request("SEND", headers).head.headers
     facts = {name: said.get(name, "") for name in ("retired", "adopter")}
     vectors = {name: json.loads(said.get(name, "{}")) for name in ("sealed", "still-on-the-way")}

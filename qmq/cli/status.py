@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from .client import CommandClient, Endpoint
+from .client import CommandClient, Endpoint, headers_of
 from .options import client_options, json_option, rates_option
 from .output import Failed, byte_size, duration, print_json, printable, table
 
@@ -42,7 +42,7 @@ def status(node: Endpoint, rates: int | None, as_json: bool) -> None:
 
 def ask(client: CommandClient, rates: int | None = None) -> dict[str, Any]:
     """The status of the node, with `rates` over so many seconds. Raises Failed if the answer has none."""
-    headers = [("destination", STATUS_DESTINATION), *([("rate-seconds", str(rates))] if rates else [])]
+    headers = headers_of(destination=STATUS_DESTINATION, rate_seconds=rates)
     text = client.request("SEND", headers).head.headers.get("status")
     if text is None:
         raise Failed(f"{client.address}: sends no status; is it a QMQ node?")

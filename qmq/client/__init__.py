@@ -7,6 +7,6 @@ from qmq.client.client import Client as Client
 from qmq.client.client import Statistics as Statistics
 from qmq.client.client import connect as connect
 from qmq.client.message import Message as Message
-from qmq.client.receipt import Receipt as Receipt
+from qmq.client.message import Receipt as Receipt
 from qmq.client.subscription import Subscription as Subscription
 from qmq.client.transaction import Transaction as Transaction

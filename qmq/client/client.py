@@ -23,8 +23,7 @@ from qmq.client.dial import Dial, dial
 from qmq.client.encode import Headers, Send
 from qmq.client.exchange import Phase
 from qmq.client.feed import AckMode, Delivered, Feed
-from qmq.client.message import Message
-from qmq.client.receipt import Receipt
+from qmq.client.message import Message, Receipt
 from qmq.client.request_reply import PendingReply
 from qmq.client.requests import Request
 from qmq.client.runner import Runner

@@ -1,15 +1,27 @@
 """A message in the application, and how the application settles it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from qmq.client.core import Core
 from qmq.client.encode import Headers
 from qmq.client.feed import GAP_HEADER, Delivered
-from qmq.client.receipt import Receipt
 from qmq.client.vectors import parse_gap
 from qmq.errors import NotConnected, Stale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """How a node has confirmed a message or transaction."""
+
+    copies: int | None
+    """On how many disks it is, if fewer than its level requires; None: the level was reached."""
+    is_duplicate: bool
+    """A message with this `dedup-id` was there already, most often by an earlier attempt of this one."""
+    is_edge: bool = False
+    """An ACK that asked for `quorum` did not get it in time: its message is settled, and may be delivered again."""
 
 
 class Settler(Protocol):

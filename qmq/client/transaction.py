@@ -6,8 +6,7 @@ from typing import Protocol
 from qmq.client.core import Core
 from qmq.client.encode import Headers, Send
 from qmq.client.feed import Delivered
-from qmq.client.message import Message
-from qmq.client.receipt import Receipt
+from qmq.client.message import Message, Receipt
 
 
 class Committer(Protocol):

@@ -9,7 +9,7 @@
     authentication  which authenticators are asked about a login
     peers        PeersFile, and whether a node may change from one to another
     declared     queues, exchanges and bindings
-    diagnostics  errors in words, with file and line
+    diagnostics  errors in words, with file and line (`toml_lines`)
     secrecy      files with secrets that other users can read
     load         read files into settings
     show         write settings as TOML

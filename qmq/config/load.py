@@ -17,10 +17,11 @@ from qmq.auth.jwks import load_keys
 
 from ..errors import ConfigError
 from .authentication import asks_others
-from .diagnostics import LineIndex, describe, suggest
+from .diagnostics import describe, suggest
 from .node import LISTENERS, NodeSettings, has_amqp
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
+from .toml_lines import LineIndex
 
 FILE_BYTES_MAX = 4 << 20
 """A larger file is not a configuration."""

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
-from pydantic_core import InitErrorDetails
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from .authentication import AuthenticationSettings, asks_others, asks_users
 from .destinations.declared import (
     BindingEntry,
-    EntryError,
     ExchangeEntry,
     QueueEntry,
     binding_errors,
@@ -28,7 +26,18 @@ from .limits import LimitSettings
 from .listeners import BeanstalkListenerSettings, HttpListenerSettings, ListenerSettings, TlsSettings
 from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
 from .values.address import Address
-from .values.model import FilePath, NodeName, ReceiptLevel, Seconds, Section, Size, SizeOrUnbounded, at_least
+from .values.model import (
+    EntryError,
+    FilePath,
+    NodeName,
+    ReceiptLevel,
+    Seconds,
+    Section,
+    Size,
+    SizeOrUnbounded,
+    at_least,
+    refuse,
+)
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 LISTENERS = ("stomp", "http", "amqp", "beanstalk")
@@ -222,19 +231,14 @@ class NodeSettings(Section):
         if limits is None:
             return destinations
         bytes_max = limits.destination_bytes_max
+        why = f"must have at most {bytes_max} bytes (limits.destination_bytes_max)"
         errors = [
-            InitErrorDetails(
-                type="value_error",
-                loc=("policies", number, *place),
-                input=name,
-                ctx={"error": ValueError(f"must have at most {bytes_max} bytes (limits.destination_bytes_max)")},
-            )
+            (("policies", number, *place), name, why)
             for number, policy in enumerate(destinations.policies)
             for place, name in policy.named_queues()
             if len(name.encode()) > bytes_max
         ]
-        if errors:
-            raise ValidationError.from_exception_data("destinations", errors)
+        refuse("destinations", errors)
         return destinations
 
     @field_validator("queues")
@@ -242,20 +246,20 @@ class NodeSettings(Section):
     def _queues_fit(cls, queues: tuple[QueueEntry, ...], info: ValidationInfo) -> tuple[QueueEntry, ...]:
         limits, destinations = info.data.get("limits"), info.data.get("destinations")
         if queues and limits is not None and destinations is not None:
-            _refuse("queues", queue_errors(queues, destinations, limits.destination_bytes_max))
+            refuse("queues", queue_errors(queues, destinations, limits.destination_bytes_max))
         return queues
 
     @field_validator("exchanges")
     @classmethod
     def _exchanges_fit(cls, exchanges: tuple[ExchangeEntry, ...]) -> tuple[ExchangeEntry, ...]:
-        _refuse("exchanges", exchange_errors(exchanges))
+        refuse("exchanges", exchange_errors(exchanges))
         return exchanges
 
     @field_validator("bindings")
     @classmethod
     def _bindings_fit(cls, bindings: tuple[BindingEntry, ...], info: ValidationInfo) -> tuple[BindingEntry, ...]:
         if "exchanges" in info.data:
-            _refuse("bindings", binding_errors(bindings, info.data["exchanges"]))
+            refuse("bindings", binding_errors(bindings, info.data["exchanges"]))
         return bindings
 
     @field_validator("users")
@@ -288,18 +292,14 @@ class NodeSettings(Section):
         users = info.data.get("users")
         if users is None:
             return permissions
-        errors = []
+        errors: list[EntryError] = []
         are_all = not asks_others(info.data.get("authentication", ()))
         for number, row in enumerate(permissions):
             mistake = subject_mistake(row, users, are_all=are_all)
             if mistake is not None:
                 key, why = mistake
-                context = {"error": ValueError(why)}
-                errors.append(
-                    InitErrorDetails(type="value_error", loc=(number, key), input=getattr(row, key), ctx=context)
-                )
-        if errors:
-            raise ValidationError.from_exception_data("permissions", errors)
+                errors.append(((number, key), getattr(row, key), why))
+        refuse("permissions", errors)
         return permissions
 
     @field_validator("user_limits")
@@ -329,12 +329,3 @@ def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
 def has_amqp() -> bool:
     """Whether the package is installed that AMQP listeners need."""
     return find_spec("pamqp") is not None
-
-
-def _refuse(key: str, found: list[EntryError]) -> None:
-    errors = [
-        InitErrorDetails(type="value_error", loc=place, input=value, ctx={"error": ValueError(why)})
-        for place, value, why in found
-    ]
-    if errors:
-        raise ValidationError.from_exception_data(key, errors)

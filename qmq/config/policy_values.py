@@ -29,7 +29,7 @@ def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
     if own:
         raise ConfigError([f"{source}: {key}: only an entry of the node file has it" for key in own])
     try:
-        return DestinationPolicy.model_validate({"pattern": pattern, **_tuples_of(values)})
+        return DestinationPolicy.model_validate(as_tuples({"pattern": pattern, **values}))
     except ValidationError as error:
         raise ConfigError(describe(error, DestinationPolicy, source, None)) from error
 
@@ -51,7 +51,7 @@ def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy
         owner = QueueOwner.model_validate({DECLARED_BY: values.get(DECLARED_BY, "")})
         model = DestinationPolicy
         rules = {key: value for key, value in values.items() if key not in lifetime and key != DECLARED_BY}
-        policy = DestinationPolicy.model_validate({"pattern": queue, **_tuples_of(rules)})
+        policy = DestinationPolicy.model_validate(as_tuples({"pattern": queue, **rules}))
     except ValidationError as error:
         raise ConfigError(describe(error, model, source, None)) from error
     others = [one.model_dump(mode="json", exclude_defaults=True) for one in (until, owner)]
@@ -125,7 +125,3 @@ def join_policies(
 def _instead(key: str) -> str:
     like = get_close_matches(key, QUEUE_KEYS, 1)
     return f"unknown key; {f'did you mean {like[0]}? ' if like else ''}Allowed are {', '.join(QUEUE_KEYS)}"
-
-
-def _tuples_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: as_tuples(value) if isinstance(value, dict | list) else value for key, value in values.items()}

@@ -110,7 +110,7 @@ def _check_unlocked(source: str, values: Mapping[str, Any]) -> None:
 
 def _read(section: type[S], source: str, values: Mapping[str, Any]) -> S:
     try:
-        return section.model_validate({key: as_tuples(value) for key, value in values.items()})
+        return section.model_validate(as_tuples(dict(values)))
     except ValidationError as error:
         # A rule over several keys has no key of its own.
         lines = describe(error, section, source, None)

@@ -8,8 +8,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
-from qmq.definitions.rabbitmq_queues import drop_cycles, read_queue, values_of
-from qmq.definitions.rabbitmq_routing import drop_alternates, read_binding, read_exchange
+from qmq.definitions.rabbitmq_topology import (
+    drop_alternates,
+    drop_cycles,
+    read_binding,
+    read_exchange,
+    read_queue,
+    values_of,
+)
 from qmq.definitions.rabbitmq_users import administrators, narrowed_users, permissions_of, user_of
 from qmq.definitions.rabbitmq_vhosts import is_in_another, keep_policies_apart, keep_users_apart, placed, read_vhosts
 from qmq.routing_names import VHOST_DEFAULT

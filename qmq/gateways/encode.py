@@ -106,11 +106,6 @@ def tail_for(message: Message, version: Version) -> bytes:
     return b"message-id:%b%b%d\n\n%b\0\n" % (message.message_id.encode(), wire, len(message.body), message.body)
 
 
-def encode_run(prefix: bytes, tails: list[bytes]) -> bytes:
-    """All messages of a run for one subscriber."""
-    return prefix + prefix.join(tails)
-
-
 def encode_deliveries(
     subscription: Subscription, deliveries: list[Delivery], version: Version, totals: Totals | None = None
 ) -> bytes:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from qmq.access.rights import Rights
 from qmq.access.rules import Action
 from qmq.broker.broker import Broker
+from qmq.broker.consumers.buffer import MESSAGES_UNBOUNDED, OVERFLOWS, Buffer, Overflow
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
@@ -12,7 +13,6 @@ from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import BoundQueue, bound_queue, may_be_bound
-from qmq.gateways.buffer_headers import buffer_of
 from qmq.gateways.durable_headers import delete_durable, durable_name, durable_words
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import (
@@ -34,6 +34,10 @@ from qmq.wire.stomp import Head, Version
 BYTES_OF_COST = 5
 """Of what a subscription costs in memory: reading its selector or pattern takes as long as one unit of selecting, so
 that about 5 ms of it fit into one turn."""
+
+OWN_WORDS = ("buffer-bytes", "buffer-messages", "overflow")
+PENDING_LIMIT = "activemq.maximumPendingMessageLimit"
+DIGITS_MAX = 15
 
 CONFIGURED_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKind.FANOUT)
 """Kinds whose destinations the operator may have to name before a client uses them."""
@@ -235,3 +239,48 @@ class SubscribeFrames:
                     "missing-header", "SUBSCRIBE needs the header id: this connection has a subscription without one."
                 )
         return required(headers, "destination", command)
+
+
+def buffer_of(headers: Mapping[str, str], kind: DestinationKind, bytes_max: int) -> Buffer | None:
+    """How far a topic or fanout subscription may fall behind: the buffer that a SUBSCRIBE declares, its bytes cut to
+    `bytes_max`. None when it declares none: the node's default counts.
+
+    `buffer-bytes`, `buffer-messages` and `overflow` are QMQ's own words. `activemq.maximumPendingMessageLimit` is taken
+    as ActiveMQ means it: so many messages beyond what the connection holds, the oldest dropped first, a negative number
+    for no bound. QMQ's words win where both are there.
+    """
+    own = [name for name in OWN_WORDS if name in headers]
+    if kind is DestinationKind.QUEUE:
+        if own:
+            raise Refused(
+                "bad-buffer", f"The header {own[0]} is for topics and fanouts; a queue is held back by its prefetch."
+            )
+        return None
+    if not own:
+        return _as_activemq(headers, bytes_max)
+    overflow = OVERFLOWS.get(headers.get("overflow", "disconnect"))
+    if overflow is None:
+        raise Refused("bad-buffer", f"The header overflow is one of {', '.join(OVERFLOWS)}.")
+    size = _count(headers, "buffer-bytes", bytes_max)
+    return Buffer(min(size, bytes_max), _count(headers, "buffer-messages", MESSAGES_UNBOUNDED), overflow)
+
+
+def _as_activemq(headers: Mapping[str, str], bytes_max: int) -> Buffer | None:
+    text = headers.get(PENDING_LIMIT)
+    if text is None:
+        return None
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > DIGITS_MAX:
+        raise Refused("bad-buffer", f"The header {PENDING_LIMIT} is a whole number of messages; below 0: no bound.")
+    if text != digits:
+        return None
+    return Buffer(bytes_max, int(digits), Overflow.DROP_OLDEST)
+
+
+def _count(headers: Mapping[str, str], name: str, default: int) -> int:
+    text = headers.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX or not int(text):
+        raise Refused("bad-buffer", f"The header {name} is a whole number, at least 1 and of at most 15 digits.")
+    return int(text)

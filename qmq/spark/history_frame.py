@@ -10,6 +10,8 @@ Surprising: the rest does not go through `format("qmq")`. Spark starts Python pr
 source, which cost more than a short tail.
 """
 
+from contextlib import closing
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -56,12 +58,9 @@ def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
     chosen = begun or {name: said[name] for name in CHOOSING if name in said}
     tail_options = read_options({**{name: text for name, text in said.items() if name not in CHOOSING}, **chosen})
     both = bool(begun) and options.chooses
-    place = open_place(tail_options)
-    try:
+    with closing(open_place(tail_options)) as place:
         have = place.available()
         parts = place.plan(table_vector(delta, have), have, strict=True)
-    finally:
-        place.close()
     if not parts:
         return archived
     needed = list(dict.fromkeys([*columns, *(("destination", "timestamp") if both else ())]))

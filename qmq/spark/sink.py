@@ -13,6 +13,7 @@ import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,9 +144,8 @@ def publish(options: SinkOptions, id: str, batches: Iterator[pa.RecordBatch]) ->
         Refused: a node refuses (unknown destination, no permission, a full queue).
         NotConnected: no node accepts a login any more.
     """
-    sender = _Sender(options.options)
     began = time.monotonic()
-    try:
+    with closing(_Sender(options.options)) as sender:
         for number, (destination, body, headers, name) in enumerate(_rows(options, batches)):
             if options.rate is not None:
                 ahead = began + number / options.rate - time.monotonic()
@@ -154,8 +154,6 @@ def publish(options: SinkOptions, id: str, batches: Iterator[pa.RecordBatch]) ->
                     time.sleep(ahead)
             sender.send(destination, body, headers, f"{id}-{number}" if name is None else name)
         sender.finish()
-    finally:
-        sender.close()
     return sender.sent
 
 

@@ -6,6 +6,7 @@ Spark's Python data sources have no way to get columns or filters that works (a 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -71,8 +72,7 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        place = open_place(options)
-        try:
+        with closing(open_place(options)) as place:
             if options.view in TABLES:
                 return [PartOf(place.rows(options.view))]
             if options.view == "log":
@@ -80,8 +80,6 @@ class LogReader(DataSourceReader):
             start, end = offsets(options, place.available())
             strict = isinstance(options.starting, dict)
             return [PartOf(part) for part in place.plan(start, end, strict=strict)]
-        finally:
-            place.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         if not isinstance(partition, PartOf):

@@ -15,29 +15,31 @@ from typing import Final, NamedTuple
 
 from qmq.cursors import Cursor, Name
 from qmq.definitions.table import DefinitionTable
-from qmq.deletions import Deletions
+from qmq.deletions import Deletion, Deletions
 from qmq.dots import Dot, Vector, merge
 from qmq.errors import DiskFull, StorageError
 from qmq.lost_ranges import LostRanges
-from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED
+from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED, stable_of
 from qmq.storage.catalog.incarnations import Seals
-from qmq.storage.catalog.recovery import replay_cursors
 from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.disk.disk import new_uuid
 from qmq.storage.fanouts.open_logs import FanoutLogs
-from qmq.storage.format.batch import BATCH_VERSION, BatchHead, record_slices
-from qmq.storage.format.delete_record import deletions_of
+from qmq.storage.format.batch import BATCH_VERSION, GAPS, BatchHead, record_slices
+from qmq.storage.format.cursor_record import unpack_move
+from qmq.storage.format.definition_record import readable_definition
+from qmq.storage.format.delete_record import deletions_of, unpack_delete
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, Disk
+from qmq.storage.format.lost_record import lost_of, unpack_lost
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueStore
-from qmq.storage.format.record import KIND_OFFSET, Record, RecordKind, unpack_dots, unpack_record
+from qmq.storage.format.record import KIND_OFFSET, Record, RecordKind, unpack_dots, unpack_gap, unpack_record
 from qmq.storage.format.settings import StoreSettings
-from qmq.storage.format.term_record import TermNote
+from qmq.storage.format.term_record import StoredTerms, TermNote, is_term, unpack_term
 from qmq.storage.log.journal import Journal
 from qmq.storage.log.quarantine import Quarantined, load_quarantined
-from qmq.storage.log.recovery import JournalRecovery, recover_journal
+from qmq.storage.log.recovery import recover_journal
 from qmq.storage.repair.fanout_logs import SPOOL
 
 FORMAT_VERSION: Final = BATCH_VERSION
@@ -95,7 +97,7 @@ class Opened(NamedTuple):
 
 
 def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, settings: StoreSettings, uuid: str) -> Opened:
-    """Recover everything on `disk`. Arguments and errors are those of `Store.open`."""
+    """Recover everything on `disk`. Arguments and errors are those of `Store`."""
     identity = catalog.identity()
     fresh = identity is None
     if identity is None:
@@ -140,20 +142,25 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
         left = checkpointer.what_is_left()
     logs.remove_left_over(deletions_of(catalog.facts()).by_name)
     cursors, given_up, lost, terms, deletions, definitions = replay_cursors(journal, catalog, logs.state.position)
-    recovered = _recovered(
-        identity,
-        fresh,
-        journal,
-        found,
-        quarantined_before,
-        left,
-        checkpointer.tombstones,
-        cursors,
-        terms,
-        given_up,
-        lost,
-        deletions,
-        definitions,
+    messages, attempts = _unsettled(left, node) if left is not None else ([], {})
+    recovered = Recovered(
+        identity=identity,
+        fresh=fresh,
+        vector=journal.vector(),
+        messages=messages,
+        settled=left.deletes if left is not None else {},
+        attempts=attempts,
+        tombstones=left.tombstones() if left is not None else checkpointer.tombstones,
+        torn_bytes=found.torn_bytes,
+        quarantined=found.quarantined,
+        quarantined_before=quarantined_before,
+        lost_positions=found.lost_positions,
+        cursors=cursors,
+        terms=terms,
+        given_up=given_up,
+        lost=lost,
+        deletions=deletions,
+        definitions=definitions,
     )
     return Opened(journal, recovered, checkpointer, logs, lock)
 
@@ -242,51 +249,65 @@ def _stripped(state: CheckpointState, without: Callable[[Vector], Vector]) -> Ch
     return CheckpointState(state.position, without(state.vector))
 
 
-def _recovered(
-    identity: DirectoryIdentity,
-    fresh: bool,
-    journal: Journal,
-    found: JournalRecovery,
-    quarantined_before: list[Quarantined],
-    left: Compaction | None,
-    tombstones: set[Dot],
-    cursors: dict[Name, Cursor],
-    terms: list[TermNote],
-    given_up: Vector,
-    lost: LostRanges,
-    deletions: Deletions,
-    definitions: DefinitionTable,
-) -> Recovered:
-    """`left`: what could not be carried into the stores."""
+def _unsettled(left: Compaction, node: str) -> tuple[list[tuple[Dot, Record]], dict[Dot, int]]:
+    """What could not be carried into the stores: the messages that `node` accepted, and how often messages failed."""
     messages: list[tuple[Dot, Record]] = []
     attempts: dict[Dot, int] = {}
-    for counts in left.attempts.values() if left is not None else ():
+    for counts in left.attempts.values():
         attempts.update(counts)
-    for row in left.rows() if left is not None else ():
+    for row in left.rows():
         dot = row.dot
-        if dot.origin.node == identity.node:
+        if dot.origin.node == node:
             record = Record(
                 dot.sequence, row.timestamp_us, RecordKind.PUBLISH, row.flags, row.queue, row.headers, row.body
             )
             messages.append((dot, record))
             if row.attempts:
                 attempts[dot] = row.attempts
-    return Recovered(
-        identity=identity,
-        fresh=fresh,
-        vector=journal.vector(),
-        messages=messages,
-        settled=left.deletes if left is not None else {},
-        attempts=attempts,
-        tombstones=left.tombstones() if left is not None else tombstones,
-        torn_bytes=found.torn_bytes,
-        quarantined=found.quarantined,
-        quarantined_before=quarantined_before,
-        lost_positions=found.lost_positions,
-        cursors=cursors,
-        terms=terms,
-        given_up=given_up,
-        lost=lost,
-        deletions=deletions,
-        definitions=definitions,
-    )
+    return messages, attempts
+
+
+def replay_cursors(
+    journal: Journal, catalog: Catalog, position: int
+) -> tuple[dict[Name, Cursor], Vector, LostRanges, list[TermNote], Deletions, DefinitionTable]:
+    """The cursors by name, what this node has given up, what is gone, the terms and votes that count, the deletions
+    of fanouts, and the definitions, at the end of the journal.
+
+    That is what the catalog has of them, and what the journal says since `position`, its checkpoint. A pass of its own
+    over that range: the broker keeps every cursor in memory, while what recovery makes of messages goes into stores.
+    Only the records that are looked for are decoded.
+    """
+    cursors = catalog.cursors()
+    given_up = catalog.given_up()
+    facts = catalog.facts()
+    lost = lost_of(facts)
+    deletions = deletions_of(facts)
+    terms = StoredTerms.of(catalog.terms())
+    definitions = DefinitionTable(catalog.definitions(), stable_of(facts))
+    while batches := journal.read(position, _READ_BYTES):
+        for start, head, data in batches:
+            position = start + head.size
+            own_gaps = head.attributes & GAPS and head.origin.node == journal.node
+            for packed in record_slices(data):
+                kind = packed[KIND_OFFSET]
+                if kind == RecordKind.CURSOR:
+                    record = unpack_record(packed)
+                    move = unpack_move(record.destination, record.body)
+                    cursors.setdefault(move.name, Cursor(move.name)).apply(move)
+                elif kind == RecordKind.GAP and own_gaps:
+                    origin, through = unpack_gap(unpack_record(packed).body)
+                    merge(given_up, {origin: through})
+                elif kind == RecordKind.GONE and head.origin.node == journal.node:
+                    span = unpack_lost(unpack_record(packed).body)
+                    lost.add(span.origin, span.last)
+                elif kind == RecordKind.DELETE:
+                    record = unpack_record(packed)
+                    dot = Dot(head.origin, record.sequence)
+                    deletions.add(Deletion(record.destination, dot, record.timestamp_us, unpack_delete(record.body)))
+                elif kind == RecordKind.DEFINITION:
+                    change = readable_definition(unpack_record(packed).body)
+                    if change is not None:
+                        definitions.merge(change)
+                elif is_term(kind, head.origin.node, journal.node):
+                    terms.take(unpack_term(kind, unpack_record(packed).body))
+    return cursors, given_up, lost, list(terms.values()), deletions, definitions

@@ -24,10 +24,10 @@ from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.interfaces import Catalog, Disk, Shift
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueStore
-from qmq.storage.format.record import Record, RecordKind, pack_envelope, pack_record, pack_start
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, pack_start
 from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.journal import Mark
-from qmq.storage.opening import FORMAT_VERSION, Opened, recover
+from qmq.storage.opening import FORMAT_VERSION, recover
 from qmq.storage.queues.choice import SQLITE, open_queue_store
 from qmq.storage.repair.fanout_logs import FanoutRepairer, FoundRange
 from qmq.storage.repair.queue_rows import RowRepairer, record_quarantined
@@ -61,47 +61,9 @@ class Store:
     """See the module's opening. The owner may use the public attributes, too."""
 
     def __init__(
-        self,
-        *,
-        disk: Disk,
-        catalog: Catalog,
-        queues: QueueStore,
-        node: str,
-        settings: StoreSettings,
-        opened: Opened,
+        self, disk: Disk, catalog: Catalog, queues: QueueStore, *, node: str, settings: StoreSettings, uuid: str = ""
     ) -> None:
-        journal, logs, lock = opened.journal, opened.logs, opened.lock
-        self.journal = journal
-        self.recovered = opened.recovered
-        self.catalog = catalog
-        self.queues = queues
-        self._disk = disk
-        self._node = node
-        self._settings = settings
-        self._checkpointer = checkpointer = opened.checkpointer
-        self._logs = logs
-        self._lock = lock
-        self._deletions = deletions = opened.recovered.deletions
-        definitions = opened.recovered.definitions
-        self._reader = FanoutReader(journal, logs, settings.fanout_prefix, deletions)
-        self._repairer = FanoutRepairer(disk, journal, logs, lock, checkpointer)
-        self.row_repairer = RowRepairer(queues, journal, checkpointer, settings)
-        self.repair_source = RepairSource(
-            queues, SnapshotReader(queues, logs, lock, deletions, definitions), checkpointer, self.row_repairer
-        )
-
-    @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        catalog: Catalog,
-        queues: QueueStore,
-        *,
-        node: str,
-        settings: StoreSettings,
-        uuid: str = "",
-    ) -> "Store":
-        """Recover everything on `disk` and return a store that is ready for use. The caller has locked the disk.
+        """Recover everything on `disk`; then the store is ready for use. The caller has locked the disk.
 
         If the directory is empty, it gets the name `uuid`. Damage is quarantined and reported; it is never an error.
 
@@ -110,8 +72,22 @@ class Store:
             FutureVersion: later software wrote the directory; nothing was changed.
             LogBroken: the disk failed.
         """
-        opened = recover(disk, catalog, queues, node, settings, uuid)
-        return cls(disk=disk, catalog=catalog, queues=queues, node=node, settings=settings, opened=opened)
+        journal, self.recovered, checkpointer, logs, lock = recover(disk, catalog, queues, node, settings, uuid)
+        self.journal = journal
+        self.catalog = catalog
+        self.queues = queues
+        self._disk = disk
+        self._node = node
+        self._settings = settings
+        self._checkpointer = checkpointer
+        self._logs = logs
+        self._lock = lock
+        self._deletions = deletions = self.recovered.deletions
+        self._reader = FanoutReader(journal, logs, settings.fanout_prefix, deletions)
+        self._repairer = FanoutRepairer(disk, journal, logs, lock, checkpointer)
+        self.row_repairer = RowRepairer(queues, journal, checkpointer, settings)
+        snapshots = SnapshotReader(queues, logs, lock, deletions, self.recovered.definitions)
+        self.repair_source = RepairSource(queues, snapshots, checkpointer, self.row_repairer)
 
     def begin_incarnation(self, incarnation: int, timestamp_us: int) -> Origin:
         """Write the START record of this run, durable on return; the next record of the returned origin is number 2.
@@ -215,23 +191,16 @@ class Store:
             return self._reader.at_offset(destination, -1 if word == "last" else number)
 
     def fanout_page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
-        """As `read_fanout`. If retention has dropped records before they were read, the page says up to which.
+        """Records from `position` on, about `bytes_max` of log but at least one batch, and the position after them.
+
+        At the end, all records up to the `journal.end` at the time of the call have been returned; that is the
+        `journal_position` of the new position. If retention has dropped records before they were read, the page says up
+        to which.
 
         Raises CorruptLog where the log is damaged: the records there are unknown, and later ones are not returned.
         """
         with self._lock:
             return self._reader.page(destination, position, bytes_max)
-
-    def read_fanout(
-        self, destination: str, position: FanoutPosition, bytes_max: int
-    ) -> tuple[list[tuple[Origin, Record]], FanoutPosition, bool]:
-        """Records from `position` on, the position after them, and whether that is the end.
-
-        At the end, all records up to the `journal.end` at the time of the call have been returned; that is the
-        `journal_position` of the new position. Records that retention dropped before they were read are skipped.
-        """
-        with self._lock:
-            return self._reader.read(destination, position, bytes_max)
 
     def fanout_behind(self, destination: str, positions: Sequence[FanoutPosition | None]) -> list[int]:
         """How many kept records come behind each position; 0 for None. Raises CorruptLog and LogBroken."""
@@ -332,7 +301,7 @@ def open_store(
     `queue_store`: `sqlite` for a file in the same directory, or the URL of a PostgreSQL database (`postgresql://…`),
     which may hang or be unreachable for `queue_store_seconds_max`.
 
-    Raises DirectoryInUse, and what `Store.open` raises; StorageError also when PostgreSQL cannot be used.
+    Raises DirectoryInUse, and what `Store` raises; StorageError also when PostgreSQL cannot be used.
     """
     disk = RealDisk(path)
     disk.lock()
@@ -347,7 +316,7 @@ def open_store(
         opened.append(queues)
         # SQLite syncs its files; their names survive a power cut when the directory is synced.
         disk.sync_directory(".")
-        return Store.open(disk, catalog, queues, node=node, settings=settings or StoreSettings())
+        return Store(disk, catalog, queues, node=node, settings=settings or StoreSettings())
     except BaseException:
         for part in opened:
             part.close()

@@ -4,33 +4,41 @@ For operators and `qmq log`. It reads files only, takes no lock and changes noth
 behind the last whole batch may be an append in progress; they look like a torn tail and are no damage. Nothing is
 repaired here; a node repairs when it starts (`recovery`).
 
-The two databases are verified as well (`verify_databases`), except a queue store on PostgreSQL.
+The two databases are verified as well, except a queue store on PostgreSQL: is the file whole, does each checksum fit.
 
 Surprising: `verify` judges each segment by itself, from the vector in its head, so one damaged segment does not make
-all later ones look wrong.
+all later ones look wrong. A database without a log beside it belongs to no running node, and is read as a file that
+cannot change; SQLite would otherwise want to make that log.
 """
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
-from qmq.dots import Origin, Vector
+from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, FutureVersion
-from qmq.storage.catalog.catalog import CATALOG_FILE
+from qmq.storage.catalog.catalog import CATALOG_FILE, TABLES, row_checksum
 from qmq.storage.disk.disk import ReadOnlyDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY
 from qmq.storage.format.batch import GAPS, BatchHead, batch_records
 from qmq.storage.format.interfaces import File
+from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.record import RecordKind, unpack_gap
+from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.format.segment import SegmentHead, read_footer, read_segment_head, scan, segment_base
 from qmq.storage.log.chain import Damage
 from qmq.storage.log.quarantine import Quarantined, load_quarantined
 from qmq.storage.log.recovery import JOURNAL_DIRECTORY
 from qmq.storage.queues.choice import QUEUES_FILE
-from qmq.storage.verify_databases import DatabaseReport, verify_catalog, verify_queue_store
+from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
+from qmq.storage.queues.scan import walk
 
 PREVIEW_BYTES: Final = 200
+DAMAGED_SHOWN_MAX: Final = 1000
 
 
 class Violation(NamedTuple):
@@ -63,6 +71,21 @@ class SegmentReport:
     @property
     def damaged(self) -> bool:
         return bool(self.bad or self.violations or self.error)
+
+
+class DatabaseReport(NamedTuple):
+    """One database. `rows` is how many messages it has, where that was counted."""
+
+    path: str
+    rows: int
+    damaged_rows: tuple[str, ...]
+    """Those whose checksum does not fit; of more than `DAMAGED_SHOWN_MAX` the first ones."""
+    error: str | None
+    """What is wrong with the file itself."""
+
+    @property
+    def damaged(self) -> bool:
+        return bool(self.damaged_rows or self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +184,8 @@ def _segments(disk: ReadOnlyDisk, directory: str) -> Iterator[tuple[str, File, i
             file = disk.open(path)
         except FileNotFoundError:
             continue  # Retention of the running node dropped it meanwhile.
-        try:
+        with closing(file):
             yield path, file, base, named[index + 1][0] if index + 1 < len(named) else None
-        finally:
-            file.close()
 
 
 def _batches(
@@ -248,3 +269,67 @@ def _kind_name(kind: int) -> str:
         return RecordKind(kind).name
     except ValueError:
         return str(kind)
+
+
+def verify_catalog(directory: Path, name: str) -> DatabaseReport | None:
+    """None: there is no such file."""
+
+    def whole(reader: sqlite3.Connection) -> str | None:
+        error = _integrity(reader)
+        for table in () if error else TABLES:
+            found = reader.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in found.description]
+            for values in found:
+                row = dict(zip(names, values, strict=True))
+                if row.get("checksum") != row_checksum(row):
+                    return f"a row of {table} is damaged"
+        return error
+
+    return _verify(directory / name, whole, lambda: DatabaseReport(name, 0, (), None))
+
+
+def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
+    """None: there is no such file."""
+    rows = 0
+    damaged: list[str] = []
+
+    def look(partition: PartitionRow, raw: Raw) -> bool:
+        nonlocal rows
+        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        rows += 1
+        try:
+            dot = Dot(partition.origin, unsigned(sequence))
+            times = (unsigned(timestamp_us), flags, -partition.rank, due_us, expires_us)
+            sound = is_sound(
+                partition.checksum, QueueRow(dot, partition.queue, *times, headers, body, attempts), checksum
+            )
+        except TypeError:
+            sound = False
+        if not sound and len(damaged) < DAMAGED_SHOWN_MAX:
+            damaged.append(f"{partition.origin}:{sequence} of {partition.queue}")
+        return sound
+
+    return _verify(
+        directory / name, lambda reader: walk(reader, look), lambda: DatabaseReport(name, rows, tuple(damaged), None)
+    )
+
+
+def _verify(
+    path: Path, look: Callable[[sqlite3.Connection], str | None], report: Callable[[], DatabaseReport]
+) -> DatabaseReport | None:
+    if not path.exists():
+        return None
+    fixed = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
+    try:
+        uri = f"file:{quote(str(path))}?mode=ro{fixed}"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            error = look(reader)
+    except (sqlite3.Error, TypeError, ValueError) as problem:
+        error = str(problem)
+    return report()._replace(error=error)
+
+
+def _integrity(reader: sqlite3.Connection) -> str | None:
+    found = str(reader.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    return None if found == "ok" else found

@@ -23,8 +23,8 @@ from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
 from qmq.broker.queues.dead_letters import Route
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
+from qmq.broker.queues.selective.group_choice import accepts
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.rendezvous import accepts
 from qmq.broker.selectors import compile_selector
 from qmq.dots import Dot, Origin
 

@@ -25,8 +25,8 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Attempts, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.queues import Queues
+from qmq.broker.queues.selective.group_choice import accepts
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.rendezvous import accepts
 from qmq.broker.selectors import compile_selector
 from qmq.dots import Dot, Origin, Vector, covers
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.config.diagnostics.toml_lines import LineIndex, Path
+from qmq.config.toml_lines import LineIndex, Path
 
 TEXT = '''\
 # a comment with key = 1

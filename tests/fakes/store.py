@@ -11,7 +11,7 @@ def open_memory_store(disk: MemoryDisk, *, node: str, settings: StoreSettings | 
     """The store of a simulated node. All durable state is on `disk`, also over its crashes."""
     disk.lock()
     try:
-        return Store.open(
+        return Store(
             disk,
             MemoryCatalog(disk),
             MemoryQueueStore(disk),

@@ -5,7 +5,7 @@ import pytest
 from qmq.broker.consumers.buffer import MESSAGES_UNBOUNDED, Overflow
 from qmq.broker.messages.destination import DestinationKind
 from qmq.errors import Refused
-from qmq.gateways.buffer_headers import buffer_of
+from qmq.gateways.subscribe_frames import buffer_of
 
 MOST = 1000
 

@@ -7,12 +7,17 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.client.vectors import parse_gap
 from qmq.dots import Origin
-from qmq.gateways.encode import encode_deliveries, encode_run, subscription_prefix, tail_for, tail_of
+from qmq.gateways.encode import encode_deliveries, subscription_prefix, tail_for, tail_of
 from qmq.gateways.gap_notice import GAP_BYTES_MAX, gap_notices
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame
 
 HERE = Origin("a", 0xAB)
 THERE = Origin("b", 1)
+
+
+def encode_run(prefix: bytes, tails: list[bytes]) -> bytes:
+    """All messages of a run for one subscriber, as the node joins them."""
+    return prefix + prefix.join(tails)
 
 
 def frames(data: bytes, version: Version = Version.V12) -> list[Frame]:

@@ -212,7 +212,7 @@ def fanout_logs(member: Member, destinations: Iterable[str]) -> dict[str, list[t
         position = store.fanout_start(destination)
         at_end = False
         while not at_end:
-            read, position, at_end = store.read_fanout(destination, position, READ_BYTES)
+            read, position, at_end = store.fanout_page(destination, position, READ_BYTES)[:3]
             rows += [(Dot(origin, record.sequence), id_of(record.body)) for origin, record in read]
         found[destination] = rows
     return found

@@ -208,7 +208,7 @@ def fanout_all(store: Store, destination: str, bytes_max: int = 300) -> list[tup
     position = store.fanout_start(destination)
     at_end = False
     while not at_end:
-        records, position, at_end = store.read_fanout(destination, position, bytes_max)
+        records, position, at_end = store.fanout_page(destination, position, bytes_max)[:3]
         found.extend((Dot(origin, record.sequence), record.body) for origin, record in records)
     return found
 

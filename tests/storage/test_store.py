@@ -1,12 +1,13 @@
 from pathlib import Path
 from random import Random
 
+import msgpack
 import pytest
 
 from qmq.dots import Origin
 from qmq.errors import DirectoryInUse, StorageError
 from qmq.storage.format.batch import batch_records, encode_batch
-from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, unpack_start
+from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.opening import FORMAT_VERSION
 from qmq.storage.store import open_store
@@ -28,7 +29,7 @@ def test_a_run_begins_with_a_durable_start_record() -> None:
     assert again.recovered.vector == {origin: 1}
     (record,) = batch_records(journal_batches(again)[0])
     assert (record.kind, record.sequence, record.timestamp_us) == (RecordKind.START, 1, NOW)
-    assert unpack_start(record.body) == {"format": FORMAT_VERSION, "software": "qmq", "uuid": "a-0"}
+    assert msgpack.unpackb(record.body) == {"format": FORMAT_VERSION, "software": "qmq", "uuid": "a-0"}
     assert again.catalog.incarnations() == {origin: NOW}
 
 

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qmq.wire.stomp import HeadCaches, Limits, Version
-from qmq.wire.stomp.cache import CACHED_BLOCK_BYTES_MAX, HeadCache
-from qmq.wire.stomp.forms import FORMS_MAX
+from qmq.wire.stomp.cache import CACHED_BLOCK_BYTES_MAX, FORMS_MAX, HeadCache
 from tests.wire.support import code, logged_in, values
 
 VALUES = st.one_of(

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.topics.patterns import Pattern
-from qmq.broker.topics.retained_sync import RetainedSync
-from qmq.broker.topics.retained_table import RetainedTable, RetainedValue
+from qmq.broker.topics.retained_sync import RetainedSync, RetainedTable, RetainedValue
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 

@@ -13,8 +13,7 @@ messages before it. Only when such messages were dropped may that happen, and th
 from bisect import bisect_right
 from collections.abc import Callable
 
-from qmq.broker.messages.message import Message
-from qmq.broker.topics.retained_table import RetainedTable
+from qmq.broker.messages.message import Message, Retain
 from qmq.dots import Origin
 
 SCAN_MAX = 4096
@@ -23,6 +22,29 @@ SCAN_MAX = 4096
 VALUE_BYTES_MAX = 15 << 20
 """What fits into one frame of a link with all that belongs to it; a larger value stays on the node that took it, as
 a topic message of that size does."""
+
+
+class RetainedValue:
+    """What is kept of one topic: its last message, or the mark that it was removed; and when that happened here."""
+
+    __slots__ = ("change", "message")
+
+    def __init__(self, message: Message, change: int) -> None:
+        self.message = message
+        self.change = change
+
+    @property
+    def is_removed(self) -> bool:
+        return self.message.envelope.retain is Retain.REMOVE
+
+
+class RetainedTable:
+    """Values and removal marks by the name of their topic."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, RetainedValue] = {}
+        self.names: list[str] = []
+        """All names in `values`, sorted."""
 
 
 class RetainedSync:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint, Headers
+from ..client import Endpoint, Headers, headers_of
 from ..options import KEY, client_options, json_option, together
 from ..output import Failed, print_json, printable
 from .request import ask
@@ -40,7 +40,7 @@ class DefinitionChange:
 
     def ask(self, request: str, headers: Headers = (), body: bytes = b"") -> dict[str, Any]:
         """The response to a request that changes something."""
-        return ask(self.node, request, [*headers, *change_headers(self.quorum, self.dry_run)], body)
+        return ask(self.node, request, [*headers, *headers_of(quorum=self.quorum, dry_run=self.dry_run)], body)
 
     def show_definition(self, facts: Mapping[str, Any], done: str) -> None:
         """As `show`, with the name that the response has."""
@@ -64,10 +64,6 @@ def change_options(command: Callable[..., Any], key: Collection[str] = KEY) -> C
         return command(*args, change=DefinitionChange(node, quorum, dry_run, as_json), **given)
 
     return client_options(change_flags(with_change), key)
-
-
-def change_headers(quorum: bool, dry_run: bool) -> Headers:
-    return [*([("quorum", "true")] if quorum else []), *([("dry-run", "true")] if dry_run else [])]
 
 
 def check_quorum(facts: Mapping[str, Any]) -> None:

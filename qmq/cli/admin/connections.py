@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint
+from ..client import Endpoint, headers_of
 from ..listing import PAGE_ROWS
 from ..options import client_options, json_option, rates_option, together
 from ..output import byte_size, print_json, printable, show_table
@@ -36,14 +36,15 @@ def connections(
 
     The ID of a connection is for `qmq kick`.
     """
-    asked = [*_headers(user, address, one_node), *_rates(rates)]
+    asked = headers_of(user=user, address=address, scope=_scope(one_node), rate_seconds=rates)
     rows: list[dict[str, Any]] = []
-    after: list[tuple[str, str]] = []
+    after: str | None = None
     while True:
         left = limit - len(rows)
-        facts = ask(node, "connections", [*asked, *after, *([("limit", str(left))] if left < PAGE_ROWS else [])])
+        page = headers_of(after=after, limit=left if left < PAGE_ROWS else None)
+        facts = ask(node, "connections", [*asked, *page])
         rows += facts.get("rows", [])
-        after = [("after", str(facts.get("next")))]
+        after = str(facts.get("next"))
         if not facts.get("next") or len(rows) >= limit:
             break
     facts["rows"] = rows
@@ -67,7 +68,7 @@ def links(node: Endpoint, one_node: bool, rates: int | None, as_json: bool) -> N
     Shows the link of NODE to PEER (OUT), the link from there (IN), how many records of NODE the peer is missing, and
     the bytes of the journal over the present links.
     """
-    facts = ask(node, "links", [*_headers(None, None, one_node), *_rates(rates)])
+    facts = ask(node, "links", headers_of(scope=_scope(one_node), rate_seconds=rates))
     if as_json:
         print_json(facts)
         return
@@ -100,8 +101,7 @@ def kick(
     """
     if connection is None and user is None and address is None:
         raise click.UsageError("name the connections: ID, --user or --address")
-    headers = [*_headers(user, address, one_node), *([("dry-run", "true")] if dry_run else [])]
-    headers += [("reason", reason)] if reason is not None else []
+    headers = headers_of(user=user, address=address, scope=_scope(one_node), dry_run=dry_run, reason=reason)
     facts = ask(node, f"kick/{connection}" if connection else "kick", headers)
     if as_json:
         print_json(facts)
@@ -116,13 +116,8 @@ def kick(
         raise SystemExit(1)
 
 
-def _headers(user: str | None, address: str | None, one_node: bool) -> list[tuple[str, str]]:
-    found = [(name, value) for name, value in (("user", user), ("address", address)) if value is not None]
-    return found if one_node else [*found, ("scope", "mesh")]
-
-
-def _rates(rates: int | None) -> list[tuple[str, str]]:
-    return [] if rates is None else [("rate-seconds", str(rates))]
+def _scope(one_node: bool) -> str | None:
+    return None if one_node else "mesh"
 
 
 def _texts(row: dict[str, Any], names: Sequence[str]) -> list[str]:

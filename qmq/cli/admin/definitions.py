@@ -7,10 +7,10 @@ from typing import Any, BinaryIO, Final
 import click
 
 from ...definitions.document import differences, document, read_document
-from ..client import Endpoint
+from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import print_json, printable, show_table
-from .change import DefinitionChange, change_headers, change_options, check_quorum
+from .change import DefinitionChange, change_options, check_quorum
 from .request import ask, check_kind
 
 SECRET: Final = "password_hash"
@@ -93,7 +93,7 @@ def diff(file: BinaryIO, node: Endpoint, as_json: bool) -> None:
             click.echo(printable(f"left out: {line}"))
     if rows:
         # What differs is of little use if the file cannot be imported: a key may be misspelled.
-        ask(node, "definitions/import", change_headers(quorum=False, dry_run=True), data)
+        ask(node, "definitions/import", headers_of(dry_run=True), data)
         raise SystemExit(1)
 
 

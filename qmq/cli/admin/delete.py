@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import click
 
-from ..client import Endpoint
+from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import counted, print_json, printable
 from .request import JOB_SECONDS, check_kind, is_known, show_missing, show_unknown
@@ -29,7 +29,7 @@ def delete(destination: str, node: Endpoint, force: bool, dry_run: bool, as_json
     consumers, there is no such destination, or the user may not delete it.
     """
     check_kind(destination, ("queue", "topic", "fanout"))
-    _delete(node, destination, [("force", "true")] if force else [], dry_run=dry_run, as_json=as_json)
+    _delete(node, destination, headers_of(force=force, dry_run=dry_run), dry_run=dry_run, as_json=as_json)
 
 
 @click.command("delete")
@@ -51,16 +51,14 @@ def delete_queue(
     check_kind(queue)
     if if_unused and force:
         raise click.UsageError("--if-unused and --force exclude each other")
-    headers = [*([("if-empty", "true")] if if_empty else []), *([("force", "true")] if force else [])]
+    headers = headers_of(if_empty=if_empty, force=force, dry_run=dry_run)
     _delete(node, queue, headers, dry_run=dry_run, as_json=as_json)
 
 
 def _delete(node: Endpoint, destination: str, more: list[tuple[str, str]], *, dry_run: bool, as_json: bool) -> None:
     with node.connect() as client:
         client.timeout_seconds = max(client.timeout_seconds, JOB_SECONDS)
-        headers = [("destination", f"/control/delete{destination}"), *more]
-        headers += [("dry-run", "true")] if dry_run else []
-        answer = client.request("SEND", headers).head.headers
+        answer = client.request("SEND", [("destination", f"/control/delete{destination}"), *more]).head.headers
     counts = {name: json.loads(answer[name]) for name in COUNTS if name in answer}
     missing = [name for name in answer.get("nodes-missing", "").split(",") if name]
     reason = answer.get("reason", "")

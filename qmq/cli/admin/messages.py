@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint
+from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import print_json, printable
 from .request import ask, check_kind, show_unknown
@@ -30,7 +30,7 @@ def peek(destination: str, node: Endpoint, count: int, offset: int, as_json: boo
     fanout, shows the oldest that are kept. For a topic, shows the retained message.
     """
     check_kind(destination, ("queue", "topic", "fanout"))
-    facts = ask(node, f"peek{destination}", [("count", str(count)), *([("offset", str(offset))] if offset else [])])
+    facts = ask(node, f"peek{destination}", headers_of(count=count, offset=offset or None))
     _show(facts, as_json)
     show_unknown(destination, is_known=facts.get("known") is not False)
     if facts.get("more") and not as_json:

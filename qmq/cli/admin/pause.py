@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint
+from ..client import Endpoint, headers_of
 from ..options import client_options, json_option, together
 from ..output import print_json, printable
 from .request import ask, check_kind
@@ -48,9 +48,7 @@ def _ask(
 ) -> None:
     check_kind(queue)
     part = "both" if delivery and acceptance else "delivery" if delivery else "acceptance" if acceptance else None
-    headers = [("part", part)] if part is not None else []
-    headers += [("dry-run", "true")] if dry_run else []
-    facts = ask(node, f"{verb}{queue}", headers)
+    facts = ask(node, f"{verb}{queue}", headers_of(part=part, dry_run=dry_run))
     if as_json:
         print_json(facts)
         return

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint
+from ..client import Endpoint, headers_of
 from ..listing import list_queues
 from ..options import client_options, json_option, together
 from ..output import print_json, printable
-from .change import change_headers, check_quorum
+from .change import check_quorum
 from .definitions import read_values
 from .delete import delete_queue
 from .request import ask, check_kind
@@ -94,8 +94,7 @@ def declare(
     twice = sorted(said.keys() & read_values(values).keys())
     if twice:
         raise click.UsageError(f"{twice[0]} is given twice")
-    headers = [*change_headers(quorum, dry_run), *([("replace", "true")] if replace else [])]
-    headers += [("passive", "true")] if passive else []
+    headers = headers_of(quorum=quorum, dry_run=dry_run, replace=replace, passive=passive)
     facts = ask(node, f"declare{queue}", headers, json.dumps({**read_values(values), **said}).encode())
     if as_json:
         print_json(facts)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint, Headers
+from ..client import Endpoint, Headers, headers_of
 from ..listing import ANSWERS
 from ..options import check_kind as check_kind
 from ..options import together
@@ -44,11 +44,8 @@ def run_job(
     **more: str,
 ) -> None:
     """Ask for a bulk job and show its result. Exit code 1 if nodes are missing or messages were left for a reason."""
-    headers = [("destination", f"/control/{verb}{queue}"), *more.items()]
-    headers += [("selector", selector)] if selector else []
-    headers += [("count", str(count))] if count else []
-    headers += [("dry-run", "true")] if dry_run else []
-    headers += [] if one_node else [("scope", "mesh")]
+    limits = headers_of(selector=selector or None, count=count, dry_run=dry_run, scope=None if one_node else "mesh")
+    headers = [("destination", f"/control/{verb}{queue}"), *more.items(), *limits]
     with node.connect() as client:
         client.timeout_seconds = max(client.timeout_seconds, JOB_SECONDS)
         answer = client.request("SEND", headers).head.headers

@@ -10,10 +10,11 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ...bench.dialect import DIALECTS, Dialect, Headers
+from ...bench.dialect import DIALECTS
 from ...bench.plan import BenchPlan
 from ...bench.progress import SILENT, Live, RunProgress
 from ...bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
@@ -248,6 +249,7 @@ def read_addresses(ctx: click.Context, param: click.Parameter, values: tuple[str
 @click.pass_context
 def bench(
     context: click.Context,
+    /,
     workload: str,
     at: Address,
     others: tuple[Address, ...],
@@ -262,29 +264,23 @@ def bench(
     connect_headers: list[tuple[str, str]],
     send_headers: list[tuple[str, str]],
     subscribe_headers: list[tuple[str, str]],
-    heart_beat_ms: int,
     pids: tuple[int, ...],
-    seconds: float,
-    warmup_seconds: float,
     body_bytes: int | None,
     subscribers: int | None,
     outstanding: int | None,
     prefetch: int,
     window: int | None,
-    memory: bool,
-    rate: float,
     connections: int | None,
     count: int | None,
     queues: int,
     subscriptions: int,
-    kind: str,
-    destination: str | None,
     pin: bool | None,
     chosen_cores: tuple[int, int] | None,
     as_table: bool | None,
     json_file: Path | None,
     earlier: Path | None,
     progress: bool | None,
+    **as_given: Any,
 ) -> None:
     """Measure a broker on this machine.
 
@@ -345,6 +341,7 @@ def bench(
         if pins is not None:
             os.sched_setaffinity(0, {pins[1]})
             stack.callback(os.sched_setaffinity, 0, before)
+        known = DIALECTS[dialect]
         readers = subscribers if workload in ("topic", "fan-out") else max(len(target.addresses) - 1, 1)
         plan = BenchPlan(
             workload=workload,
@@ -354,32 +351,26 @@ def bench(
             login=login.name,
             passcode=login.passcode,
             tls=login.tls,
-            dialect=adapted(
-                DIALECTS[dialect],
-                host=host,
-                topics=topics,
-                queues=queue_prefix,
-                connect=tuple(connect_headers),
-                send=tuple(send_headers),
-                subscribe=tuple(subscribe_headers),
+            dialect=replace(
+                known,
+                host=host or known.host,
+                topics=topics or known.topics,
+                queues=queue_prefix or known.queues,
+                connect=(*known.connect, *connect_headers),
+                send=(*known.send, *send_headers),
+                subscribe=(*known.subscribe, *subscribe_headers),
             ),
-            heart_beat_ms=heart_beat_ms,
-            destination=destination,
-            seconds=seconds,
-            warmup_seconds=warmup_seconds,
             body_bytes=body_bytes or (BACKLOG_BODY_BYTES if workload in WAITING_LINES else BODY_BYTES),
             subscribers=subscribers,
             window=window or (WINDOW_OF_MANY if workload in COUNTED else WINDOW),
             outstanding=outstanding or OUTSTANDING_EACH * readers,
             prefetch=prefetch,
-            rate=rate,
             connections=connections,
-            memory=memory,
             count=count or (BACKLOG_COUNT if workload in WAITING_LINES else COUNT),
             queues=queues,
             subscriptions=subscriptions,
-            kind=kind,
             progress=_progress(progress),
+            **as_given,
         )
         try:
             report = measure(plan)
@@ -388,28 +379,6 @@ def bench(
     output.write(facts(plan, report, pins is not None))
     if not report.sound:
         raise Failed(report.error or f"{report.missing} messages are missing, {report.extra} came too often")
-
-
-def adapted(
-    dialect: Dialect,
-    *,
-    host: str | None = None,
-    topics: str | None = None,
-    queues: str | None = None,
-    connect: Headers = (),
-    send: Headers = (),
-    subscribe: Headers = (),
-) -> Dialect:
-    """`dialect` with the changes of the command line."""
-    return replace(
-        dialect,
-        host=host or dialect.host,
-        topics=topics or dialect.topics,
-        queues=queues or dialect.queues,
-        connect=(*dialect.connect, *connect),
-        send=(*dialect.send, *send),
-        subscribe=(*dialect.subscribe, *subscribe),
-    )
 
 
 def _progress(wanted: bool | None) -> RunProgress:

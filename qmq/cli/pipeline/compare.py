@@ -30,7 +30,7 @@ def compare(left: str, right: str, everything: bool, as_json: bool, **source: An
     given = given_source(paths=(), servers=None, more=(), **source)
     with job("compare") as spark, progress("compare", quiet=as_json) as show:
         from ...spark.jobs import compare as jobs
-        from ...spark.jobs.progress import watched
+        from ...spark.jobs.tasks import watched
 
         with watched(spark, show):
             found = jobs.compare(spark, left, right, everything=everything, given=given)

@@ -28,7 +28,7 @@ def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **sou
     read_source(archive=archive, **source)
     with job("dead-letters") as spark, progress("dead letters", quiet=as_json) as show:
         from ...spark.jobs import dead_letters as jobs
-        from ...spark.jobs.progress import watched
+        from ...spark.jobs.tasks import watched
 
         letters = jobs.read_letters(spark, given_source(**source), archive).cache()
         with watched(spark, show):

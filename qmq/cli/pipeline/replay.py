@@ -54,7 +54,7 @@ def replay(
         from ...spark.jobs import replay as jobs
         from ...spark.jobs.dead_letters import read_list
         from ...spark.jobs.messages import read_messages
-        from ...spark.jobs.progress import watched
+        from ...spark.jobs.tasks import watched
 
         given = given_source(**source)
         if archive is not None:

@@ -36,7 +36,7 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
     given = given_source(**source)
     with job("stats") as spark:
         from ...spark.jobs import stats as jobs
-        from ...spark.jobs.progress import watched
+        from ...spark.jobs.tasks import watched
 
         if out is not None:
             query = jobs.follow(

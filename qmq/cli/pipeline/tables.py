@@ -25,7 +25,7 @@ def tables(table: str, as_json: bool, **source: Any) -> None:
     read_source(**source)
     with job("tables") as spark, progress("tables", quiet=as_json) as show:
         from ...spark.jobs import tables as jobs
-        from ...spark.jobs.progress import watched
+        from ...spark.jobs.tasks import watched
 
         with watched(spark, show):
             done = jobs.tables(spark, given_source(**source), table)

@@ -10,7 +10,7 @@ import click
 from ...routing_names import MATCH, MATCHES
 from ..admin.change import DefinitionChange, change_options
 from ..admin.request import ask, check_kind
-from ..client import Endpoint
+from ..client import Endpoint, headers_of
 from ..options import client_options, json_option, together
 from ..output import print_json, show_table
 
@@ -96,7 +96,7 @@ def _change(
 ) -> None:
     check_kind(source, ("topic", "fanout", "exchange"))
     check_kind(target, ("queue", "exchange"))
-    headers = [("source", source), *([("key", key)] if key else [])]
+    headers = headers_of(source=source, key=key or None)
     facts = change.ask(f"{verb}{target}", headers, json.dumps(_arguments(arguments, match)).encode())
     change.show(facts, f"binding from {source} to {target}", done)
 

@@ -5,7 +5,7 @@ import click
 from ...routing_names import PREFIX, TYPES
 from ..admin.change import DefinitionChange, change_options
 from ..admin.request import ask
-from ..client import Endpoint
+from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import print_json, show_table
 
@@ -42,8 +42,7 @@ def declare(name: str, kind: str, alternate: str | None, change: DefinitionChang
     To declare it again as it is changes nothing. Exit code 1 if it exists with another type or alternate; then nothing
     has changed.
     """
-    headers = [("type", kind), *([("alternate", alternate)] if alternate else [])]
-    _change(change, "declare", name, "declared", headers)
+    _change(change, "declare", name, "declared", headers_of(type=kind, alternate=alternate or None))
 
 
 @exchanges.command
@@ -55,8 +54,7 @@ def delete(name: str, if_unused: bool, change: DefinitionChange) -> None:
 
     Exit code 1 if there is none, or if it is the alternate of another exchange.
     """
-    headers = [("if-unused", "true")] if if_unused else []
-    _change(change, "delete", name, "deleted", headers)
+    _change(change, "delete", name, "deleted", headers_of(if_unused=if_unused))
 
 
 def _change(change: DefinitionChange, verb: str, name: str, done: str, headers: list[tuple[str, str]]) -> None:

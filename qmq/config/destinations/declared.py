@@ -23,14 +23,11 @@ from qmq.routing_names import (
     misplaces_wildcard,
 )
 
-from ..values.model import SecondsOrNone, Section
+from ..values.model import EntryError, SecondsOrNone, Section
 from .policy import KEYS, DestinationPolicy, QueueName, read_queue_name
 from .settings import DestinationSettings
 
 OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
-
-EntryError = tuple[tuple[int, str], str, str]
-"""Where an entry is wrong, (its number, the key), the value there, and what must be."""
 
 
 def _read_owner(value: object) -> object:

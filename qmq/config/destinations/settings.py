@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from pydantic import ValidationError, ValidationInfo, field_validator
-from pydantic_core import InitErrorDetails
+from pydantic import ValidationInfo, field_validator
 
-from ..values.model import Section
+from ..values.model import EntryError, Section, refuse
 from .policy import DEFAULT_DEAD_LETTER, DEFAULTS, TOPIC_DEFAULT, DestinationPolicy, kind_prefix, last_queue
 
 CACHED_MAX = 16_384
@@ -101,18 +100,13 @@ class DestinationSettings(Section):
         cls, policies: tuple[DestinationPolicy, ...], info: ValidationInfo
     ) -> tuple[DestinationPolicy, ...]:
         """Patterns differ; dead letter queues and children exist; dead letters form no cycle."""
-        errors: list[InitErrorDetails] = []
+        errors: list[EntryError] = []
         table = PolicyTable(policies)
         create_on_use = info.data.get("create_on_use", True)
         patterns: set[str] = set()
-
-        def add_error(value: str, text: str, *place: str | int) -> None:
-            context = {"error": ValueError(text)}
-            errors.append(InitErrorDetails(type="value_error", loc=place, input=value, ctx=context))
-
         for number, policy in enumerate(policies):
             if policy.pattern in patterns:
-                add_error(policy.pattern, "must not have two policies", number, "pattern")
+                errors.append(((number, "pattern"), policy.pattern, "must not have two policies"))
             patterns.add(policy.pattern)
             dead_letter = policy.dead_letter if policy.pattern.startswith("/queue/") else ""
             for key, name, place in (
@@ -122,12 +116,11 @@ class DestinationSettings(Section):
                 surely = last_queue(name)
                 if surely in ("", DEFAULT_DEAD_LETTER) or create_on_use or table.written_for(surely) is not None:
                     continue
-                add_error(name, f"unknown {key}: must have a policy, because create_on_use is false", *place)
+                errors.append((place, name, f"unknown {key}: must have a policy, because create_on_use is false"))
             cycle = _cycle(table, dead_letter)
             if cycle:
-                add_error(dead_letter, f"must not form a cycle: {' → '.join(cycle)}", number, "dead_letter")
-        if errors:
-            raise ValidationError.from_exception_data("policies", errors)
+                errors.append(((number, "dead_letter"), dead_letter, f"must not form a cycle: {' → '.join(cycle)}"))
+        refuse("policies", errors)
         return policies
 
 

@@ -17,9 +17,11 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    ValidationError,
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import InitErrorDetails
 
 from .address import Address, parse_address
 
@@ -58,6 +60,20 @@ def at_least(key: str, other: str) -> Any:
         return value
 
     return field_validator(key)(classmethod(check))
+
+
+EntryError = tuple[tuple[int | str, ...], Any, str]
+"""Where an entry of a list is wrong (its number, the key), the value there, and what must be."""
+
+
+def refuse(key: str, found: Sequence[EntryError]) -> None:
+    """Raises all errors of the list `key` at once; nothing if there are none."""
+    errors = [
+        InitErrorDetails(type="value_error", loc=place, input=value, ctx={"error": ValueError(why)})
+        for place, value, why in found
+    ]
+    if errors:
+        raise ValidationError.from_exception_data(key, errors)
 
 
 def read_size(value: object) -> object:
@@ -109,7 +125,6 @@ ByteRate = Annotated[SizeOrUnbounded, AfterValidator(check_byte_rate)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
 SecondsOrNone = Annotated[float, Field(ge=0, le=10 * 365 * 86400)]
 """As Seconds; 0 means no such time."""
-Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 ReceiptLevel = Annotated[str, BeforeValidator(read_receipt_level)]
 """How many disks a receipt waits for."""
 NodeName = Annotated[str, BeforeValidator(read_node_name)]

@@ -12,7 +12,8 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +35,7 @@ from qmq.spark.jobs.archive_table import (
     require_same,
     table_vector,
 )
-from qmq.spark.jobs.progress import ProgressReport, watched
-from qmq.spark.jobs.tasks import results_of
+from qmq.spark.jobs.tasks import ProgressReport, results_of, watched
 from qmq.spark.reading.options import Options, local_path, vector_to_json
 from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.plan import DataLoss, Part
@@ -60,14 +60,7 @@ class Archived:
     vector: Vector = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "files": self.files,
-            "commits": self.commits,
-            "seconds": round(self.seconds, 3),
-            "vector": vector_to_json(self.vector),
-        }
+        return {**asdict(self), "seconds": round(self.seconds, 3), "vector": vector_to_json(self.vector)}
 
 
 def archive(spark: SparkSession, options: Options, table: str, *, report: ProgressReport | None = None) -> Archived:
@@ -84,17 +77,14 @@ def archive(spark: SparkSession, options: Options, table: str, *, report: Progre
     began = time.monotonic()
     table = local_path(table)
     chosen = choice_of(options)
-    place = open_place(options)
     done = Archived()
-    try:
+    with closing(open_place(options)) as place:
         have = place.available()
         start = _begin(table, have, chosen)
         done.vector = dict(start or {})
         merge(have, done.vector)  # what is read now may be behind what was read before: nothing is taken back
         for end, parts in _steps(place, start, have):
             _add(spark, options, table, done, end, parts, chosen, report)
-    finally:
-        place.close()
     done.seconds = time.monotonic() - began
     return done
 

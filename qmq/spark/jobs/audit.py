@@ -15,6 +15,8 @@ have, and what is given up in them, is not missing in the others. Lag is not rep
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Final
 
 from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
@@ -31,17 +33,21 @@ from qmq.spark.jobs.audit_findings import (
     damaged,
 )
 from qmq.spark.reading.logs import DataDirectory
-from qmq.spark.reading.lost_ranges import losses_in, losses_of
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import is_left_out
 from qmq.spark.reading.remote import read_journal
 from qmq.spark.reading.segments import NotBegun, SegmentFile, SegmentListing
 from qmq.storage.disk.disk import ReadOnlyDisk
-from qmq.storage.format.batch import GAPS, BatchHead, unpack_records
+from qmq.storage.format.batch import GAPS, BatchHead, read_head, unpack_records, verify_batch
+from qmq.storage.format.lost_record import LostRange, unpack_lost
 from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import read_summary, scan
 
 __all__ = ["Audit", "Finding", "ReportedLoss", "audit", "audit_deep"]
+
+
+_BEGINS: Final = bytes([0xCF, RecordKind.GONE])
+"""How every record writes its kind: the mark of a msgpack integer, and its highest byte."""
 
 
 def audit(
@@ -156,12 +162,9 @@ def _walk_segment(walk: JournalWalk, segment: SegmentFile) -> int:
     name = segment.path.name
     end = segment.batches_end
     quarantine = [stop for start, stop in segment.holes if end is not None and start < end]
-    file = ReadOnlyDisk(segment.path.parent).open(name)
-    try:
+    with closing(ReadOnlyDisk(segment.path.parent).open(name)) as file:
         # An index may be older than the quarantine.
         summary = read_summary(file, end) if end is not None and not quarantine else None
-    finally:
-        file.close()
     if end is not None and summary is not None:
         if any(kind in (RecordKind.GAP, RecordKind.GONE) for _, kind in summary.kinds):
             _learn_gaps(walk, segment, segment.list())
@@ -199,3 +202,36 @@ def _note_gaps(walk: JournalWalk, head: BatchHead, batch: bytes) -> None:
         if record[2] >> 56 == RecordKind.GAP:
             lost, through = unpack_gap(record[5])
             walk.given_up.add(lost, 0, through)
+
+
+def losses_in(segment: SegmentFile, listing: SegmentListing) -> Iterator[LostRange]:
+    """The lost ranges that a segment's node has noted in it (GONE records); damaged batches are skipped.
+
+    No mark in a batch's head shows them. An index shows that some are in its segment, but not where; without one, their
+    first bytes are searched for, which costs a read of the file and finds a few batches too many.
+
+    Raises FileNotFoundError when the node has dropped it meanwhile.
+    """
+    index = listing.footer
+    if index is not None and not any(
+        kind == RecordKind.GONE and origin.node == segment.node for origin, kind in index.kinds
+    ):
+        return
+    data = segment.path.read_bytes()
+    if _BEGINS not in data:
+        return
+    for entry in listing.entries:
+        if entry.origin.node == segment.node:
+            with suppress(CorruptLog):  # reported by the reader of that batch
+                head = read_head(data, entry.offset)
+                if head is not None:
+                    batch = data[entry.offset : entry.offset + head.size]
+                    yield from losses_of(verify_batch(batch), batch)
+
+
+def losses_of(head: BatchHead, batch: bytes) -> Iterator[LostRange]:
+    """The same of one batch that was verified. Raises CorruptLog when a record is none."""
+    if _BEGINS in batch:
+        for record in unpack_records(head, batch):
+            if record[2] >> 56 == RecordKind.GONE:
+                yield unpack_lost(record[5])

@@ -17,7 +17,7 @@ from qmq.storage.format.segment import scan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from qmq.spark.jobs.progress import ProgressReport
+    from qmq.spark.jobs.tasks import ProgressReport
 
 
 def audit_deep(
@@ -32,8 +32,7 @@ def audit_deep(
     extents = [extent for directory in directories for extent in extents_of(directory, choice)]
     if not extents:
         return
-    from qmq.spark.jobs.progress import watched
-    from qmq.spark.jobs.tasks import results_of
+    from qmq.spark.jobs.tasks import results_of, watched
 
     with watched(spark, report):
         findings = results_of(spark, extents, verify_extent)

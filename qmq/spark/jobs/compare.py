@@ -8,7 +8,8 @@ of the destinations and times that the archive was started with.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from qmq.dots import parse_origin
 from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import only, options_of, read_messages
 from qmq.spark.jobs.tables import CHOOSING
-from qmq.spark.reading.options import Options, local_path, read_options, vector_to_json
+from qmq.spark.reading.options import local_path, read_options, vector_to_json
 from qmq.spark.reading.place import open_place
 
 RECORDS_PER_RANGE: Final = 10_000
@@ -82,11 +83,8 @@ class Side:
             # It goes as far as it says: behind its last message there may be settles.
             ends = table_vector(open_table(self.where), [row[0] for row in rows])
             return {row[0]: Span(row[1], max(row[2], ends.get(row[0], 0))) for row in rows}
-        place = open_place(self._read_options())
-        try:
+        with closing(open_place(read_options(self._options))) as place:
             have, base = place.available(), place.base()
-        finally:
-            place.close()
         spans = {str(origin): Span(base.get(origin, 0) + 1, last) for origin, last in have.items()}
         return {origin: span for origin, span in spans.items() if span.first <= span.last}
 
@@ -113,9 +111,6 @@ class Side:
 
     def _archive(self, chosen: Mapping[str, str]) -> DataFrame:
         return read_messages(self._spark, dict(chosen), self.where)
-
-    def _read_options(self) -> Options:
-        return read_options(self._options)
 
 
 def compare(
@@ -230,9 +225,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
     """For `--json`."""
     return {
         "equal": found.equal,
-        "records": found.records,
-        "ranges": found.ranges,
-        "ranges_different": found.ranges_different,
+        **asdict(found),
         "differences": [difference._asdict() for difference in found.differences],
         "outside": {origin: {"left": left, "right": right} for origin, (left, right) in found.outside.items()},
     }

@@ -46,21 +46,16 @@ def report(found: DestinationStatistics, *, title: str = "QMQ statistics") -> st
     windows = [window for window in found.windows if window.destination in shown]
     parts = [f"<h1>{html.escape(title)}</h1>", _opening(found)]
     if windows:
-        parts += [
-            _plot("Messages per second", found, windows, shown, lambda w: w.messages / found.seconds, Idle.NONE),
-            _plot("Bytes per second", found, windows, shown, lambda w: w.bytes / found.seconds, Idle.NONE),
-            _plot("Size, 99th percentile, bytes", found, windows, shown, lambda w: w.size_p99, Idle.UNKNOWN),
-            _plot(
-                "Time to settle, 99th percentile, seconds", found, windows, shown, lambda w: w.settle_p99, Idle.UNKNOWN
-            ),
-            _plot("Waiting in queues", found, windows, shown, lambda w: float(w.waiting), Idle.AS_BEFORE),
-            _plot(
-                "Waiting time of the oldest, seconds", found, windows, shown, lambda w: w.oldest_seconds, Idle.UNKNOWN
-            ),
-            _plot(
-                "Failed deliveries per second", found, windows, shown, lambda w: w.failures / found.seconds, Idle.NONE
-            ),
+        plots: list[tuple[str, Value, Idle]] = [
+            ("Messages per second", lambda w: w.messages / found.seconds, Idle.NONE),
+            ("Bytes per second", lambda w: w.bytes / found.seconds, Idle.NONE),
+            ("Size, 99th percentile, bytes", lambda w: w.size_p99, Idle.UNKNOWN),
+            ("Time to settle, 99th percentile, seconds", lambda w: w.settle_p99, Idle.UNKNOWN),
+            ("Waiting in queues", lambda w: float(w.waiting), Idle.AS_BEFORE),
+            ("Waiting time of the oldest, seconds", lambda w: w.oldest_seconds, Idle.UNKNOWN),
+            ("Failed deliveries per second", lambda w: w.failures / found.seconds, Idle.NONE),
         ]
+        parts += [_plot(title, found, windows, shown, value, idle) for title, value, idle in plots]
     parts.append(_table(found.totals))
     body = "\n".join(parts)
     return (

@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -90,11 +90,8 @@ def _isolated(table: str) -> Iterator[None]:
 
 
 def _add(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
-    place = open_place(read_options(given))
-    try:
+    with closing(open_place(read_options(given))) as place:
         have = place.available()
-    finally:
-        place.close()
     choice: dict[str, str] = {name: given[name] for name in CHOOSING if name in given}
     state = _read_state(table, choice)
     start: Vector = vector_from_json(state["vector"])

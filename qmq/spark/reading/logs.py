@@ -7,7 +7,7 @@ for what is `plan`'s business.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -183,7 +183,7 @@ def _destination_of(log: Log) -> str | None:
             descriptor = ReadOnlyDisk(segment.path.parent).open(segment.path.name)
         except (FileNotFoundError, CorruptLog):
             continue
-        try:
+        with closing(descriptor):
             ends = [*(entry.offset for entry in listing.entries[1:]), listing.end]
             for entry, end in zip(listing.entries, ends, strict=False):
                 with suppress(CorruptLog):  # reported by the reader of that batch
@@ -192,6 +192,4 @@ def _destination_of(log: Log) -> str | None:
                     if head is not None:
                         batch = data[: head.size]
                         return unpack_records(verify_batch(batch), batch)[0][3]
-        finally:
-            descriptor.close()
     return None

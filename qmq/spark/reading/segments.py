@@ -6,7 +6,7 @@ unless the node has quarantined it already.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -143,8 +143,7 @@ class SegmentFile:
         known = self._listing
         if known.sealed:
             return known
-        descriptor = ReadOnlyDisk(self.path.parent).open(self.path.name)
-        try:
+        with closing(ReadOnlyDisk(self.path.parent).open(self.path.name)) as descriptor:
             if self._head is None:
                 # At once: retention may drop the file before its head is read.
                 with suppress(CorruptLog):  # `head` will say so
@@ -156,18 +155,13 @@ class SegmentFile:
                 self._listing = SegmentListing(index.batches, index.batches_end, True, (), index, compacted)
             else:
                 self._listing = self._scan(descriptor, known)
-        finally:
-            descriptor.close()
         return self._listing
 
     def head(self) -> SegmentHead:
         """What it says of itself, and no vector if not `knows_vector`. Raises as `list`."""
         if self._head is None:
-            descriptor = ReadOnlyDisk(self.path.parent).open(self.path.name)
-            try:
+            with closing(ReadOnlyDisk(self.path.parent).open(self.path.name)) as descriptor:
                 self._head = self._read_head(descriptor)
-            finally:
-                descriptor.close()
         return self._head
 
     @property

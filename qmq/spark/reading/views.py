@@ -5,7 +5,7 @@ views are small tables that planning has made already.
 """
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,84 +32,35 @@ their places a batch may have `BATCH_BYTES_MAX`."""
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.map_(pa.string(), pa.string())
+_STRING: Final = (pa.string(), "string")
+_LONG: Final = (pa.int64(), "bigint")
 
-COLUMNS: Final[dict[str, dict[str, pa.DataType]]] = {
-    "messages": {
-        "origin": pa.string(),
-        "sequence": pa.int64(),
-        "timestamp": _TIME,
-        "destination": pa.string(),
-        "message_id": pa.string(),
-        "priority": pa.int32(),
-        "body": pa.binary(),
-        "headers": _HEADERS,
-    },
-    "records": {
-        "origin": pa.string(),
-        "sequence": pa.int64(),
-        "timestamp": _TIME,
-        "kind": pa.string(),
-        "destination": pa.string(),
-        "message_id": pa.string(),
-        "priority": pa.int32(),
-        "body": pa.binary(),
-        "settled": pa.list_(pa.string()),
-        "headers": _HEADERS,
-    },
-    "log": {
-        "node": pa.string(),
-        "position": pa.int64(),
-        "origin": pa.string(),
-        "sequence": pa.int64(),
-        "timestamp": _TIME,
-        "kind": pa.string(),
-        "destination": pa.string(),
-        "priority": pa.int32(),
-        "body": pa.binary(),
-        "settled": pa.list_(pa.string()),
-        "headers": _HEADERS,
-    },
-    "ranges": {
-        "node": pa.string(),
-        "origin": pa.string(),
-        "first": pa.int64(),
-        "last": pa.int64(),
-        "first_timestamp": _TIME,
-        "last_timestamp": _TIME,
-    },
-    "segments": {
-        "node": pa.string(),
-        "path": pa.string(),
-        "content": pa.string(),
-        "base": pa.int64(),
-        "bytes": pa.int64(),
-        "batches": pa.int64(),
-        "records": pa.int64(),
-        "sealed": pa.bool_(),
-        "first_timestamp": _TIME,
-        "last_timestamp": _TIME,
-    },
-    "nodes": {
-        "node": pa.string(),
-        "source": pa.string(),
-        "origins": pa.int64(),
-        "records": pa.int64(),
-        "bytes": pa.int64(),
-        "damaged": pa.int64(),
-        "vector": pa.map_(pa.string(), pa.int64()),
-    },
+# Column → its type in Arrow and in Spark: the same in each view.
+_TYPES: Final[dict[str, tuple[pa.DataType, str]]] = {
+    **dict.fromkeys(("origin", "destination", "message_id", "kind", "node", "path", "content", "source"), _STRING),
+    **dict.fromkeys(("sequence", "position", "first", "last", "base", "bytes", "batches", "records"), _LONG),
+    **dict.fromkeys(("origins", "damaged"), _LONG),
+    **dict.fromkeys(("timestamp", "first_timestamp", "last_timestamp"), (_TIME, "timestamp")),
+    "priority": (pa.int32(), "int"),
+    "body": (pa.binary(), "binary"),
+    "headers": (_HEADERS, "map<string,string>"),
+    "settled": (pa.list_(pa.string()), "array<string>"),
+    "sealed": (pa.bool_(), "boolean"),
+    "vector": (pa.map_(pa.string(), pa.int64()), "map<string,bigint>"),
 }
-_DDL: Final = {
-    pa.string(): "string",
-    pa.int64(): "bigint",
-    pa.int32(): "int",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-    _TIME: "timestamp",
-    _HEADERS: "map<string,string>",
-    pa.map_(pa.string(), pa.int64()): "map<string,bigint>",
-    pa.list_(pa.string()): "array<string>",
+
+_NAME: Final = ("origin", "sequence", "timestamp")
+_TIMES: Final = ("first_timestamp", "last_timestamp")
+
+COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "messages": (*_NAME, "destination", "message_id", "priority", "body", "headers"),
+    "records": (*_NAME, "kind", "destination", "message_id", "priority", "body", "settled", "headers"),
+    "log": ("node", "position", *_NAME, "kind", "destination", "priority", "body", "settled", "headers"),
+    "ranges": ("node", "origin", "first", "last", *_TIMES),
+    "segments": ("node", "path", "content", "base", "bytes", "batches", "records", "sealed", *_TIMES),
+    "nodes": ("node", "source", "origins", "records", "bytes", "damaged", "vector"),
 }
+"""View → its columns, in this order."""
 
 
 def columns_of(options: Options) -> list[str]:
@@ -125,7 +76,7 @@ def columns_of(options: Options) -> list[str]:
 
 def ddl(view: str, columns: Sequence[str]) -> str:
     """A schema as Spark writes it."""
-    return ", ".join(f"{name} {_DDL[COLUMNS[view][name]]}" for name in columns)
+    return ", ".join(f"{name} {_TYPES[name][1]}" for name in columns)
 
 
 def arrow_schema(view: str, columns: Sequence[str]) -> pa.Schema:
@@ -134,7 +85,7 @@ def arrow_schema(view: str, columns: Sequence[str]) -> pa.Schema:
     for name in columns:
         if name not in there:
             raise BadOption(f"the view {view} has no column {name!r}; it has {', '.join(there)}")
-    return pa.schema([(name, there[name]) for name in columns])
+    return pa.schema([(name, _TYPES[name][0]) for name in columns])
 
 
 def table_rows(view: str, columns: Sequence[str], rows: list[dict[str, Any]]) -> pa.RecordBatch:

@@ -22,10 +22,17 @@ from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.definition_record import readable_definition
 from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
-from qmq.storage.format.fanout_entry import FanoutEntry
 from qmq.storage.format.lost_record import LostRange, unpack_lost
 from qmq.storage.format.queue_store import QueueRow
-from qmq.storage.format.record import FLAGS_MAX, TIMED, RecordKind, priority_of, unpack_by_origin, unpack_gap
+from qmq.storage.format.record import (
+    FLAGS_MAX,
+    TIMED,
+    FanoutEntry,
+    RecordKind,
+    priority_of,
+    unpack_by_origin,
+    unpack_gap,
+)
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.format.term_record import StoredTerms, is_term, unpack_term
 

@@ -23,8 +23,8 @@ from qmq.storage.format.batch import (
     read_head,
     record_slices,
 )
-from qmq.storage.format.fanout_entry import FanoutEntry
 from qmq.storage.format.interfaces import Disk, FanoutExtent, Shift
+from qmq.storage.format.record import FanoutEntry
 from qmq.storage.format.segment import FANOUT
 from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.log.chain import Chain, Damage, Segment, cut_file, open_chain

@@ -148,14 +148,8 @@ class FanoutReader:
             return FanoutPosition(log_position, 0, ())
         return FanoutPosition(log_position, journal_position, tuple(seen.items()))
 
-    def read(
-        self, destination: str, position: FanoutPosition, bytes_max: int
-    ) -> tuple[list[tuple[Origin, Record]], FanoutPosition, bool]:
-        """Records from `position` on, about `bytes_max` of log but at least one batch; the position after; at end?"""
-        return self.page(destination, position, bytes_max)[:3]
-
     def page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
-        """As `read`, with what retention had dropped before it. Raises CorruptLog where the log is damaged."""
+        """See `Store.fanout_page`."""
         start = self._kept_from(destination)
         while True:
             page = self._page(destination, position, bytes_max)

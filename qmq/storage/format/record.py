@@ -13,7 +13,7 @@ is written once; in place of the others there is a reference (`shared_bodies`).
 import struct
 from collections.abc import Collection, Iterable
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -267,12 +267,10 @@ def pack_start(*, format_version: int, software: str, uuid: str) -> bytes:
     return packed
 
 
-def unpack_start(body: bytes) -> dict[str, str | int]:
-    """The inverse of `pack_start`; keys this version does not know are kept."""
-    try:
-        found = msgpack.unpackb(body)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise CorruptLog(f"not a start: {error}") from error
-    if not isinstance(found, dict):
-        raise CorruptLog("not a start: no map")
-    return found
+class FanoutEntry(NamedTuple):
+    """One record on its way into a fanout log, already packed."""
+
+    origin: Origin
+    sequence: int
+    timestamp_us: int
+    packed: bytes

@@ -5,6 +5,7 @@ the start, which changes nothing in what is there already. The old store stays a
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -46,11 +47,8 @@ def open_queue_store(
     chosen = PostgresQueueStore(choice, node, seconds_max)
     try:
         if last == SQLITE and chosen.position() == 0 and path.exists():
-            old = open_sqlite(path)
-            try:
+            with closing(open_sqlite(path)) as old:
                 copy(old, chosen)
-            finally:
-                old.close()
     except BaseException:
         chosen.close()
         raise

@@ -7,8 +7,9 @@ Surprising: a head that is equal to the last one of its connection is not parsed
 another. A program that posts in a loop sends such heads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
+from http import HTTPStatus
 
 from qmq.errors import LocalProtocolError
 from qmq.wire.http.chunked import ChunkedBody
@@ -16,7 +17,12 @@ from qmq.wire.http.head import KnownHead, check_arriving, parse_head
 from qmq.wire.http.limits import HttpLimits
 from qmq.wire.http.refusals import HttpRefusal, bad_request, body_too_large
 from qmq.wire.http.request import HttpRequest
-from qmq.wire.http.responses import CLOSE, CONTINUE, encode_head
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+CLOSE = ("connection", "close")
 
 REMEMBERED_HEAD_BYTES_MAX = 1024
 """A longer head is parsed each time, so an idle connection keeps little."""
@@ -303,3 +309,15 @@ class HttpConnection:
         """Refuse a body that cannot be completed any more."""
         if self._ended:
             raise bad_request("the connection ended within a request")
+
+
+def encode_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    """A status line, header lines and the blank line.
+
+    Raises LocalProtocolError when a name or value would end its line: values may come from other clients.
+    """
+    lines = [f"{name}: {value}\r\n" for name, value in headers]
+    head = STATUS_LINES[status] + "".join(lines) + "\r\n"
+    if head.count("\n") != len(lines) + 2 or head.count("\r") != len(lines) + 2 or "\0" in head:
+        raise LocalProtocolError("bad-response", "a header of a response has a line end or NUL in it")
+    return head.encode("utf-8", "surrogateescape")

@@ -1,8 +1,8 @@
 """STOMP 1.0, 1.1 and 1.2 as a sans-IO codec.
 
 `Connection` turns bytes into frames, the functions of `writer` turn values into bytes; nothing here knows what a
-destination is. Imports only point one way: version, limits → grammar, head, frames → runs, forms →
-cache, states → reader → connection.
+destination is. Imports only point one way: version, limits → grammar, head, frames → runs → cache, states → reader →
+connection.
 """
 
 from qmq.wire.stomp.cache import HeadCache as HeadCache

@@ -4,7 +4,6 @@ The slow path of `Reader` asks these before it keeps anything.
 """
 
 from qmq.wire.stomp.limits import Limits
-from qmq.wire.stomp.partial_head import first_line
 from qmq.wire.stomp.refusals import body_not_allowed, too_large, unknown_command
 from qmq.wire.stomp.states import COMMANDS, Dialogue
 
@@ -61,3 +60,9 @@ class FrameChecks:
         """Refuse a login whose CONNECT frame ends at byte `end` of the stream, or not before it."""
         if end > self._limits.login_bytes_max:
             raise too_large("login-too-large", "login_bytes_max", self._limits.login_bytes_max)
+
+
+def first_line(block: bytes, start: int) -> bytes:
+    """From `start` up to the end of that line, without its LF."""
+    end = block.find(b"\n", start)
+    return block[start:] if end < 0 else block[start:end]

@@ -13,13 +13,12 @@ reads: a frame cut in its head waits in `_partial`, one cut in its body in `_bod
 
 from qmq.errors import RemoteProtocolError
 from qmq.wire.stomp.cache import CACHED_BLOCK_BYTES_MAX, HeadCache, HeadCaches
-from qmq.wire.stomp.frame_checks import BODY_COMMANDS, FrameChecks
+from qmq.wire.stomp.frame_checks import BODY_COMMANDS, FrameChecks, first_line
 from qmq.wire.stomp.frames import Acks, Frame
 from qmq.wire.stomp.grammar import parse_content_length, parse_headers, parse_receipt, unescape
 from qmq.wire.stomp.head import CachedBlock, Head
 from qmq.wire.stomp.limits import Limits
-from qmq.wire.stomp.partial_body import PartialBody
-from qmq.wire.stomp.partial_head import PartialHead, check_block, first_line
+from qmq.wire.stomp.partial_frame import PartialBody, PartialHead, check_block
 from qmq.wire.stomp.refusals import bad_utf8, missing_nul
 from qmq.wire.stomp.runs import HOLE_BYTES_MAX, NO_ACK_RUN, NO_SEND_RUN, learn_ack, learn_send, plain_text
 from qmq.wire.stomp.states import Dialogue, Role, State

@@ -3,9 +3,9 @@
 import pytest
 
 from qmq.definitions.definition import Definition, Key, Version
-from qmq.storage.catalog.recovery import replay_cursors
 from qmq.storage.format.definition_record import pack_definition
 from qmq.storage.format.record import RecordKind
+from qmq.storage.opening import replay_cursors
 from tests.fakes.disk import MemoryDisk
 
 from ..rig import NOW, A, Writer, open_small

@@ -51,7 +51,7 @@ def test_at_end_says_up_to_where_the_journal_was_read() -> None:
     store = open_small(MemoryDisk())
     store.journal.append([Writer(A).published("/queue/q", b"no fanout")])
 
-    records, position, at_end = store.read_fanout(F, store.fanout_start(F), 100)
+    records, position, at_end = store.fanout_page(F, store.fanout_start(F), 100)[:3]
 
     assert (records, at_end, position.journal_position) == ([], True, store.journal.end)
 
@@ -96,14 +96,14 @@ def test_no_record_is_skipped_or_repeated_whatever_checkpoints_and_drops_come_be
         else:
             index = random.randint(0, len(readers) - 1)
             position, found, count = readers[index]
-            records, position, _ = store.read_fanout(F, position, random.randint(1, 400))
+            records, position, _ = store.fanout_page(F, position, random.randint(1, 400))[:3]
             found.extend((Dot(origin, record.sequence), record.body) for origin, record in records)
             readers[index] = (position, found, count)
 
     for position, found, count in readers:
         at_end = False
         while not at_end:
-            records, position, at_end = store.read_fanout(F, position, 200)
+            records, position, at_end = store.fanout_page(F, position, 200)[:3]
             found.extend((Dot(origin, record.sequence), record.body) for origin, record in records)
         assert found == written[count:]
 
@@ -115,7 +115,7 @@ def test_a_reader_resumes_with_what_it_has() -> None:
     checkpoint(store)
     store.journal.append([a.published(F, b"a3"), b.published(F, b"b2")])
 
-    records, _, _ = store.read_fanout(F, store.fanout_after(F, {A: 3, B: 1}), 10**6)
+    records, _, _ = store.fanout_page(F, store.fanout_after(F, {A: 3, B: 1}), 10**6)[:3]
 
     assert [record.body for _, record in records] == [b"b2"]
 
@@ -129,7 +129,7 @@ def test_bodies_that_end_like_an_index_are_neither_skipped_nor_forgotten(what: s
         store.journal.append([a.published(F, b"x" * 2000 + LIKE_AN_INDEX[what])])
         checkpoint(store)
 
-    records, _, _ = store.read_fanout(F, store.fanout_after(F, {A: 1}), 10**6)
+    records, _, _ = store.fanout_page(F, store.fanout_after(F, {A: 1}), 10**6)[:3]
     store.checkpoint(store.journal.end, NOW, {}, {F: Retention(bytes_max=10_000)})
 
     assert [record.sequence for _, record in records] == [2, 3, 4, 5, 6, 7, 8]
@@ -149,7 +149,7 @@ def test_a_reader_from_a_dropped_journal_position_gets_what_came_after_it_and_no
     checkpoint(store)
     assert store.journal.start > began[0]
 
-    records, _, _ = store.read_fanout(F, store.fanout_at(F, began), 10**6)
+    records, _, _ = store.fanout_page(F, store.fanout_at(F, began), 10**6)[:3]
 
     assert [record.body[:1] for _, record in records] == [b"y"] * 6
 
@@ -172,7 +172,7 @@ def test_retention_drops_old_segments_and_a_reader_goes_on_with_what_is_kept() -
     info = store.fanout_info(F)
     assert (info.records, info.bytes) == (len(kept), info.bytes)
     assert info.bytes <= 2000 < before.bytes
-    assert len(store.read_fanout(F, start, 10**6)[0]) == len(kept)
+    assert len(store.fanout_page(F, start, 10**6)[:3][0]) == len(kept)
     store.close()
     assert bodies(open_small(disk)) == kept
 
@@ -274,7 +274,7 @@ def test_a_reader_beside_appends_and_checkpoints_misses_nothing() -> None:
             last_round = done.is_set()
             at_end = False
             while not at_end:
-                records, position, at_end = store.read_fanout(F, position, 500)
+                records, position, at_end = store.fanout_page(F, position, 500)[:3]
                 found.extend(record.body for _, record in records)
             if last_round:
                 return
@@ -356,12 +356,12 @@ def test_a_reader_is_refused_where_the_journal_is_damaged_also_when_it_comes_aft
     at_end = False
     with pytest.raises(CorruptLog):
         while not at_end:
-            records, position, at_end = store.read_fanout(F, position, bytes_max)
+            records, position, at_end = store.fanout_page(F, position, bytes_max)[:3]
             found += [record for _, record in records]
 
     assert [record.body for record in found] == ([b"one"] if bytes_max == 1 else [])
     assert len(store.damage()) == 1
-    records, _, at_end = store.read_fanout(F, store.fanout_begin(F, "last", 0).position, bytes_max)
+    records, _, at_end = store.fanout_page(F, store.fanout_begin(F, "last", 0).position, bytes_max)[:3]
     assert ([record.body for _, record in records], at_end) == ([b"three"], True)
 
 

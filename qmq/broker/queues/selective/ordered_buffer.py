@@ -12,9 +12,9 @@ from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.selective.group_choice import among
 from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.rendezvous import among
 from qmq.dots import Dot
 
 

@@ -12,7 +12,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.queues.selective.dispatcher import COST_SHARE, LOOKED_MAX
-from qmq.broker.queues.selective.rendezvous import rendezvous
+from qmq.broker.queues.selective.group_choice import rendezvous
 from qmq.broker.selectors import Selector
 from qmq.build import BUILD
 from qmq.dots import Dot, Origin

@@ -1,12 +1,16 @@
-"""The limits of a header block, whole or still arriving.
+"""A frame that has not come whole, its head or its body, and the limits of a header block.
 
 A head that arrives in many reads is kept in a PartialHead, which refuses it as soon as no more bytes could make it
 right. Every byte is searched once, however small the reads are.
 """
 
+from qmq.wire.stomp.frame_checks import FrameChecks, first_line
+from qmq.wire.stomp.head import Head
 from qmq.wire.stomp.limits import Limits
-from qmq.wire.stomp.refusals import nul_in_headers, too_large, unknown_command
+from qmq.wire.stomp.refusals import missing_nul, nul_in_headers, too_large, unknown_command
 from qmq.wire.stomp.states import COMMANDS, Role
+
+NUL = 0
 
 
 class PartialHead:
@@ -99,7 +103,42 @@ def check_block(block: bytes, limits: Limits) -> None:
         raise too_large("headers-too-large", "header_bytes_max", limits.header_bytes_max)
 
 
-def first_line(block: bytes, start: int) -> bytes:
-    """From `start` up to the end of that line, without its LF."""
-    end = block.find(b"\n", start)
-    return block[start:] if end < 0 else block[start:end]
+class PartialBody:
+    """`head` is None while there is no such frame. `length` is the declared one, -1 when NUL ends the body."""
+
+    __slots__ = ("_checks", "_length", "data", "head", "receipt")
+
+    def __init__(self, checks: FrameChecks) -> None:
+        self._checks = checks
+        self._length = -1
+        self.head: Head | None = None
+        self.receipt: str | None = None
+        self.data = bytearray()
+
+    def keep(self, head: Head, receipt: str | None, length: int, data: bytes) -> None:
+        """`data` is the beginning of the body of this frame."""
+        self.head = head
+        self.receipt = receipt
+        self._length = length
+        self.data += data
+
+    def end_in(self, data: bytes) -> int:
+        """Where the body ends in `data`, which follows what is kept; the size of `data` when there is still more."""
+        head = self.head
+        assert head is not None
+        if self._length >= 0:
+            stop = self._length - len(self.data)
+            if stop < len(data) and data[stop] != NUL:
+                raise missing_nul(self._length)
+        else:
+            stop = data.find(b"\0")
+            if stop < 0:
+                stop = len(data)
+            self._checks.undeclared(head.command, len(self.data), data, 0, stop)
+        return stop
+
+    def clear(self) -> None:
+        """The frame is complete, or nothing more is received."""
+        self.head = None
+        self.receipt = None
+        self.data = bytearray()
