@@ -26,11 +26,11 @@ from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.inspection.recent_settles import NAMED_MAX, RecentSettles
 from qmq.server.membership.takeover import Takeover
-from qmq.server.runtime.contexts import Engine
+from qmq.server.runtime.contexts import Engine, Reporting
 from qmq.storage.format.record import Record
 
 
-class CommitPathContext(Engine, Protocol):
+class CommitPathContext(Engine, Reporting, Protocol):
     """The parts that process a decision."""
 
     replay: Replay
@@ -47,8 +47,6 @@ class CommitPathContext(Engine, Protocol):
     definitions: LiveDefinitions
     queue_lifetimes: QueueLifetimes
     recent_settles: RecentSettles
-
-    def check_damage(self) -> None: ...
 
     def schedule_checkpoint(self) -> None: ...
 

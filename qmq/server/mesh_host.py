@@ -37,14 +37,14 @@ from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
-from qmq.server.runtime.contexts import Engine, Reporting
+from qmq.server.runtime.contexts import Engine, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
 from qmq.storage.format.batch import BatchHead
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind
 
 
-class HostContext(Engine, Reporting, Protocol):
+class HostContext(Engine, MeshPeers, Reporting, Protocol):
     """The parts that act on what the mesh reports."""
 
     replay: Replay
@@ -70,9 +70,6 @@ class HostContext(Engine, Reporting, Protocol):
     exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes
     system: SystemTopics
-
-    @property
-    def peer_names(self) -> list[str]: ...
 
 
 class MeshHost:

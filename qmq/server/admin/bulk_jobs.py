@@ -26,7 +26,6 @@ from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import FAR_US, QueuePager
 from qmq.server.runtime.contexts import Committing, Engine, Reporting
 from qmq.storage.format.queue_store import QueueHead
-from qmq.storage.queues.served_rows import ServedRows
 
 CHECKPOINT_MESSAGES: Final = 50_000
 """Messages that a job settles between two checkpoints: until then their rows and their dots take space."""
@@ -42,14 +41,10 @@ UNKNOWN: Final[Facts] = {"known": False}
 
 
 class BulkContext(Engine, Committing, Reporting, Protocol):
-    """What bulk jobs need of the node."""
-
     checkpoints: Checkpoints
     counts: DestinationCounts
     queue_pager: QueuePager
     replay: Replay
-
-    def served_rows(self) -> ServedRows: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

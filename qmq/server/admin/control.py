@@ -125,8 +125,6 @@ KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/f
 
 
 class ControlContext(FanoutLagContext, StatusContext, VerbContext, Protocol):
-    """What control requests need of the node."""
-
     definitions: LiveDefinitions
     peer_rpc: PeerRpc
 

@@ -42,8 +42,6 @@ ENDING_KEY: Final = "exclusive_to_connection"
 
 
 class DefinitionsControlContext(Protocol):
-    """What these requests need of the node."""
-
     definitions: LiveDefinitions
     system: SystemTopics
 

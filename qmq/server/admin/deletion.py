@@ -39,8 +39,6 @@ log = logging.getLogger("qmq.node")
 
 
 class DeletionContext(Protocol):
-    """What reporting a deletion needs of the node."""
-
     counts: DestinationCounts
     system: SystemTopics
 
@@ -103,8 +101,6 @@ def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
 
 
 class QueueDeletionContext(Protocol):
-    """What deleting queues needs of the node."""
-
     declared_queues: DeclaredQueues
     mesh_jobs: MeshJobs
 

@@ -35,7 +35,7 @@ from qmq.server.admin.bulk_jobs import (
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
-from qmq.server.runtime.contexts import Tasks
+from qmq.server.runtime.contexts import MeshPeers, Tasks
 
 REPORT_SECONDS: Final = ANSWER_SECONDS / 4
 """After so long a node answers that the job still runs: the answer must arrive while it is waited for."""
@@ -55,13 +55,8 @@ JOBS_KEPT: Final = 64
 log = logging.getLogger("qmq.admin")
 
 
-class JobsContext(BulkContext, Tasks, Protocol):
-    """What mesh jobs need of the node."""
-
+class JobsContext(BulkContext, MeshPeers, Tasks, Protocol):
     peer_rpc: PeerRpc
-
-    @property
-    def peer_names(self) -> list[str]: ...
 
 
 class MeshJobs:

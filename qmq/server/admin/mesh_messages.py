@@ -31,8 +31,6 @@ PEEK_MAX: Final = 1000
 
 
 class MeshMessagesContext(QueryContext, Protocol):
-    """What these requests need of the node."""
-
     declared_queues: DeclaredQueues
 
 

@@ -21,8 +21,6 @@ Facts = dict[str, Any]
 
 
 class QueryContext(ConnectionsContext, LinksContext, MessagesContext, Protocol):
-    """What queries need of the node."""
-
     peer_rpc: PeerRpc
     queue_lifetimes: QueueLifetimes
 

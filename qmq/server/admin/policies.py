@@ -11,11 +11,11 @@ from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.queues import Queues
 from qmq.broker.routing.table import RoutingTable
-from qmq.config import DestinationPolicy, LimitSettings, NodeSettings
+from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.rules import Rules
-from qmq.members import Membership
 from qmq.server.definitions.declared_queues import CACHED_MAX, DeclaredQueues
 from qmq.server.definitions.paused_queues import NOT_PAUSED, Pause, PausedQueues
+from qmq.server.runtime.contexts import Engine, MeshPeers
 from qmq.wire.stomp import Limits
 
 QUEUES_AT_ONCE = 2_000
@@ -109,22 +109,13 @@ class Owners(Protocol):
     def check_of(self, queue: str) -> Callable[[int], None] | None: ...
 
 
-class PolicyContext(Protocol):
-    """What policies need of the node."""
-
-    settings: NodeSettings
+class PolicyContext(Engine, MeshPeers, Protocol):
     limits: LimitSettings
     declared_queues: DeclaredQueues
     paused_queues: PausedQueues
 
     @property
     def holdings(self) -> Owners: ...
-
-    @property
-    def membership(self) -> Membership: ...
-
-    @property
-    def peer_names(self) -> list[str]: ...
 
 
 class Policies:

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import trio
 
 from qmq.build import BUILD
-from qmq.config import NodeSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.counts import DestinationCounts
@@ -53,7 +52,6 @@ LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions
 class StatusContext(Engine, Committing, MeshPeers, Protocol):
     """What a status shows: nearly every part of the node."""
 
-    settings: NodeSettings
     software: str
     started_seconds: float
     sessions: dict[int, ClientSession]

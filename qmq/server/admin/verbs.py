@@ -65,8 +65,6 @@ log = logging.getLogger("qmq.admin")
 
 
 class VerbContext(DeclareContext, DeleteContext, QueueDeletionContext, QueryContext, RoutingRequests, Protocol):
-    """What verbs need of the node."""
-
     decommission: Decommission
     mesh_jobs: MeshJobs
     paused_queues: PausedQueues

@@ -36,8 +36,6 @@ Item = Frame | Delivery
 
 
 class ChannelContext(FrameContext, TopologyContext, Tasks, Protocol):
-    """What a channel needs of the node."""
-
     limits: LimitSettings
     queue_watchers: QueueWatchers
 

@@ -59,8 +59,6 @@ bound on the channel that counts at once. Celery needs that, because it raises t
 
 
 class OpenContext(LoginContext, Protocol):
-    """What a login needs of its node."""
-
     definition_sync: DefinitionSync
     vhosts: VhostDefinitions
 

@@ -8,21 +8,15 @@ messages, or has consumers; STOMP clients use queues that are not declared.
 import json
 from typing import Protocol
 
-from qmq.broker.broker import Broker
 from qmq.gateways.amqp.names import Vhost, exchange_name
 from qmq.gateways.rules import Rules
 from qmq.server.admin.control import FACTS, LIST, ControlContext, control_response
-from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.routing.definitions import RoutingDefinitions
 from qmq.wire.amqp import AmqpRefusal, ReplyCode
 
 
 class LookupContext(ControlContext, Protocol):
-    """What looking up needs of the node."""
-
-    broker: Broker
-    declared_queues: DeclaredQueues
     definition_sync: DefinitionSync
     routing: RoutingDefinitions
     rules: Rules

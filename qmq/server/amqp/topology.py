@@ -46,8 +46,6 @@ HEADERS: Final = "headers"
 
 
 class TopologyContext(LookupContext, MeshPeers, Protocol):
-    """What these methods need of the node."""
-
     exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes
 

@@ -44,8 +44,6 @@ HEADS_MAX: Final = 256
 
 
 class CommandContext(DecisionContext, InspectionContext, Protocol):
-    """What commands need of the node."""
-
     limits: LimitSettings
     rules: Rules
 

@@ -45,8 +45,6 @@ DecidedItem = PutJob | SettleJob
 
 
 class DecisionContext(FrameContext, ReservationContext, Protocol):
-    """What deciding needs of the node."""
-
     def rights_of(self, principal: object) -> Rights: ...
 
 

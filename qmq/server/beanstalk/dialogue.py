@@ -30,8 +30,6 @@ REPLIES_MAX: Final = 1000
 
 
 class BeanstalkContext(CommandContext, LoginContext, Protocol):
-    """What a beanstalkd session needs of its node."""
-
     def rights_of(self, principal: Any) -> Rights: ...
 
 

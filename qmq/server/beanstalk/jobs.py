@@ -48,8 +48,6 @@ Act = Callable[[Message, Outcome], bool]
 
 
 class FinderContext(BulkContext, CountsContext, MeshPeers, Protocol):
-    """What jobs need of the node."""
-
     peer_rpc: PeerRpc
 
 

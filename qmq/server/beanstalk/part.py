@@ -23,8 +23,6 @@ DEFAULT_TUBE: Final = "default"
 
 
 class PartContext(FinderContext, Protocol):
-    """What the part needs of the node."""
-
     beanstalk: object
 
 

@@ -36,8 +36,6 @@ KNOWN_SPARE: Final = 64
 
 
 class ReservationContext(PartContext, Tasks, Protocol):
-    """What reserving needs of the node."""
-
     deadline_timer: DeadlineTimer
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 
-from qmq.config import NodeSettings, StorageSettings
+from qmq.config import StorageSettings
 from qmq.dots import Vector
 from qmq.errors import DiskFull, LogBroken
 from qmq.server.checkpoint.queue_pager import QueuePager
@@ -56,10 +56,7 @@ log = logging.getLogger("qmq.checkpoint")
 
 
 class CheckpointContext(Engine, Reporting, Protocol):
-    """What checkpoints need of the node."""
-
     queue_pager: QueuePager
-    settings: NodeSettings
     commits: Commits
 
     def checkpoint_done(self, report: CheckpointReport) -> None:

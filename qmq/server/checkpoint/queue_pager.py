@@ -55,11 +55,7 @@ log = logging.getLogger("qmq.queue_pager")
 
 
 class PagerContext(Engine, Committing, Reporting, Protocol):
-    """What the pager needs of the node."""
-
     replay: Replay
-
-    def served_rows(self) -> ServedRows: ...
 
     def schedule_checkpoint(self) -> None: ...
 

@@ -34,8 +34,6 @@ TOKEN_SECONDS_MAX: Final = 5.0
 
 
 class AuthenticationContext(Reporting, Protocol):
-    """What the checks need of the node."""
-
     environment: Environment
 
 

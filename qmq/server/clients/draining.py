@@ -41,8 +41,6 @@ log = logging.getLogger("qmq.draining")
 
 
 class DrainContext(Engine, Committing, Protocol):
-    """What draining needs of the node."""
-
     commits: Commits
     limits: LimitSettings
     sessions: dict[int, ClientSession]

@@ -60,8 +60,6 @@ Facts = dict[str, Any]
 
 
 class ConsoleContext(HistoryContext, OverviewContext, QueuePagesContext, Protocol):
-    """What these requests need of the node."""
-
     system: SystemTopics
     peer_rpc: PeerRpc
 

@@ -26,8 +26,6 @@ NOT_A_HEADER: Final = "receipt"
 
 
 class DeclareContext(Protocol):
-    """What declaring needs of the node."""
-
     declared_queues: DeclaredQueues
     exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes

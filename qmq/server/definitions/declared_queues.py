@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
-from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.binding import Binding
 from qmq.config import (
@@ -35,7 +34,7 @@ from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
 from qmq.server.definitions.live import LiveDefinitions, Value
 from qmq.server.definitions.paused_queues import KIND as PAUSE
-from qmq.server.runtime.contexts import MeshPeers
+from qmq.server.runtime.contexts import Engine, MeshPeers
 
 KIND: Final = "queue"
 
@@ -62,11 +61,7 @@ class BindingList(Protocol):
     def bindings(self) -> Sequence[Binding]: ...
 
 
-class DeclaredContext(MeshPeers, Protocol):
-    """What declared queues need of the node."""
-
-    settings: NodeSettings
-    broker: Broker
+class DeclaredContext(Engine, MeshPeers, Protocol):
     rules: Rules
     definitions: LiveDefinitions
 

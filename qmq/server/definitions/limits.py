@@ -13,16 +13,14 @@ from qmq.access.rules import Principal
 from qmq.access.user_limits import LimitTable, UserLimits
 from qmq.config import NodeSettings, limit_values, name_limit, read_limit
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value, checked_by
+from qmq.server.runtime.contexts import Engine
 
 LIMIT: Final = "limit"
 
 log = logging.getLogger("qmq.definitions")
 
 
-class LimitContext(Protocol):
-    """What this kind needs of the node."""
-
-    settings: NodeSettings
+class LimitContext(Engine, Protocol):
     definitions: LiveDefinitions
 
     @property

@@ -31,8 +31,6 @@ NOT_PAUSED: Final = Pause(False, False)
 
 
 class PauseContext(Engine, Committing, Tasks, Protocol):
-    """What pauses need of the node."""
-
     definitions: LiveDefinitions
 
 

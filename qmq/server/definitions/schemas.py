@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any, Final, Protocol
 
-from qmq.config import MESSAGE_SCHEMA, SCHEMA_NAME_RULE, DestinationPolicy, NodeSettings, is_schema_name
+from qmq.config import MESSAGE_SCHEMA, SCHEMA_NAME_RULE, DestinationPolicy, is_schema_name
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import BodyCheck, Rules
@@ -21,7 +21,7 @@ from qmq.server.definitions.declared_queues import KIND as QUEUE
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.runtime.condition_group import ConditionGroup
-from qmq.server.runtime.contexts import Reporting
+from qmq.server.runtime.contexts import Engine, Reporting
 from qmq.wire.avro import AvroSchema, read_schema
 
 SCHEMA: Final = "schema"
@@ -42,10 +42,7 @@ class DeclaredValues(Protocol):
     def value_of(self, queue: str) -> dict[str, Any] | None: ...
 
 
-class SchemaContext(Reporting, Protocol):
-    """What this kind needs of the node."""
-
-    settings: NodeSettings
+class SchemaContext(Engine, Reporting, Protocol):
     definitions: LiveDefinitions
     rules: Rules
 

@@ -43,8 +43,6 @@ log = logging.getLogger("qmq.definitions")
 
 
 class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
-    """What levelling needs of the node."""
-
     definitions: LiveDefinitions
 
     @property

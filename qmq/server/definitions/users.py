@@ -24,6 +24,7 @@ from qmq.config import (
     user_values,
 )
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value, checked_by
+from qmq.server.runtime.contexts import Engine
 
 USER: Final = "user"
 PERMISSION: Final = "permission"
@@ -36,10 +37,7 @@ have this name.
 log = logging.getLogger("qmq.definitions")
 
 
-class UserContext(Protocol):
-    """What these kinds need of the node."""
-
-    settings: NodeSettings
+class UserContext(Engine, Protocol):
     definitions: LiveDefinitions
 
     def users_changed(self) -> None:

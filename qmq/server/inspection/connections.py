@@ -15,8 +15,6 @@ REASON_CHARS_MAX: Final = 200
 
 
 class ConnectionsContext(Engine, Protocol):
-    """What the list needs of the node."""
-
     sessions: dict[int, ClientSession]
 
 

@@ -14,10 +14,10 @@ import trio
 
 from qmq.access.rules import ANONYMOUS, Principal
 from qmq.access.user_limits import UserLimits
-from qmq.broker.broker import Broker
 from qmq.config import LimitSettings
 from qmq.errors import Refused
 from qmq.server.limits.token_bucket import TokenBucket
+from qmq.server.runtime.contexts import Engine
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.wire.stomp import Frame
 
@@ -28,10 +28,7 @@ KEPT_MAX: Final = 10_000
 """Users and addresses without a session whose rate is not paid for; beyond that they are forgotten at once."""
 
 
-class UsageContext(Protocol):
-    """What counting needs of the node."""
-
-    broker: Broker
+class UsageContext(Engine, Protocol):
     beats: Heartbeats
     limits: LimitSettings
 

@@ -21,7 +21,6 @@ from typing import Protocol
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.config import NodeSettings
 from qmq.dots import Dot, Vector, covers, merge
 from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
@@ -60,10 +59,7 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.adopt_queues")
 
 
-class AdoptionContext(Engine, Committing, JournalTail, Reporting, MeshPeers, Protocol):
-    """What adopting queues needs of the node."""
-
-    settings: NodeSettings
+class AdoptionContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Protocol):
     takeover: Takeover
     checkpoints: Checkpoints
     commits: Commits

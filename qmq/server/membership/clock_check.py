@@ -54,9 +54,7 @@ _NEVER_US: Final = 1 << 55
 log = logging.getLogger("qmq.clock")
 
 
-class ClockContext(Engine, Reporting, MeshPeers, Protocol):
-    """What judging the clock needs of the node."""
-
+class ClockContext(Engine, MeshPeers, Reporting, Protocol):
     checkpoints: Checkpoints
     queue_pager: QueuePager
     deadline_timer: DeadlineTimer

@@ -19,7 +19,7 @@ from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import Ownership, Term
 from qmq.broker.takeover.owner_states import TakeoverStatistics, takeover_statistics
 from qmq.broker.takeover.quorum_acks import settled_through
-from qmq.config import MeshSettings, NodeSettings
+from qmq.config import MeshSettings
 from qmq.dots import Origin
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
@@ -37,9 +37,6 @@ log = logging.getLogger("qmq.takeover")
 
 
 class TakeoverContext(TakeoverSyncContext, Protocol):
-    """What takeover needs of the node."""
-
-    settings: NodeSettings
     catch_up: CatchUp
     members: LiveMembership
     receipts: Receipts

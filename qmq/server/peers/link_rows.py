@@ -8,8 +8,6 @@ from qmq.server.runtime.contexts import Engine
 
 
 class LinksContext(Engine, Protocol):
-    """What the list needs of the node."""
-
     mesh: Mesh | None
 
 

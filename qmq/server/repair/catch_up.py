@@ -43,8 +43,6 @@ log = logging.getLogger("qmq.catch_up")
 
 
 class CatchUpContext(RepairContext, ResponderContext, Committing, Protocol):
-    """What catching up needs of the node."""
-
     def hold_back(self) -> None:
         """Deliver nothing of the queues until `repaired`."""
 

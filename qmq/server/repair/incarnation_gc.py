@@ -19,7 +19,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
 from qmq.server.repair.requests import request_about
-from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
+from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing, Tasks
 from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.checkpoints.report import CheckpointReport
@@ -34,11 +34,8 @@ SEALS_AT_ONCE = 100
 log = logging.getLogger("qmq.incarnation_gc")
 
 
-class IncarnationGcContext(Engine, Committing, MeshPeers, Repairing, Protocol):
+class IncarnationGcContext(Engine, Committing, MeshPeers, Repairing, Tasks, Protocol):
     """What collecting incarnations needs of the node."""
-
-    @property
-    def is_stopping(self) -> bool: ...
 
 
 class IncarnationGc:

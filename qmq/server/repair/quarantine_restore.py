@@ -49,8 +49,6 @@ log = logging.getLogger("qmq.quarantine_restore")
 
 
 class QuarantineContext(Engine, Committing, MeshPeers, Repairing, Protocol):
-    """What restoring from quarantine needs of the node."""
-
     incarnation_gc: IncarnationGc
 
 

@@ -43,8 +43,6 @@ log = logging.getLogger("qmq.queue_store_repair")
 
 
 class QueueStoreContext(RepairContext, Committing, Reporting, Repairing, Protocol):
-    """What repairing the queue store needs of the node."""
-
     queue_pager: QueuePager
 
 

@@ -25,8 +25,6 @@ PICTURES_BYTES: Final = 256 * 1024
 
 
 class ResponderContext(Engine, Reporting, Repairing, Protocol):
-    """What the responses need of the node."""
-
     def rows_searched_for(self) -> Collection[MissingRange]: ...
 
     def about_dead(self, origins: list[Origin]) -> bytes: ...

@@ -33,8 +33,6 @@ NAMED_MAX: Final = 3
 
 
 class RoutingContext(Reporting, Protocol):
-    """What these kinds need of the node."""
-
     definitions: LiveDefinitions
     rules: Rules
 

@@ -35,8 +35,6 @@ BIND_SOURCE: Final = "bind-source"
 
 
 class RoutingRequests(Protocol):
-    """What these requests need of the node."""
-
     definitions: LiveDefinitions
     routing: RoutingDefinitions
 

@@ -23,8 +23,6 @@ VHOSTS_MAX: Final = 1000
 
 
 class VhostContext(Protocol):
-    """What this kind needs of the node."""
-
     definitions: LiveDefinitions
     rules: Rules
 

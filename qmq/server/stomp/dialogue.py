@@ -19,8 +19,6 @@ from qmq.wire.stomp import Connection, Frame, HeadCaches, Limits, Role, Version
 
 
 class StompContext(FrameContext, LoginContext, Protocol):
-    """What a STOMP session needs of its node."""
-
     wire_limits: Limits
     caches: HeadCaches
 

@@ -12,11 +12,9 @@ from typing import Protocol
 import trio
 
 from qmq.access.rules import Principal
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
-from qmq.environment import Environment
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.paused import Paused, PauseReason
@@ -25,7 +23,7 @@ from qmq.server.clients.refusals import Refusals
 from qmq.server.limits.usage import Allowance, ClientUsages
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
-from qmq.server.runtime.contexts import Committing
+from qmq.server.runtime.contexts import Committing, Engine
 from qmq.wire.stomp import Frame
 
 CONTROL = "/control/"
@@ -44,11 +42,7 @@ class BoundChanges(Protocol):
     async def delete(self, bound: BoundQueue, user: str | None) -> None: ...
 
 
-class FrameContext(Committing, Protocol):
-    """What deciding a client's frames needs of the node."""
-
-    broker: Broker
-    environment: Environment
+class FrameContext(Engine, Committing, Protocol):
     dedup_query: DedupQuery
     refusals: Refusals
     usages: ClientUsages

@@ -12,9 +12,8 @@ import trio
 from qmq.access.rights import Rights
 from qmq.access.rules import Principal
 from qmq.auth.credentials import Credentials
-from qmq.broker.broker import Broker
 from qmq.config import LimitSettings, ListenerSettings
-from qmq.environment import Environment, Pipe
+from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError
 from qmq.gateways.encode import STOMP_ENCODERS
 from qmq.gateways.encoder import Encoder
@@ -27,16 +26,13 @@ from qmq.server.clients.login import Logins, certified_names, credentials_of
 from qmq.server.clients.outbox import ClientOutbox
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.token_watch import TokenWatch
+from qmq.server.runtime.contexts import Engine
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.wire.stomp import Connection, Frame, Version, encode_frame, parse_heartbeat
 
 
-class LoginContext(Protocol):
-    """What a login needs of the node."""
-
-    broker: Broker
-    environment: Environment
+class LoginContext(Engine, Protocol):
     beats: Heartbeats
     rules: Rules
     limits: LimitSettings

@@ -62,8 +62,6 @@ WEB_STOMP: Final = STOMP._replace(name="web-stomp")
 
 
 class CallContext(WebClientContext, PageContext, MetricsContext, Protocol):
-    """What calls need of their node."""
-
     event_data: EventData
     long_poll: LongPollSessions
     sockjs: SockJsSessions

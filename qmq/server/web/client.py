@@ -29,8 +29,6 @@ from qmq.wire.stomp import Version
 
 
 class WebClientContext(FrameContext, LoginContext, Protocol):
-    """What a client over HTTP needs of its node."""
-
     pulls: Pulls
     web_console: WebConsole
 

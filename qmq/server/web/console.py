@@ -20,8 +20,6 @@ Answer = tuple[dict[str, Any], Lines]
 
 
 class WebConsoleContext(OverviewFeedContext, Protocol):
-    """What it needs of the node."""
-
     environment: Environment
     logins: Logins
 

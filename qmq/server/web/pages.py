@@ -18,8 +18,6 @@ JAVASCRIPT: Final = ("content-type", "text/javascript; charset=utf-8")
 
 
 class PageContext(HealthContext, Protocol):
-    """What pages say of their node."""
-
     schemas: SchemaDefinitions
 
 

@@ -50,8 +50,6 @@ EMPTY_SECONDS: Final = 0.1
 
 
 class PullContext(FrameContext, SessionContext, MeshPeers, Tasks, Protocol):
-    """What receiving needs of the node."""
-
     rules: Rules
     deadline_timer: DeadlineTimer
 
