@@ -9,8 +9,7 @@ from typing import Protocol
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery
-from qmq.broker.messages.message import Message
-from qmq.dots import Origin, Vector
+from qmq.dots import Vector
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.counts import DestinationCounts
@@ -27,7 +26,6 @@ from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.inspection.recent_settles import NAMED_MAX, RecentSettles
 from qmq.server.membership.takeover import Takeover
 from qmq.server.runtime.contexts import Engine, Reporting
-from qmq.storage.format.record import Record
 
 
 class CommitPathContext(Engine, Reporting, Protocol):
@@ -124,12 +122,6 @@ class CommitPath:
         sessions = dict.fromkeys(run[0].subscription.session for run in by_subscription.values())
         self.submit(out, tuple(sessions)[:NAMED_MAX])
 
-    def flush(self) -> None:
-        self._context.dispatcher.flush()
-
-    async def flushed(self) -> None:
-        await self._context.commits.flushed()
-
     def received_vector(self) -> Vector:
         return self.received
 
@@ -142,6 +134,3 @@ class CommitPath:
     async def journal_grew(self, position: int) -> None:
         self._context.check_damage()  # Each reader of a log calls this at its end.
         await self._context.commits.grew(position)
-
-    def message_of(self, origin: Origin, record: Record) -> Message | None:
-        return self._context.replay.message_of(origin, record)

@@ -161,13 +161,11 @@ class NodeParts(NodeServices):
         self.commit_slot = commit_path.commit_slot
         self.after_delivery = commit_path.after_delivery
         self.submit = commit_path.submit
-        self.flush = commit_path.flush
-        self.flushed = commit_path.flushed
         self.received_vector = commit_path.received_vector
         self.durable_vector = commit_path.durable_vector
         self.committed_end = commit_path.committed_end
         self.journal_grew = commit_path.journal_grew
-        self.message_of = commit_path.message_of
+        self.message_of = self.replay.message_of
         self.start_hold = StartHold(self)
         self.takeover = Takeover(self, settings.mesh)
         self.replay.on_term = self.takeover.noted
@@ -239,7 +237,7 @@ class NodeParts(NodeServices):
             ),
             self.beats,
             put=lambda answer: self.dispatcher.put_receipt(answer),
-            flush=self.flush,
+            flush=lambda: self.dispatcher.flush(),
             refuses=settings.mesh.receipt_short == "refuse",
         )
         self.dispatcher: Dispatcher = Dispatcher(
@@ -255,6 +253,7 @@ class NodeParts(NodeServices):
             receipts=self.receipts,
             totals=self.broker.totals,
         )
+        self.flush = self.dispatcher.flush
         self.commits = Commits(
             self.store.journal,
             self.broker,
@@ -266,6 +265,7 @@ class NodeParts(NodeServices):
             flush=self.dispatcher.flush,
             on_short=lambda: self.checkpoints.ran_short(),
         )
+        self.flushed = self.commits.flushed
         self.browsing = Browsing(self)
         self.journal_reads = JournalReads(self)
         self.dispatcher.browse = self._serve_apart

@@ -22,18 +22,11 @@ from qmq.storage.format.batch import BatchHead
 class Host(Protocol):
     """One node, as its links see it."""
 
-    @property
-    def origin(self) -> Origin:
-        """This incarnation."""
-
-    @property
-    def broker(self) -> Broker: ...
-
-    @property
-    def replay(self) -> Replay: ...
-
-    @property
-    def environment(self) -> Environment: ...
+    origin: Origin
+    """This incarnation."""
+    broker: Broker
+    replay: Replay
+    environment: Environment
 
     @property
     def membership(self) -> Membership:

@@ -1,6 +1,7 @@
 """Turn the operator's settings into rules of broker and gateways: seconds become µs, omitted values get defaults."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Protocol
 
 import trio
@@ -24,31 +25,12 @@ QUEUES_AT_ONCE = 2_000
 
 def broker_limits(limits: LimitSettings) -> BrokerLimits:
     """The part of `limits` that the rules enforce."""
-    return BrokerLimits(
-        subscriptions_max=limits.subscriptions_max,
-        transactions_max=limits.transactions_max,
-        transaction_frames_max=limits.transaction_frames_max,
-        transaction_bytes_max=limits.transaction_bytes_max,
-        destinations_max=limits.destinations_max,
-        pattern_words_max=limits.pattern_words_max,
-        selector_parts_max=limits.selector_parts_max,
-        queue_memory_bytes_max=limits.queue_memory_bytes_max,
-        retained_topics_max=limits.retained_topics_max,
-        retained_bytes_max=limits.retained_bytes_max,
-        durable_subscriptions_max=limits.durable_subscriptions_max,
-    )
+    return BrokerLimits(**{one.name: getattr(limits, one.name) for one in fields(BrokerLimits)})
 
 
 def wire_limits(limits: LimitSettings) -> Limits:
     """The bounds of frames, as the codec names them."""
-    return Limits(
-        command_bytes_max=limits.command_bytes_max,
-        header_line_bytes_max=limits.header_line_bytes_max,
-        header_count_max=limits.header_count_max,
-        header_bytes_max=limits.header_bytes_max,
-        body_bytes_max=limits.body_bytes_max,
-        login_bytes_max=limits.login_bytes_max,
-    )
+    return Limits(**{one.name: getattr(limits, one.name) for one in fields(Limits)})
 
 
 def bound_clients(rules: Rules, limits: LimitSettings) -> None:
@@ -91,16 +73,6 @@ async def follow_rules(queues: Queues) -> None:
     for start in range(0, len(existing), QUEUES_AT_ONCE):
         queues.rules_changed(existing[start : start + QUEUES_AT_ONCE])
         await trio.lowlevel.checkpoint()
-
-
-def defaults_under(policy: DestinationPolicy) -> dict[str, str]:
-    """Headers that a message of the queue gets if its sender does not set them; they travel with it."""
-    defaults: dict[str, str] = {}
-    if policy.ttl_seconds:
-        defaults["ttl"] = str(round(policy.ttl_seconds * 1000))
-    if policy.priority != PRIORITY_DEFAULT:
-        defaults["priority"] = str(policy.priority)
-    return defaults
 
 
 class Owners(Protocol):
@@ -163,8 +135,14 @@ class Policies:
         return self._context.declared_queues.lifetime(destination) is not None
 
     def queue_defaults(self, destination: str) -> dict[str, str]:
-        """Headers that a message of the queue gets if its sender does not set them."""
-        return defaults_under(self.of(destination))
+        """Headers that a message of the queue gets if its sender does not set them; they travel with it."""
+        policy = self.of(destination)
+        defaults: dict[str, str] = {}
+        if policy.ttl_seconds:
+            defaults["ttl"] = str(round(policy.ttl_seconds * 1000))
+        if policy.priority != PRIORITY_DEFAULT:
+            defaults["priority"] = str(policy.priority)
+        return defaults
 
     def gateway_rules(self, routing: RoutingTable) -> Rules:
         """The rules about destinations that gateways need, and the bounds of what clients may request."""

@@ -206,18 +206,18 @@ class Takeover:
 
     # Frames and records of peers
 
-    def greet(self, link: LinkOutbox) -> None:
+    def greet(self, way: LinkOutbox) -> None:
         """See `Host.greet`."""
-        link.put(HeartbeatFrame(self.rules.beat(self._boot())))
+        way.put(HeartbeatFrame(self.rules.beat(self._boot())))
 
-    def received(self, peer: Origin, frame: Terms, link: LinkOutbox, out: Outcome) -> None:
+    def received(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
         """See `Host.terms_came`."""
         now, elections = self._boot(), self.elections
         match frame:
             case HeartbeatFrame(beat):
                 response = elections.heartbeat_received(peer, beat, now)
                 if response is not None:
-                    link.put(HeartbeatFrame(response))
+                    way.put(HeartbeatFrame(response))
             case Ask(bid):
                 self._carry_out(elections.vote_requested(peer.node, bid, now), out)
             case Vote(owner, number, has):
