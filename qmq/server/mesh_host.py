@@ -98,7 +98,6 @@ class MeshHost:
         self.response_received = context.peer_rpc.response_received
         self.terms_came = takeover.received
         self.greet = takeover.greet
-        self.may_borrow = takeover.may_borrow
         self.peer_knows = members.knows
         self.refused_as_retired = members.refused_as_retired
         self.membership_received = members.membership_received
@@ -200,6 +199,11 @@ class MeshHost:
     @property
     def terms_served(self) -> Mapping[str, int]:
         return self._context.takeover.served
+
+    def may_borrow(
+        self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
+    ) -> Mapping[str, bool | None]:
+        return self._context.takeover.may_borrow(peer, terms, echo_us, owners)
 
     # Members
 

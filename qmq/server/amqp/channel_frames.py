@@ -21,7 +21,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.runtime.contexts import Tasks
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.wire.amqp import Method, encode_method, method_frame
 from qmq.wire.stomp import Acks, Frame, Head, Version
 
@@ -94,7 +94,7 @@ class ChannelFrames:
             stays=True,
             prefetch_max=PREFETCH_MAX,
         )
-        self._loop = FrameLoop(context, session, self.gateway, NoSource())
+        self._loop = FrameLoop(context, session, self.gateway)
         self.pending: list[Item] = []
         self._numbers = 0
         self.transaction: str | None = None

@@ -23,11 +23,11 @@ from qmq.server.amqp.channel_frames import ChannelContext
 from qmq.server.amqp.handshake import Handshake, OpenContext
 from qmq.server.amqp.questions import QueueQuestions
 from qmq.server.clients.admission import PendingLogin
-from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.peers.control_response import ControlResponse
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
-from qmq.server.stomp.frame_loop import FrameLoop, NoSource
+from qmq.server.stomp.frame_loop import FrameLoop
 from qmq.wire.amqp import (
     HEARTBEAT,
     AmqpReader,
@@ -58,11 +58,8 @@ class AmqpContext(ChannelContext, OpenContext, BlockingContext, Protocol):
     """What an AMQP session needs of its node."""
 
 
-class AmqpDialogue:
-    """See `ClientDialogue`."""
-
+class AmqpDialogue(ClientDialogue):
     keep_open = True
-    awaits_frame = False
 
     def __init__(
         self,
@@ -79,7 +76,6 @@ class AmqpDialogue:
         self.encoder = AmqpEncoder(contents, self._depth_of)
         self.encoder.on_ended = lambda consumer: context.queue_watchers.forget(consumer.queue, consumer)
         session.encoder = self.encoder
-        self.ahead = b""
         self.beats = ClientHeartbeats(context.beats, session, HEARTBEAT)
         self.handshake = Handshake(context, session, self, pipe, self._reader, login)
         self._received: list[Command] = []
@@ -123,7 +119,7 @@ class AmqpDialogue:
             encoder=self.encoder,
             stays=True,
         )
-        self._loop = FrameLoop(self.context, session, gateway, NoSource())
+        self._loop = FrameLoop(self.context, session, gateway)
         self.beats.start()
 
     def receive(self, data: bytes) -> None:
@@ -279,9 +275,6 @@ class AmqpDialogue:
         return max(0, found.depth - sum([len(one.in_flight) for one in holders]))
 
     # The other parts of `ClientDialogue`
-
-    def note_stop(self) -> None:
-        pass
 
     def release(self) -> None:
         self._reader.forget()

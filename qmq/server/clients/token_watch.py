@@ -1,21 +1,16 @@
 """The expiry of a token: a session ends when the token of its login has expired."""
 
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from qmq.environment import Environment
 from qmq.errors import Refused
+from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.heartbeats import Heartbeats
 
 EXPIRY_POLL_SECONDS: Final = 60.0
 """How often a token is compared with the clock at least, because the clock may be set, and the machine may sleep."""
-
-
-class DismissedSession(Protocol):
-    """The session that ends (`ClientSession`)."""
-
-    def dismiss(self, error: Refused) -> None: ...
 
 
 def token_expired() -> Refused:
@@ -28,7 +23,7 @@ class TokenWatch:
 
     __slots__ = ("_beats", "_environment", "_number", "_session", "expires_us")
 
-    def __init__(self, beats: Heartbeats, environment: Environment, session: DismissedSession) -> None:
+    def __init__(self, beats: Heartbeats, environment: Environment, session: ClientSession) -> None:
         self._beats = beats
         self._environment = environment
         self._session = session

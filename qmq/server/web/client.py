@@ -17,10 +17,10 @@ from qmq.gateways.http.responses import HttpEncoder
 from qmq.gateways.http.sends import MESSAGES_MAX
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.client_login import LoginContext
 from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
-from qmq.server.stomp.login_exchange import LoginContext
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.server.web.console import WebConsole
 from qmq.server.web.pull_session import PullSession
 from qmq.server.web.pulls import Pulls
@@ -133,7 +133,7 @@ class WebClient:
             encoder=self._encoder,
             is_atomic=True,
         )
-        self.frames = FrameLoop(context, session, self.gateway, NoSource())
+        self.frames = FrameLoop(context, session, self.gateway)
         session.begin()
 
     def log_out(self) -> None:

@@ -32,12 +32,12 @@ from qmq.gateways.http.responses import encode_refusal
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import PendingLogin
-from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.contexts import MeshPeers, Tasks
 from qmq.server.runtime.waker import Waker
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.wire.stomp import Frame, Version
 
 KEY_BITS: Final = 64
@@ -82,15 +82,10 @@ class InnerPipe:
         self._ended.set()
 
 
-class PullDialogue:
-    """See `ClientDialogue`: its client sends nothing, because requests come through `PullSession`."""
-
-    keep_open = False
-    unfinished_bytes = 0
-    awaits_frame = False
+class PullDialogue(ClientDialogue):
+    """Its client sends nothing, because requests come through `PullSession`."""
 
     def __init__(self, context: PullContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
-        self.ahead = b""
         self.changed = Waker()
         self.encoder = session.encoder = PullEncoder(self.changed.wake)
         self.is_started = trio.Event()
@@ -115,12 +110,6 @@ class PullDialogue:
 
     def finish(self) -> None:
         self.changed.wake()
-
-    def stop(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
 
 
 PULL: Final = ClientProtocol("http-pull", PullDialogue, encode_refusal)
@@ -156,7 +145,7 @@ class PullSession:
             encoder=self._encoder,
             is_atomic=True,
         )
-        self._loop = FrameLoop(context, session, gateway, NoSource())
+        self._loop = FrameLoop(context, session, gateway)
         self._numbers = 0
         self._turn = trio.Lock()
         self._ceased: set[str] = set()
