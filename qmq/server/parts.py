@@ -52,7 +52,6 @@ from qmq.server.definition_effects import DefinitionEffects
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
-from qmq.server.definitions.limits import LimitDefinitions
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
@@ -61,7 +60,7 @@ from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.definitions.sync import DefinitionSync
-from qmq.server.definitions.users import UserDefinitions
+from qmq.server.definitions.users import LimitDefinitions, UserDefinitions
 from qmq.server.delivery.browsing import Browsing
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
@@ -79,9 +78,9 @@ from qmq.server.membership.start_hold import StartHold
 from qmq.server.membership.takeover import Takeover
 from qmq.server.mesh_host import MeshHost
 from qmq.server.peer_requests import respond
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.peers.rpc import PeerRpc
+from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.damage_report import DamageReport
 from qmq.server.repair.fanout_logs import FanoutRepair

@@ -37,11 +37,10 @@ from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_an
 from qmq.server.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, rates_between
 from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
 from qmq.server.definitions.live import LiveDefinitions
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
-from qmq.server.peers.verb_request import VerbRequest, header_number, is_for_mesh
+from qmq.server.peers.verb_request import ControlResponse, VerbRequest, header_number, is_for_mesh
 from qmq.server.routing.requests import source_request
 
 STATUS = "/control/status"

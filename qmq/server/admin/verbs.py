@@ -26,8 +26,7 @@ from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.declare import DeclareContext, declare_queue
 from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
-from qmq.server.peers.control_response import ControlResponse
-from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.peers.verb_request import ControlResponse, VerbRequest
 from qmq.server.routing import requests
 from qmq.server.routing.requests import RoutingRequests
 

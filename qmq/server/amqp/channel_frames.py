@@ -15,11 +15,11 @@ from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder
 from qmq.gateways.amqp.names import Vhost
 from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.blocked import Blocking
-from qmq.server.amqp.questions import QueueQuestions
+from qmq.server.amqp.lookup import QueueQuestions
 from qmq.server.amqp.topology import TopologyContext
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.queue_watchers import QueueWatchers
-from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.runtime.contexts import Tasks
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.wire.amqp import Method, encode_method, method_frame

@@ -21,11 +21,11 @@ from qmq.server.amqp.blocked import Blocking, BlockingContext
 from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.channel_frames import ChannelContext
 from qmq.server.amqp.handshake import Handshake, OpenContext
-from qmq.server.amqp.questions import QueueQuestions
+from qmq.server.amqp.lookup import QueueQuestions
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
-from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.server.stomp.frame_loop import FrameLoop
 from qmq.wire.amqp import (

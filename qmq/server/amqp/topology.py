@@ -33,7 +33,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.declare import EXCLUSIVE
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
-from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.routing.requests import source_request
 from qmq.server.runtime.contexts import MeshPeers
 from qmq.wire.amqp import AmqpRefusal, Method, ReplyCode, commands, encode_method, method_frame, short_string

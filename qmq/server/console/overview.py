@@ -13,8 +13,8 @@ from qmq.server.admin.totals import facts_of_totals
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.traffic import Traffic
+from qmq.server.inspection.connections import link_rows
 from qmq.server.membership.takeover import Takeover
-from qmq.server.peers.link_rows import link_rows
 from qmq.server.runtime.contexts import Engine, MeshPeers, Tasks
 
 CONDITIONS_SHOWN: Final = 20

@@ -29,10 +29,9 @@ from qmq.server.admin.system import AUDIT, SystemTopics
 from qmq.server.console.history import History, HistoryContext
 from qmq.server.console.overview import Overview, OverviewContext
 from qmq.server.console.queue_pages import PageRequest, QueuePages, QueuePagesContext, merged_rows, names_of_page
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json
-from qmq.server.peers.verb_request import is_for_mesh
+from qmq.server.peers.verb_request import ControlResponse, is_for_mesh
 
 LIST: Final = "/control/list/queue"
 OVERVIEW: Final = "/control/overview"

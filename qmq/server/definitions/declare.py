@@ -17,7 +17,7 @@ from qmq.gateways.headers import is_said
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
-from qmq.server.peers.json_body import json_object
+from qmq.server.peers.verb_request import json_object
 
 EXCLUSIVE: Final = "exclusive_to_connection"
 

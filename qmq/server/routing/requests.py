@@ -24,8 +24,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX, is_reserved
 from qmq.server.definitions.live import Changes, LiveDefinitions
-from qmq.server.peers.json_body import json_object
-from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.peers.verb_request import VerbRequest, json_object
 from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
 
 Facts = dict[str, Any]

@@ -22,8 +22,8 @@ from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.session import ClientSession
 from qmq.server.limits.usage import ClientUsages
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
+from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.wire.stomp import Connection, Frame
 

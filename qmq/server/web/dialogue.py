@@ -18,9 +18,9 @@ from qmq.gateways.http.origins import Origins, check_type
 from qmq.gateways.http.responses import HttpEncoder, encode_refusal
 from qmq.gateways.http.routes import BODY_BYTES, OPEN, Call, Route, route_of
 from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.client_login import token_expired
 from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
-from qmq.server.clients.token_watch import token_expired
 from qmq.server.console.logins import CSRF_HEADER
 from qmq.server.web.calls import THREAD_BYTES, CallContext, WebCalls
 from qmq.server.web.client import WebClient

@@ -15,8 +15,7 @@ import trio
 from qmq.environment import Pipe
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.stomp.dialogue import STOMP
-from qmq.server.web.stomp.polled_pipe import PolledPipe
-from qmq.server.web.stomp.polled_sessions import Asking, PolledContext, PolledSessions, unless_left
+from qmq.server.web.stomp.polled_sessions import Asking, PolledContext, PolledPipe, PolledSessions, unless_left
 from qmq.wire.http import HttpRefusal, HttpRequest
 
 WAITING_BYTES_MAX: Final = 65536
