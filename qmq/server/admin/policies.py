@@ -16,6 +16,7 @@ from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.rules import Rules
 from qmq.server.definitions.declared_queues import CACHED_MAX, DeclaredQueues
 from qmq.server.definitions.paused_queues import NOT_PAUSED, Pause, PausedQueues
+from qmq.server.limits.holdings import Holdings
 from qmq.server.runtime.contexts import Engine, MeshPeers
 from qmq.wire.stomp import Limits
 
@@ -75,19 +76,11 @@ async def follow_rules(queues: Queues) -> None:
         await trio.lowlevel.checkpoint()
 
 
-class Owners(Protocol):
-    """See `qmq.server.limits.holdings`."""
-
-    def check_of(self, queue: str) -> Callable[[int], None] | None: ...
-
-
 class PolicyContext(Engine, MeshPeers, Protocol):
     limits: LimitSettings
     declared_queues: DeclaredQueues
     paused_queues: PausedQueues
-
-    @property
-    def holdings(self) -> Owners: ...
+    holdings: Holdings
 
 
 class Policies:

@@ -7,19 +7,15 @@ read. An ack is looked up in the moment in which it is decided: a delivery that 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from qmq.access.rights import Rights
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder
-from qmq.gateways.amqp.names import Vhost
 from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.blocked import Blocking
 from qmq.server.amqp.lookup import QueueQuestions
-from qmq.server.amqp.topology import TopologyContext
-from qmq.server.clients.session import ClientSession
+from qmq.server.amqp.topology import TopologyContext, TopologyOwner
 from qmq.server.definitions.queue_watchers import QueueWatchers
-from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.runtime.contexts import Tasks
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.wire.amqp import Method, encode_method, method_frame
@@ -43,16 +39,13 @@ class ChannelContext(FrameContext, TopologyContext, Tasks, Protocol):
     def policy_of(self) -> Callable[[str], DestinationPolicy]: ...
 
 
-class ChannelOwner(Protocol):
+class ChannelOwner(TopologyOwner, Protocol):
     """The dialogue of the connection (`AmqpDialogue`)."""
 
-    session: ClientSession
     encoder: AmqpEncoder
-    rights: Rights | None
     blocking: Blocking
     heads: dict[tuple[str, str, str, bytes], Head]
     """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
-    vhost: Vhost
     questions: QueueQuestions
     absent: set[str]
     """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come."""
@@ -65,10 +58,6 @@ class ChannelOwner(Protocol):
 
     @property
     def qos_is_of_channel(self) -> bool: ...
-
-    def put(self, data: bytes) -> None: ...
-
-    async def control(self, destination: str, headers: dict[str, str], body: bytes = b"") -> ControlResponse: ...
 
 
 class ChannelFrames:

@@ -68,15 +68,13 @@ class Retentions(dict[str, Retention]):
 
     def __missing__(self, destination: str) -> Retention:
         policy = self._settings.destinations.policy_of(destination)
-        found = self[destination] = self._retention(policy.retention_seconds, policy.retention_bytes)
-        return found
-
-    def _retention(self, seconds: float | None, size: int | None) -> Retention:
+        seconds, size = policy.retention_seconds, policy.retention_bytes
         storage = self._settings.storage
-        return Retention(
+        found = self[destination] = Retention(
             age_seconds_max=ceil(storage.fanout_age_seconds_max if seconds is None else seconds),
             bytes_max=storage.fanout_bytes_max if size is None else size,
         )
+        return found
 
     @property
     def shortest_seconds(self) -> int:

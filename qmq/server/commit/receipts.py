@@ -7,7 +7,6 @@ arrives in the middle of another decision. So the responses that it frees are de
 import logging
 import math
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import trio
 
@@ -15,20 +14,11 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
+from qmq.replication.mesh import Mesh
 from qmq.server.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
 from qmq.server.runtime.heartbeats import Heartbeats
 
 log = logging.getLogger("qmq.receipts")
-
-
-class ConfirmedInterest(Protocol):
-    """Which versions of this node's interest the peers have confirmed (`qmq.replication.mesh.Mesh`)."""
-
-    @property
-    def interest_version(self) -> int: ...
-
-    @property
-    def interest_confirmed(self) -> int: ...
 
 
 class Receipts:
@@ -53,7 +43,7 @@ class Receipts:
         self._freed: list[PendingReceipt] = []
         self._watched = -1
         self._due = math.inf
-        self.interest: ConfirmedInterest | None = None
+        self.interest: Mesh | None = None
         self._room = trio.lowlevel.ParkingLot()
 
     async def slot(self) -> None:

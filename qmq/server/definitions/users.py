@@ -1,4 +1,4 @@
-"""The kinds `user`, `permission` and `limit`: who may log in, do what, and use how much, on all nodes.
+"""The kinds `user`, `permission` and `limit`: which users may log in, do what, and use how much, on all nodes.
 
 Until an operator changes the first user at run time, the users of the node file count, and the same for permissions and
 limits. That change writes them as definitions. From then on those of the mesh count on all nodes, and those of files do

@@ -23,10 +23,11 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
+from qmq.replication.mesh import Mesh
 from qmq.server.repair.engine import RepairContext, RepairTask, Sink, Taken, ask_in_turn
 from qmq.server.repair.requests import DOTS_AT_ONCE, ask_settled, ask_subscriptions
 from qmq.server.repair.responses import RepairResponder, ResponderContext
-from qmq.server.runtime.contexts import Committing, Links
+from qmq.server.runtime.contexts import Committing
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.lost_record import LostRange
@@ -91,7 +92,7 @@ class CatchUp(RepairTask, Sink):
             return 0.0
         return RETRY_SECONDS if links.gaps or self.is_stale else inf
 
-    async def _step(self, links: Links) -> bool:
+    async def _step(self, links: Mesh) -> bool:
         """Do the next step; False when there is nothing to do now."""
         context = self._context
         await context.commit_slot()
@@ -128,7 +129,7 @@ class CatchUp(RepairTask, Sink):
                 return True
         return False
 
-    def _waits_for_gaps(self, links: Links) -> bool:
+    def _waits_for_gaps(self, links: Mesh) -> bool:
         """Whether what is missing may come soon.
 
         What a damaged peer cannot account for is unknown until every member has answered, and one of them may be away
@@ -137,7 +138,7 @@ class CatchUp(RepairTask, Sink):
         self._note_gaps(links)
         return not all(map(self._is_overdue, self._waiting))
 
-    def _note_gaps(self, links: Links) -> None:
+    def _note_gaps(self, links: Mesh) -> None:
         now = trio.current_time()
         self._waiting = {origin: self._waiting.get(origin, now) for origin in links.gaps}
 
@@ -181,7 +182,7 @@ class CatchUp(RepairTask, Sink):
         if snapshot.attempts:
             await self._take_attempts(origin, snapshot)
         self.taken += len(snapshot.records)
-        # Links deliver meanwhile.
+        # Mesh deliver meanwhile.
         return missing, max(snapshot.through, context.received_vector().get(origin, 0))
 
     def no_answer(self, missing: MissingRange) -> None:
@@ -193,7 +194,7 @@ class CatchUp(RepairTask, Sink):
         self._context.accept_gap(missing.origin, missing.through)
         return None
 
-    async def _hold_back(self, links: Links, peer: str, missing: MissingRange) -> None:
+    async def _hold_back(self, links: Mesh, peer: str, missing: MissingRange) -> None:
         """Deliver nothing of the queues until peers were asked about all messages of this node."""
         context = self._context
         if peer not in self._unchecked:

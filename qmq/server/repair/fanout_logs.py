@@ -18,8 +18,8 @@ import trio
 
 from qmq.dots import merge
 from qmq.errors import DiskFull
+from qmq.replication.mesh import Mesh
 from qmq.server.repair.engine import RepairContext, RepairTask, Sink, Taken, repair
-from qmq.server.runtime.contexts import Links
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.fanout_logs import FoundRange, records_of
 from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
@@ -70,7 +70,7 @@ class FanoutRepair(RepairTask):
 class _LogRange(Sink):
     """One missing range of a log."""
 
-    def __init__(self, context: RepairContext, links: Links, destination: str, found: FoundRange, index: int) -> None:
+    def __init__(self, context: RepairContext, links: Mesh, destination: str, found: FoundRange, index: int) -> None:
         self.fanout = destination
         self._context = context
         self._links = links

@@ -18,8 +18,9 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
+from qmq.replication.mesh import Mesh
 from qmq.server.repair.requests import request_about
-from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing, Tasks
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Repairing, Tasks
 from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.checkpoints.report import CheckpointReport
@@ -42,7 +43,7 @@ class IncarnationGc:
     """`links` is None on a node without peers. `seals.forgotten` is live: links and the broker read it."""
 
     def __init__(self, context: IncarnationGcContext) -> None:
-        self.links: Links | None = None
+        self.links: Mesh | None = None
         self.seals = Seals.of(context.store.catalog.facts())
         self._context = context
         self._waker = Waker()

@@ -14,13 +14,10 @@ from qmq.config import NodeSettings
 from qmq.dots import Origin, Vector
 from qmq.environment import Environment
 from qmq.members import Membership
-from qmq.replication.anti_entropy.gaps import NextRepair
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.storage.format.lost_record import LostRange
-from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import Record
 from qmq.storage.queues.served_rows import ServedRows
-from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.storage.store import Store
 
 
@@ -147,32 +144,3 @@ class Repairing(Protocol):
 
     async def bring_up_stores(self) -> bool:
         """Checkpoint everything that is durable here. False: there is no disk space for it."""
-
-
-class Links(Protocol):
-    """Links of the mesh: what they know, and what repairs pass to them (`qmq.replication.mesh.Mesh`)."""
-
-    @property
-    def gaps(self) -> Collection[Origin]: ...
-
-    def reachable(self) -> list[str]: ...
-
-    def present(self) -> Collection[Origin]: ...
-
-    def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool: ...
-
-    def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool: ...
-
-    def next_repair(self) -> NextRepair | None: ...
-
-    def knows_nothing(self, peer: str, origin: Origin, through: int) -> None: ...
-
-    def postpone(self, origin: Origin) -> None: ...
-
-    def take_snapshot(self, missing: MissingRange, snapshot: RangeSnapshot, out: Outcome) -> None: ...
-
-    def take_quarantined(self, batches: bytes, out: Outcome) -> None: ...
-
-    def is_handed_over(self, origin: Origin, last: int) -> bool: ...
-
-    def offer(self, offers: list[tuple[str, str, int]]) -> None: ...
