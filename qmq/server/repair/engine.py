@@ -118,10 +118,8 @@ class RepairTask(ABC):
     def __init__(self) -> None:
         self.links: Mesh | None = None
         self._waker = Waker()
-
-    def schedule(self) -> None:
+        self.schedule = self._waker.wake
         """Something is missing, or there is another peer to ask."""
-        self._waker.wake()
 
     async def run(self) -> None:
         """Repair what is missing, until cancelled."""
