@@ -1,6 +1,5 @@
 """Turn the operator's settings into rules of broker and gateways: seconds become µs, omitted values get defaults."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Protocol
 
@@ -39,33 +38,6 @@ def bound_clients(rules: Rules, limits: LimitSettings) -> None:
     rules.prefetch_default = limits.prefetch_default
     rules.prefetch_max = limits.prefetch_max
     rules.destination_bytes_max = limits.destination_bytes_max
-
-
-def rules_under(
-    policy: DestinationPolicy,
-    limits: LimitSettings,
-    paused: Pause = NOT_PAUSED,
-    *,
-    has_lifetime: bool = False,
-    check_owner: Callable[[int], None] | None = None,
-) -> QueueRules:
-    """The rules of a queue under `policy`."""
-    return QueueRules(
-        messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
-        bytes_max=limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
-        overflow=policy.overflow,
-        ack_timeout_us=round(policy.ack_timeout_seconds * 1_000_000),
-        delivery_limit=policy.delivery_limit,
-        redelivery_us_min=round(policy.redelivery_seconds_min * 1_000_000),
-        redelivery_us_max=round(policy.redelivery_seconds_max * 1_000_000),
-        dead_letter=policy.dead_letter_target,
-        keeps_dropped=policy.keeps_dropped,
-        exclusive=policy.exclusive,
-        is_delivery_paused=paused.delivery,
-        is_acceptance_paused=paused.acceptance,
-        has_lifetime=has_lifetime,
-        check_owner=check_owner,
-    )
 
 
 async def follow_rules(queues: Queues) -> None:
@@ -120,12 +92,22 @@ class Policies:
     def _rules_under(
         self, policy: DestinationPolicy, limits: LimitSettings, paused: Pause, destination: str
     ) -> QueueRules:
-        context = self._context
-        has_lifetime, check_owner = self._has_lifetime(destination), context.holdings.check_of(destination)
-        return rules_under(policy, limits, paused, has_lifetime=has_lifetime, check_owner=check_owner)
-
-    def _has_lifetime(self, destination: str) -> bool:
-        return self._context.declared_queues.lifetime(destination) is not None
+        return QueueRules(
+            messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
+            bytes_max=limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
+            overflow=policy.overflow,
+            ack_timeout_us=round(policy.ack_timeout_seconds * 1_000_000),
+            delivery_limit=policy.delivery_limit,
+            redelivery_us_min=round(policy.redelivery_seconds_min * 1_000_000),
+            redelivery_us_max=round(policy.redelivery_seconds_max * 1_000_000),
+            dead_letter=policy.dead_letter_target,
+            keeps_dropped=policy.keeps_dropped,
+            exclusive=policy.exclusive,
+            is_delivery_paused=paused.delivery,
+            is_acceptance_paused=paused.acceptance,
+            has_lifetime=self._context.declared_queues.lifetime(destination) is not None,
+            check_owner=self._context.holdings.check_of(destination),
+        )
 
     def queue_defaults(self, destination: str) -> dict[str, str]:
         """Headers that a message of the queue gets if its sender does not set them; they travel with it."""
