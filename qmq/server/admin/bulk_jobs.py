@@ -10,7 +10,7 @@ A job covers the messages that the node has when the job begins. It touches only
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -24,6 +24,7 @@ from qmq.record_codec import Replay
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import FAR_US, QueuePager
+from qmq.server.peers.peer_json import Facts
 from qmq.server.runtime.contexts import Committing, Engine, Reporting
 from qmq.storage.format.queue_store import QueueHead
 
@@ -33,8 +34,6 @@ CHECKPOINT_MESSAGES: Final = 50_000
 NOT_SERVING: Final = "not-serving"
 HAS_CONSUMERS: Final = "has-consumers"
 CLIENT_LEFT: Final = "client-left"
-
-Facts = dict[str, Any]
 
 UNKNOWN: Final[Facts] = {"known": False}
 """Facts about a queue of which a node has no messages, consumers or definitions: its name may be misspelled."""
@@ -90,8 +89,6 @@ async def run_bulk_job(context: BulkContext, job: BulkJob, coverage: Coverage | 
 
 
 class _Run:
-    """One job under way."""
-
     def __init__(self, context: BulkContext, job: BulkJob, coverage: Coverage | None) -> None:
         self._context = context
         self._job = job

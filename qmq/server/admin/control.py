@@ -11,7 +11,7 @@ is taken. If a node does not respond in time, its share is missing, and the resp
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -38,7 +38,7 @@ from qmq.server.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, r
 from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.peer_json import decode_json, facts_of
+from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.peers.verb_request import ControlResponse, VerbRequest, header_number, is_for_mesh
 from qmq.server.routing.requests import source_request
@@ -92,8 +92,6 @@ ROWS_DEFAULT = 100
 ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 256 << 10
 """Of one node's rows: a page has fewer rows when their names are long."""
-
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from qmq.broker import fanout_deletion
 from qmq.broker.consumers.outcome import Outcome
@@ -30,10 +30,9 @@ from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.peers.peer_json import Facts
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.server.runtime.log_events import about
-
-Facts = dict[str, Any]
 
 log = logging.getLogger("qmq.node")
 

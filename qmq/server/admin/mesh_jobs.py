@@ -197,8 +197,6 @@ def _why_not(check: Callable[[], None]) -> str:
 
 
 class _PeerJob:
-    """One job that a peer has asked for."""
-
     def __init__(self, origin: str) -> None:
         self.done = trio.Event()
         self.asked_at = trio.current_time()

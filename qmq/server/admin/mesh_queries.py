@@ -10,21 +10,19 @@ from typing import Any, Final, Protocol
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.definitions.queue_lifetimes import USE, QueueLifetimes
-from qmq.server.inspection.connections import ConnectionsContext, LinksContext, connection_rows, kick, link_rows
+from qmq.server.inspection.connections import ConnectionsContext, connection_rows, kick, link_rows
 from qmq.server.inspection.messages import MEMORY_ONLY, MessagesContext, memory_rows_for_peer, whereabouts
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.peer_json import decode_json, facts_of
+from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.runtime.contexts import Engine, MeshPeers
-
-Facts = dict[str, Any]
 
 
 class AskContext(Engine, MeshPeers, Protocol):
     peer_rpc: PeerRpc
 
 
-class QueryContext(ConnectionsContext, LinksContext, MessagesContext, AskContext, Protocol):
+class QueryContext(ConnectionsContext, MessagesContext, AskContext, Protocol):
     queue_lifetimes: QueueLifetimes
 
 

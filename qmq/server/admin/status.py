@@ -70,7 +70,6 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
 
 
 def status_of(context: StatusContext) -> NodeStatus:
-    """The status now."""
     journal = context.store.journal
     broker = context.broker
     depths = queue_depths(context)
@@ -155,7 +154,6 @@ def peers_of(context: StatusContext) -> list[PeerRow]:
 
 
 def membership_of(context: StatusContext) -> MembershipStatus:
-    """The membership now."""
     membership = context.membership
     return MembershipStatus(
         peers_version=membership.listing.version,

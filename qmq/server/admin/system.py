@@ -54,7 +54,6 @@ class SystemTopics:
         """A link began, ended or caught up."""
 
     def note(self, event: str, **facts: Any) -> None:
-        """Note an event for the subscribers of EVENTS."""
         self._note(EVENTS, event, facts)
 
     def audit(self, verb: str, **facts: Any) -> None:

@@ -11,13 +11,12 @@ from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder
-from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.blocked import Blocking
 from qmq.server.amqp.lookup import QueueQuestions
 from qmq.server.amqp.topology import TopologyContext, TopologyOwner
 from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.runtime.contexts import Tasks
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, gateway_of
 from qmq.wire.amqp import Method, encode_method, method_frame
 from qmq.wire.stomp import Acks, Frame, Head, Version
 
@@ -71,17 +70,8 @@ class ChannelFrames:
         self.written = ChannelEncoder(owner.encoder, state, self._ignore, owner.blocking.refused)
         assert owner.rights is not None
         self.rights = owner.rights
-        self.gateway = StompGateway(
-            session.id,
-            context.broker,
-            context.rules,
-            Version.V12,
-            True,
-            rights=self.rights,
-            user=session.user,
-            encoder=self.written,
-            stays=True,
-            prefetch_max=PREFETCH_MAX,
+        self.gateway = gateway_of(
+            context, session, self.written, self.rights, keep_open=True, stays=True, prefetch_max=PREFETCH_MAX
         )
         self._loop = FrameLoop(context, session, self.gateway)
         self.pending: list[Item] = []
@@ -101,7 +91,6 @@ class ChannelFrames:
         return f"{self.state.serial}.{self._numbers}"
 
     def send(self, method: Method) -> None:
-        """Send a method to the client."""
         self.owner.put(method_frame(self.state.number, encode_method(method)))
 
     def begin(self) -> None:

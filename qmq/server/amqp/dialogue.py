@@ -16,7 +16,6 @@ from qmq.errors import Refused
 from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
 from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
 from qmq.gateways.amqp.replies import of_channel, of_connection
-from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.blocked import Blocking, BlockingContext
 from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.channel_frames import ChannelContext
@@ -27,7 +26,7 @@ from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
-from qmq.server.stomp.frame_loop import FrameLoop
+from qmq.server.stomp.frame_loop import FrameLoop, gateway_of
 from qmq.wire.amqp import (
     HEARTBEAT,
     AmqpReader,
@@ -108,17 +107,7 @@ class AmqpDialogue(ClientDialogue):
         self.rights = self.context.rights_of(session.principal)
         self.encoder.frame_bytes_max = self.handshake.frame_bytes_max
         self.encoder.understands_cancel = self.handshake.understands_cancel
-        gateway = StompGateway(
-            session.id,
-            self.context.broker,
-            self.context.rules,
-            Version.V12,
-            True,
-            rights=self.rights,
-            user=session.user,
-            encoder=self.encoder,
-            stays=True,
-        )
+        gateway = gateway_of(self.context, session, self.encoder, self.rights, keep_open=True, stays=True)
         self._loop = FrameLoop(self.context, session, gateway)
         self.beats.start()
 

@@ -26,8 +26,6 @@ from qmq.gateways.beanstalk.jobs import (
     queue_of,
     tube_of,
 )
-from qmq.gateways.rules import Rules
-from qmq.gateways.stomp import StompGateway
 from qmq.server.beanstalk.decisions import DecisionContext, Decisions, PutJob, SettleJob
 from qmq.server.beanstalk.inspection import INSPECTIONS, Inspection, InspectionContext
 from qmq.server.beanstalk.jobs import FoundJob
@@ -35,9 +33,10 @@ from qmq.server.beanstalk.part import DEFAULT_TUBE, part_of
 from qmq.server.beanstalk.reservations import Reservations
 from qmq.server.beanstalk.statistics import tube_facts
 from qmq.server.clients.session import ClientSession
+from qmq.server.stomp.frame_loop import gateway_of
 from qmq.wire.beanstalk import BeanstalkCommand, BeanstalkVerb
 from qmq.wire.beanstalk import replies as reply
-from qmq.wire.stomp import Frame, Head, Version
+from qmq.wire.stomp import Frame, Head
 
 HEADS_MAX: Final = 256
 """Different puts of a connection that are remembered; at the bound all are forgotten."""
@@ -45,7 +44,6 @@ HEADS_MAX: Final = 256
 
 class CommandContext(DecisionContext, InspectionContext, Protocol):
     limits: LimitSettings
-    rules: Rules
 
     def check_right(self, principal: Principal | None, destination: str) -> None: ...
 
@@ -73,19 +71,7 @@ class BeanstalkCommands:
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}
         self.is_producer = self.is_worker = False
         self.has_left = False
-        self._gateway = StompGateway(
-            session.id,
-            context.broker,
-            context.rules,
-            Version.V12,
-            False,
-            rights=rights,
-            user=session.user,
-            encoder=encoder,
-            is_atomic=True,
-            pulls=True,
-            sets=frozenset({ID}),
-        )
+        self._gateway = gateway_of(context, session, encoder, rights, is_atomic=True, pulls=True, sets=frozenset({ID}))
         decisions = self._decisions = Decisions(context, session, self._gateway, encoder, replies)
         self._reservations = decisions.reservations = Reservations(context, self._part, session.id, decisions.obey_one)
         encoder.on_delivery = self._reservations.delivered

@@ -62,7 +62,6 @@ class FoundJob(NamedTuple):
 
     @property
     def job(self) -> int:
-        """Its id."""
         return id_of(self.message)
 
     @property

@@ -43,8 +43,6 @@ class TubeUser(Protocol):
 
 
 class BeanstalkPart:
-    """See the module's opening."""
-
     def __init__(self, context: PartContext) -> None:
         self._context = context
         self.jobs = JobFinder(context)

@@ -326,7 +326,6 @@ class Reservations:
             self.ignore(tube)
 
     def _clean(self) -> None:
-        """Forget deliveries that have ended."""
         if len(self._known) > KNOWN_SPARE + 2 * sum(len(one.in_flight) for one in self._subscriptions.values()):
             deliveries = self._context.broker.queues.deliveries
             self._known = {tag: None for tag in self._known if tag in deliveries}

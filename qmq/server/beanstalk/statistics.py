@@ -10,7 +10,7 @@ import platform
 import resource
 from collections import Counter
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.jobs import (
@@ -30,7 +30,7 @@ from qmq.server.admin.counts import queue_depth
 from qmq.server.beanstalk.jobs import FoundJob, beanstalk_request
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext, names_of, part_of
 from qmq.server.checkpoint.queue_pager import FAR_US
-from qmq.server.peers.peer_json import decode_json
+from qmq.server.peers.peer_json import Facts, decode_json
 from qmq.wire.beanstalk import BeanstalkVerb, Scalar
 
 LISTED_MAX: Final = 10_000
@@ -66,8 +66,6 @@ COMMANDS: Final = (
 """Those that `stats` counts, in its order."""
 
 COUNTED: Final = ("urgent", "ready", "reserved", "delayed", "buried")
-
-Facts = dict[str, Any]
 
 
 def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: FoundJob) -> dict[str, Scalar]:

@@ -48,7 +48,6 @@ class Access:
         return self._table.rights_of(ANONYMOUS if principal is None else principal)
 
     def groups_of(self, principal: Principal) -> frozenset[str]:
-        """All groups of `principal`."""
         return self._table.groups_of(principal)
 
     def change(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:

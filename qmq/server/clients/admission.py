@@ -97,7 +97,6 @@ class Admission:
 
     @property
     def pending(self) -> int:
-        """Number of pending logins."""
         return len(self._pending)
 
     def change(self, limits: LimitSettings) -> None:

@@ -29,7 +29,6 @@ EXPIRY_POLL_SECONDS: Final = 60.0
 
 
 def token_expired() -> Refused:
-    """Why the session ends."""
     return Refused("token-expired", "The token of this connection has expired.")
 
 

@@ -105,7 +105,6 @@ class Logins:
         return listener is not None and listener.receipts_before_commit
 
     def is_user(self, name: str | None) -> bool:
-        """Whether `name` is the name of a user."""
         return name in self._hashes
 
     def proof_of(self, name: str) -> str | None:

@@ -78,7 +78,6 @@ class MemoryBudget:
         self._below = trio.lowlevel.ParkingLot()
 
     def statistics(self) -> MemoryStatistics:
-        """A frozen snapshot."""
         return MemoryStatistics(self.bytes, self.bytes_max, self.ended)
 
     @property
@@ -122,7 +121,6 @@ class MemoryBudget:
             self._below.unpark_all()
 
     async def _trim(self) -> None:
-        """Return freed memory to the system."""
         await trio.sleep(TRIM_SECONDS)
         self._peak = self.bytes
         self._trimming = False

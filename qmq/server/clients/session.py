@@ -127,7 +127,6 @@ class ClientSession:
 
     @property
     def bytes_out(self) -> int:
-        """Bytes of frames that are with the kernel."""
         return self.outbox.bytes_out
 
     def start(self, task: Callable[[], object]) -> None:

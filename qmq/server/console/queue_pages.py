@@ -17,6 +17,7 @@ from qmq.server.admin.control import sum_rows
 from qmq.server.admin.counts import CountsContext, add_ages, queue_rows
 from qmq.server.console.first_queues import QueueIndexContext, first_queues
 from qmq.server.console.queue_index import SORTS, QueueIndex, pick
+from qmq.server.peers.peer_json import Facts
 from qmq.server.peers.verb_request import header_number
 
 PREFIX: Final = "/queue/"
@@ -43,8 +44,6 @@ TURN_NAMES: Final = 1_000
 
 RATED: Final = ("accepted", "acknowledged")
 """A queue is sorted by the sum of both rates."""
-
-Facts = dict[str, Any]
 
 
 class QueuePagesContext(CountsContext, QueueIndexContext, Protocol):

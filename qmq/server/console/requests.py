@@ -16,7 +16,7 @@ They are control requests like all others: over STOMP, over HTTP, and with the s
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import argon2
 
@@ -30,7 +30,7 @@ from qmq.server.console.history import History, HistoryContext
 from qmq.server.console.overview import Overview, OverviewContext
 from qmq.server.console.queue_pages import PageRequest, QueuePages, QueuePagesContext, merged_rows, names_of_page
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.peer_json import decode_json
+from qmq.server.peers.peer_json import Facts, decode_json
 from qmq.server.peers.verb_request import ControlResponse, is_for_mesh
 
 LIST: Final = "/control/list/queue"
@@ -53,8 +53,6 @@ GENERAL: Final[Mapping[str, tuple[Action, str]]] = {
 """What a client may do that is not about one destination."""
 
 PASSCODE_CHARS_MAX: Final = 1024
-
-Facts = dict[str, Any]
 
 
 class ConsoleContext(HistoryContext, OverviewContext, QueuePagesContext, AskContext, Protocol):

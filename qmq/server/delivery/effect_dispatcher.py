@@ -338,7 +338,6 @@ def _tails(encoder: Encoder, messages: list[Message], is_retained: bool) -> list
 
 
 def body_bytes(deliveries: list[Delivery]) -> int:
-    """Bytes of all bodies."""
     return sum(map(len, [delivery.message.body for delivery in deliveries]))
 
 

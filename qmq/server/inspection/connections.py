@@ -18,6 +18,7 @@ REASON_CHARS_MAX: Final = 200
 
 class ConnectionsContext(Engine, Protocol):
     sessions: dict[int, ClientSession]
+    mesh: Mesh | None
 
 
 def connection_rows(context: ConnectionsContext, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,11 +81,7 @@ def _row(context: ConnectionsContext, session: ClientSession) -> dict[str, Any]:
     }
 
 
-class LinksContext(Engine, Protocol):
-    mesh: Mesh | None
-
-
-def link_rows(context: LinksContext) -> dict[str, Any]:
+def link_rows(context: ConnectionsContext) -> dict[str, Any]:
     """A row for each peer: the link to it (`out`), and the link from it (`in`). None for a node without a mesh."""
     peers = [] if context.mesh is None else context.mesh.statistics().peers
     return {"links": len(peers), "rows": [_link_row(context.origin.node, peer) for peer in peers]}

@@ -27,6 +27,7 @@ from qmq.server.inspection.message_search import (
     search_journal,
 )
 from qmq.server.inspection.recent_settles import RecentSettles
+from qmq.server.peers.peer_json import Facts
 from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import Record, RecordKind
@@ -47,8 +48,6 @@ PEEK_BYTES_MAX: Final = 1 << 20
 
 NOT_HEADERS: Final = ("destination", "persistent")
 """What a selector sees beside the headers of the sender."""
-
-Facts = dict[str, Any]
 
 
 class MessagesContext(Engine, Committing, MeshPeers, Reporting, Protocol):

@@ -125,7 +125,6 @@ class ClockCheck:
             await self._waker.wait(POLL_SECONDS if self.in_doubt and context.peer_names else note_at - now)
 
     async def note(self) -> None:
-        """Note the time on the disk."""
         await self._context.environment.run_blocking(self._note_fact)
 
     def _note_fact(self) -> None:

@@ -284,5 +284,4 @@ class Takeover:
         return settled_through(self.rules, owner, marks)
 
     def statistics(self) -> TakeoverStatistics:
-        """A snapshot."""
         return takeover_statistics(self.elections, self._boot(), self._view(), is_held=self._context.broker.queues.held)

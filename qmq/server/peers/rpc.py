@@ -118,8 +118,6 @@ class PeerRpc:
 
 
 class _Asked:
-    """One request under way."""
-
     def __init__(self, request: PeerRequest) -> None:
         self.request = request
         self.missing: dict[Origin, Collection[object]] = {}

@@ -53,7 +53,6 @@ class VerbRequest(NamedTuple):
 
     @property
     def user(self) -> str | None:
-        """The name of the principal."""
         return None if self.principal is None else self.principal.name
 
     @property

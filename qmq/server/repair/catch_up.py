@@ -55,8 +55,6 @@ class CatchUpContext(RepairContext, ResponderContext, Committing, Protocol):
 
 
 class CatchUp(RepairTask, Sink):
-    """See the module's opening."""
-
     def __init__(self, context: CatchUpContext) -> None:
         super().__init__()
         self.answer = RepairResponder(context).answer

@@ -31,8 +31,6 @@ log = logging.getLogger("qmq.fanout_repair")
 
 
 class FanoutRepair(RepairTask):
-    """See the module's opening."""
-
     def __init__(self, context: RepairContext) -> None:
         super().__init__()
         self.repaired = 0
@@ -68,8 +66,6 @@ class FanoutRepair(RepairTask):
 
 
 class _LogRange(Sink):
-    """One missing range of a log."""
-
     def __init__(self, context: RepairContext, links: Mesh, destination: str, found: FoundRange, index: int) -> None:
         self.fanout = destination
         self._context = context

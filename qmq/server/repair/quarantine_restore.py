@@ -253,7 +253,6 @@ class _Part(NamedTuple):
 
 
 def _parts(batches: Collection[bytes]) -> Iterator[_Part]:
-    """Some batches at a time."""
     part: list[bytes] = []
     first = last = size = 0
     for batch in batches:

@@ -55,8 +55,6 @@ class RowStatistics:
 
 
 class QueueStoreRepair(RepairTask, Sink):
-    """See the module's opening."""
-
     is_rows = True
 
     def __init__(self, context: QueueStoreContext) -> None:
@@ -75,7 +73,6 @@ class QueueStoreRepair(RepairTask, Sink):
         self._is_impatient = False
 
     def statistics(self) -> RowStatistics:
-        """A frozen snapshot."""
         return RowStatistics(self.repaired, self.lost)
 
     @property

@@ -31,8 +31,6 @@ class ResponderContext(Engine, Reporting, Repairing, Protocol):
 
 
 class RepairResponder:
-    """See the module's opening."""
-
     def __init__(self, context: ResponderContext) -> None:
         self._context = context
         self._answering = trio.Lock()

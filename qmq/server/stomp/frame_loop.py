@@ -7,17 +7,20 @@ names, answers, and continues with the frames that are left.
 import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
+from qmq.access.rights import Rights
 from qmq.access.rules import Principal
 from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import BoundQueue
+from qmq.gateways.encoder import Encoder
 from qmq.gateways.paused import Paused, PauseReason
+from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.session import ClientSession
@@ -25,7 +28,7 @@ from qmq.server.limits.usage import ClientUsages
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.runtime.contexts import Committing, Engine
-from qmq.wire.stomp import Connection, Frame
+from qmq.wire.stomp import Connection, Frame, Version
 
 CONTROL = "/control/"
 DEFINITIONS = f"{CONTROL}definitions/"
@@ -47,6 +50,7 @@ class FrameContext(Engine, Committing, Protocol):
     dedup_query: DedupQuery
     refusals: Refusals
     usages: ClientUsages
+    rules: Rules
 
     @property
     def bound_queues(self) -> BoundChanges: ...
@@ -250,6 +254,22 @@ class FrameLoop:
         context.submit(out)
         context.broker.close_session(session.id, end, Back.LEFT if self._gateway.has_left else Back.RELEASED)
         context.submit(end)
+
+
+def gateway_of(
+    context: FrameContext,
+    session: ClientSession,
+    encoder: Encoder,
+    rights: Rights,
+    *,
+    keep_open: bool = False,
+    **more: Any,
+) -> StompGateway:
+    """What decides for a client of another protocol, whose calls become frames of STOMP; `more` is for the gateway."""
+    broker, rules, user = context.broker, context.rules, session.user
+    return StompGateway(
+        session.id, broker, rules, Version.V12, keep_open, rights=rights, user=user, encoder=encoder, **more
+    )
 
 
 def only_requests(frames: list[Frame]) -> bool:

@@ -115,7 +115,6 @@ class WebCalls:
             await self.CALLS[route.call](self, request, route.about)
 
     def put(self, data: bytes) -> None:
-        """Send this to the client."""
         if data:
             self._session.outbox.put_answer(data)
             self._session.outbox.flush()

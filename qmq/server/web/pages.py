@@ -32,7 +32,6 @@ class PageResponse(NamedTuple):
 
 @cache
 def script() -> bytes:
-    """The client for browsers, an ES module."""
     return files("qmq.server.web").joinpath("qmq.js").read_bytes()
 
 

@@ -29,16 +29,14 @@ from qmq.gateways.http.pulls import (
     settling,
 )
 from qmq.gateways.http.responses import encode_refusal
-from qmq.gateways.rules import Rules
-from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.contexts import MeshPeers, Tasks
 from qmq.server.runtime.waker import Waker
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
-from qmq.wire.stomp import Frame, Version
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, gateway_of
+from qmq.wire.stomp import Frame
 
 KEY_BITS: Final = 64
 
@@ -50,7 +48,6 @@ EMPTY_SECONDS: Final = 0.1
 
 
 class PullContext(FrameContext, SessionContext, MeshPeers, Tasks, Protocol):
-    rules: Rules
     deadline_timer: DeadlineTimer
 
     def rights_of(self, principal: Principal | None) -> Rights: ...
@@ -134,17 +131,8 @@ class PullSession:
         assert isinstance(dialogue, PullDialogue)
         self._dialogue = dialogue
         self._encoder = dialogue.encoder
-        gateway = StompGateway(
-            session.id,
-            context.broker,
-            context.rules,
-            Version.V12,
-            False,
-            rights=context.rights_of(session.principal),
-            user=session.user,
-            encoder=self._encoder,
-            is_atomic=True,
-        )
+        rights = context.rights_of(session.principal)
+        gateway = gateway_of(context, session, self._encoder, rights, is_atomic=True)
         self._loop = FrameLoop(context, session, gateway)
         self._numbers = 0
         self._turn = trio.Lock()

@@ -155,7 +155,6 @@ class PolledPipe:
         return False
 
     async def changed(self) -> None:
-        """Wait until something has changed."""
         await self._changed.wait()
 
     @property

@@ -64,8 +64,6 @@ class SockJsPipe(PolledPipe):
 
 
 class SockJsStream:
-    """One receiving response of a session."""
-
     def __init__(
         self, pipe: SockJsPipe, session: SockJsSession, response: SockJsResponse, limits: SockJsLimits
     ) -> None:
