@@ -28,12 +28,11 @@ from qmq.server.admin.bulk_jobs import (
     BulkContext,
     BulkJob,
     Coverage,
-    Facts,
     all_until,
     run_bulk_job,
 )
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.peer_json import decode_json, facts_of
+from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.server.runtime.contexts import MeshPeers, Tasks
 

@@ -16,7 +16,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX
 from qmq.server.admin import mesh_messages
-from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, Facts, all_until
+from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, all_until
 from qmq.server.admin.connection_lists import kick, list_connections, list_links
 from qmq.server.admin.deletion import DeleteContext, QueueDeletionContext, delete_fanout, delete_queue, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
@@ -26,6 +26,7 @@ from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.declare import DeclareContext, declare_queue
 from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
+from qmq.server.peers.peer_json import Facts
 from qmq.server.peers.verb_request import ControlResponse, VerbRequest
 from qmq.server.routing import requests
 from qmq.server.routing.requests import RoutingRequests
