@@ -383,5 +383,4 @@ class Mesh:
     # Read by console, tests and metrics
 
     def statistics(self) -> MeshStatistics:
-        """A snapshot."""
         return mesh_statistics(self._registry, self._links, self._listener, self._topics_dropped)

@@ -15,8 +15,6 @@ from qmq.server.routing.definitions import BINDING
 
 
 class BoundContext(QueueDeletionContext, Protocol):
-    """What these queues need of the node."""
-
     definitions: LiveDefinitions
     queue_lifetimes: QueueLifetimes
 

@@ -4,13 +4,11 @@
 freed, pages that a queue needs are loaded, deadlines are set, and a checkpoint begins when it is due.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery
-from qmq.broker.messages.message import Message
-from qmq.dots import Origin, Vector
+from qmq.dots import Vector
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.counts import DestinationCounts
@@ -26,11 +24,10 @@ from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
 from qmq.server.inspection.recent_settles import NAMED_MAX, RecentSettles
 from qmq.server.membership.takeover import Takeover
-from qmq.server.runtime.contexts import Engine
-from qmq.storage.format.record import Record
+from qmq.server.runtime.contexts import Engine, Reporting
 
 
-class CommitPathContext(Engine, Protocol):
+class CommitPathContext(Engine, Reporting, Protocol):
     """The parts that process a decision."""
 
     replay: Replay
@@ -47,8 +44,6 @@ class CommitPathContext(Engine, Protocol):
     definitions: LiveDefinitions
     queue_lifetimes: QueueLifetimes
     recent_settles: RecentSettles
-
-    def check_damage(self) -> None: ...
 
     def schedule_checkpoint(self) -> None: ...
 
@@ -74,9 +69,6 @@ class CommitPath:
         await self._context.dispatcher.selecting.delivered(0)
         await self._context.commits.slot()
         self._context.takeover.check()
-
-    def after_delivery(self, session: int, do: Callable[[], None]) -> None:
-        self._context.dispatcher.selecting.after_delivery(session, do)
 
     def submit(self, out: Outcome, settlers: int | tuple[int, ...] = 0) -> None:
         """`settlers`: the sessions for which the node itself settles, where `out` has no session."""
@@ -126,12 +118,6 @@ class CommitPath:
         sessions = dict.fromkeys(run[0].subscription.session for run in by_subscription.values())
         self.submit(out, tuple(sessions)[:NAMED_MAX])
 
-    def flush(self) -> None:
-        self._context.dispatcher.flush()
-
-    async def flushed(self) -> None:
-        await self._context.commits.flushed()
-
     def received_vector(self) -> Vector:
         return self.received
 
@@ -144,6 +130,3 @@ class CommitPath:
     async def journal_grew(self, position: int) -> None:
         self._context.check_damage()  # Each reader of a log calls this at its end.
         await self._context.commits.grew(position)
-
-    def message_of(self, origin: Origin, record: Record) -> Message | None:
-        return self._context.replay.message_of(origin, record)

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from qmq.broker.broker import Broker
-from qmq.config import LimitSettings, NodeSettings
+from qmq.config import LimitSettings
 from qmq.gateways.rules import Rules
 from qmq.server.admin.policies import Policies, follow_rules
 from qmq.server.checkpoint.checkpoints import Checkpoints
@@ -19,14 +18,12 @@ from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.limits.holdings import Holdings
 from qmq.server.limits.usage import ClientUsages
 from qmq.server.membership.members import LiveMembership
-from qmq.server.runtime.contexts import Tasks
+from qmq.server.runtime.contexts import Engine, Tasks
 
 
-class EffectsContext(Tasks, Protocol):
+class EffectsContext(Engine, Tasks, Protocol):
     """The parts that follow definitions."""
 
-    broker: Broker
-    settings: NodeSettings
     limits: LimitSettings
     rules: Rules
     policies: Policies

@@ -12,11 +12,9 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.gateways.rules import Rules
-from qmq.members import Membership, Standing
+from qmq.members import Membership
 from qmq.record_codec import Replay
-from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.frames import PeerRequest, Terms
 from qmq.server.admin.system import SystemTopics
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.commit.receipts import Receipts
@@ -37,14 +35,13 @@ from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
-from qmq.server.runtime.contexts import Engine, Reporting
+from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
-from qmq.storage.format.batch import BatchHead
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind
 
 
-class HostContext(Engine, Reporting, Protocol):
+class HostContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Protocol):
     """The parts that act on what the mesh reports."""
 
     replay: Replay
@@ -71,9 +68,6 @@ class HostContext(Engine, Reporting, Protocol):
     queue_lifetimes: QueueLifetimes
     system: SystemTopics
 
-    @property
-    def peer_names(self) -> list[str]: ...
-
 
 class MeshHost:
     """See `Host`."""
@@ -86,14 +80,27 @@ class MeshHost:
         self.broker = context.broker
         self.replay = context.replay
         self.environment = context.environment
-        commit_path = context.commit_path
-        self.submit = commit_path.submit
-        self.commit_slot = commit_path.commit_slot
-        self.flushed = commit_path.flushed
-        self.received_vector = commit_path.received_vector
-        self.durable_vector = commit_path.durable_vector
-        self.journal_durable_end = commit_path.committed_end
-        self.journal_grew = commit_path.journal_grew
+        self.submit = context.submit
+        self.commit_slot = context.commit_slot
+        self.flushed = context.flushed
+        self.received_vector = context.received_vector
+        self.durable_vector = context.durable_vector
+        self.journal_durable_end = context.committed_end
+        self.journal_grew = context.journal_grew
+        journal, members, takeover = context.store.journal, context.members, context.takeover
+        self.read_journal = journal.read
+        self.read_recent = journal.read_recent
+        self.seek_journal = journal.seek
+        self.journal_base = journal.base
+        self.schedule_repair = context.catch_up.schedule
+        self.held_came = context.start_hold.held_received
+        self.request_received = context.peer_rpc.request_received
+        self.response_received = context.peer_rpc.response_received
+        self.terms_came = takeover.received
+        self.greet = takeover.greet
+        self.peer_knows = members.knows
+        self.refused_as_retired = members.refused_as_retired
+        self.membership_received = members.membership_received
         self.raise_condition = context.raise_condition
         self.clear_condition = context.clear_condition
         self.add_event = context.add_event
@@ -104,21 +111,9 @@ class MeshHost:
 
     # The journal
 
-    def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
-        return self._context.store.journal.read(position, bytes_max)
-
-    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
-        return self._context.store.journal.read_recent(position, bytes_max)
-
-    def seek_journal(self, vector: Vector) -> int:
-        return self._context.store.journal.seek(vector)
-
     def journal_reach(self) -> tuple[Vector, int]:
         # In this order: records appended in between only make the position later.
         return self._context.store.journal.vector(), self._context.store.journal.end
-
-    def journal_base(self) -> Vector:
-        return self._context.store.journal.base()
 
     # Lost ranges
 
@@ -143,9 +138,6 @@ class MeshHost:
         context.broker.note_fact(RecordKind.GONE, pack_lost(missing), out.now_us, out)
         context.broker.durable_subscriptions.lost_ranges.add(origin, last)
         out.lost_ranges.append((origin, first - 1, last))
-
-    def schedule_repair(self) -> None:
-        self._context.catch_up.schedule()
 
     # Links
 
@@ -188,9 +180,6 @@ class MeshHost:
         mesh = self._context.mesh
         return () if mesh is None else mesh.followers()
 
-    def held_came(self, peer: str) -> None:
-        self._context.start_hold.held_received(peer)
-
     def interest_progressed(self) -> None:
         self._context.receipts.interest_progressed()
         self._interest_heard.wake()
@@ -201,14 +190,6 @@ class MeshHost:
             while not mesh.knows_interest:
                 await self._interest_heard.wait()
 
-    # Requests of peers
-
-    def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
-        self._context.peer_rpc.request_received(peer, number, request)
-
-    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
-        self._context.peer_rpc.response_received(peer, number, answer)
-
     # Takeover
 
     @property
@@ -218,12 +199,6 @@ class MeshHost:
     @property
     def terms_served(self) -> Mapping[str, int]:
         return self._context.takeover.served
-
-    def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
-        self._context.takeover.received(peer, frame, way, out)
-
-    def greet(self, way: LinkOutbox) -> None:
-        self._context.takeover.greet(way)
 
     def may_borrow(
         self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
@@ -240,15 +215,6 @@ class MeshHost:
             self.count_copies_of(peer)
             context.definitions.copies_changed()
             context.quarantine_restore.wake()
-
-    def peer_knows(self, peer: str, vector: Vector) -> None:
-        self._context.members.knows(peer, vector)
-
-    def refused_as_retired(self, peer: str) -> None:
-        self._context.members.refused_as_retired(peer)
-
-    def membership_received(self, peer: str, standing: Standing) -> None:
-        self._context.members.membership_received(peer, standing)
 
     def count_copies_of(self, peer: str) -> None:
         """Let receipts use what is durable on `peer`, if it counts."""

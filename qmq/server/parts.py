@@ -52,7 +52,6 @@ from qmq.server.definition_effects import DefinitionEffects
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
-from qmq.server.definitions.limits import LimitDefinitions
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.definitions.policies import KIND as POLICY
@@ -61,7 +60,7 @@ from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.definitions.schemas import SchemaDefinitions
 from qmq.server.definitions.sync import DefinitionSync
-from qmq.server.definitions.users import UserDefinitions
+from qmq.server.definitions.users import LimitDefinitions, UserDefinitions
 from qmq.server.delivery.browsing import Browsing
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.delivery.effect_dispatcher import Dispatcher
@@ -79,9 +78,9 @@ from qmq.server.membership.start_hold import StartHold
 from qmq.server.membership.takeover import Takeover
 from qmq.server.mesh_host import MeshHost
 from qmq.server.peer_requests import respond
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.peers.rpc import PeerRpc
+from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.damage_report import DamageReport
 from qmq.server.repair.fanout_logs import FanoutRepair
@@ -137,6 +136,7 @@ class NodeParts(NodeServices):
         self.routing = RoutingDefinitions(self, settings)
         self.vhosts = VhostDefinitions(self, self.routing.table)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
+        self.destinations_reported = self.policy_kind.fingerprints
         self.user_definitions = UserDefinitions(self, settings)
         self.limit_definitions = LimitDefinitions(self, settings)
         self.schemas = SchemaDefinitions(self)
@@ -159,15 +159,12 @@ class NodeParts(NodeServices):
         commit_path = self.commit_path = CommitPath(self)
         self.slot = commit_path.slot
         self.commit_slot = commit_path.commit_slot
-        self.after_delivery = commit_path.after_delivery
         self.submit = commit_path.submit
-        self.flush = commit_path.flush
-        self.flushed = commit_path.flushed
         self.received_vector = commit_path.received_vector
         self.durable_vector = commit_path.durable_vector
         self.committed_end = commit_path.committed_end
         self.journal_grew = commit_path.journal_grew
-        self.message_of = commit_path.message_of
+        self.message_of = self.replay.message_of
         self.start_hold = StartHold(self)
         self.takeover = Takeover(self, settings.mesh)
         self.replay.on_term = self.takeover.noted
@@ -239,7 +236,7 @@ class NodeParts(NodeServices):
             ),
             self.beats,
             put=lambda answer: self.dispatcher.put_receipt(answer),
-            flush=self.flush,
+            flush=lambda: self.dispatcher.flush(),
             refuses=settings.mesh.receipt_short == "refuse",
         )
         self.dispatcher: Dispatcher = Dispatcher(
@@ -255,6 +252,8 @@ class NodeParts(NodeServices):
             receipts=self.receipts,
             totals=self.broker.totals,
         )
+        self.flush = self.dispatcher.flush
+        self.after_delivery = self.dispatcher.selecting.after_delivery
         self.commits = Commits(
             self.store.journal,
             self.broker,
@@ -266,6 +265,7 @@ class NodeParts(NodeServices):
             flush=self.dispatcher.flush,
             on_short=lambda: self.checkpoints.ran_short(),
         )
+        self.flushed = self.commits.flushed
         self.browsing = Browsing(self)
         self.journal_reads = JournalReads(self)
         self.dispatcher.browse = self._serve_apart
@@ -379,9 +379,6 @@ class NodeParts(NodeServices):
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})
-
-    def destinations_reported(self) -> Mapping[str, str]:
-        return self.policy_kind.fingerprints()
 
     async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
         return await self.peer_rpc.ask_one(peer, request, REPAIR_SECONDS)

@@ -42,7 +42,7 @@ async def _holding(context: RequestContext, body: bytes) -> bytes:
 
 async def _beanstalk(context: RequestContext, body: bytes) -> bytes:
     # Here, because it is loaded only where it is used.
-    from qmq.server.beanstalk.answers import respond_about_jobs
+    from qmq.server.beanstalk.statistics import respond_about_jobs
 
     return await respond_about_jobs(context, body)
 

@@ -22,18 +22,11 @@ from qmq.storage.format.batch import BatchHead
 class Host(Protocol):
     """One node, as its links see it."""
 
-    @property
-    def origin(self) -> Origin:
-        """This incarnation."""
-
-    @property
-    def broker(self) -> Broker: ...
-
-    @property
-    def replay(self) -> Replay: ...
-
-    @property
-    def environment(self) -> Environment: ...
+    origin: Origin
+    """This incarnation."""
+    broker: Broker
+    replay: Replay
+    environment: Environment
 
     @property
     def membership(self) -> Membership:
@@ -168,15 +161,10 @@ class PeerEntry(Protocol):
 class Peers(Protocol):
     """The peers file, as far as links need it (`qmq.config.PeersFile`)."""
 
-    @property
-    def mesh(self) -> str:
-        """The mesh's id."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def secret(self) -> str | None: ...
+    mesh: str
+    """The mesh's id."""
+    version: int
+    secret: str | None
 
     @property
     def nodes(self) -> Sequence[PeerEntry]:
@@ -186,17 +174,8 @@ class Peers(Protocol):
 class Settings(Protocol):
     """The `[mesh]` section of the node file (`qmq.config.MeshSettings`), as far as links need it. Seconds."""
 
-    @property
-    def redial_seconds_min(self) -> float: ...
-
-    @property
-    def redial_seconds_max(self) -> float: ...
-
-    @property
-    def beat_seconds(self) -> float: ...
-
-    @property
-    def suspicion_seconds(self) -> float: ...
-
-    @property
-    def redeliver_after_seconds(self) -> float: ...
+    redial_seconds_min: float
+    redial_seconds_max: float
+    beat_seconds: float
+    suspicion_seconds: float
+    redeliver_after_seconds: float

@@ -10,7 +10,7 @@ A job covers the messages that the node has when the job begins. It touches only
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -24,9 +24,9 @@ from qmq.record_codec import Replay
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import FAR_US, QueuePager
+from qmq.server.peers.peer_json import Facts
 from qmq.server.runtime.contexts import Committing, Engine, Reporting
 from qmq.storage.format.queue_store import QueueHead
-from qmq.storage.queues.served_rows import ServedRows
 
 CHECKPOINT_MESSAGES: Final = 50_000
 """Messages that a job settles between two checkpoints: until then their rows and their dots take space."""
@@ -35,21 +35,15 @@ NOT_SERVING: Final = "not-serving"
 HAS_CONSUMERS: Final = "has-consumers"
 CLIENT_LEFT: Final = "client-left"
 
-Facts = dict[str, Any]
-
 UNKNOWN: Final[Facts] = {"known": False}
 """Facts about a queue of which a node has no messages, consumers or definitions: its name may be misspelled."""
 
 
 class BulkContext(Engine, Committing, Reporting, Protocol):
-    """What bulk jobs need of the node."""
-
     checkpoints: Checkpoints
     counts: DestinationCounts
     queue_pager: QueuePager
     replay: Replay
-
-    def served_rows(self) -> ServedRows: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +89,6 @@ async def run_bulk_job(context: BulkContext, job: BulkJob, coverage: Coverage | 
 
 
 class _Run:
-    """One job under way."""
-
     def __init__(self, context: BulkContext, job: BulkJob, coverage: Coverage | None) -> None:
         self._context = context
         self._job = job

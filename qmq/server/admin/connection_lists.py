@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from qmq.errors import Refused
-from qmq.server.admin.mesh_queries import Facts, QueryContext, ask_nodes
+from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
 from qmq.server.admin.totals import rated
 from qmq.server.inspection.connections import REASON_CHARS_MAX, ROWS_MAX, place_of
+from qmq.server.peers.peer_json import Facts
 from qmq.server.peers.verb_request import VerbRequest, header_number
 
 

@@ -11,7 +11,7 @@ is taken. If a node does not respond in time, its share is missing, and the resp
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -37,11 +37,10 @@ from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_an
 from qmq.server.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, rates_between
 from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
 from qmq.server.definitions.live import LiveDefinitions
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.peer_json import decode_json, facts_of
+from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
-from qmq.server.peers.verb_request import VerbRequest, header_number, is_for_mesh
+from qmq.server.peers.verb_request import ControlResponse, VerbRequest, header_number, is_for_mesh
 from qmq.server.routing.requests import source_request
 
 STATUS = "/control/status"
@@ -94,8 +93,6 @@ ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 256 << 10
 """Of one node's rows: a page has fewer rows when their names are long."""
 
-Facts = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
@@ -107,10 +104,6 @@ class ControlRequest:
     limit: int = ROWS_DEFAULT
     oldest: bool = False
     """Whether queues are listed with the age of their oldest message."""
-
-    def for_peers(self) -> bytes:
-        """The request to a peer."""
-        return json.dumps(asdict(self)).encode()
 
     @property
     def kind(self) -> DestinationKind | None:
@@ -125,8 +118,6 @@ KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/f
 
 
 class ControlContext(FanoutLagContext, StatusContext, VerbContext, Protocol):
-    """What control requests need of the node."""
-
     definitions: LiveDefinitions
     peer_rpc: PeerRpc
 
@@ -217,7 +208,7 @@ async def _ask(context: ControlContext, request: ControlRequest, *, is_mesh: boo
     """The facts of this node, and with `is_mesh` of each peer that responds, by node."""
     found = {context.settings.name: await respond_here(context, request)}
     if is_mesh:
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, request.for_peers()))
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, json.dumps(asdict(request)).encode()))
         found |= {peer: facts for peer, answer in answers.items() if (facts := _facts_of_peer(request, answer))}
     return found
 

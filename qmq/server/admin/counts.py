@@ -16,7 +16,6 @@ import trio
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
 from qmq.broker.messages.destination import DestinationKind, kind_of
-from qmq.config import NodeSettings
 from qmq.server.admin.conditions import Condition, urgency_key
 from qmq.server.admin.totals import Row, row_totals
 from qmq.server.checkpoint.queue_ages import oldest_ages_us
@@ -24,7 +23,6 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.runtime.contexts import Engine, Tasks
-from qmq.storage.queues.served_rows import ServedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +51,9 @@ OLDEST = "oldest_age_us"
 
 
 class CountsContext(Engine, Tasks, Protocol):
-    """What counting needs of the node."""
-
-    settings: NodeSettings
     declared_queues: DeclaredQueues
     paused_queues: PausedQueues
     sessions: dict[int, ClientSession]
-
-    def served_rows(self) -> ServedRows: ...
 
 
 class DestinationCounts:

@@ -22,8 +22,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.live import Changes, LiveDefinitions, Value
-from qmq.server.peers.control_response import ControlResponse
-from qmq.server.peers.json_body import json_object
+from qmq.server.peers.verb_request import ControlResponse, json_object
 
 DEFINITIONS: Final = "/control/definitions/"
 
@@ -42,8 +41,6 @@ ENDING_KEY: Final = "exclusive_to_connection"
 
 
 class DefinitionsControlContext(Protocol):
-    """What these requests need of the node."""
-
     definitions: LiveDefinitions
     system: SystemTopics
 

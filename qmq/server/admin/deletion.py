@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from qmq.broker import fanout_deletion
 from qmq.broker.consumers.outcome import Outcome
@@ -30,17 +30,14 @@ from qmq.server.admin.counts import DestinationCounts
 from qmq.server.admin.mesh_jobs import MeshJobs
 from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.peers.peer_json import Facts
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.server.runtime.log_events import about
-
-Facts = dict[str, Any]
 
 log = logging.getLogger("qmq.node")
 
 
 class DeletionContext(Protocol):
-    """What reporting a deletion needs of the node."""
-
     counts: DestinationCounts
     system: SystemTopics
 
@@ -103,8 +100,6 @@ def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
 
 
 class QueueDeletionContext(Protocol):
-    """What deleting queues needs of the node."""
-
     declared_queues: DeclaredQueues
     mesh_jobs: MeshJobs
 

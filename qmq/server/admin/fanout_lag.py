@@ -24,8 +24,6 @@ DURABLES_SHOWN: Final = 200
 
 
 class FanoutLagContext(CountsContext, Protocol):
-    """What it needs of the node."""
-
     fanout_subscribers: FanoutSubscribers
 
 

@@ -28,14 +28,13 @@ from qmq.server.admin.bulk_jobs import (
     BulkContext,
     BulkJob,
     Coverage,
-    Facts,
     all_until,
     run_bulk_job,
 )
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.peer_json import decode_json, facts_of
+from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
-from qmq.server.runtime.contexts import Tasks
+from qmq.server.runtime.contexts import MeshPeers, Tasks
 
 REPORT_SECONDS: Final = ANSWER_SECONDS / 4
 """After so long a node answers that the job still runs: the answer must arrive while it is waited for."""
@@ -55,13 +54,8 @@ JOBS_KEPT: Final = 64
 log = logging.getLogger("qmq.admin")
 
 
-class JobsContext(BulkContext, Tasks, Protocol):
-    """What mesh jobs need of the node."""
-
+class JobsContext(BulkContext, MeshPeers, Tasks, Protocol):
     peer_rpc: PeerRpc
-
-    @property
-    def peer_names(self) -> list[str]: ...
 
 
 class MeshJobs:
@@ -202,8 +196,6 @@ def _why_not(check: Callable[[], None]) -> str:
 
 
 class _PeerJob:
-    """One job that a peer has asked for."""
-
     def __init__(self, origin: str) -> None:
         self.done = trio.Event()
         self.asked_at = trio.current_time()

@@ -15,12 +15,12 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.bulk_jobs import UNKNOWN
-from qmq.server.admin.mesh_queries import Facts, QueryContext, ask_nodes
+from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.inspection import messages
 from qmq.server.inspection.message_search import Event
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.peer_json import decode_json, facts_of
+from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.verb_request import VerbRequest
 
 FIND_SECONDS: Final = 10.0
@@ -31,8 +31,6 @@ PEEK_MAX: Final = 1000
 
 
 class MeshMessagesContext(QueryContext, Protocol):
-    """What these requests need of the node."""
-
     declared_queues: DeclaredQueues
 
 

@@ -4,60 +4,35 @@ A query is done at once on each node, and may be done twice if a link ends. What
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.definitions.queue_lifetimes import USE, QueueLifetimes
-from qmq.server.inspection.connections import ConnectionsContext, connection_rows, kick
+from qmq.server.inspection.connections import ConnectionsContext, connection_rows, kick, link_rows
 from qmq.server.inspection.messages import MEMORY_ONLY, MessagesContext, memory_rows_for_peer, whereabouts
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.link_rows import LinksContext, link_rows
-from qmq.server.peers.peer_json import decode_json, facts_of
+from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
+from qmq.server.runtime.contexts import Engine, MeshPeers
 
-Facts = dict[str, Any]
 
-
-class QueryContext(ConnectionsContext, LinksContext, MessagesContext, Protocol):
-    """What queries need of the node."""
-
+class AskContext(Engine, MeshPeers, Protocol):
     peer_rpc: PeerRpc
+
+
+class QueryContext(ConnectionsContext, MessagesContext, AskContext, Protocol):
     queue_lifetimes: QueueLifetimes
 
 
-async def _connections(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
-    return connection_rows(context, wanted)
-
-
-async def _kick(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
-    return kick(context, wanted)
-
-
-async def _links(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
-    return link_rows(context)
-
-
-async def _queue_use(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
-    return context.queue_lifetimes.answer(wanted)
-
-
-async def _whereabouts(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
-    return whereabouts(context, wanted)
-
-
-async def _memory_only(context: QueryContext, wanted: Mapping[str, Any]) -> Facts:
-    return memory_rows_for_peer(context, wanted)
-
-
-QUERIES: Final[Mapping[str, Callable[[QueryContext, Mapping[str, Any]], Awaitable[Facts]]]] = {
-    "connections": _connections,
-    "kick": _kick,
-    "links": _links,
-    "whereabouts": _whereabouts,
-    MEMORY_ONLY: _memory_only,
-    USE: _queue_use,
+QUERIES: Final[Mapping[str, Callable[[QueryContext, Mapping[str, Any]], Facts]]] = {
+    "connections": connection_rows,
+    "kick": kick,
+    "links": lambda context, wanted: link_rows(context),
+    "whereabouts": whereabouts,
+    MEMORY_ONLY: memory_rows_for_peer,
+    USE: lambda context, wanted: context.queue_lifetimes.answer(wanted),
 }
 
 FACTS: Final[Mapping[str, Mapping[str, type]]] = {
@@ -75,14 +50,29 @@ async def ask_nodes(
     context: QueryContext, query: str, wanted: Mapping[str, Any], *, is_mesh: bool
 ) -> tuple[dict[str, Facts], list[str]]:
     """The facts of each node that answers, this one first; and with `is_mesh` the names of the nodes that do not."""
-    found = {context.origin.node: await QUERIES[query](context, wanted)}
+    here = QUERIES[query](context, wanted)
+    asked = {"query": query, "wanted": wanted}
+    return await ask_mesh(context, here, RequestKind.ADMIN_QUERY, asked, FACTS[query], is_mesh=is_mesh)
+
+
+async def ask_mesh(
+    context: AskContext,
+    here: Facts,
+    kind: RequestKind,
+    asked: Facts,
+    types: Mapping[str, type],
+    *,
+    is_mesh: bool,
+) -> tuple[dict[str, Facts], list[str]]:
+    """The facts of this node and, with `is_mesh`, of each peer that answers `asked` with what `types` names; and the
+    names of the peers that do not.
+    """
+    found = {context.origin.node: here}
     if not is_mesh:
         return found, []
-    answers = await context.peer_rpc.ask(
-        PeerRequest(RequestKind.ADMIN_QUERY, json.dumps({"query": query, "wanted": wanted}).encode())
-    )
+    answers = await context.peer_rpc.ask(PeerRequest(kind, json.dumps(asked).encode()))
     for peer in sorted(answers):
-        facts = facts_of(answers[peer], FACTS[query])
+        facts = facts_of(answers[peer], types)
         if facts is not None:
             found[peer] = facts
     return found, sorted(set(context.peer_names) - set(found))
@@ -95,4 +85,4 @@ async def respond_to_query(context: QueryContext, request: bytes) -> bytes:
         query, wanted = QUERIES[asked["query"]], dict(asked["wanted"])
     except (ValueError, TypeError, KeyError) as error:
         raise Refused("bad-destination", f"queries of peers are {', '.join(QUERIES)}") from error
-    return json.dumps(await query(context, wanted)).encode()
+    return json.dumps(query(context, wanted)).encode()

@@ -120,8 +120,6 @@ class TopicStatistics:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """See the module's opening."""
-
     node: str
     software: str
     build: str

@@ -1,6 +1,6 @@
 """Turn the operator's settings into rules of broker and gateways: seconds become µs, omitted values get defaults."""
 
-from collections.abc import Callable
+from dataclasses import fields
 from typing import Protocol
 
 import trio
@@ -11,11 +11,12 @@ from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.queues import Queues
 from qmq.broker.routing.table import RoutingTable
-from qmq.config import DestinationPolicy, LimitSettings, NodeSettings
+from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.rules import Rules
-from qmq.members import Membership
 from qmq.server.definitions.declared_queues import CACHED_MAX, DeclaredQueues
 from qmq.server.definitions.paused_queues import NOT_PAUSED, Pause, PausedQueues
+from qmq.server.limits.holdings import Holdings
+from qmq.server.runtime.contexts import Engine, MeshPeers
 from qmq.wire.stomp import Limits
 
 QUEUES_AT_ONCE = 2_000
@@ -24,31 +25,12 @@ QUEUES_AT_ONCE = 2_000
 
 def broker_limits(limits: LimitSettings) -> BrokerLimits:
     """The part of `limits` that the rules enforce."""
-    return BrokerLimits(
-        subscriptions_max=limits.subscriptions_max,
-        transactions_max=limits.transactions_max,
-        transaction_frames_max=limits.transaction_frames_max,
-        transaction_bytes_max=limits.transaction_bytes_max,
-        destinations_max=limits.destinations_max,
-        pattern_words_max=limits.pattern_words_max,
-        selector_parts_max=limits.selector_parts_max,
-        queue_memory_bytes_max=limits.queue_memory_bytes_max,
-        retained_topics_max=limits.retained_topics_max,
-        retained_bytes_max=limits.retained_bytes_max,
-        durable_subscriptions_max=limits.durable_subscriptions_max,
-    )
+    return BrokerLimits(**{one.name: getattr(limits, one.name) for one in fields(BrokerLimits)})
 
 
 def wire_limits(limits: LimitSettings) -> Limits:
     """The bounds of frames, as the codec names them."""
-    return Limits(
-        command_bytes_max=limits.command_bytes_max,
-        header_line_bytes_max=limits.header_line_bytes_max,
-        header_count_max=limits.header_count_max,
-        header_bytes_max=limits.header_bytes_max,
-        body_bytes_max=limits.body_bytes_max,
-        login_bytes_max=limits.login_bytes_max,
-    )
+    return Limits(**{one.name: getattr(limits, one.name) for one in fields(Limits)})
 
 
 def bound_clients(rules: Rules, limits: LimitSettings) -> None:
@@ -56,33 +38,6 @@ def bound_clients(rules: Rules, limits: LimitSettings) -> None:
     rules.prefetch_default = limits.prefetch_default
     rules.prefetch_max = limits.prefetch_max
     rules.destination_bytes_max = limits.destination_bytes_max
-
-
-def rules_under(
-    policy: DestinationPolicy,
-    limits: LimitSettings,
-    paused: Pause = NOT_PAUSED,
-    *,
-    has_lifetime: bool = False,
-    check_owner: Callable[[int], None] | None = None,
-) -> QueueRules:
-    """The rules of a queue under `policy`."""
-    return QueueRules(
-        messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
-        bytes_max=limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
-        overflow=policy.overflow,
-        ack_timeout_us=round(policy.ack_timeout_seconds * 1_000_000),
-        delivery_limit=policy.delivery_limit,
-        redelivery_us_min=round(policy.redelivery_seconds_min * 1_000_000),
-        redelivery_us_max=round(policy.redelivery_seconds_max * 1_000_000),
-        dead_letter=policy.dead_letter_target,
-        keeps_dropped=policy.keeps_dropped,
-        exclusive=policy.exclusive,
-        is_delivery_paused=paused.delivery,
-        is_acceptance_paused=paused.acceptance,
-        has_lifetime=has_lifetime,
-        check_owner=check_owner,
-    )
 
 
 async def follow_rules(queues: Queues) -> None:
@@ -93,38 +48,11 @@ async def follow_rules(queues: Queues) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def defaults_under(policy: DestinationPolicy) -> dict[str, str]:
-    """Headers that a message of the queue gets if its sender does not set them; they travel with it."""
-    defaults: dict[str, str] = {}
-    if policy.ttl_seconds:
-        defaults["ttl"] = str(round(policy.ttl_seconds * 1000))
-    if policy.priority != PRIORITY_DEFAULT:
-        defaults["priority"] = str(policy.priority)
-    return defaults
-
-
-class Owners(Protocol):
-    """See `qmq.server.limits.holdings`."""
-
-    def check_of(self, queue: str) -> Callable[[int], None] | None: ...
-
-
-class PolicyContext(Protocol):
-    """What policies need of the node."""
-
-    settings: NodeSettings
+class PolicyContext(Engine, MeshPeers, Protocol):
     limits: LimitSettings
     declared_queues: DeclaredQueues
     paused_queues: PausedQueues
-
-    @property
-    def holdings(self) -> Owners: ...
-
-    @property
-    def membership(self) -> Membership: ...
-
-    @property
-    def peer_names(self) -> list[str]: ...
+    holdings: Holdings
 
 
 class Policies:
@@ -164,16 +92,32 @@ class Policies:
     def _rules_under(
         self, policy: DestinationPolicy, limits: LimitSettings, paused: Pause, destination: str
     ) -> QueueRules:
-        context = self._context
-        has_lifetime, check_owner = self._has_lifetime(destination), context.holdings.check_of(destination)
-        return rules_under(policy, limits, paused, has_lifetime=has_lifetime, check_owner=check_owner)
-
-    def _has_lifetime(self, destination: str) -> bool:
-        return self._context.declared_queues.lifetime(destination) is not None
+        return QueueRules(
+            messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
+            bytes_max=limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
+            overflow=policy.overflow,
+            ack_timeout_us=round(policy.ack_timeout_seconds * 1_000_000),
+            delivery_limit=policy.delivery_limit,
+            redelivery_us_min=round(policy.redelivery_seconds_min * 1_000_000),
+            redelivery_us_max=round(policy.redelivery_seconds_max * 1_000_000),
+            dead_letter=policy.dead_letter_target,
+            keeps_dropped=policy.keeps_dropped,
+            exclusive=policy.exclusive,
+            is_delivery_paused=paused.delivery,
+            is_acceptance_paused=paused.acceptance,
+            has_lifetime=self._context.declared_queues.lifetime(destination) is not None,
+            check_owner=self._context.holdings.check_of(destination),
+        )
 
     def queue_defaults(self, destination: str) -> dict[str, str]:
-        """Headers that a message of the queue gets if its sender does not set them."""
-        return defaults_under(self.of(destination))
+        """Headers that a message of the queue gets if its sender does not set them; they travel with it."""
+        policy = self.of(destination)
+        defaults: dict[str, str] = {}
+        if policy.ttl_seconds:
+            defaults["ttl"] = str(round(policy.ttl_seconds * 1000))
+        if policy.priority != PRIORITY_DEFAULT:
+            defaults["priority"] = str(policy.priority)
+        return defaults
 
     def gateway_rules(self, routing: RoutingTable) -> Rules:
         """The rules about destinations that gateways need, and the bounds of what clients may request."""

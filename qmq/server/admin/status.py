@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import trio
 
 from qmq.build import BUILD
-from qmq.config import NodeSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.counts import DestinationCounts
@@ -53,7 +52,6 @@ LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions
 class StatusContext(Engine, Committing, MeshPeers, Protocol):
     """What a status shows: nearly every part of the node."""
 
-    settings: NodeSettings
     software: str
     started_seconds: float
     sessions: dict[int, ClientSession]
@@ -72,7 +70,6 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
 
 
 def status_of(context: StatusContext) -> NodeStatus:
-    """The status now."""
     journal = context.store.journal
     broker = context.broker
     depths = queue_depths(context)
@@ -157,7 +154,6 @@ def peers_of(context: StatusContext) -> list[PeerRow]:
 
 
 def membership_of(context: StatusContext) -> MembershipStatus:
-    """The membership now."""
     membership = context.membership
     return MembershipStatus(
         peers_version=membership.listing.version,

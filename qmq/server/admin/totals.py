@@ -28,7 +28,6 @@ def rate_seconds(headers: Mapping[str, str]) -> int:
 
 
 def facts_of_totals(totals: Totals) -> dict[str, int]:
-    """All totals by name."""
     return dict(zip(NAMES, totals.all(), strict=True))
 
 

@@ -16,7 +16,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX
 from qmq.server.admin import mesh_messages
-from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, Facts, all_until
+from qmq.server.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, all_until
 from qmq.server.admin.connection_lists import kick, list_connections, list_links
 from qmq.server.admin.deletion import DeleteContext, QueueDeletionContext, delete_fanout, delete_queue, delete_retained
 from qmq.server.admin.mesh_jobs import MeshJobs
@@ -26,8 +26,8 @@ from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.declare import DeclareContext, declare_queue
 from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
-from qmq.server.peers.control_response import ControlResponse
-from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.peers.peer_json import Facts
+from qmq.server.peers.verb_request import ControlResponse, VerbRequest
 from qmq.server.routing import requests
 from qmq.server.routing.requests import RoutingRequests
 
@@ -65,16 +65,10 @@ log = logging.getLogger("qmq.admin")
 
 
 class VerbContext(DeclareContext, DeleteContext, QueueDeletionContext, QueryContext, RoutingRequests, Protocol):
-    """What verbs need of the node."""
-
     decommission: Decommission
     mesh_jobs: MeshJobs
     paused_queues: PausedQueues
     system: SystemTopics
-
-
-async def _purge(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await _in_bulk(context, asked, "")
 
 
 async def _move(context: VerbContext, asked: VerbRequest) -> Facts:
@@ -85,11 +79,7 @@ async def _move(context: VerbContext, asked: VerbRequest) -> Facts:
     return {"to": target, **await _in_bulk(context, asked, target)}
 
 
-async def _redrive(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await _in_bulk(context, asked, "")
-
-
-async def _in_bulk(context: VerbContext, asked: VerbRequest, target: str) -> Facts:
+async def _in_bulk(context: VerbContext, asked: VerbRequest, target: str = "") -> Facts:
     _check_queue(asked.about, asked.verb)
     selector = asked.headers.get("selector", "").strip()
     if selector:
@@ -124,16 +114,9 @@ def _check_queue(destination: str, what: str) -> None:
         raise Refused("bad-destination", f"{what} names one queue, /queue/NAME.")
 
 
-async def _pause(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await _set_pause(context, asked, is_paused=True)
-
-
-async def _resume(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await _set_pause(context, asked, is_paused=False)
-
-
-async def _set_pause(context: VerbContext, asked: VerbRequest, *, is_paused: bool) -> Facts:
+async def _pause_or_resume(context: VerbContext, asked: VerbRequest) -> Facts:
     """Pause or resume parts of a queue, on all nodes."""
+    is_paused = asked.verb == "pause"
     _check_queue(asked.about, asked.verb)
     part = asked.headers.get("part", PAUSE_DEFAULT if is_paused else "both")
     if part not in PARTS:
@@ -148,30 +131,16 @@ async def _set_pause(context: VerbContext, asked: VerbRequest, *, is_paused: boo
 async def _delete(context: VerbContext, asked: VerbRequest) -> Facts:
     if is_pattern(asked.about):
         raise Refused("bad-pattern", "A destination is deleted by its name; patterns are not supported.")
-    delete = DELETIONS.get(kind_of(asked.about))
-    if delete is None:
-        raise Refused("not-supported", f"Queues, topics, fanouts and exchanges can be deleted, not {asked.about}.")
-    return await delete(context, asked)
-
-
-async def _delete_fanout(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await delete_fanout(context, asked.about, is_dry_run=asked.is_dry_run)
-
-
-async def _delete_topic(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await delete_retained(context, asked.about, is_dry_run=asked.is_dry_run)
-
-
-async def _delete_queue(context: VerbContext, asked: VerbRequest) -> Facts:
-    return await delete_queue(context, asked.about, asked.headers, asked.user)
-
-
-DELETIONS: Final[Mapping[DestinationKind, Callable[[VerbContext, VerbRequest], Awaitable[Facts]]]] = {
-    DestinationKind.FANOUT: _delete_fanout,
-    DestinationKind.TOPIC: _delete_topic,
-    DestinationKind.QUEUE: _delete_queue,
-    DestinationKind.EXCHANGE: requests.delete_exchange,
-}
+    kind = kind_of(asked.about)
+    if kind is DestinationKind.FANOUT:
+        return await delete_fanout(context, asked.about, is_dry_run=asked.is_dry_run)
+    if kind is DestinationKind.TOPIC:
+        return await delete_retained(context, asked.about, is_dry_run=asked.is_dry_run)
+    if kind is DestinationKind.QUEUE:
+        return await delete_queue(context, asked.about, asked.headers, asked.user)
+    if kind is DestinationKind.EXCHANGE:
+        return await requests.delete_exchange(context, asked)
+    raise Refused("not-supported", f"Queues, topics, fanouts and exchanges can be deleted, not {asked.about}.")
 
 
 async def _declare(context: VerbContext, asked: VerbRequest) -> Facts:
@@ -197,11 +166,11 @@ class Verb(NamedTuple):
 
 
 VERBS: Final[Mapping[str, Verb]] = {
-    "purge": Verb("purge/queue/NAME", _purge),
+    "purge": Verb("purge/queue/NAME", _in_bulk),
     "move": Verb("move/queue/NAME", _move),
-    "redrive": Verb("redrive/queue/NAME", _redrive),
-    "pause": Verb("pause/queue/NAME", _pause),
-    "resume": Verb("resume/queue/NAME", _resume),
+    "redrive": Verb("redrive/queue/NAME", _in_bulk),
+    "pause": Verb("pause/queue/NAME", _pause_or_resume),
+    "resume": Verb("resume/queue/NAME", _pause_or_resume),
     "delete": Verb("delete/queue|topic|fanout|exchange/NAME", _delete),
     "declare": Verb("declare/queue|exchange/NAME", _declare),
     "bind": Verb("bind/queue|exchange/NAME", requests.bind),

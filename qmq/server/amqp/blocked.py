@@ -30,8 +30,6 @@ REASONS: Final = {"disk-full": DISK, "memory-full": MEMORY}
 
 
 class BlockingContext(Protocol):
-    """What is asked of the node."""
-
     broker: Broker
     beats: Heartbeats
     memory_budget: MemoryBudget

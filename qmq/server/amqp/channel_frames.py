@@ -7,21 +7,16 @@ read. An ack is looked up in the moment in which it is decided: a delivery that 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from qmq.access.rights import Rights
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder
-from qmq.gateways.amqp.names import Vhost
-from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.blocked import Blocking
-from qmq.server.amqp.questions import QueueQuestions
-from qmq.server.amqp.topology import TopologyContext
-from qmq.server.clients.session import ClientSession
+from qmq.server.amqp.lookup import QueueQuestions
+from qmq.server.amqp.topology import TopologyContext, TopologyOwner
 from qmq.server.definitions.queue_watchers import QueueWatchers
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.runtime.contexts import Tasks
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, gateway_of
 from qmq.wire.amqp import Method, encode_method, method_frame
 from qmq.wire.stomp import Acks, Frame, Head, Version
 
@@ -36,8 +31,6 @@ Item = Frame | Delivery
 
 
 class ChannelContext(FrameContext, TopologyContext, Tasks, Protocol):
-    """What a channel needs of the node."""
-
     limits: LimitSettings
     queue_watchers: QueueWatchers
 
@@ -45,16 +38,13 @@ class ChannelContext(FrameContext, TopologyContext, Tasks, Protocol):
     def policy_of(self) -> Callable[[str], DestinationPolicy]: ...
 
 
-class ChannelOwner(Protocol):
+class ChannelOwner(TopologyOwner, Protocol):
     """The dialogue of the connection (`AmqpDialogue`)."""
 
-    session: ClientSession
     encoder: AmqpEncoder
-    rights: Rights | None
     blocking: Blocking
     heads: dict[tuple[str, str, str, bytes], Head]
     """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
-    vhost: Vhost
     questions: QueueQuestions
     absent: set[str]
     """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come."""
@@ -68,10 +58,6 @@ class ChannelOwner(Protocol):
     @property
     def qos_is_of_channel(self) -> bool: ...
 
-    def put(self, data: bytes) -> None: ...
-
-    async def control(self, destination: str, headers: dict[str, str], body: bytes = b"") -> ControlResponse: ...
-
 
 class ChannelFrames:
     """See the module's opening. `on_flushed` is called when everything that was collected is decided."""
@@ -84,19 +70,10 @@ class ChannelFrames:
         self.written = ChannelEncoder(owner.encoder, state, self._ignore, owner.blocking.refused)
         assert owner.rights is not None
         self.rights = owner.rights
-        self.gateway = StompGateway(
-            session.id,
-            context.broker,
-            context.rules,
-            Version.V12,
-            True,
-            rights=self.rights,
-            user=session.user,
-            encoder=self.written,
-            stays=True,
-            prefetch_max=PREFETCH_MAX,
+        self.gateway = gateway_of(
+            context, session, self.written, self.rights, keep_open=True, stays=True, prefetch_max=PREFETCH_MAX
         )
-        self._loop = FrameLoop(context, session, self.gateway, NoSource())
+        self._loop = FrameLoop(context, session, self.gateway)
         self.pending: list[Item] = []
         self._numbers = 0
         self.transaction: str | None = None
@@ -114,7 +91,6 @@ class ChannelFrames:
         return f"{self.state.serial}.{self._numbers}"
 
     def send(self, method: Method) -> None:
-        """Send a method to the client."""
         self.owner.put(method_frame(self.state.number, encode_method(method)))
 
     def begin(self) -> None:

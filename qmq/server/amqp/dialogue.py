@@ -16,18 +16,17 @@ from qmq.errors import Refused
 from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
 from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
 from qmq.gateways.amqp.replies import of_channel, of_connection
-from qmq.gateways.stomp import StompGateway
 from qmq.server.amqp.blocked import Blocking, BlockingContext
 from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.channel_frames import ChannelContext
 from qmq.server.amqp.handshake import Handshake, OpenContext
-from qmq.server.amqp.questions import QueueQuestions
+from qmq.server.amqp.lookup import QueueQuestions
 from qmq.server.clients.admission import PendingLogin
-from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
-from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
-from qmq.server.stomp.frame_loop import FrameLoop, NoSource
+from qmq.server.stomp.frame_loop import FrameLoop, gateway_of
 from qmq.wire.amqp import (
     HEARTBEAT,
     AmqpReader,
@@ -58,11 +57,8 @@ class AmqpContext(ChannelContext, OpenContext, BlockingContext, Protocol):
     """What an AMQP session needs of its node."""
 
 
-class AmqpDialogue:
-    """See `ClientDialogue`."""
-
+class AmqpDialogue(ClientDialogue):
     keep_open = True
-    awaits_frame = False
 
     def __init__(
         self,
@@ -79,7 +75,6 @@ class AmqpDialogue:
         self.encoder = AmqpEncoder(contents, self._depth_of)
         self.encoder.on_ended = lambda consumer: context.queue_watchers.forget(consumer.queue, consumer)
         session.encoder = self.encoder
-        self.ahead = b""
         self.beats = ClientHeartbeats(context.beats, session, HEARTBEAT)
         self.handshake = Handshake(context, session, self, pipe, self._reader, login)
         self._received: list[Command] = []
@@ -112,18 +107,8 @@ class AmqpDialogue:
         self.rights = self.context.rights_of(session.principal)
         self.encoder.frame_bytes_max = self.handshake.frame_bytes_max
         self.encoder.understands_cancel = self.handshake.understands_cancel
-        gateway = StompGateway(
-            session.id,
-            self.context.broker,
-            self.context.rules,
-            Version.V12,
-            True,
-            rights=self.rights,
-            user=session.user,
-            encoder=self.encoder,
-            stays=True,
-        )
-        self._loop = FrameLoop(self.context, session, gateway, NoSource())
+        gateway = gateway_of(self.context, session, self.encoder, self.rights, keep_open=True, stays=True)
+        self._loop = FrameLoop(self.context, session, gateway)
         self.beats.start()
 
     def receive(self, data: bytes) -> None:
@@ -279,9 +264,6 @@ class AmqpDialogue:
         return max(0, found.depth - sum([len(one.in_flight) for one in holders]))
 
     # The other parts of `ClientDialogue`
-
-    def note_stop(self) -> None:
-        pass
 
     def release(self) -> None:
         self._reader.forget()

@@ -3,8 +3,6 @@
 from collections.abc import Collection
 from typing import Any, Final, Protocol
 
-import trio
-
 from qmq.auth.credentials import Credentials
 from qmq.environment import Pipe
 from qmq.errors import Refused
@@ -12,12 +10,11 @@ from qmq.gateways.amqp.names import Vhost
 from qmq.gateways.amqp.replies import of_connection
 from qmq.routing_names import vhost_name, vhost_prefix
 from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.client_login import ClientLogin, LoginContext
 from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
-from qmq.server.clients.token_watch import TokenWatch
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.routing.vhosts import VhostDefinitions
-from qmq.server.stomp.login_exchange import LoginContext
 from qmq.wire.amqp import (
     PROTOCOL_HEADER,
     AmqpReader,
@@ -59,8 +56,6 @@ bound on the channel that counts at once. Celery needs that, because it raises t
 
 
 class OpenContext(LoginContext, Protocol):
-    """What a login needs of its node."""
-
     definition_sync: DefinitionSync
     vhosts: VhostDefinitions
 
@@ -76,7 +71,7 @@ class HandshakeDialogue(Protocol):
     def put(self, data: bytes) -> None: ...
 
 
-class Handshake:
+class Handshake(ClientLogin):
     """One login. `take` gets one command after the other."""
 
     def __init__(
@@ -88,18 +83,12 @@ class Handshake:
         reader: AmqpReader,
         login: PendingLogin,
     ) -> None:
-        self._context = context
-        self._session = session
+        super().__init__(context, session, pipe, login)
+        self._context: OpenContext = context
         self._dialogue = dialogue
-        self._pipe = pipe
         self._reader = reader
-        self._login = login
-        login.dismiss = self._dismiss
-        self._checking = trio.CancelScope()
         self._expected: type[Method] = commands.Connection.StartOk
-        self._token = TokenWatch(context.beats, context.environment, session)
         self.is_started = False
-        self.is_done = False
         self.qos_is_of_channel = False
         """See SPEC_QOS_PRODUCTS."""
         self.understands_cancel = False
@@ -159,7 +148,7 @@ class Handshake:
     # Steps
 
     async def _log_in(self, start_ok: Any) -> None:
-        context, session = self._context, self._session
+        session = self._session
         client = start_ok.client_properties or {}
         self.qos_is_of_channel = client.get("product") in SPEC_QOS_PRODUCTS
         capabilities = client.get("capabilities")
@@ -170,23 +159,14 @@ class Handshake:
         self._login.is_silent = False
         certified = self._certified() if start_ok.mechanism == "EXTERNAL" else ()
         try:
-            context.admission.check_open()
-            with self._checking:
-                grant = await context.logins.check(credentials, session.listener, session.until_left, certified)
-                if grant is not None:
-                    session.principal, session.authenticator = grant.principal, grant.authenticator
-                    session.user = grant.principal.name
-                    self._token.expires_us = grant.expires_us or 0
-                async with context.admission.turns:
-                    await trio.lowlevel.checkpoint()
+            await self._admit(credentials, certified)
         except Refused as refused:
             if not session.finishing:
                 self.refuse(refused, (10, 11), credentials.login)
             return
         if session.finishing:
             return
-        if session.user is not None:
-            context.audit("login", user=session.user, address=session.peer_address, authenticator=session.authenticator)
+        self._audit()
         self._expected = commands.Connection.TuneOk
         self._send(commands.Connection.Tune(CHANNEL_MAX, FRAME_BYTES_MAX, HEARTBEAT_SECONDS))
 
@@ -274,33 +254,9 @@ class Handshake:
 
     # Ends
 
-    def check_time(self, now: float) -> float | None:
-        """The time for the login is over."""
-        if not self.is_done and not self._session.finishing:
-            limit = self._context.limits.login_seconds
-            self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
-            self._checking.cancel()
-        return None
-
-    def _dismiss(self, why: Refused) -> None:
-        """End this login at once: another one needs its place."""
-        if not self._session.finishing:
-            self._session.finishing = True
-            self._context.refusals.note(self._pipe.peer_address, why)
-            self._pipe.close()
-            self._checking.cancel()
-
-    def decided(self) -> None:
-        """It is pending no more."""
-        self._context.admission.decided(self._login)
-
     def leave(self) -> None:
-        """The connection has ended, and everything that it delivers."""
-        self._token.end()
-        self._context.admission.leave(self._login)
-        self._context.logins.leave(self._session.user)
-        # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
-        del self._login.dismiss, self._dialogue
+        super().leave()
+        del self._dialogue
 
 
 def _bytes(value: object) -> bytes:

@@ -33,7 +33,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.declare import EXCLUSIVE
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
-from qmq.server.peers.control_response import ControlResponse
+from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.routing.requests import source_request
 from qmq.server.runtime.contexts import MeshPeers
 from qmq.wire.amqp import AmqpRefusal, Method, ReplyCode, commands, encode_method, method_frame, short_string
@@ -46,8 +46,6 @@ HEADERS: Final = "headers"
 
 
 class TopologyContext(LookupContext, MeshPeers, Protocol):
-    """What these methods need of the node."""
-
     exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes
 
@@ -154,7 +152,7 @@ class Topology:
             context.rules.lock(queue, session.id)
             which = "exclusive to this connection" if EXCLUSIVE in known else "not exclusive"
             raise AmqpRefusal(ReplyCode.RESOURCE_LOCKED, f"the queue is declared, and is {which}")
-        if known is not None and self._reaches_all():
+        if known is not None and context.declared_queues.reaches_all():
             wanted = dict(value)
             if EXCLUSIVE in wanted:
                 wanted[EXCLUSIVE] = context.exclusive_queues.owner(session.id)
@@ -164,11 +162,6 @@ class Topology:
                 context.queue_lifetimes.declared_again(queue)
                 return {"changed": 0}
         return await self._control(f"/control/declare{queue}", {}, value)
-
-    def _reaches_all(self) -> bool:
-        """Else a declaration is made again, so that it wins over a deletion behind a cut."""
-        context = self._owner.context
-        return set(context.peer_names) <= set(context.linked_peers())
 
     def _check_right(self, destination: str) -> None:
         self._owner.context.check_right(self._owner.session.principal, destination)
@@ -224,7 +217,7 @@ class Topology:
         """Bind `target`; False if it is bound so already. Raises Refused."""
         context = self._owner.context
         headers = {"source": binding.source, "key": binding.key}
-        if context.routing.table.has_binding(binding.name) and self._reaches_all():
+        if context.routing.table.has_binding(binding.name) and context.declared_queues.reaches_all():
             self._check_right(f"/control/bind{target}")
             self._check_right(source_request(headers))
             return False
@@ -307,7 +300,7 @@ class Topology:
                 vhost=self._owner.vhost,
             )
             known = context.routing.table.exchanges.get(name)
-            if known is not None and known.value == value and self._reaches_all():
+            if known is not None and known.value == value and context.declared_queues.reaches_all():
                 self._check_right(f"/control/declare/exchange/{name}")
             else:
                 await self._control(f"/control/declare/exchange/{name}", {}, value)

@@ -5,7 +5,7 @@ messages of each origin; what only the store has is read once, a bounded part of
 """
 
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from qmq.dots import Dot, Origin
 from qmq.gateways.beanstalk.jobs import id_in
@@ -21,14 +21,10 @@ ALIASES_MAX: Final = 1_000_000
 """At the bound all are forgotten, and the search begins again."""
 
 
-class AliasContext(Engine, Protocol):
-    """What the index needs of the node."""
-
-
 class Aliases:
     """Those of the messages that this node serves."""
 
-    def __init__(self, context: AliasContext) -> None:
+    def __init__(self, context: Engine) -> None:
         self._context = context
         self._dots: dict[int, tuple[Dot, ...]] = {}
         self._seen: dict[Origin, int] = {}

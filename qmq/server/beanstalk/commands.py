@@ -26,8 +26,6 @@ from qmq.gateways.beanstalk.jobs import (
     queue_of,
     tube_of,
 )
-from qmq.gateways.rules import Rules
-from qmq.gateways.stomp import StompGateway
 from qmq.server.beanstalk.decisions import DecisionContext, Decisions, PutJob, SettleJob
 from qmq.server.beanstalk.inspection import INSPECTIONS, Inspection, InspectionContext
 from qmq.server.beanstalk.jobs import FoundJob
@@ -35,19 +33,17 @@ from qmq.server.beanstalk.part import DEFAULT_TUBE, part_of
 from qmq.server.beanstalk.reservations import Reservations
 from qmq.server.beanstalk.statistics import tube_facts
 from qmq.server.clients.session import ClientSession
+from qmq.server.stomp.frame_loop import gateway_of
 from qmq.wire.beanstalk import BeanstalkCommand, BeanstalkVerb
 from qmq.wire.beanstalk import replies as reply
-from qmq.wire.stomp import Frame, Head, Version
+from qmq.wire.stomp import Frame, Head
 
 HEADS_MAX: Final = 256
 """Different puts of a connection that are remembered; at the bound all are forgotten."""
 
 
 class CommandContext(DecisionContext, InspectionContext, Protocol):
-    """What commands need of the node."""
-
     limits: LimitSettings
-    rules: Rules
 
     def check_right(self, principal: Principal | None, destination: str) -> None: ...
 
@@ -75,19 +71,7 @@ class BeanstalkCommands:
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}
         self.is_producer = self.is_worker = False
         self.has_left = False
-        self._gateway = StompGateway(
-            session.id,
-            context.broker,
-            context.rules,
-            Version.V12,
-            False,
-            rights=rights,
-            user=session.user,
-            encoder=encoder,
-            is_atomic=True,
-            pulls=True,
-            sets=frozenset({ID}),
-        )
+        self._gateway = gateway_of(context, session, encoder, rights, is_atomic=True, pulls=True, sets=frozenset({ID}))
         decisions = self._decisions = Decisions(context, session, self._gateway, encoder, replies)
         self._reservations = decisions.reservations = Reservations(context, self._part, session.id, decisions.obey_one)
         encoder.on_delivery = self._reservations.delivered
@@ -236,7 +220,7 @@ class BeanstalkCommands:
         if found is None or found.state is JobState.RESERVED:
             slot.fill(reply.NOT_FOUND)
             return
-        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
+        self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
         is_deleted = await self._part.jobs.delete(found)
         self._part.count(found.tube, "delete")
         slot.fill(reply.DELETED if is_deleted else reply.NOT_FOUND)
@@ -291,7 +275,7 @@ class BeanstalkCommands:
         """The delivery of a copy of a job to this connection; None if that cannot be. Durable on return."""
         context, message = self._context, found.message
         queue = queue_of(found.tube)
-        self._check(Action.SUBSCRIBE, message.envelope.destination)
+        self._rights.check(Action.SUBSCRIBE, message.envelope.destination)
         subscription = await self._reservations.subscription(found.tube)
         if subscription is None:
             return None
@@ -312,7 +296,7 @@ class BeanstalkCommands:
     async def _kick(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = self.used
         self._check_kick(tube)
-        self._check(Action.SUBSCRIBE, buried_queue_of(tube))
+        self._rights.check(Action.SUBSCRIBE, buried_queue_of(tube))
         slot.fill(reply.kicked(await self._part.jobs.kick_tube(tube, command.numbers[0])))
 
     async def _kick_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
@@ -321,16 +305,12 @@ class BeanstalkCommands:
             slot.fill(reply.NOT_FOUND)
             return
         self._check_kick(found.tube)
-        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
+        self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
         slot.fill(reply.KICKED_ONE if await self._part.jobs.kick(found) else reply.NOT_FOUND)
 
     def _check_kick(self, tube: str) -> None:
-        self._check(Action.SUBSCRIBE, queue_of(tube))
-        self._check(Action.SEND, queue_of(tube))
-
-    def _check(self, action: Action, destination: str) -> None:
-        """Raises Refused."""
-        self._rights.check(action, destination)
+        self._rights.check(Action.SUBSCRIBE, queue_of(tube))
+        self._rights.check(Action.SEND, queue_of(tube))
 
     async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         state = PEEKED[command.verb]

@@ -7,14 +7,13 @@ that is buried, or released with another priority or a delay, is sent again and 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from qmq.access.rights import Rights
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.message import Message
 from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
 from qmq.gateways.stomp import StompGateway
 from qmq.server.beanstalk.reservations import ReservationContext, Reservations
 from qmq.server.clients.session import ClientSession
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
 from qmq.wire.beanstalk import INTERNAL_ERROR, NOT_FOUND, OUT_OF_MEMORY
 from qmq.wire.stomp import Frame, Head, Version
 
@@ -47,8 +46,6 @@ DecidedItem = PutJob | SettleJob
 class DecisionContext(FrameContext, ReservationContext, Protocol):
     """What deciding needs of the node."""
 
-    def rights_of(self, principal: object) -> Rights: ...
-
 
 class Decisions:
     """Those of one connection. `add` collects, `flush` decides."""
@@ -66,7 +63,7 @@ class Decisions:
         self._gateway = gateway
         self._encoder = encoder
         self._replies = replies
-        self.loop = FrameLoop(context, session, gateway, NoSource())
+        self.loop = FrameLoop(context, session, gateway)
         self.reservations: Reservations
         self._pending: list[DecidedItem] = []
 

@@ -3,11 +3,10 @@
 There is no login. The client acts as the user that its listener names, or, where the node has no users, without a name.
 """
 
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import trio
 
-from qmq.access.rights import Rights
 from qmq.access.rules import Principal
 from qmq.auth.credentials import USERS, Grant
 from qmq.environment import Pipe
@@ -15,10 +14,10 @@ from qmq.errors import Refused
 from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
 from qmq.server.beanstalk.commands import BeanstalkCommands, CommandContext
 from qmq.server.clients.admission import PendingLogin
-from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.client_login import LoginContext
+from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.waker import Waker
-from qmq.server.stomp.login_exchange import LoginContext
 from qmq.wire.beanstalk import (
     BeanstalkCommand,
     BeanstalkReader,
@@ -32,13 +31,9 @@ REPLIES_MAX: Final = 1000
 class BeanstalkContext(CommandContext, LoginContext, Protocol):
     """What a beanstalkd session needs of its node."""
 
-    def rights_of(self, principal: Any) -> Rights: ...
 
-
-class BeanstalkDialogue:
-    """See `ClientDialogue`."""
-
-    keep_open = False
+class BeanstalkDialogue(ClientDialogue):
+    awaits_frame = False
 
     def __init__(self, context: BeanstalkContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self._context = context
@@ -52,8 +47,6 @@ class BeanstalkDialogue:
         self._replies = OrderedReplies(self._put)
         self._encoder = BeanstalkEncoder(self._replies, self._ignore)
         session.encoder = self._encoder
-        self.ahead = b""
-        self.awaits_frame = False
         self._commands: BeanstalkCommands | None = None
         """None before the session has begun, and after its end."""
 
@@ -104,7 +97,7 @@ class BeanstalkDialogue:
             return
         if not context.logins.is_user(user):
             raise Refused("login-failed", f"The user {user} of this listener does not exist.")
-        grant = context.logins.admit_again(Grant(Principal(user), USERS))
+        grant = context.logins.admit(Grant(Principal(user), USERS))
         session.principal, session.authenticator, session.user = grant.principal, USERS, user
         context.audit("login", user=user, address=session.peer_address, authenticator=USERS)
 

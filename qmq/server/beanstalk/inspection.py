@@ -12,18 +12,14 @@ from qmq.gateways.beanstalk.jobs import queue_of
 from qmq.server.beanstalk.jobs import FoundJob
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext
 from qmq.server.beanstalk.statistics import job_facts, server_facts, tube_facts, tube_names
+from qmq.server.runtime.contexts import Tasks
 from qmq.wire.beanstalk import BeanstalkCommand, BeanstalkVerb
 from qmq.wire.beanstalk import replies as reply
 
 
-class InspectionContext(PartContext, Protocol):
-    """What these commands need of the node."""
-
+class InspectionContext(PartContext, Tasks, Protocol):
     software: str
     started_seconds: float
-
-    @property
-    def is_stopping(self) -> bool: ...
 
 
 class Inspection:

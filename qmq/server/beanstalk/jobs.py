@@ -48,8 +48,6 @@ Act = Callable[[Message, Outcome], bool]
 
 
 class FinderContext(BulkContext, CountsContext, MeshPeers, Protocol):
-    """What jobs need of the node."""
-
     peer_rpc: PeerRpc
 
 
@@ -64,7 +62,6 @@ class FoundJob(NamedTuple):
 
     @property
     def job(self) -> int:
-        """Its id."""
         return id_of(self.message)
 
     @property

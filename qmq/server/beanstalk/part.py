@@ -23,8 +23,6 @@ DEFAULT_TUBE: Final = "default"
 
 
 class PartContext(FinderContext, Protocol):
-    """What the part needs of the node."""
-
     beanstalk: object
 
 
@@ -45,8 +43,6 @@ class TubeUser(Protocol):
 
 
 class BeanstalkPart:
-    """See the module's opening."""
-
     def __init__(self, context: PartContext) -> None:
         self._context = context
         self.jobs = JobFinder(context)

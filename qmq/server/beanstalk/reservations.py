@@ -36,8 +36,6 @@ KNOWN_SPARE: Final = 64
 
 
 class ReservationContext(PartContext, Tasks, Protocol):
-    """What reserving needs of the node."""
-
     deadline_timer: DeadlineTimer
 
 
@@ -56,6 +54,8 @@ class Reservations:
         self._session = session
         self._subscribe = subscribe
         self.changed = Waker()
+        self.wake = self.changed.wake
+        """A pause has begun or ended, or the connection ends."""
         self._subscriptions: dict[str, Subscription] = {}
         """Tube → its subscription, once something was reserved of it."""
         self._known: dict[int, None] = {}
@@ -147,10 +147,6 @@ class Reservations:
                 nursery.cancel_scope.cancel()
         finally:
             self._end_waiting()
-
-    def wake(self) -> None:
-        """A pause has begun or ended, or the connection ends."""
-        self.changed.wake()
 
     @property
     def is_waiting(self) -> bool:
@@ -330,7 +326,6 @@ class Reservations:
             self.ignore(tube)
 
     def _clean(self) -> None:
-        """Forget deliveries that have ended."""
         if len(self._known) > KNOWN_SPARE + 2 * sum(len(one.in_flight) for one in self._subscriptions.values()):
             deliveries = self._context.broker.queues.deliveries
             self._known = {tag: None for tag in self._known if tag in deliveries}

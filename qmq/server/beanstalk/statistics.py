@@ -4,13 +4,15 @@ Jobs, tubes and connections are those of the mesh. Commands and process are thos
 the binlog are always 0, because a job is in the journal of every node.
 """
 
+import json
 import os
 import platform
 import resource
 from collections import Counter
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
+from qmq.errors import Refused
 from qmq.gateways.beanstalk.jobs import (
     QUEUE,
     URGENT_PRIORITY,
@@ -26,9 +28,9 @@ from qmq.gateways.beanstalk.jobs import (
 )
 from qmq.server.admin.counts import queue_depth
 from qmq.server.beanstalk.jobs import FoundJob, beanstalk_request
-from qmq.server.beanstalk.part import BeanstalkPart, PartContext, names_of
+from qmq.server.beanstalk.part import BeanstalkPart, PartContext, names_of, part_of
 from qmq.server.checkpoint.queue_pager import FAR_US
-from qmq.server.peers.peer_json import decode_json
+from qmq.server.peers.peer_json import Facts, decode_json
 from qmq.wire.beanstalk import BeanstalkVerb, Scalar
 
 LISTED_MAX: Final = 10_000
@@ -64,8 +66,6 @@ COMMANDS: Final = (
 """Those that `stats` counts, in its order."""
 
 COUNTED: Final = ("urgent", "ready", "reserved", "delayed", "buried")
-
-Facts = dict[str, Any]
 
 
 def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: FoundJob) -> dict[str, Scalar]:
@@ -171,6 +171,22 @@ async def facts_here(context: PartContext, part: BeanstalkPart, asked: Facts) ->
     if verb == "server":
         return await _server_here(context, part)
     raise ValueError(f"{verb!r} is no request about jobs")
+
+
+async def respond_about_jobs(context: PartContext, body: bytes) -> bytes:
+    """The response to the request of a peer. Raises Refused."""
+    part = part_of(context)
+    try:
+        asked = decode_json(body)
+        answer = await part.jobs.answer(asked)
+        if answer is None and asked["do"] == "pause":
+            part.pause(str(asked["tube"]), int(asked["seconds"]))
+            answer = {}
+        elif answer is None:
+            answer = await facts_here(context, part, asked)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused("bad-body", "this is no request about jobs") from error
+    return json.dumps(answer).encode()
 
 
 async def _of_all(context: PartContext, part: BeanstalkPart, request: Facts) -> list[Facts]:

@@ -7,7 +7,7 @@ causes a checkpoint, too, when something in a fanout becomes too old. A node wit
 
 import logging
 from functools import partial
-from math import inf
+from math import ceil, inf
 from typing import Protocol
 
 import trio
@@ -16,13 +16,13 @@ from qmq.config import NodeSettings, StorageSettings
 from qmq.dots import Vector
 from qmq.errors import DiskFull, LogBroken
 from qmq.server.checkpoint.queue_pager import QueuePager
-from qmq.server.checkpoint.retention_policy import Retentions
 from qmq.server.commit.commits import Commits
 from qmq.server.runtime.contexts import Engine, Reporting
 from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.server.runtime.malloc_trim import give_back_memory
 from qmq.server.runtime.waker import Waker
 from qmq.storage.checkpoints.report import CheckpointReport
+from qmq.storage.format.settings import Retention
 
 TRIM_BYTES = 4 << 20
 """After a checkpoint of at least so much journal, its memory is returned to the system."""
@@ -55,11 +55,36 @@ RETENTION_PARTS = 8
 log = logging.getLogger("qmq.checkpoint")
 
 
-class CheckpointContext(Engine, Reporting, Protocol):
-    """What checkpoints need of the node."""
+class Retentions(dict[str, Retention]):
+    """Destination → how long the log of this fanout is kept: as its policy says, or else as `[storage]` says for all.
 
+    The checkpoint's thread reads it; the first read of a fanout looks it up in the policies. One table serves one
+    checkpoint, so a changed configuration applies from the next one on.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def __missing__(self, destination: str) -> Retention:
+        policy = self._settings.destinations.policy_of(destination)
+        seconds, size = policy.retention_seconds, policy.retention_bytes
+        storage = self._settings.storage
+        found = self[destination] = Retention(
+            age_seconds_max=ceil(storage.fanout_age_seconds_max if seconds is None else seconds),
+            bytes_max=storage.fanout_bytes_max if size is None else size,
+        )
+        return found
+
+    @property
+    def shortest_seconds(self) -> int:
+        """The shortest time for which any fanout, existing or not, is kept."""
+        named = [p.retention_seconds for p in self._settings.destinations.policies if p.retention_seconds is not None]
+        return ceil(min([self._settings.storage.fanout_age_seconds_max, *named]))
+
+
+class CheckpointContext(Engine, Reporting, Protocol):
     queue_pager: QueuePager
-    settings: NodeSettings
     commits: Commits
 
     def checkpoint_done(self, report: CheckpointReport) -> None:

@@ -11,24 +11,18 @@ from typing import Final, Protocol
 from qmq.access.rights import AccessTable, Rights
 from qmq.access.rules import ANONYMOUS, Action, Permission, Principal
 from qmq.auth.credentials import CERTIFICATE, USERS
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.config import NodeSettings, User, asks_others, asks_users
-from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.server.clients.session import ClientSession
-from qmq.server.runtime.contexts import Committing
+from qmq.server.runtime.contexts import Committing, Engine
 
 OPEN: Final = "= no users are configured: every client on this machine may do everything, administration included"
 
 log = logging.getLogger("qmq.node")
 
 
-class AccessContext(Committing, Protocol):
-    """What the re-check needs of the node."""
-
-    broker: Broker
-    environment: Environment
+class AccessContext(Engine, Committing, Protocol):
     sessions: dict[int, ClientSession]
 
 
@@ -54,7 +48,6 @@ class Access:
         return self._table.rights_of(ANONYMOUS if principal is None else principal)
 
     def groups_of(self, principal: Principal) -> frozenset[str]:
-        """All groups of `principal`."""
         return self._table.groups_of(principal)
 
     def change(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:

@@ -15,6 +15,7 @@ notation.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
@@ -43,21 +44,19 @@ TURNED_AWAY_MAX: Final = 1_000
 """The same while the node has room for them. Others get the reason if the kernel takes it at once."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingLogin:
     """One connection, since trio time `since`. `address` is as it is counted; `is_silent` until the client has sent
     CONNECT; `is_pending` until CONNECTED or its end; `dismiss` ends it at once. `carriers` are connections that bring
     what it sends, and are decided with it.
     """
 
-    __slots__ = ("address", "carriers", "dismiss", "is_pending", "is_silent", "since")
-
-    def __init__(self, address: str, since: float = 0.0) -> None:
-        self.address = address
-        self.since = since
-        self.is_silent = True
-        self.is_pending = True
-        self.carriers: tuple[PendingLogin, ...] = ()
-        self.dismiss: Callable[[Refused], None] = lambda why: None
+    address: str
+    since: float = 0.0
+    is_silent: bool = True
+    is_pending: bool = True
+    carriers: "tuple[PendingLogin, ...]" = ()
+    dismiss: Callable[[Refused], None] = lambda why: None
 
 
 class Admission:
@@ -98,7 +97,6 @@ class Admission:
 
     @property
     def pending(self) -> int:
-        """Number of pending logins."""
         return len(self._pending)
 
     def change(self, limits: LimitSettings) -> None:

@@ -6,28 +6,31 @@ It sets `encoder` of the session, which writes what the node sends.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from qmq.errors import Refused
 
 
-class ClientDialogue(Protocol):
+class ClientDialogue:
     """One client's side of a protocol, from its first bytes to its last."""
 
-    ahead: bytes
+    ahead = b""
     """Bytes that were read while the client was waited for, and are to be received next."""
 
     @property
     def keep_open(self) -> bool:
         """Whether the client requested to stay after a refusal that is not its fault."""
+        return False
 
     @property
     def unfinished_bytes(self) -> int:
         """What is held of a frame that is not complete."""
+        return 0
 
     @property
     def awaits_frame(self) -> bool:
         """Whether a stop of the node waits for the frame that the client was sending."""
+        return False
 
     def start(self) -> None:
         """The connection is open. Limits how long the login may take."""

@@ -26,9 +26,10 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.subscriptions import stopping
 from qmq.config import LimitSettings
+from qmq.replication.mesh import Mesh
 from qmq.server.clients.session import ClientSession
 from qmq.server.commit.commits import Commits
-from qmq.server.runtime.contexts import Committing, Engine, Links
+from qmq.server.runtime.contexts import Committing, Engine
 
 POLL_SECONDS = 0.02
 """Between two checks which clients have finished."""
@@ -41,8 +42,6 @@ log = logging.getLogger("qmq.draining")
 
 
 class DrainContext(Engine, Committing, Protocol):
-    """What draining needs of the node."""
-
     commits: Commits
     limits: LimitSettings
     sessions: dict[int, ClientSession]
@@ -72,7 +71,7 @@ async def drain_clients(context: DrainContext) -> None:
     await context.flushed()
 
 
-async def hand_over(context: DrainContext, links: Links) -> None:
+async def hand_over(context: DrainContext, links: Mesh) -> None:
     """Lend nothing more, and wait until nothing is in flight between this node and the linked peers, and they have what
     it has recorded; at most `HAND_OVER_SECONDS`.
     """

@@ -15,9 +15,8 @@ from typing import Protocol
 
 import trio
 
-from qmq.environment import Environment
 from qmq.errors import Refused
-from qmq.server.runtime.contexts import Reporting, Tasks
+from qmq.server.runtime.contexts import Engine, Reporting, Tasks
 from qmq.server.runtime.malloc_trim import give_back_memory
 
 SHARE = 4
@@ -48,11 +47,7 @@ class Holder(Protocol):
         """End the connection with this error."""
 
 
-class BudgetContext(Reporting, Tasks, Protocol):
-    """What counting needs of the node."""
-
-    environment: Environment
-
+class BudgetContext(Engine, Reporting, Tasks, Protocol):
     @property
     def sessions(self) -> Mapping[int, Holder]: ...
 
@@ -83,7 +78,6 @@ class MemoryBudget:
         self._below = trio.lowlevel.ParkingLot()
 
     def statistics(self) -> MemoryStatistics:
-        """A frozen snapshot."""
         return MemoryStatistics(self.bytes, self.bytes_max, self.ended)
 
     @property
@@ -127,7 +121,6 @@ class MemoryBudget:
             self._below.unpark_all()
 
     async def _trim(self) -> None:
-        """Return freed memory to the system."""
         await trio.sleep(TRIM_SECONDS)
         self._peak = self.bytes
         self._trimming = False

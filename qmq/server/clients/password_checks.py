@@ -22,8 +22,6 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class _Waiting:
-    """One waiting client."""
-
     __slots__ = ("address", "granted", "user")
 
     def __init__(self, address: str, user: int) -> None:
@@ -46,7 +44,6 @@ class PasswordChecks:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting clients."""
         return len(self._waiting)
 
     @asynccontextmanager

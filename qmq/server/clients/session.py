@@ -12,12 +12,11 @@ from typing import Protocol
 import trio
 
 from qmq.access.rules import Principal
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import ClientState as Client
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.config import LimitSettings, ListenerSettings
-from qmq.environment import Environment, Pipe
+from qmq.environment import Pipe
 from qmq.errors import Refused, StorageError
 from qmq.gateways.encoder import Encoder
 from qmq.server.clients.admission import Admission, PendingLogin, counted_address
@@ -28,7 +27,7 @@ from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.traffic import Traffic
 from qmq.server.limits.usage import UNLIMITED_SESSION, ClientUsages
 from qmq.server.runtime.certificates import Certificates
-from qmq.server.runtime.contexts import Committing, Reporting
+from qmq.server.runtime.contexts import Committing, Engine, Reporting
 from qmq.server.runtime.latch import Latch
 
 READ_BYTES_MAX = 65536
@@ -37,11 +36,7 @@ REPLY_KEY_BITS = 64
 log = logging.getLogger("qmq.session")
 
 
-class SessionContext(Committing, Reporting, Protocol):
-    """What sessions of every protocol need of their node."""
-
-    broker: Broker
-    environment: Environment
+class SessionContext(Engine, Committing, Reporting, Protocol):
     limits: LimitSettings
     admission: Admission
     refusals: Refusals
@@ -132,7 +127,6 @@ class ClientSession:
 
     @property
     def bytes_out(self) -> int:
-        """Bytes of frames that are with the kernel."""
         return self.outbox.bytes_out
 
     def start(self, task: Callable[[], object]) -> None:

@@ -104,7 +104,6 @@ class Commits:
         """The largest group since the start."""
 
     def statistics(self) -> CommitStatistics:
-        """A frozen snapshot."""
         return CommitStatistics(self.groups, self.records, self.bytes, self.group_bytes_max)
 
     async def slot(self) -> None:

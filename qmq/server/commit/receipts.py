@@ -6,8 +6,7 @@ arrives in the middle of another decision. So the responses that it frees are de
 
 import logging
 import math
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 import trio
 
@@ -15,20 +14,11 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
+from qmq.replication.mesh import Mesh
 from qmq.server.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
 from qmq.server.runtime.heartbeats import Heartbeats
 
 log = logging.getLogger("qmq.receipts")
-
-
-class ConfirmedInterest(Protocol):
-    """Which versions of this node's interest the peers have confirmed (`qmq.replication.mesh.Mesh`)."""
-
-    @property
-    def interest_version(self) -> int: ...
-
-    @property
-    def interest_confirmed(self) -> int: ...
 
 
 class Receipts:
@@ -46,6 +36,7 @@ class Receipts:
         refuses: bool = False,
     ) -> None:
         self._copies = copies
+        self.enrol = copies.enrol
         self._heartbeats = heartbeats
         self._put = put
         self._flush = flush
@@ -53,7 +44,7 @@ class Receipts:
         self._freed: list[PendingReceipt] = []
         self._watched = -1
         self._due = math.inf
-        self.interest: ConfirmedInterest | None = None
+        self.interest: Mesh | None = None
         self._room = trio.lowlevel.ParkingLot()
 
     async def slot(self) -> None:
@@ -82,10 +73,6 @@ class Receipts:
         self._put(PendingReceipt(out.session, out.receipts[:count]))
         out.receipts = out.receipts[count:]
         out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
-
-    def enrol(self, peers: Iterable[str]) -> None:
-        """Set the peers whose disks count from now on."""
-        self._copies.enrol(peers)
 
     def peer_durable(self, peer: str, sequence: int) -> None:
         """`peer` has this node's records up to `sequence` on disk. The caller flushes soon."""

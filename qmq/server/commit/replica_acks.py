@@ -20,7 +20,8 @@ Pure: the caller passes the time, and delivers what is freed.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD, QUORUM, REPLICAS_MAX, disks_of
@@ -37,6 +38,7 @@ ANSWER_BYTES: Final = 400
 RECEIPT_BYTES: Final = 64
 
 
+@dataclass(slots=True, eq=False)
 class PendingReceipt:
     """A response to a session: receipts of one level, then frames, and whether the session ends after them.
 
@@ -47,44 +49,19 @@ class PendingReceipt:
     behind which the first messages of a subscription wait.
     """
 
-    __slots__ = (
-        "begins",
-        "copies",
-        "deadline",
-        "ending",
-        "frames",
-        "level",
-        "marks",
-        "misses",
-        "owners",
-        "receipts",
-        "sequence",
-        "session",
-        "waits",
-    )
-
-    def __init__(
-        self,
-        session: int,
-        receipts: list[str],
-        *,
-        level: int = FSYNC,
-        sequence: int = 0,
-        owners: Collection[str] = (),
-    ) -> None:
-        self.session = session
-        self.receipts = receipts
-        self.frames: list[bytes] = []
-        self.ending = False
-        self.begins = False
-        self.level = level
-        self.owners = owners
-        self.sequence = sequence
-        self.deadline = 0.0
-        self.waits = 0
-        self.copies: int | None = None
-        self.misses = FSYNC
-        self.marks: tuple[tuple[str, str], ...] = ()
+    session: int
+    receipts: list[str]
+    level: int = field(default=FSYNC, kw_only=True)
+    sequence: int = field(default=0, kw_only=True)
+    owners: Collection[str] = field(default=(), kw_only=True)
+    frames: list[bytes] = field(default_factory=list, init=False)
+    ending: bool = field(default=False, init=False)
+    begins: bool = field(default=False, init=False)
+    deadline: float = field(default=0.0, init=False)
+    waits: int = field(default=0, init=False)
+    copies: int | None = field(default=None, init=False)
+    misses: int = field(default=FSYNC, init=False)
+    marks: tuple[tuple[str, str], ...] = field(default=(), init=False)
 
     @property
     def bytes(self) -> int:
@@ -112,26 +89,21 @@ def answers_of(out: Outcome) -> list[PendingReceipt]:
     return answers
 
 
-class Probe:
+class Probe(NamedTuple):
     """A record by which a short level is tested: if it is confirmed by `until`, the shortage ends."""
 
-    __slots__ = ("sequence", "until")
-
-    def __init__(self, sequence: int, until: float) -> None:
-        self.sequence = sequence
-        self.until = until
+    sequence: int
+    until: float
 
 
+@dataclass(slots=True, eq=False)
 class WaitingLine:
     """Responses that wait for the same condition, in the order of records. With a `probe` it is short: responses pass
     at once.
     """
 
-    __slots__ = ("probe", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[PendingReceipt] = deque()
-        self.probe: Probe | None = None
+    waiting: deque[PendingReceipt] = field(default_factory=deque)
+    probe: Probe | None = None
 
 
 def is_unknown_to_all(owner: str, marks: Mapping[str, int]) -> int:

@@ -21,8 +21,6 @@ POLL_SECONDS: Final = 2.0
 
 
 class OverviewFeedContext(Tasks, Protocol):
-    """What the feed needs of the node."""
-
     console: ConsoleRequests
     sessions: dict[int, ClientSession]
 

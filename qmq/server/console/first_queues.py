@@ -19,7 +19,6 @@ from qmq.broker.queues.dispatch.queue import Queue
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.runtime.contexts import Engine, Tasks
-from qmq.storage.queues.served_rows import ServedRows
 
 TURN_QUEUES: Final = 1_000
 """Looked at in one turn, a fraction of a millisecond. Other tasks have a turn after each."""
@@ -29,12 +28,8 @@ Place = tuple[int, str]
 
 
 class QueueIndexContext(Engine, Tasks, Protocol):
-    """What pages of queues need of the node."""
-
     declared_queues: DeclaredQueues
     paused_queues: PausedQueues
-
-    def served_rows(self) -> ServedRows: ...
 
 
 async def first_queues(

@@ -30,8 +30,6 @@ P99: Final = 0.99
 
 
 class HistoryContext(Engine, Protocol):
-    """What a sample is taken of."""
-
     beats: Heartbeats
     sessions: dict[int, ClientSession]
 

@@ -43,7 +43,6 @@ class BrowserLogin:
     used: float
 
     def touch(self) -> None:
-        """A request has used it."""
         self.used = trio.current_time()
 
     @property
@@ -89,7 +88,6 @@ class BrowserLogins:
         return login
 
     def end(self, token: str) -> None:
-        """Log out."""
         self._open.pop(_digest(token), None)
 
     def token_in(self, cookies: str) -> str | None:

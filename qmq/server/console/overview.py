@@ -7,16 +7,15 @@ import trio
 
 from qmq import __version__
 from qmq.build import BUILD
-from qmq.config import NodeSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.totals import facts_of_totals
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.traffic import Traffic
+from qmq.server.inspection.connections import link_rows
 from qmq.server.membership.takeover import Takeover
-from qmq.server.peers.link_rows import link_rows
-from qmq.server.runtime.contexts import Engine, MeshPeers
+from qmq.server.runtime.contexts import Engine, MeshPeers, Tasks
 
 CONDITIONS_SHOWN: Final = 20
 """Of one node, the most severe; `/control/conditions` has all."""
@@ -25,10 +24,7 @@ FREE_SECONDS: Final = 10.0
 """Between two looks at the free space of the disk."""
 
 
-class OverviewContext(Engine, MeshPeers, Protocol):
-    """What the overview shows of the node."""
-
-    settings: NodeSettings
+class OverviewContext(Engine, MeshPeers, Tasks, Protocol):
     started_seconds: float
     sessions: dict[int, ClientSession]
     traffic: Traffic
@@ -37,9 +33,6 @@ class OverviewContext(Engine, MeshPeers, Protocol):
     conditions: Conditions
     web_addresses: list[tuple[str, int]]
     mesh: Mesh | None
-
-    @property
-    def is_stopping(self) -> bool: ...
 
 
 class Overview:

@@ -199,7 +199,6 @@ class Found:
         """When the oldest message that waits was accepted; 0 if none is known."""
 
     def add(self, name: str, messages: int, first_us: int) -> None:
-        """Another row."""
         self.names.append(name)
         self.depths.append(messages)
         self.firsts_us.append(first_us)

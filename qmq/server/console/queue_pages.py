@@ -17,6 +17,7 @@ from qmq.server.admin.control import sum_rows
 from qmq.server.admin.counts import CountsContext, add_ages, queue_rows
 from qmq.server.console.first_queues import QueueIndexContext, first_queues
 from qmq.server.console.queue_index import SORTS, QueueIndex, pick
+from qmq.server.peers.peer_json import Facts
 from qmq.server.peers.verb_request import header_number
 
 PREFIX: Final = "/queue/"
@@ -43,8 +44,6 @@ TURN_NAMES: Final = 1_000
 
 RATED: Final = ("accepted", "acknowledged")
 """A queue is sorted by the sum of both rates."""
-
-Facts = dict[str, Any]
 
 
 class QueuePagesContext(CountsContext, QueueIndexContext, Protocol):
@@ -114,14 +113,12 @@ class QueuePages:
     def __init__(self, context: QueuePagesContext) -> None:
         self._context = context
         self._index = QueueIndex(context)
+        self.keep = self._index.keep
+        """A console is open: the first page should not wait for its order."""
         self._rates = Rates(context)
         self._first: dict[tuple[str, bool, str, int], tuple[float, list[tuple[str, int]]]] = {}
         """What was found for pages while the first pass is not done."""
         self._finding = trio.CapacityLimiter(1)
-
-    def keep(self) -> None:
-        """A console is open: the first page should not wait for its order."""
-        self._index.keep()
 
     async def firsts(self, wanted: Mapping[str, Any]) -> Facts:
         """`names`: the first queues in the order, and `values` by which they are sorted; `queues`: how many there are;

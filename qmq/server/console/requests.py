@@ -16,7 +16,7 @@ They are control requests like all others: over STOMP, over HTTP, and with the s
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import argon2
 
@@ -24,16 +24,14 @@ from qmq.access.rights import Rights
 from qmq.access.rules import ACTIONS, Action, Principal
 from qmq.broker.messages.destination import is_pattern
 from qmq.errors import Refused
-from qmq.replication.protocol.frames import PeerRequest
+from qmq.server.admin.mesh_queries import AskContext, ask_mesh
 from qmq.server.admin.system import AUDIT, SystemTopics
 from qmq.server.console.history import History, HistoryContext
 from qmq.server.console.overview import Overview, OverviewContext
 from qmq.server.console.queue_pages import PageRequest, QueuePages, QueuePagesContext, merged_rows, names_of_page
-from qmq.server.peers.control_response import ControlResponse
 from qmq.server.peers.kinds import RequestKind
-from qmq.server.peers.peer_json import decode_json, facts_of
-from qmq.server.peers.rpc import PeerRpc
-from qmq.server.peers.verb_request import is_for_mesh
+from qmq.server.peers.peer_json import Facts, decode_json
+from qmq.server.peers.verb_request import ControlResponse, is_for_mesh
 
 LIST: Final = "/control/list/queue"
 OVERVIEW: Final = "/control/overview"
@@ -56,14 +54,9 @@ GENERAL: Final[Mapping[str, tuple[Action, str]]] = {
 
 PASSCODE_CHARS_MAX: Final = 1024
 
-Facts = dict[str, Any]
 
-
-class ConsoleContext(HistoryContext, OverviewContext, QueuePagesContext, Protocol):
-    """What these requests need of the node."""
-
+class ConsoleContext(HistoryContext, OverviewContext, QueuePagesContext, AskContext, Protocol):
     system: SystemTopics
-    peer_rpc: PeerRpc
 
     def rights_of(self, principal: Principal | None) -> Rights: ...
 
@@ -181,18 +174,9 @@ class ConsoleRequests:
 
     async def ask(self, part: str, wanted: Facts, *, is_mesh: bool) -> tuple[dict[str, Facts], list[str]]:
         """The facts of each node that answers, this one first; with `is_mesh` also the names of those that do not."""
-        context = self._context
         here, types = self._parts[part]
-        found = {context.settings.name: await here(wanted)}
-        if not is_mesh:
-            return found, []
-        body = json.dumps({"part": part, "wanted": wanted}).encode()
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONSOLE, body))
-        for peer in sorted(answers):
-            facts = facts_of(answers[peer], types)
-            if facts is not None:
-                found[peer] = facts
-        return found, sorted(set(context.peer_names) - set(found))
+        asked = {"part": part, "wanted": wanted}
+        return await ask_mesh(self._context, await here(wanted), RequestKind.CONSOLE, asked, types, is_mesh=is_mesh)
 
     async def answer(self, request: bytes) -> bytes:
         """The response of this node to a peer. Raises Refused."""

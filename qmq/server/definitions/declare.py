@@ -17,7 +17,7 @@ from qmq.gateways.headers import is_said
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
-from qmq.server.peers.json_body import json_object
+from qmq.server.peers.verb_request import json_object
 
 EXCLUSIVE: Final = "exclusive_to_connection"
 
@@ -26,8 +26,6 @@ NOT_A_HEADER: Final = "receipt"
 
 
 class DeclareContext(Protocol):
-    """What declaring needs of the node."""
-
     declared_queues: DeclaredQueues
     exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes

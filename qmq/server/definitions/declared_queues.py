@@ -12,11 +12,11 @@ Surprising: a declaration is parsed when its queue is first used, because there 
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
-from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.binding import Binding
 from qmq.config import (
@@ -35,7 +35,7 @@ from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
 from qmq.server.definitions.live import LiveDefinitions, Value
 from qmq.server.definitions.paused_queues import KIND as PAUSE
-from qmq.server.runtime.contexts import MeshPeers
+from qmq.server.runtime.contexts import Engine, MeshPeers
 
 KIND: Final = "queue"
 
@@ -62,11 +62,7 @@ class BindingList(Protocol):
     def bindings(self) -> Sequence[Binding]: ...
 
 
-class DeclaredContext(MeshPeers, Protocol):
-    """What declared queues need of the node."""
-
-    settings: NodeSettings
-    broker: Broker
+class DeclaredContext(Engine, MeshPeers, Protocol):
     rules: Rules
     definitions: LiveDefinitions
 
@@ -86,15 +82,13 @@ class DeclaredQueues:
         self._context = context
         self._read_file(file)
         self.texts: dict[str, str] = {}
-        self.on_deleted: Callable[[Iterable[str]], None] = _ignore
+        self.on_deleted: Callable[[Iterable[str]], None] = lambda queues: None
         """Called with queues whose declaration was deleted."""
-        self.on_changed: Callable[[Iterable[str]], None] = _ignore
+        self.on_changed: Callable[[Iterable[str]], None] = lambda queues: None
         """Called with queues whose declaration has changed, or was deleted."""
         # Text → what it says as a policy; None for what this version does not understand.
         self._parsed: dict[str, DestinationPolicy | None] = {}
-        self._lifetimes: dict[str, QueueLifetime | None] = {}
-        self._owners: dict[str, str] = {}
-        self.check_room: Callable[[str], None] = _allow
+        self.check_room: Callable[[str], None] = lambda user: None
         """Raises Refused when this user may declare no more queues."""
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
@@ -129,25 +123,12 @@ class DeclaredQueues:
     def lifetime(self, queue: str) -> QueueLifetime | None:
         """Until when the queue exists; None: it is not declared, or until it is deleted."""
         text = self.texts.get(queue)
-        if text is None:
-            return None
-        if text not in self._lifetimes:
-            if len(self._lifetimes) >= CACHED_MAX:
-                self._lifetimes.clear()
-            self._lifetimes[text] = _lifetime(text)
-        return self._lifetimes[text]
+        return None if text is None else _lifetime(text)
 
     def owner_of(self, queue: str) -> str:
         """The user that declared the queue first; "": it is not declared, or by none with a name."""
         text = self.texts.get(queue)
-        if text is None or DECLARED_BY not in text:
-            return ""
-        if text not in self._owners:
-            if len(self._owners) >= CACHED_MAX:
-                self._owners.clear()
-            owner = json.loads(text).get(DECLARED_BY)
-            self._owners[text] = owner if isinstance(owner, str) else ""
-        return self._owners[text]
+        return "" if text is None or DECLARED_BY not in text else _owner(text)
 
     def with_owner(self, queue: str, value: Value, user: str | None) -> Value:
         """The declaration that `user` makes. A queue that is declared keeps the user that it has.
@@ -204,7 +185,7 @@ class DeclaredQueues:
             changes[Key(KIND, queue)] = self.with_owner(queue, value, user)
 
         report = await self._context.definitions.change(
-            changes, user, quorum=quorum, guard=guard, is_rewritten=not self._reaches_all()
+            changes, user, quorum=quorum, guard=guard, is_rewritten=not self.reaches_all()
         )
         facts: dict[str, Any] = {"changed": report.changed}
         return facts if report.is_on_majority is None else {**facts, "quorum": report.is_on_majority}
@@ -361,11 +342,22 @@ class DeclaredQueues:
                 )
             dead_letter = context.policy_of(queue_of_it).dead_letter
 
-    def _reaches_all(self) -> bool:
+    def reaches_all(self) -> bool:
+        """Whether all nodes get a change now.
+
+        Else a declaration is made again, so that it wins over a deletion behind a cut.
+        """
         context = self._context
         return set(context.peer_names) <= set(context.linked_peers())
 
 
+@lru_cache(CACHED_MAX)
+def _owner(text: str) -> str:
+    owner = json.loads(text).get(DECLARED_BY)
+    return owner if isinstance(owner, str) else ""
+
+
+@lru_cache(CACHED_MAX)
 def _lifetime(text: str) -> QueueLifetime | None:
     if not any(key in text for key in QueueLifetime.model_fields):
         return None
@@ -374,14 +366,6 @@ def _lifetime(text: str) -> QueueLifetime | None:
         return QueueLifetime.model_validate({key: value[key] for key in QueueLifetime.model_fields if key in value})
     except ValidationError:
         return None
-
-
-def _allow(user: str) -> None:
-    """For a node that is not built yet."""
-
-
-def _ignore(queues: Iterable[str]) -> None:
-    """For a node that is not built yet."""
 
 
 def _said(value: Mapping[str, Any], name: str) -> str:

@@ -24,7 +24,6 @@ from qmq.errors import Refused
 from qmq.server.definitions.declared_queues import KIND
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.runtime.contexts import Engine, MeshPeers, Tasks
-from qmq.storage.queues.served_rows import ServedRows
 
 PAUSE_SECONDS: Final = 1.0
 """Before a node drops messages: a later declaration may be on its way."""
@@ -55,8 +54,6 @@ class Clock(Protocol):
 
 
 class DeletedContext(Engine, MeshPeers, Tasks, Protocol):
-    """What dropping needs of the node."""
-
     definitions: LiveDefinitions
 
     @property
@@ -64,8 +61,6 @@ class DeletedContext(Engine, MeshPeers, Tasks, Protocol):
 
     @property
     def clock_check(self) -> Clock: ...
-
-    def served_rows(self) -> ServedRows: ...
 
 
 class DeletedQueues:

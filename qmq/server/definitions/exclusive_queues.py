@@ -15,11 +15,10 @@ from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.errors import Refused
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.live import LiveDefinitions
-from qmq.server.runtime.contexts import MeshPeers, Noting, Tasks
+from qmq.server.runtime.contexts import Engine, MeshPeers, Reporting, Tasks
 from qmq.server.runtime.log_events import about
 
 LOCKED: Final = "resource-locked"
@@ -34,22 +33,13 @@ QUEUES_AT_ONCE: Final = 200
 log = logging.getLogger("qmq.definitions")
 
 
-class ExclusiveContext(MeshPeers, Tasks, Protocol):
-    """What exclusive queues need of the node."""
-
-    broker: Broker
+class ExclusiveContext(Engine, MeshPeers, Reporting, Tasks, Protocol):
     definitions: LiveDefinitions
     declared_queues: DeclaredQueues
 
     @property
     def sessions(self) -> Container[int]:
         """The ids of those that are connected here."""
-
-    @property
-    def system(self) -> Noting: ...
-
-    @property
-    def is_stopping(self) -> bool: ...
 
 
 class ExclusiveQueues:

@@ -19,12 +19,11 @@ from typing import Any, Final, Protocol, TypeVar
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.config import NodeSettings
 from qmq.definitions.definition import NAME_BYTES_MAX, NUMBER_MAX, Definition, Key, Version, text_of
 from qmq.definitions.table import DefinitionTable
 from qmq.dots import Vector
 from qmq.errors import ConfigError, Refused
-from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Noting
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.server.runtime.log_events import about
 from qmq.storage.format.definition_record import pack_definition
 from qmq.storage.format.record import RecordKind
@@ -110,14 +109,7 @@ class ChangeReport:
     """Whether a majority has it durably; None: not asked."""
 
 
-class DefinitionsContext(Engine, Committing, MeshPeers, Protocol):
-    """What definitions need of the node."""
-
-    settings: NodeSettings
-
-    @property
-    def system(self) -> Noting: ...
-
+class DefinitionsContext(Engine, Committing, MeshPeers, Reporting, Protocol):
     def durable_on(self, peer: str) -> Vector:
         """What `peer` has last reported to be durable there."""
 

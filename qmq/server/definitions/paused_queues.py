@@ -31,8 +31,6 @@ NOT_PAUSED: Final = Pause(False, False)
 
 
 class PauseContext(Engine, Committing, Tasks, Protocol):
-    """What pauses need of the node."""
-
     definitions: LiveDefinitions
 
 
@@ -55,7 +53,6 @@ class PausedQueues:
         return "" if paused is None else ",".join([part for part, is_paused in paused._asdict().items() if is_paused])
 
     def names(self) -> list[str]:
-        """The queues that are paused."""
         return [found.key.name for found in self._context.definitions.table.of_kind(KIND)]
 
     async def set(self, queue: str, pause: Pause, user: str | None) -> None:

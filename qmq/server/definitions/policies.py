@@ -23,7 +23,7 @@ from qmq.errors import ConfigError, Refused
 from qmq.members import REPLICATED
 from qmq.server.definitions.live import LiveDefinitions, Value
 from qmq.server.runtime.condition_group import ConditionGroup
-from qmq.server.runtime.contexts import MeshPeers, Reporting
+from qmq.server.runtime.contexts import Engine, MeshPeers, Reporting
 
 KIND: Final = "policy"
 
@@ -33,10 +33,7 @@ UNFIT: Final = "policies-unfit"
 log = logging.getLogger("qmq.definitions")
 
 
-class PolicyContext(MeshPeers, Reporting, Protocol):
-    """What the kind needs of the node."""
-
-    settings: NodeSettings
+class PolicyContext(Engine, MeshPeers, Reporting, Protocol):
     definitions: LiveDefinitions
 
     def policies_changed(self) -> None:

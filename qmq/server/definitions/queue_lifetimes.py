@@ -26,7 +26,7 @@ from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import facts_of
 from qmq.server.peers.rpc import PeerRpc
-from qmq.server.runtime.contexts import Engine, MeshPeers, Noting, Tasks
+from qmq.server.runtime.contexts import Engine, MeshPeers, Reporting, Tasks
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.runtime.log_events import about
 
@@ -58,28 +58,10 @@ class Use(NamedTuple):
     is_kept: bool = False
 
 
-class LifetimeSettings(Protocol):
-    """The part of the settings that counts here."""
-
-    @property
-    def mesh(self) -> Any: ...
-
-
-class LifetimeContext(Engine, MeshPeers, Tasks, Protocol):
-    """What lifetimes need of the node."""
-
+class LifetimeContext(Engine, MeshPeers, Reporting, Tasks, Protocol):
     beats: Heartbeats
     declared_queues: DeclaredQueues
     peer_rpc: PeerRpc
-
-    @property
-    def settings(self) -> LifetimeSettings: ...
-
-    @property
-    def system(self) -> Noting: ...
-
-    @property
-    def is_stopping(self) -> bool: ...
 
 
 class LifetimeState:

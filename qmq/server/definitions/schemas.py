@@ -11,17 +11,18 @@ sides of a network partition, can still lead to that. SENDs to such destinations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from qmq.config import MESSAGE_SCHEMA, SCHEMA_NAME_RULE, DestinationPolicy, NodeSettings, is_schema_name
+from qmq.config import MESSAGE_SCHEMA, SCHEMA_NAME_RULE, DestinationPolicy, is_schema_name
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import BodyCheck, Rules
 from qmq.server.definitions.declared_queues import KIND as QUEUE
+from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
 from qmq.server.definitions.policies import KIND as POLICY
 from qmq.server.runtime.condition_group import ConditionGroup
-from qmq.server.runtime.contexts import Reporting
+from qmq.server.runtime.contexts import Engine, Reporting
 from qmq.wire.avro import AvroSchema, read_schema
 
 SCHEMA: Final = "schema"
@@ -34,23 +35,11 @@ IN_USE: Final = "schema-in-use"
 SCHEMAS_MAX: Final = 1000
 
 
-class DeclaredValues(Protocol):
-    """See `qmq.server.definitions.declared_queues`."""
-
-    texts: dict[str, str]
-
-    def value_of(self, queue: str) -> dict[str, Any] | None: ...
-
-
-class SchemaContext(Reporting, Protocol):
-    """What this kind needs of the node."""
-
-    settings: NodeSettings
+class SchemaContext(Engine, Reporting, Protocol):
     definitions: LiveDefinitions
     rules: Rules
 
-    @property
-    def declared_queues(self) -> DeclaredValues: ...
+    declared_queues: DeclaredQueues
 
     def policy_of(self, destination: str) -> DestinationPolicy:
         """The policy that applies, declarations included."""

@@ -43,8 +43,6 @@ log = logging.getLogger("qmq.definitions")
 
 
 class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
-    """What levelling needs of the node."""
-
     definitions: LiveDefinitions
 
     @property
@@ -52,8 +50,6 @@ class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
 
 
 class DefinitionSync:
-    """Both sides."""
-
     def __init__(self, context: SyncContext) -> None:
         self._context = context
         self._answered: set[str] = set()
@@ -200,8 +196,6 @@ def _row(one: Definition) -> list[Any]:
 
 
 class _Levelling(NamedTuple):
-    """A response."""
-
     changes: list[Definition]
     following: list[str] | None
     """After which key the next page begins."""

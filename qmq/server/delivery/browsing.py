@@ -24,7 +24,7 @@ from qmq.errors import LogBroken, Refused
 from qmq.record_codec import Replay
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.clients.session import ClientSession, drained, session_of
-from qmq.server.runtime.contexts import Committing, Engine, Reporting, Tasks
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Reporting, Tasks
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.store import Store
 
@@ -40,15 +40,10 @@ END_ID: Final = "browser-end"
 log = logging.getLogger("qmq.browsing")
 
 
-class BrowseContext(Engine, Committing, Reporting, Tasks, Protocol):
-    """What browsing needs of the node."""
-
+class BrowseContext(Engine, Committing, MeshPeers, Reporting, Tasks, Protocol):
     checkpoints: Checkpoints
     replay: Replay
     sessions: dict[int, ClientSession]
-
-    @property
-    def peer_names(self) -> list[str]: ...
 
 
 class Browsing:

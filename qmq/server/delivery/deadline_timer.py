@@ -24,8 +24,6 @@ HELD_SECONDS = 0.1
 
 
 class TimerContext(Engine, Committing, Protocol):
-    """What keeping time needs of the node."""
-
     sessions: dict[int, ClientSession]
 
 

@@ -36,8 +36,6 @@ REFUSED_SECONDS = 1.0
 
 
 class FeedContext(Engine, JournalTail, Tasks, Protocol):
-    """What feeding needs of the node."""
-
     sessions: dict[int, ClientSession]
 
 

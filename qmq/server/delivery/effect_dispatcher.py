@@ -8,19 +8,18 @@ the broker has requeued what they had in flight.
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import trio
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
-from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome, Return
+from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.totals import NodeTotals
 from qmq.broker.selectors import Selector, selected
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
+from qmq.replication.mesh import Mesh
 from qmq.server.clients.session import ClientSession
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.commit.receipts import Receipts
@@ -35,20 +34,6 @@ RUN_MAX = 32
 
 SETTLE_ROUNDS_MAX = 8
 """A memory queue whose consumer takes all at once is drained in steps of so many times its credit."""
-
-
-class MeshEffects(Protocol):
-    """Effects for peers; never waits. See `qmq.replication.mesh.Mesh`."""
-
-    def interest_changed(self, changes: dict[str, bool]) -> None: ...
-    def offer(self, offers: list[tuple[str, str, int]]) -> None: ...
-    def send_topics(self, peer: str, messages: list[Message]) -> None: ...
-    def send_replies(self, peer: Origin, messages: list[Message]) -> None: ...
-    def lend(self, peer: str, messages: list[Message]) -> None: ...
-    def forget(self, peer: str, names: list[str]) -> None: ...
-    def waiting(self, peer: str, queues: dict[str, bool]) -> None: ...
-    def settled(self, peer: str, dots: list[Dot]) -> None: ...
-    def give_back(self, peer: str, returns: list[Return]) -> None: ...
 
 
 class Dispatcher:
@@ -90,7 +75,7 @@ class Dispatcher:
         self._written: list[Delivery] = []
         self._settling = False
         self._settles_later = False
-        self.mesh: MeshEffects | None = None
+        self.mesh: Mesh | None = None
         self.browse: Callable[[Subscription], None] | None = None
 
     def before_commit(self, out: Outcome) -> None:
@@ -353,7 +338,6 @@ def _tails(encoder: Encoder, messages: list[Message], is_retained: bool) -> list
 
 
 def body_bytes(deliveries: list[Delivery]) -> int:
-    """Bytes of all bodies."""
     return sum(map(len, [delivery.message.body for delivery in deliveries]))
 
 

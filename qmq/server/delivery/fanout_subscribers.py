@@ -39,8 +39,6 @@ log = logging.getLogger("qmq.fanout_subscribers")
 
 
 class FanoutContext(Engine, Committing, JournalTail, Reporting, Tasks, Protocol):
-    """What reading fanouts needs of the node."""
-
     sessions: dict[int, ClientSession]
     buffers: SubscriberBuffers
 

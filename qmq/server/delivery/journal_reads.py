@@ -38,8 +38,6 @@ log = logging.getLogger("qmq.journal_reads")
 
 
 class JournalContext(Engine, JournalTail, Tasks, Protocol):
-    """What reading the journal needs of the node."""
-
     sessions: dict[int, ClientSession]
 
 

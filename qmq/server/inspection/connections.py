@@ -1,10 +1,12 @@
-"""Connections of clients to one node: the list of them, and the end of those that an operator names."""
+"""Connections of clients to one node, and its links: their lists, and the end of connections that an operator names."""
 
 from collections.abc import Iterator, Mapping
 from heapq import nsmallest
 from typing import Any, Final, Protocol
 
 from qmq.errors import Refused
+from qmq.replication.links.statistics import PeerStatistics
+from qmq.replication.mesh import Mesh
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Engine
 
@@ -15,9 +17,8 @@ REASON_CHARS_MAX: Final = 200
 
 
 class ConnectionsContext(Engine, Protocol):
-    """What the list needs of the node."""
-
     sessions: dict[int, ClientSession]
+    mesh: Mesh | None
 
 
 def connection_rows(context: ConnectionsContext, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,4 +78,28 @@ def _row(context: ConnectionsContext, session: ClientSession) -> dict[str, Any]:
         "in_flight": sum([len(one.in_flight) for one in subscriptions]),
         "bytes_in": session.bytes_in,
         "bytes_out": session.bytes_out,
+    }
+
+
+def link_rows(context: ConnectionsContext) -> dict[str, Any]:
+    """A row for each peer: the link to it (`out`), and the link from it (`in`). None for a node without a mesh."""
+    peers = [] if context.mesh is None else context.mesh.statistics().peers
+    return {"links": len(peers), "rows": [_link_row(context.origin.node, peer) for peer in peers]}
+
+
+def _link_row(node: str, peer: PeerStatistics) -> dict[str, Any]:
+    return {
+        "id": f"{node}/{peer.name}",
+        "node": node,
+        "peer": peer.name,
+        "out": peer.out_state,
+        "out_since_us": peer.out_since_us,
+        "in": peer.in_state,
+        "in_since_us": peer.in_since_us,
+        "lag": sum(peer.lag.values()),
+        "bytes_in": peer.record_bytes_in,
+        "bytes_out": peer.record_bytes_out,
+        "dialled": peer.dialled,
+        "topics_dropped": peer.topics_dropped,
+        "last_error": peer.last_error,
     }

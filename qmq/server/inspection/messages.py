@@ -27,7 +27,8 @@ from qmq.server.inspection.message_search import (
     search_journal,
 )
 from qmq.server.inspection.recent_settles import RecentSettles
-from qmq.server.runtime.contexts import Committing, Engine
+from qmq.server.peers.peer_json import Facts
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import Record, RecordKind
 
@@ -48,21 +49,12 @@ PEEK_BYTES_MAX: Final = 1 << 20
 NOT_HEADERS: Final = ("destination", "persistent")
 """What a selector sees beside the headers of the sender."""
 
-Facts = dict[str, Any]
 
-
-class MessagesContext(Engine, Committing, Protocol):
-    """What looking at messages needs of the node."""
-
+class MessagesContext(Engine, Committing, MeshPeers, Reporting, Protocol):
     checkpoints: Checkpoints
     recent_settles: RecentSettles
     replay: Replay
     sessions: dict[int, ClientSession]
-
-    @property
-    def peer_names(self) -> list[str]: ...
-
-    def check_damage(self) -> None: ...
 
 
 async def peek(context: MessagesContext, destination: str, count: int, offset: int = 0) -> Facts:

@@ -11,7 +11,9 @@ entry names several connections, of which one had the message.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from qmq.server.clients.session import ClientSession
 
 RECENT_MAX: Final = 20_000
 """Decisions; about 2 MB."""
@@ -21,20 +23,10 @@ NAMED_MAX: Final = 16
 """Connections of one entry."""
 
 
-class KnownSession(Protocol):
-    """See `qmq.server.clients.session`."""
-
-    @property
-    def user(self) -> str | None: ...
-
-    @property
-    def peer_address(self) -> str: ...
-
-
 class RecentSettles:
     """Of the present life of this node."""
 
-    def __init__(self, node: str, sessions: Mapping[int, KnownSession]) -> None:
+    def __init__(self, node: str, sessions: Mapping[int, ClientSession]) -> None:
         self._node = node
         self._sessions = sessions
         # (last record, first record, session or sessions), in the order of the journal.

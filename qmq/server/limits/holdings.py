@@ -16,12 +16,9 @@ import trio
 
 from qmq.access.rules import Principal
 from qmq.access.user_limits import UserLimits
-from qmq.broker.broker import Broker
-from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.server.definitions.declared_queues import DeclaredQueues
-from qmq.server.runtime.contexts import Tasks
-from qmq.storage.queues.served_rows import ServedRows
+from qmq.server.runtime.contexts import Engine, Tasks
 
 COUNT_SECONDS_MIN: Final = 1.0
 COUNT_SECONDS: Final = 10.0
@@ -31,16 +28,10 @@ QUEUES_AT_ONCE: Final = 500
 """Queues that the store counts in one call."""
 
 
-class HoldingsContext(Tasks, Protocol):
-    """What counting needs of the node."""
-
-    broker: Broker
-    environment: Environment
+class HoldingsContext(Engine, Tasks, Protocol):
     declared_queues: DeclaredQueues
 
     def limits_of(self, principal: Principal) -> UserLimits: ...
-
-    def served_rows(self) -> ServedRows: ...
 
 
 class UserHolding:

@@ -14,10 +14,9 @@ import trio
 
 from qmq.access.rules import ANONYMOUS, Principal
 from qmq.access.user_limits import UserLimits
-from qmq.broker.broker import Broker
 from qmq.config import LimitSettings
 from qmq.errors import Refused
-from qmq.server.limits.token_bucket import TokenBucket
+from qmq.server.runtime.contexts import Engine
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.wire.stomp import Frame
 
@@ -28,10 +27,31 @@ KEPT_MAX: Final = 10_000
 """Users and addresses without a session whose rate is not paid for; beyond that they are forgotten at once."""
 
 
-class UsageContext(Protocol):
-    """What counting needs of the node."""
+BURST_SECONDS: Final = 1.0
+"""How much of the rate an idle client may save, and use at once."""
 
-    broker: Broker
+
+class TokenBucket:
+    """Says at what time so much more is within `rate` per second, at least 1. Times are seconds of the caller's clock.
+
+    It is kept as one number, the time at which all that was taken is paid for (the generic cell rate algorithm, ITU-T
+    I.371). What is taken is taken at once, in the order of the calls, so several clients of one bucket take turns.
+    """
+
+    __slots__ = ("paid_at", "rate")
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self.paid_at = float("-inf")
+        """From when on the bucket is full, if nothing more is taken."""
+
+    def take(self, amount: int, now: float) -> float:
+        """Take `amount`; returns from when on it may be used. At most `now` if it is within the rate."""
+        self.paid_at = max(self.paid_at, now) + amount / self.rate
+        return self.paid_at - BURST_SECONDS
+
+
+class UsageContext(Engine, Protocol):
     beats: Heartbeats
     limits: LimitSettings
 

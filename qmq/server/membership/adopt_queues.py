@@ -21,7 +21,6 @@ from typing import Protocol
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.config import NodeSettings
 from qmq.dots import Dot, Vector, covers, merge
 from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
@@ -60,10 +59,7 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.adopt_queues")
 
 
-class AdoptionContext(Engine, Committing, JournalTail, Reporting, MeshPeers, Protocol):
-    """What adopting queues needs of the node."""
-
-    settings: NodeSettings
+class AdoptionContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Protocol):
     takeover: Takeover
     checkpoints: Checkpoints
     commits: Commits
@@ -117,12 +113,10 @@ class QueueAdoption:
         self._context = context
         self._since: dict[str, float] = {}
         self._waker = Waker()
+        self.wake = self._waker.wake
+        """The members have changed."""
         self.adopted = 0
         """Adopted messages, since the start."""
-
-    def wake(self) -> None:
-        """The members have changed."""
-        self._waker.wake()
 
     async def run(self) -> None:
         """Adopt until cancelled."""

@@ -54,9 +54,7 @@ _NEVER_US: Final = 1 << 55
 log = logging.getLogger("qmq.clock")
 
 
-class ClockContext(Engine, Reporting, MeshPeers, Protocol):
-    """What judging the clock needs of the node."""
-
+class ClockContext(Engine, MeshPeers, Reporting, Protocol):
     checkpoints: Checkpoints
     queue_pager: QueuePager
     deadline_timer: DeadlineTimer
@@ -68,6 +66,8 @@ class ClockCheck:
     def __init__(self, context: ClockContext, *, is_trusted: bool) -> None:
         self._context = context
         self._waker = Waker()
+        self.schedule = self._waker.wake
+        """There is a peer to compare with."""
         self._condition = ConditionGroup(context, "clock")
         self._is_unlikely = False
         self._began_us = now_us = context.environment.now_us()
@@ -124,12 +124,7 @@ class ClockCheck:
             self._waker.clear()
             await self._waker.wait(POLL_SECONDS if self.in_doubt and context.peer_names else note_at - now)
 
-    def schedule(self) -> None:
-        """There is a peer to compare with."""
-        self._waker.wake()
-
     async def note(self) -> None:
-        """Note the time on the disk."""
         await self._context.environment.run_blocking(self._note_fact)
 
     def _note_fact(self) -> None:

@@ -35,8 +35,6 @@ from qmq.server.runtime.contexts import Committing, Engine, MeshPeers
 
 
 class DecommissionContext(Engine, Committing, MeshPeers, Protocol):
-    """What a retirement needs of the node."""
-
     mesh: Mesh | None
     members: LiveMembership
     peer_rpc: PeerRpc

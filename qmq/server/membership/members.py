@@ -17,14 +17,14 @@ from typing import Protocol
 
 import trio
 
-from qmq.config import NodeSettings, PeersFile
+from qmq.config import PeersFile
 from qmq.dots import Origin, Vector
 from qmq.errors import NodeRetired
 from qmq.members import Listing, Membership, Retirement, Standing, majority
 from qmq.replication.mesh import Mesh
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.condition_group import ConditionGroup
-from qmq.server.runtime.contexts import Committing, Engine, Reporting, Tasks
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Reporting, Tasks
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.facts import (
@@ -66,15 +66,9 @@ def listing_of(peers: PeersFile) -> Listing:
     return Listing(peers.version, frozenset(peer.name for peer in peers.nodes))
 
 
-class MembershipContext(Engine, Committing, Reporting, Tasks, Protocol):
-    """What membership needs of the node."""
-
-    settings: NodeSettings
+class MembershipContext(Engine, Committing, MeshPeers, Reporting, Tasks, Protocol):
     mesh: Mesh | None
     incarnation_gc: IncarnationGc
-
-    @property
-    def peer_names(self) -> list[str]: ...
 
     def count_copies_of(self, peer: str) -> None:
         """Let receipts use what is durable on `peer`, if it counts."""

@@ -11,24 +11,18 @@ from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
-from qmq.config import NodeSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.membership.takeover import Takeover
 from qmq.server.membership.takeover_sync import HOLDS_PART
 from qmq.server.repair.catch_up import CatchUp
-from qmq.server.runtime.contexts import MeshPeers
+from qmq.server.runtime.contexts import Engine, MeshPeers
 from qmq.server.runtime.waker import Waker
 
 SPARE_SECONDS: Final = 4.0
 """Beyond `redial_seconds_max`: a dial, a handshake and a first frame on a busy machine."""
 
 
-class StartHoldContext(MeshPeers, Protocol):
-    """What the start hold needs of the node."""
-
-    settings: NodeSettings
-    broker: Broker
+class StartHoldContext(Engine, MeshPeers, Protocol):
     mesh: Mesh | None
     takeover: Takeover
     catch_up: CatchUp
@@ -47,10 +41,8 @@ class StartHold:
         # Peer → the time of its first link to this node.
         self._linked_at: dict[str, float] = {}
         self._waker = Waker()
-
-    def wake(self) -> None:
+        self.wake = self._waker.wake
         """A link began or caught up, or the members have changed."""
-        self._waker.wake()
 
     def held_received(self, peer: str) -> None:
         """`peer` has reported what its consumers hold."""

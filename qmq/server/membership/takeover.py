@@ -19,7 +19,7 @@ from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import Ownership, Term
 from qmq.broker.takeover.owner_states import TakeoverStatistics, takeover_statistics
 from qmq.broker.takeover.quorum_acks import settled_through
-from qmq.config import MeshSettings, NodeSettings
+from qmq.config import MeshSettings
 from qmq.dots import Origin
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
@@ -37,9 +37,6 @@ log = logging.getLogger("qmq.takeover")
 
 
 class TakeoverContext(TakeoverSyncContext, Protocol):
-    """What takeover needs of the node."""
-
-    settings: NodeSettings
     catch_up: CatchUp
     members: LiveMembership
     receipts: Receipts
@@ -73,13 +70,17 @@ class Takeover:
             self.rules, context.membership, is_wanted=self.is_wanted, draw=context.environment.rng.random
         )
         self.served = self.elections.served
+        self.claims = self.elections.claims
+        """Whether this node may serve an owner in a term, as soon as it can."""
         self.is_starting = False
         self._forgot = False
+        self._waker = Waker()
+        self.wake = self._waker.wake
+        """Poll soon."""
         self._takeover_sync = TakeoverSync(context, self, self._after)
         self._carry_out = TakeoverEffects(context, self.elections, self._takeover_sync, self.wake).carry_out
         self._polled_at = self._boot()
         self._lease_until = float("inf")
-        self._waker = Waker()
 
     def _longest_earlier_after(self) -> int:
         """The longest `takeover_after_seconds` of earlier runs, in ms, on which the lease of a peer may still rely.
@@ -125,10 +126,6 @@ class Takeover:
         if not self.is_active:
             return float("inf")
         return max(0.001, min(self._after / POLLS, self._lease_until - self._boot()))
-
-    def wake(self) -> None:
-        """Poll soon."""
-        self._waker.wake()
 
     def has_let_go(self, owner: str) -> bool:
         """Whether this node delivers nothing of a retired owner, now or later."""
@@ -209,18 +206,18 @@ class Takeover:
 
     # Frames and records of peers
 
-    def greet(self, link: LinkOutbox) -> None:
+    def greet(self, way: LinkOutbox) -> None:
         """See `Host.greet`."""
-        link.put(HeartbeatFrame(self.rules.beat(self._boot())))
+        way.put(HeartbeatFrame(self.rules.beat(self._boot())))
 
-    def received(self, peer: Origin, frame: Terms, link: LinkOutbox, out: Outcome) -> None:
+    def received(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
         """See `Host.terms_came`."""
         now, elections = self._boot(), self.elections
         match frame:
             case HeartbeatFrame(beat):
                 response = elections.heartbeat_received(peer, beat, now)
                 if response is not None:
-                    link.put(HeartbeatFrame(response))
+                    way.put(HeartbeatFrame(response))
             case Ask(bid):
                 self._carry_out(elections.vote_requested(peer.node, bid, now), out)
             case Vote(owner, number, has):
@@ -255,10 +252,6 @@ class Takeover:
 
     # Syncs
 
-    def claims(self, owner: str, number: int) -> bool:
-        """Whether this node may serve `owner` in term `number`, as soon as it can."""
-        return self.elections.claims(owner, number)
-
     def has_begun(self, owner: str, number: int, out: Outcome) -> None:
         """The messages of `owner` have arrived."""
         self._carry_out(self.elections.sync_done(owner, number), out)
@@ -291,5 +284,4 @@ class Takeover:
         return settled_through(self.rules, owner, marks)
 
     def statistics(self) -> TakeoverStatistics:
-        """A snapshot."""
         return takeover_statistics(self.elections, self._boot(), self._view(), is_held=self._context.broker.queues.held)

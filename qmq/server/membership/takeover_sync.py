@@ -48,9 +48,7 @@ class OwnerSync:
         self.waker = Waker()
 
 
-class TakeoverSyncContext(Engine, Committing, JournalTail, Reporting, Tasks, MeshPeers, Protocol):
-    """What bringing messages in needs of the node."""
-
+class TakeoverSyncContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Tasks, Protocol):
     mesh: Mesh | None
     checkpoints: Checkpoints
     commits: Commits

@@ -57,8 +57,6 @@ _MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
 
 
 class DedupContext(Engine, Committing, JournalTail, MeshPeers, Protocol):
-    """What asking about dedup ids needs of the node."""
-
     peer_rpc: PeerRpc
 
     @property

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final, NoReturn
 
+Facts = dict[str, Any]
+"""What a node says, by name, ready for JSON."""
+
 UNUSUAL: Final = re.compile(rb"[0-9]{19}|[0-9][eE]")
 """Without these no number has more than 64 bits or is infinite, so the parser need not call back for each."""
 
@@ -34,7 +37,7 @@ def decode_json(data: bytes) -> Any:
     return value
 
 
-def facts_of(answer: bytes, types: Mapping[str, type]) -> dict[str, Any] | None:
+def facts_of(answer: bytes, types: Mapping[str, type]) -> Facts | None:
     """The facts in a peer's response, which has at least these names and types; None when it is not valid."""
     try:
         facts = decode_json(answer)

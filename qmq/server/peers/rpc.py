@@ -12,12 +12,12 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Protocol
 
 import trio
 
 from qmq.dots import Origin
 from qmq.errors import LogBroken, Refused
+from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import PeerRequest
 
 ANSWER_SECONDS = 2.0
@@ -28,25 +28,13 @@ REQUESTS_AT_ONCE = 16
 log = logging.getLogger("qmq.peer_rpc")
 
 
-class RequestLinks(Protocol):
-    """What carries requests; see `qmq.replication.mesh.Mesh`."""
-
-    def ask(self, number: int, request: PeerRequest) -> list[Origin]: ...
-
-    def ask_one(self, peer: str, number: int, request: PeerRequest) -> list[Origin]: ...
-
-    def answer(self, peer: Origin, number: int, answer: bytes) -> None: ...
-
-    def links_to(self, peer: Origin) -> Collection[object]: ...
-
-
 class PeerRpc:
     """Both sides. `answer` makes this node's response to a request of a peer; it raises Refused for an invalid one."""
 
     def __init__(
         self, spawn: Callable[[Callable[[], object]], None], answer: Callable[[PeerRequest], Awaitable[bytes]]
     ) -> None:
-        self.links: RequestLinks | None = None
+        self.links: Mesh | None = None
         self._spawn = spawn
         self._answer = answer
         self._turns = trio.CapacityLimiter(REQUESTS_AT_ONCE)
@@ -70,7 +58,7 @@ class PeerRpc:
         return answers.get(peer)
 
     async def _ask(
-        self, links: RequestLinks, request: PeerRequest, put: Callable[[int], list[Origin]], seconds: float
+        self, links: Mesh, request: PeerRequest, put: Callable[[int], list[Origin]], seconds: float
     ) -> dict[str, bytes]:
         async with self._turns:
             self._numbers += 1
@@ -130,8 +118,6 @@ class PeerRpc:
 
 
 class _Asked:
-    """One request under way."""
-
     def __init__(self, request: PeerRequest) -> None:
         self.request = request
         self.missing: dict[Origin, Collection[object]] = {}

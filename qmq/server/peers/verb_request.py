@@ -1,13 +1,23 @@
-"""The request of an administrative verb, as the functions of all verbs get it."""
+"""Control requests: that of an administrative verb, as the functions of all verbs get it, and the response to any."""
 
+import json
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from qmq.access.rules import Principal
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 
 COUNT_MAX: Final = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResponse:
+    """`headers` for the RECEIPT; `body`, JSON, for a client that used `reply-to`."""
+
+    headers: dict[str, str]
+    body: bytes
 
 
 def is_for_mesh(headers: Mapping[str, str]) -> bool:
@@ -43,7 +53,6 @@ class VerbRequest(NamedTuple):
 
     @property
     def user(self) -> str | None:
-        """The name of the principal."""
         return None if self.principal is None else self.principal.name
 
     @property
@@ -64,3 +73,14 @@ class VerbRequest(NamedTuple):
     def offset(self) -> int:
         """Behind so many messages. Raises Refused."""
         return header_number(self.headers, "offset", 0, 0, COUNT_MAX, " of messages")
+
+
+def json_object(body: bytes, label: str) -> dict[str, Any]:
+    """The JSON object in `body`. Raises Refused, with `label` in front, for anything else."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused("bad-definition", f"{label}: the body must be a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused("bad-definition", f"{label}: the body must be a JSON object")
+    return value

@@ -23,10 +23,11 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
+from qmq.replication.mesh import Mesh
 from qmq.server.repair.engine import RepairContext, RepairTask, Sink, Taken, ask_in_turn
 from qmq.server.repair.requests import DOTS_AT_ONCE, ask_settled, ask_subscriptions
 from qmq.server.repair.responses import RepairResponder, ResponderContext
-from qmq.server.runtime.contexts import Committing, Links
+from qmq.server.runtime.contexts import Committing
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.lost_record import LostRange
@@ -43,8 +44,6 @@ log = logging.getLogger("qmq.catch_up")
 
 
 class CatchUpContext(RepairContext, ResponderContext, Committing, Protocol):
-    """What catching up needs of the node."""
-
     def hold_back(self) -> None:
         """Deliver nothing of the queues until `repaired`."""
 
@@ -56,8 +55,6 @@ class CatchUpContext(RepairContext, ResponderContext, Committing, Protocol):
 
 
 class CatchUp(RepairTask, Sink):
-    """See the module's opening."""
-
     def __init__(self, context: CatchUpContext) -> None:
         super().__init__()
         self.answer = RepairResponder(context).answer
@@ -71,20 +68,16 @@ class CatchUp(RepairTask, Sink):
         self._unchecked: dict[str, None] = {}
         # Whether one of them has responded: then a peer that is down is not waited for.
         self._has_answer = False
-        self._is_marked = UNCHECKED in context.store.catalog.facts()
+        self.is_stale = UNCHECKED in context.store.catalog.facts()
+        """Messages in the queue store may be settled: none of them may be delivered."""
         # Whether the last request had no response: other work comes first.
         self._is_postponed = False
         # Open gaps: the time since which nothing of them has come.
         self._waiting: dict[Origin, float] = {}
 
-    @property
-    def is_stale(self) -> bool:
-        """Messages in the queue store may be settled: none of them may be delivered."""
-        return self._is_marked
-
     async def _round(self) -> float:
         links = self.links
-        if self._is_marked and not self._context.member_names and not self._context.is_missing_rows:
+        if self.is_stale and not self._context.member_names and not self._context.is_missing_rows:
             # No member can know more than this node.
             await self._end()
         if links is None:
@@ -93,7 +86,7 @@ class CatchUp(RepairTask, Sink):
             return 0.0
         return RETRY_SECONDS if links.gaps or self.is_stale else inf
 
-    async def _step(self, links: Links) -> bool:
+    async def _step(self, links: Mesh) -> bool:
         """Do the next step; False when there is nothing to do now."""
         context = self._context
         await context.commit_slot()
@@ -107,7 +100,7 @@ class CatchUp(RepairTask, Sink):
             await ask_in_turn(context, self, todo.missing, todo.peers, is_all=not todo.peers)
             if not self._is_postponed:
                 return True
-        if self._is_marked and not self._waits_for_gaps(links) and not context.is_missing_rows:
+        if self.is_stale and not self._waits_for_gaps(links) and not context.is_missing_rows:
             if not self._unchecked:
                 # An earlier incarnation was interrupted, or no peer responded: each reachable peer is asked.
                 self._unchecked.update(dict.fromkeys(links.reachable()))
@@ -130,7 +123,7 @@ class CatchUp(RepairTask, Sink):
                 return True
         return False
 
-    def _waits_for_gaps(self, links: Links) -> bool:
+    def _waits_for_gaps(self, links: Mesh) -> bool:
         """Whether what is missing may come soon.
 
         What a damaged peer cannot account for is unknown until every member has answered, and one of them may be away
@@ -139,7 +132,7 @@ class CatchUp(RepairTask, Sink):
         self._note_gaps(links)
         return not all(map(self._is_overdue, self._waiting))
 
-    def _note_gaps(self, links: Links) -> None:
+    def _note_gaps(self, links: Mesh) -> None:
         now = trio.current_time()
         self._waiting = {origin: self._waiting.get(origin, now) for origin in links.gaps}
 
@@ -154,7 +147,7 @@ class CatchUp(RepairTask, Sink):
         await context.flushed()
         await context.environment.run_blocking(context.store.journal.sync)
         await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: None}))
-        self._is_marked = False
+        self.is_stale = False
         context.repaired()
 
     # The journal as a sink
@@ -183,7 +176,7 @@ class CatchUp(RepairTask, Sink):
         if snapshot.attempts:
             await self._take_attempts(origin, snapshot)
         self.taken += len(snapshot.records)
-        # Links deliver meanwhile.
+        # Mesh deliver meanwhile.
         return missing, max(snapshot.through, context.received_vector().get(origin, 0))
 
     def no_answer(self, missing: MissingRange) -> None:
@@ -195,7 +188,7 @@ class CatchUp(RepairTask, Sink):
         self._context.accept_gap(missing.origin, missing.through)
         return None
 
-    async def _hold_back(self, links: Links, peer: str, missing: MissingRange) -> None:
+    async def _hold_back(self, links: Mesh, peer: str, missing: MissingRange) -> None:
         """Deliver nothing of the queues until peers were asked about all messages of this node."""
         context = self._context
         if peer not in self._unchecked:
@@ -204,9 +197,9 @@ class CatchUp(RepairTask, Sink):
             self._unchecked.update(dict.fromkeys([peer, *links.reachable()]))
             self._has_answer = False
         context.hold_back()
-        if not self._is_marked:
+        if not self.is_stale:
             # At once: parts that decide meanwhile whether to deliver find it stale.
-            self._is_marked = True
+            self.is_stale = True
             # Before the first record: after the vector has passed over settles, nothing else would inform the next
             # incarnation.
             await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: ""}))

@@ -4,17 +4,12 @@ from typing import Protocol
 
 from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.queue_store import QueueStoreRepair
-from qmq.storage.store import Store
+from qmq.server.runtime.contexts import Engine, Reporting
 
 
-class DamageContext(Protocol):
-    """What reporting damage needs of the node."""
-
-    store: Store
+class DamageContext(Engine, Reporting, Protocol):
     fanout_repair: FanoutRepair
     queue_store_repair: QueueStoreRepair
-
-    def add_event(self, code: str, message: str) -> None: ...
 
 
 class DamageReport:

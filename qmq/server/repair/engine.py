@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from qmq.errors import CorruptLog
+from qmq.replication.mesh import Mesh
 from qmq.server.repair.requests import ask_snapshot
-from qmq.server.runtime.contexts import Engine, Links, MeshPeers
+from qmq.server.runtime.contexts import Engine, MeshPeers
 from qmq.server.runtime.waker import Waker
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.range_snapshot import RangeSnapshot
@@ -57,7 +58,7 @@ class Sink(ABC):
 
 
 async def repair(
-    context: RepairContext, links: Links | None, sink: Sink, missing_ranges: Sequence[MissingRange]
+    context: RepairContext, links: Mesh | None, sink: Sink, missing_ranges: Sequence[MissingRange]
 ) -> list[MissingRange]:
     """Restore what can be, and give up what no member has; return what is still missing."""
     # All of them before the first request: peers may be missing the same, and ask here.
@@ -115,12 +116,10 @@ class RepairTask(ABC):
     """Repairs whenever something may have changed. `links` is None on a node without peers."""
 
     def __init__(self) -> None:
-        self.links: Links | None = None
+        self.links: Mesh | None = None
         self._waker = Waker()
-
-    def schedule(self) -> None:
+        self.schedule = self._waker.wake
         """Something is missing, or there is another peer to ask."""
-        self._waker.wake()
 
     async def run(self) -> None:
         """Repair what is missing, until cancelled."""

@@ -18,8 +18,8 @@ import trio
 
 from qmq.dots import merge
 from qmq.errors import DiskFull
+from qmq.replication.mesh import Mesh
 from qmq.server.repair.engine import RepairContext, RepairTask, Sink, Taken, repair
-from qmq.server.runtime.contexts import Links
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.fanout_logs import FoundRange, records_of
 from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
@@ -31,8 +31,6 @@ log = logging.getLogger("qmq.fanout_repair")
 
 
 class FanoutRepair(RepairTask):
-    """See the module's opening."""
-
     def __init__(self, context: RepairContext) -> None:
         super().__init__()
         self.repaired = 0
@@ -68,9 +66,7 @@ class FanoutRepair(RepairTask):
 
 
 class _LogRange(Sink):
-    """One missing range of a log."""
-
-    def __init__(self, context: RepairContext, links: Links, destination: str, found: FoundRange, index: int) -> None:
+    def __init__(self, context: RepairContext, links: Mesh, destination: str, found: FoundRange, index: int) -> None:
         self.fanout = destination
         self._context = context
         self._links = links

@@ -18,8 +18,9 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin
 from qmq.errors import CorruptLog
+from qmq.replication.mesh import Mesh
 from qmq.server.repair.requests import request_about
-from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Repairing, Tasks
 from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.checkpoints.report import CheckpointReport
@@ -34,21 +35,20 @@ SEALS_AT_ONCE = 100
 log = logging.getLogger("qmq.incarnation_gc")
 
 
-class IncarnationGcContext(Engine, Committing, MeshPeers, Repairing, Protocol):
+class IncarnationGcContext(Engine, Committing, MeshPeers, Repairing, Tasks, Protocol):
     """What collecting incarnations needs of the node."""
-
-    @property
-    def is_stopping(self) -> bool: ...
 
 
 class IncarnationGc:
     """`links` is None on a node without peers. `seals.forgotten` is live: links and the broker read it."""
 
     def __init__(self, context: IncarnationGcContext) -> None:
-        self.links: Links | None = None
+        self.links: Mesh | None = None
         self.seals = Seals.of(context.store.catalog.facts())
         self._context = context
         self._waker = Waker()
+        self.wake = self._waker.wake
+        """A peer has caught up: it may be the last one that an end waited for."""
 
     def seals_received(self, writer: str, seals: list[Seal]) -> None:
         """A SEAL record of another node, or of an earlier incarnation of this one."""
@@ -127,10 +127,6 @@ class IncarnationGc:
         present = set(self.links.present()) if self.links is not None else set()
         present.add(self._context.origin)
         return [origin for origin in self._context.received_vector() if origin not in present][:SEALS_AT_ONCE]
-
-    def wake(self) -> None:
-        """A peer has caught up: it may be the last one that an end waited for."""
-        self._waker.wake()
 
     def _ends(self) -> list[Seal]:
         """Dead incarnations for which this node is responsible and whose end is equal on all members."""

@@ -26,12 +26,13 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.dots import Origin, Vector
 from qmq.errors import MeshError, Refused
+from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.values import array, number, origin_of
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json
 from qmq.server.repair.incarnation_gc import IncarnationGc
-from qmq.server.runtime.contexts import Committing, Engine, Links, MeshPeers, Repairing
+from qmq.server.runtime.contexts import Committing, Engine, MeshPeers, Repairing
 from qmq.server.runtime.waker import Waker
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
@@ -49,8 +50,6 @@ log = logging.getLogger("qmq.quarantine_restore")
 
 
 class QuarantineContext(Engine, Committing, MeshPeers, Repairing, Protocol):
-    """What restoring from quarantine needs of the node."""
-
     incarnation_gc: IncarnationGc
 
 
@@ -58,7 +57,7 @@ class QuarantineRestore:
     """See the module's opening. `links` is None on a node without peers."""
 
     def __init__(self, context: QuarantineContext) -> None:
-        self.links: Links | None = None
+        self.links: Mesh | None = None
         # Valid batches that were quarantined and not in the journal at the start: first sequences and last ones,
         # ascending.
         self._quarantined: dict[Origin, list[tuple[int, int]]] = {}
@@ -141,7 +140,7 @@ class QuarantineRestore:
         """The first quarantined sequence behind `after`; 0: there is none."""
         return next((max(first, after + 1) for first, last in self._quarantined.get(origin, ()) if last > after), 0)
 
-    def _due(self, links: Links) -> tuple[Vector, Vector] | None:
+    def _due(self, links: Mesh) -> tuple[Vector, Vector] | None:
         """The vector here of incarnations whose next batch is quarantined; and of those with a missing range before it,
         if every member has as much. None when nothing is quarantined at all.
 
@@ -170,7 +169,7 @@ class QuarantineRestore:
                 parted[origin] = known
         return (following, parted) if is_any else None
 
-    async def _step(self, links: Links) -> bool:
+    async def _step(self, links: Mesh) -> bool:
         """Restore what can be; False when that was nothing."""
         context = self._context
         due = self._due(links)
@@ -187,7 +186,7 @@ class QuarantineRestore:
             return await self._bring_back(links, ours, asked)
         return await self._bring_back(links, following, ())
 
-    async def _bring_back(self, links: Links, have: Vector, asked: Collection[str]) -> bool:
+    async def _bring_back(self, links: Mesh, have: Vector, asked: Collection[str]) -> bool:
         """`have`: the vector here of those origins; `asked`: members with nothing before the quarantined batches.
         False: nothing was restored.
         """
@@ -209,7 +208,7 @@ class QuarantineRestore:
                 is_done = True
         return is_done
 
-    async def _take(self, links: Links, step: QuarantinedRange, known: int, asked: Collection[str]) -> bool:
+    async def _take(self, links: Mesh, step: QuarantinedRange, known: int, asked: Collection[str]) -> bool:
         context = self._context
         origin, lost = step.origin, step.lost
         for part in _parts(step.batches):
@@ -254,7 +253,6 @@ class _Part(NamedTuple):
 
 
 def _parts(batches: Collection[bytes]) -> Iterator[_Part]:
-    """Some batches at a time."""
     part: list[bytes] = []
     first = last = size = 0
     for batch in batches:

@@ -43,8 +43,6 @@ log = logging.getLogger("qmq.queue_store_repair")
 
 
 class QueueStoreContext(RepairContext, Committing, Reporting, Repairing, Protocol):
-    """What repairing the queue store needs of the node."""
-
     queue_pager: QueuePager
 
 
@@ -57,8 +55,6 @@ class RowStatistics:
 
 
 class QueueStoreRepair(RepairTask, Sink):
-    """See the module's opening."""
-
     is_rows = True
 
     def __init__(self, context: QueueStoreContext) -> None:
@@ -77,7 +73,6 @@ class QueueStoreRepair(RepairTask, Sink):
         self._is_impatient = False
 
     def statistics(self) -> RowStatistics:
-        """A frozen snapshot."""
         return RowStatistics(self.repaired, self.lost)
 
     @property

@@ -25,16 +25,12 @@ PICTURES_BYTES: Final = 256 * 1024
 
 
 class ResponderContext(Engine, Reporting, Repairing, Protocol):
-    """What the responses need of the node."""
-
     def rows_searched_for(self) -> Collection[MissingRange]: ...
 
     def about_dead(self, origins: list[Origin]) -> bytes: ...
 
 
 class RepairResponder:
-    """See the module's opening."""
-
     def __init__(self, context: ResponderContext) -> None:
         self._context = context
         self._answering = trio.Lock()

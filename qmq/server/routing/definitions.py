@@ -5,8 +5,8 @@ exchange, a cycle of alternates, another type. Two sides of a cut can still make
 has no effect on any node, and the condition `bindings-unfit` names it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable, alternate_cycle
@@ -32,9 +32,10 @@ NAMED_MAX: Final = 3
 """Bindings that a refusal or a condition names; of more it says how many."""
 
 
-class RoutingContext(Reporting, Protocol):
-    """What these kinds need of the node."""
+T = TypeVar("T")
 
+
+class RoutingContext(Reporting, Protocol):
     definitions: LiveDefinitions
     rules: Rules
 
@@ -123,33 +124,30 @@ class RoutingDefinitions:
                 follow(name, values.get(name))
 
     def _follow_exchange(self, name: str, value: Value | None) -> None:
-        try:
-            exchange = None if value is None else read_exchange(name, value)
-        except Refused:
-            # Written by a later version of the software.
-            exchange = None
-            self._unread.add(f"{EXCHANGE} {name}")
-        else:
-            self._unread.discard(f"{EXCHANGE} {name}")
+        exchange = self._read(f"{EXCHANGE} {name}", lambda: None if value is None else read_exchange(name, value))
         if exchange is None:
             self.table.remove_exchange(name)
         else:
             self.table.put_exchange(exchange)
 
     def _follow_binding(self, name: str, value: Value | None) -> None:
-        try:
-            binding = None if value is None else read_binding(value)
-        except Refused:
-            binding = None
-            self._unread.add(f"{BINDING} {name}")
-        else:
-            self._unread.discard(f"{BINDING} {name}")
+        binding = self._read(f"{BINDING} {name}", lambda: None if value is None else read_binding(value))
         known = self._bindings.pop(name, None)
         if known is not None:
             self.table.remove(known)
         if binding is not None:
             self._bindings[name] = binding
             self.table.add(binding)
+
+    def _read(self, what: str, read: Callable[[], T]) -> T | None:
+        try:
+            found = read()
+        except Refused:
+            # Written by a later version of the software.
+            self._unread.add(what)
+            return None
+        self._unread.discard(what)
+        return found
 
     # Checks
 

@@ -24,19 +24,15 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX, is_reserved
 from qmq.server.definitions.live import Changes, LiveDefinitions
-from qmq.server.peers.json_body import json_object
-from qmq.server.peers.verb_request import VerbRequest
+from qmq.server.peers.peer_json import Facts
+from qmq.server.peers.verb_request import VerbRequest, json_object
 from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
-
-Facts = dict[str, Any]
 
 BIND_SOURCE: Final = "bind-source"
 """Stands for the right to bind a queue or an exchange to a source (`qmq.access.requests`)."""
 
 
 class RoutingRequests(Protocol):
-    """What these requests need of the node."""
-
     definitions: LiveDefinitions
     routing: RoutingDefinitions
 

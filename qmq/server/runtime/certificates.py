@@ -25,7 +25,6 @@ class Made:
     digest: bytes
 
     def current(self) -> ssl.SSLContext:
-        """As a `Tls`."""
         return self.context
 
 

@@ -1,7 +1,7 @@
 """What the parts of a node may use of it: capabilities, which each part combines into a context of its own.
 
-A part never sees the node itself: its context names what it uses, and tests pass an object with no more than that.
-`Node` satisfies all of them.
+A part never sees the node itself: its context, `…Context`, names what it uses, and tests pass an object with no more
+than that. `Node` satisfies all of them.
 """
 
 from collections.abc import Callable, Collection
@@ -10,25 +10,28 @@ from typing import Any, Protocol
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
+from qmq.config import NodeSettings
 from qmq.dots import Origin, Vector
 from qmq.environment import Environment
 from qmq.members import Membership
-from qmq.replication.anti_entropy.gaps import NextRepair
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.storage.format.lost_record import LostRange
-from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import Record
-from qmq.storage.repair.range_snapshot import RangeSnapshot
+from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 
 
 class Engine(Protocol):
-    """The rules, the disk, and the environment."""
+    """The rules, the disk, the environment, and the settings that apply now."""
 
     origin: Origin
     broker: Broker
     store: Store
     environment: Environment
+    settings: NodeSettings
+
+    def served_rows(self) -> ServedRows:
+        """The rows in the queue store of the messages that this node serves now."""
 
 
 class Committing(Protocol):
@@ -72,8 +75,17 @@ class JournalTail(Protocol):
         """Send what was put into outboxes."""
 
 
+class Noting(Protocol):
+    """Events for the subscribers of `/system/events`."""
+
+    def note(self, event: str, **facts: Any) -> None: ...
+
+
 class Reporting(Protocol):
     """Conditions and events for the operator (`qmq.server.admin.conditions`)."""
+
+    @property
+    def system(self) -> Noting: ...
 
     def raise_condition(self, code: str, message: str) -> None:
         """A state began, or lasts."""
@@ -88,13 +100,10 @@ class Reporting(Protocol):
         """Report damage that readers have met, and schedule its repair."""
 
 
-class Noting(Protocol):
-    """Events for the subscribers of `/system/events`."""
-
-    def note(self, event: str, **facts: Any) -> None: ...
-
-
 class Tasks(Protocol):
+    @property
+    def is_stopping(self) -> bool: ...
+
     def spawn(self, task: Callable[[], object]) -> None:
         """Run a task in the nursery of the node."""
 
@@ -135,32 +144,3 @@ class Repairing(Protocol):
 
     async def bring_up_stores(self) -> bool:
         """Checkpoint everything that is durable here. False: there is no disk space for it."""
-
-
-class Links(Protocol):
-    """Links of the mesh: what they know, and what repairs pass to them (`qmq.replication.mesh.Mesh`)."""
-
-    @property
-    def gaps(self) -> Collection[Origin]: ...
-
-    def reachable(self) -> list[str]: ...
-
-    def present(self) -> Collection[Origin]: ...
-
-    def all_have(self, peers: Collection[str], origin: Origin, last: int) -> bool: ...
-
-    def has_none_beyond(self, peer: str, origin: Origin, last: int) -> bool: ...
-
-    def next_repair(self) -> NextRepair | None: ...
-
-    def knows_nothing(self, peer: str, origin: Origin, through: int) -> None: ...
-
-    def postpone(self, origin: Origin) -> None: ...
-
-    def take_snapshot(self, missing: MissingRange, snapshot: RangeSnapshot, out: Outcome) -> None: ...
-
-    def take_quarantined(self, batches: bytes, out: Outcome) -> None: ...
-
-    def is_handed_over(self, origin: Origin, last: int) -> bool: ...
-
-    def offer(self, offers: list[tuple[str, str, int]]) -> None: ...

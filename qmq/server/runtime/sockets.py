@@ -25,8 +25,6 @@ SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class SocketPipe:
-    """A connected stream socket."""
-
     __slots__ = ("_closed", "_drained", "_socket", "peer_address")
 
     def __init__(self, connected: socket.socket, peer_address: str) -> None:
@@ -105,8 +103,6 @@ class SocketPipe:
 
 
 class TlsPipe:
-    """A TLS connection."""
-
     def __init__(self, stream: trio.SSLStream[trio.SocketStream], peer_address: str) -> None:
         self._stream = stream
         self.peer_address = peer_address
@@ -230,5 +226,4 @@ class TcpNetwork:
 
 
 def real_network() -> Network:
-    """The network of a node in production."""
     return TcpNetwork()

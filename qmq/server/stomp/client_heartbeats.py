@@ -1,30 +1,15 @@
 """Heartbeats of one client in both directions (STOMP 1.2, "Heart-beating"): one to send, silence to notice."""
 
 import logging
-from typing import Protocol
 
 import trio
 
 from qmq.config import LimitSettings
-from qmq.server.clients.outbox import ClientOutbox
+from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.heartbeats import SECOND_POLL_SECONDS, Check, Heartbeats
 from qmq.wire.stomp import HEARTBEAT, negotiate_heartbeat
 
 log = logging.getLogger("qmq.session")
-
-
-class BeatingSession(Protocol):
-    """The session whose client is watched (`ClientSession`)."""
-
-    id: int
-    outbox: ClientOutbox
-    finishing: bool
-    waits_for_slot: bool
-
-    @property
-    def peer_address(self) -> str: ...
-
-    def finish(self) -> None: ...
 
 
 class ClientHeartbeats:
@@ -42,7 +27,7 @@ class ClientHeartbeats:
         "received_at",
     )
 
-    def __init__(self, beats: Heartbeats, session: BeatingSession, heartbeat: bytes = HEARTBEAT) -> None:
+    def __init__(self, beats: Heartbeats, session: ClientSession, heartbeat: bytes = HEARTBEAT) -> None:
         self._beats = beats
         self._heartbeat = heartbeat
         self._session = session

@@ -10,31 +10,28 @@ from qmq.gateways.encode import STOMP_ENCODERS
 from qmq.gateways.error_frames import encode_error
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import PendingLogin
-from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.client_login import LoginContext
+from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, only_requests
-from qmq.server.stomp.login_exchange import LoginContext, LoginExchange
+from qmq.server.stomp.login_exchange import LoginExchange
 from qmq.wire.stomp import Connection, Frame, HeadCaches, Limits, Role, Version
 
 
 class StompContext(FrameContext, LoginContext, Protocol):
-    """What a STOMP session needs of its node."""
-
     wire_limits: Limits
     caches: HeadCaches
 
 
-class StompDialogue:
-    """See `ClientDialogue`."""
+class StompDialogue(ClientDialogue):
+    awaits_frame = False
 
     def __init__(self, context: StompContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self._context = context
         self._session = session
         self._connection = Connection(Role.SERVER, context.wire_limits, context.caches, gathers=True)
         session.encoder = STOMP_ENCODERS[Version.V10]
-        self.ahead = b""
-        self.awaits_frame = False
         self.beats = ClientHeartbeats(context.beats, session)
         self._login = LoginExchange(context, session, self, pipe, self._connection, login)
         self._gateway: StompGateway | None = None

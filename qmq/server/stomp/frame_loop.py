@@ -7,26 +7,28 @@ names, answers, and continues with the frames that are left.
 import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
+from qmq.access.rights import Rights
 from qmq.access.rules import Principal
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
-from qmq.environment import Environment
-from qmq.errors import ProtocolError, Refused
+from qmq.errors import Refused
 from qmq.gateways.bound_queues import BoundQueue
+from qmq.gateways.encoder import Encoder
 from qmq.gateways.paused import Paused, PauseReason
+from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.refusals import Refusals
-from qmq.server.limits.usage import Allowance, ClientUsages
-from qmq.server.peers.control_response import ControlResponse
+from qmq.server.clients.session import ClientSession
+from qmq.server.limits.usage import ClientUsages
 from qmq.server.peers.dedup_query import DedupQuery
-from qmq.server.runtime.contexts import Committing
-from qmq.wire.stomp import Frame
+from qmq.server.peers.verb_request import ControlResponse
+from qmq.server.runtime.contexts import Committing, Engine
+from qmq.wire.stomp import Connection, Frame, Version
 
 CONTROL = "/control/"
 DEFINITIONS = f"{CONTROL}definitions/"
@@ -44,14 +46,11 @@ class BoundChanges(Protocol):
     async def delete(self, bound: BoundQueue, user: str | None) -> None: ...
 
 
-class FrameContext(Committing, Protocol):
-    """What deciding a client's frames needs of the node."""
-
-    broker: Broker
-    environment: Environment
+class FrameContext(Engine, Committing, Protocol):
     dedup_query: DedupQuery
     refusals: Refusals
     usages: ClientUsages
+    rules: Rules
 
     @property
     def bound_queues(self) -> BoundChanges: ...
@@ -62,47 +61,19 @@ class FrameContext(Committing, Protocol):
         """Respond to a control request of `principal` at `address`, in `session`. Raises Refused. May take minutes."""
 
 
-class FrameSource(Protocol):
-    """Where the frames come from (`qmq.wire.stomp.Connection`)."""
-
-    @property
-    def error(self) -> ProtocolError | None:
-        """What broke the protocol behind the frames; nothing follows it."""
-
-    @property
-    def error_receipt(self) -> str | None: ...
-
-
-class LoopSession(Protocol):
-    """The session of the frames (`ClientSession`)."""
-
-    id: int
-    user: str | None
-    principal: Principal | None
-    finishing: bool
-    ending: bool
-    waits_for_slot: bool
-    waits_for_change: bool
-    leaves_with: Refused | None
-    allowance: Allowance
-    bytes_in: int
-
-    def end_in_order(self, why: Refused | None = None) -> None: ...
-
-    async def watch_leaving(self) -> None: ...
-
-    @property
-    def peer_address(self) -> str: ...
-
-
 class FrameLoop:
     """`obey` is called with the frames of one read after the other."""
 
     __slots__ = ("_connection", "_context", "_gateway", "_is_costly", "_is_portion", "_session", "sent")
 
     def __init__(
-        self, context: FrameContext, session: LoopSession, gateway: StompGateway, connection: FrameSource
+        self,
+        context: FrameContext,
+        session: ClientSession,
+        gateway: StompGateway,
+        connection: Connection | None = None,
     ) -> None:
+        """`connection`: where the frames come from, and perhaps behind them what breaks the protocol."""
         self._context = context
         self._session = session
         self._gateway = gateway
@@ -245,16 +216,17 @@ class FrameLoop:
         session = self._session
         out = Outcome(session.id)
         out.sent = self.sent
-        error = None if self._is_portion else self._connection.error
+        connection = None if self._is_portion else self._connection
+        error = None if connection is None else connection.error
         paused: Paused | None = None
         try:
             if frames:
                 paused = self._gateway.handle(frames, self._context.environment.now_us(), out)
             if paused is not None:
                 error = None  # It comes after the frames that are left.
-            if error is not None and not out.ending:
+            if connection is not None and error is not None and not out.ending:
                 log.info("! %s %s: %s", session.id, session.peer_address, error)
-                self._gateway.refuse(error, self._connection.error_receipt, out)
+                self._gateway.refuse(error, connection.error_receipt, out)
             self._is_costly = out.selector_cost >= COST_MAX and bool(out.fanout_runs)
         finally:
             # Also after a bug: what was decided before it has its sequences, and the journal must not have a hole.
@@ -284,6 +256,22 @@ class FrameLoop:
         context.submit(end)
 
 
+def gateway_of(
+    context: FrameContext,
+    session: ClientSession,
+    encoder: Encoder,
+    rights: Rights,
+    *,
+    keep_open: bool = False,
+    **more: Any,
+) -> StompGateway:
+    """What decides for a client of another protocol, whose calls become frames of STOMP; `more` is for the gateway."""
+    broker, rules, user = context.broker, context.rules, session.user
+    return StompGateway(
+        session.id, broker, rules, Version.V12, keep_open, rights=rights, user=user, encoder=encoder, **more
+    )
+
+
 def only_requests(frames: list[Frame]) -> bool:
     """Whether all of these are control requests; true for none."""
     for frame in frames:
@@ -291,10 +279,3 @@ def only_requests(frames: list[Frame]) -> bool:
         if head.command != "SEND" or not head.headers.get("destination", "").startswith(CONTROL):
             return False
     return True
-
-
-class NoSource:
-    """Requests are complete when they are decided, so nothing of them can be wrong behind their frames."""
-
-    error = None
-    error_receipt = None

@@ -1,74 +1,21 @@
-"""The login of one connection: from CONNECT to CONNECTED, or to the ERROR that refuses it.
-
-A password check may wait for its turn and takes a while. Meanwhile the client is read only to notice that it has
-disconnected.
-"""
+"""The login of one client of STOMP."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-import trio
-
-from qmq.access.rights import Rights
-from qmq.access.rules import Principal
 from qmq.auth.credentials import Credentials
-from qmq.broker.broker import Broker
-from qmq.config import LimitSettings, ListenerSettings
-from qmq.environment import Environment, Pipe
+from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError
 from qmq.gateways.encode import STOMP_ENCODERS
-from qmq.gateways.encoder import Encoder
 from qmq.gateways.error_frames import encode_error
 from qmq.gateways.headers import window
-from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
-from qmq.server.clients.admission import Admission, PendingLogin
-from qmq.server.clients.login import Logins, certified_names, credentials_of
-from qmq.server.clients.outbox import ClientOutbox
-from qmq.server.clients.refusals import Refusals
-from qmq.server.clients.token_watch import TokenWatch
-from qmq.server.runtime.heartbeats import Heartbeats
+from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.client_login import ClientLogin, LoginContext
+from qmq.server.clients.login import certified_names, credentials_of
+from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.wire.stomp import Connection, Frame, Version, encode_frame, parse_heartbeat
-
-
-class LoginContext(Protocol):
-    """What a login needs of the node."""
-
-    broker: Broker
-    environment: Environment
-    beats: Heartbeats
-    rules: Rules
-    limits: LimitSettings
-    admission: Admission
-    logins: Logins
-    refusals: Refusals
-    software: str
-
-    def rights_of(self, principal: Principal | None) -> Rights:
-        """What a principal may do; None for a client without login."""
-
-    def audit(self, event: str, **facts: Any) -> None:
-        """Note an event for the subscribers of `/system/audit`."""
-
-
-class LoginSession(Protocol):
-    """The session that logs in (`ClientSession`)."""
-
-    id: int
-    user: str | None
-    principal: Principal | None
-    authenticator: str
-    encoder: Encoder
-    listener: ListenerSettings | None
-    outbox: ClientOutbox
-    finishing: bool
-
-    def finish(self) -> None: ...
-
-    async def until_left(self) -> None: ...
-
-    def dismiss(self, error: Refused) -> None: ...
 
 
 class LoginDialogue(Protocol):
@@ -80,41 +27,23 @@ class LoginDialogue(Protocol):
         """The client is logged in."""
 
 
-class LoginExchange:
-    """One login."""
+class LoginExchange(ClientLogin):
+    """From CONNECT to CONNECTED, or to the ERROR that refuses it."""
 
-    __slots__ = (
-        "_checking",
-        "_connection",
-        "_context",
-        "_dialogue",
-        "_is_done",
-        "_login",
-        "_pipe",
-        "_session",
-        "_token",
-    )
+    __slots__ = ("_connection", "_dialogue")
 
     def __init__(
         self,
         context: LoginContext,
-        session: LoginSession,
+        session: ClientSession,
         dialogue: LoginDialogue,
         pipe: Pipe,
         connection: Connection,
         login: PendingLogin,
     ) -> None:
-        self._context = context
-        self._session = session
+        super().__init__(context, session, pipe, login)
         self._dialogue = dialogue
-        self._pipe = pipe
         self._connection = connection
-        self._login = login
-        login.dismiss = self._dismiss
-        self._is_done = False
-        self._token = TokenWatch(context.beats, context.environment, session)
-        # Covers the response to CONNECT.
-        self._checking = trio.CancelScope()
 
     async def respond(self, connect: Frame) -> bool:
         """Respond to CONNECT; False when the login is refused (the client has got the ERROR)."""
@@ -125,20 +54,8 @@ class LoginExchange:
         try:
             client_beats = parse_heartbeat(headers.get("heart-beat", "0,0"))
             bound = window(headers, context.limits.prefetch_max)
-            context.admission.check_open()
-            with self._checking:
-                grant = await context.logins.check(
-                    self._credentials(headers),
-                    session.listener,
-                    session.until_left,
-                    certified_names(self._pipe, session.listener),
-                )
-                if grant is not None:
-                    session.principal, session.authenticator = grant.principal, grant.authenticator
-                    session.user = grant.principal.name
-                    self._token.expires_us = grant.expires_us or 0
-                async with context.admission.turns:
-                    await trio.lowlevel.checkpoint()
+            certified = certified_names(self._pipe, session.listener)
+            await self._admit(self._credentials(headers), certified)
         except (Refused, RemoteProtocolError) as error:
             session.encoder = STOMP_ENCODERS[version]
             if not session.finishing:
@@ -149,7 +66,7 @@ class LoginExchange:
         beats = self._dialogue.beats
         offer = beats.agree(client_beats, context.limits)
         session.encoder = STOMP_ENCODERS[version]
-        self._is_done = True
+        self.is_done = True
         self._dialogue.begin(
             StompGateway(
                 session.id,
@@ -172,9 +89,7 @@ class LoginExchange:
             ("heart-beat", f"{offer[0]},{offer[1]}"),
         ]
         if session.user is not None:
-            context.audit(
-                "login", user=session.user, address=self._pipe.peer_address, authenticator=session.authenticator
-            )
+            self._audit()
             answer.append(("user-name", session.user))
         session.outbox.put(encode_frame("CONNECTED", answer, version=version))
         session.outbox.flush()
@@ -193,32 +108,9 @@ class LoginExchange:
         self._session.outbox.put(encode_error(error, receipt, self._connection.version))
         self._session.outbox.flush()
 
-    def check_time(self, now: float) -> float | None:
-        """The time for the login is over."""
-        if not self._is_done and not self._session.finishing:
-            limit = self._context.limits.login_seconds
-            self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
-            self._session.finish()
-            self._checking.cancel()
-        return None
-
-    def _dismiss(self, why: Refused) -> None:
-        """End this login at once: another one needs its place."""
-        if not self._session.finishing:
-            self._session.finishing = True
-            self._context.refusals.note(self._pipe.peer_address, why)
-            self._pipe.send_now(encode_error(why, None, Version.V12))
-            self._pipe.close()
-            self._checking.cancel()
+    def _send_dismissal(self, why: Refused) -> None:
+        self._pipe.send_now(encode_error(why, None, Version.V12))
 
     def leave(self) -> None:
-        """The connection has ended, and everything that it delivers."""
-        self._token.end()
-        self._context.admission.leave(self._login)
-        self._context.logins.leave(self._session.user)
-        # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
-        del self._login.dismiss, self._dialogue
-
-    def decided(self) -> None:
-        """It is pending no more."""
-        self._context.admission.decided(self._login)
+        super().leave()
+        del self._dialogue

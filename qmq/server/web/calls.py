@@ -62,8 +62,6 @@ WEB_STOMP: Final = STOMP._replace(name="web-stomp")
 
 
 class CallContext(WebClientContext, PageContext, MetricsContext, Protocol):
-    """What calls need of their node."""
-
     event_data: EventData
     long_poll: LongPollSessions
     sockjs: SockJsSessions
@@ -117,7 +115,6 @@ class WebCalls:
             await self.CALLS[route.call](self, request, route.about)
 
     def put(self, data: bytes) -> None:
-        """Send this to the client."""
         if data:
             self._session.outbox.put_answer(data)
             self._session.outbox.flush()

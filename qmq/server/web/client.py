@@ -17,20 +17,17 @@ from qmq.gateways.http.responses import HttpEncoder
 from qmq.gateways.http.sends import MESSAGES_MAX
 from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import PendingLogin
+from qmq.server.clients.client_login import LoginContext
 from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
-from qmq.server.stomp.login_exchange import LoginContext
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, gateway_of
 from qmq.server.web.console import WebConsole
 from qmq.server.web.pull_session import PullSession
 from qmq.server.web.pulls import Pulls
 from qmq.wire.http import HttpRequest
-from qmq.wire.stomp import Version
 
 
 class WebClientContext(FrameContext, LoginContext, Protocol):
-    """What a client over HTTP needs of its node."""
-
     pulls: Pulls
     web_console: WebConsole
 
@@ -64,7 +61,6 @@ class WebClient:
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether messages that it has received wait to be settled."""
         return self._pull is not None and self._pull.has_in_flight
 
     @property
@@ -124,18 +120,8 @@ class WebClient:
         session.user = None if principal is None else principal.name
         session.authenticator = "" if grant is None else grant.authenticator
         self.expires_us = 0 if grant is None else grant.expires_us or 0
-        self.gateway = StompGateway(
-            session.id,
-            context.broker,
-            context.rules,
-            Version.V12,
-            False,
-            rights=context.rights_of(principal),
-            user=session.user,
-            encoder=self._encoder,
-            is_atomic=True,
-        )
-        self.frames = FrameLoop(context, session, self.gateway, NoSource())
+        self.gateway = gateway_of(context, session, self._encoder, context.rights_of(principal), is_atomic=True)
+        self.frames = FrameLoop(context, session, self.gateway)
         session.begin()
 
     def log_out(self) -> None:

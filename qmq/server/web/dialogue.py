@@ -18,9 +18,9 @@ from qmq.gateways.http.origins import Origins, check_type
 from qmq.gateways.http.responses import HttpEncoder, encode_refusal
 from qmq.gateways.http.routes import BODY_BYTES, OPEN, Call, Route, route_of
 from qmq.server.clients.admission import PendingLogin
-from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.client_login import token_expired
+from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
-from qmq.server.clients.token_watch import token_expired
 from qmq.server.console.logins import CSRF_HEADER
 from qmq.server.web.calls import THREAD_BYTES, CallContext, WebCalls
 from qmq.server.web.client import WebClient
@@ -41,9 +41,7 @@ HEARTBEAT_SECONDS: Final = 15.0
 CHECK_SECONDS: Final = 5.0
 
 
-class HttpDialogue:
-    """See `ClientDialogue`."""
-
+class HttpDialogue(ClientDialogue):
     def __init__(self, context: CallContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self._context = context
         self._session = session
@@ -60,8 +58,6 @@ class HttpDialogue:
         listener = session.listener
         assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
         self._origins = Origins(listener.served_hosts(context.logins.serves_anonymous(listener)), listener.origins)
-        self.ahead = b""
-        self.keep_open = False
         self._awaits_request = False
         self._watch = -1
         self._since = trio.current_time()
@@ -236,9 +232,6 @@ class HttpDialogue:
 
     def note_stop(self) -> None:
         self._awaits_request = self._is_busy or self._http.is_amid_request
-
-    def release(self) -> None:
-        pass
 
     def finish(self) -> None:
         self._context.admission.decided(self._login)

@@ -13,10 +13,9 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from qmq.config import NodeSettings
 from qmq.server.commit.commits import Commits
 from qmq.server.definitions.sync import DefinitionSync
-from qmq.server.runtime.contexts import Engine
+from qmq.server.runtime.contexts import Engine, Tasks
 
 APPEND_SECONDS_MAX: Final = 30.0
 """An append that takes longer hangs. Disks that are busy with something else answer within seconds."""
@@ -25,18 +24,12 @@ Health = tuple[int, dict[str, Any]]
 """The status of HTTP (200 or 503), and facts that are ready for JSON."""
 
 
-class HealthContext(Engine, Protocol):
-    """What health says of the node."""
-
-    settings: NodeSettings
+class HealthContext(Engine, Tasks, Protocol):
     commits: Commits
     definition_sync: DefinitionSync
     ended: trio.Event
     has_asked_peers: bool
     is_listening: bool
-
-    @property
-    def is_stopping(self) -> bool: ...
 
 
 def livez(context: HealthContext) -> Health:

@@ -17,7 +17,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from qmq import __version__
 from qmq.build import BUILD
-from qmq.config import NodeSettings
 from qmq.replication.mesh import Mesh
 from qmq.server.admin.conditions import Conditions
 from qmq.server.admin.totals import facts_of_totals
@@ -54,9 +53,6 @@ ESCAPES: Final = {
 
 
 class MetricsContext(Engine, Protocol):
-    """What metrics show of the node."""
-
-    settings: NodeSettings
     started_seconds: float
     sessions: dict[int, ClientSession]
     buffers: SubscriberBuffers

@@ -18,8 +18,6 @@ JAVASCRIPT: Final = ("content-type", "text/javascript; charset=utf-8")
 
 
 class PageContext(HealthContext, Protocol):
-    """What pages say of their node."""
-
     schemas: SchemaDefinitions
 
 
@@ -34,7 +32,6 @@ class PageResponse(NamedTuple):
 
 @cache
 def script() -> bytes:
-    """The client for browsers, an ES module."""
     return files("qmq.server.web").joinpath("qmq.js").read_bytes()
 
 

@@ -29,16 +29,14 @@ from qmq.gateways.http.pulls import (
     settling,
 )
 from qmq.gateways.http.responses import encode_refusal
-from qmq.gateways.rules import Rules
-from qmq.gateways.stomp import StompGateway
 from qmq.server.clients.admission import PendingLogin
-from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.contexts import MeshPeers, Tasks
 from qmq.server.runtime.waker import Waker
-from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, NoSource
-from qmq.wire.stomp import Frame, Version
+from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, gateway_of
+from qmq.wire.stomp import Frame
 
 KEY_BITS: Final = 64
 
@@ -50,9 +48,6 @@ EMPTY_SECONDS: Final = 0.1
 
 
 class PullContext(FrameContext, SessionContext, MeshPeers, Tasks, Protocol):
-    """What receiving needs of the node."""
-
-    rules: Rules
     deadline_timer: DeadlineTimer
 
     def rights_of(self, principal: Principal | None) -> Rights: ...
@@ -84,15 +79,10 @@ class InnerPipe:
         self._ended.set()
 
 
-class PullDialogue:
-    """See `ClientDialogue`: its client sends nothing, because requests come through `PullSession`."""
-
-    keep_open = False
-    unfinished_bytes = 0
-    awaits_frame = False
+class PullDialogue(ClientDialogue):
+    """Its client sends nothing, because requests come through `PullSession`."""
 
     def __init__(self, context: PullContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
-        self.ahead = b""
         self.changed = Waker()
         self.encoder = session.encoder = PullEncoder(self.changed.wake)
         self.is_started = trio.Event()
@@ -118,12 +108,6 @@ class PullDialogue:
     def finish(self) -> None:
         self.changed.wake()
 
-    def stop(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
-
 
 PULL: Final = ClientProtocol("http-pull", PullDialogue, encode_refusal)
 
@@ -147,18 +131,9 @@ class PullSession:
         assert isinstance(dialogue, PullDialogue)
         self._dialogue = dialogue
         self._encoder = dialogue.encoder
-        gateway = StompGateway(
-            session.id,
-            context.broker,
-            context.rules,
-            Version.V12,
-            False,
-            rights=context.rights_of(session.principal),
-            user=session.user,
-            encoder=self._encoder,
-            is_atomic=True,
-        )
-        self._loop = FrameLoop(context, session, gateway, NoSource())
+        rights = context.rights_of(session.principal)
+        gateway = gateway_of(context, session, self._encoder, rights, is_atomic=True)
+        self._loop = FrameLoop(context, session, gateway)
         self._numbers = 0
         self._turn = trio.Lock()
         self._ceased: set[str] = set()

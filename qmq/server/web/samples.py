@@ -19,7 +19,6 @@ import trio
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.server.checkpoint.queue_ages import oldest_ages_us
 from qmq.server.runtime.contexts import Engine, Tasks
-from qmq.storage.queues.served_rows import ServedRows
 
 QUEUES_SHOWN: Final = 100
 
@@ -45,8 +44,6 @@ PAUSE_FACTOR: Final = 10
 
 class SamplesContext(Engine, Tasks, Protocol):
     """What sampling needs of the node."""
-
-    def served_rows(self) -> ServedRows: ...
 
 
 @dataclass(frozen=True, slots=True)

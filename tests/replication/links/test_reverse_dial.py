@@ -6,8 +6,7 @@ from trio.testing import MockClock
 
 from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.replication.protocol.handshake import Answering, PeerIdentity, turn
-from qmq.replication.protocol.proof import DIAL, make_proof
+from qmq.replication.protocol.handshake import DIAL, Answering, PeerIdentity, make_proof, turn
 from qmq.wire.stomp import Connection, Limits, Role
 from qmq.wire.stomp.frames import Frame
 

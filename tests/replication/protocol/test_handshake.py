@@ -7,8 +7,17 @@ import pytest
 from qmq.dots import Origin
 from qmq.errors import MeshError
 from qmq.replication.protocol import handshake
-from qmq.replication.protocol.handshake import FORMAT, NONCE_CHARACTERS, Answering, Dialling, Partner, PeerIdentity
-from qmq.replication.protocol.proof import DIAL, is_proof, make_proof
+from qmq.replication.protocol.handshake import (
+    DIAL,
+    FORMAT,
+    NONCE_CHARACTERS,
+    Answering,
+    Dialling,
+    Partner,
+    PeerIdentity,
+    is_proof,
+    make_proof,
+)
 from qmq.wire.stomp.connection import Connection
 from qmq.wire.stomp.frames import Frame
 from qmq.wire.stomp.head import Head

@@ -7,7 +7,7 @@ import trio
 from pamqp import commands
 from trio.testing import MockClock
 
-from qmq.server.amqp.questions import QueueQuestions
+from qmq.server.amqp.lookup import QueueQuestions
 from qmq.server.node import Node
 from tests.server.amqp.mesh import AmqpMesh
 from tests.server.amqp.rig import AmqpClient, Message

@@ -19,9 +19,9 @@ from qmq.config import AuthenticationSettings, PermissionSettings, User
 from qmq.errors import Refused
 from qmq.server.clients import login_cache
 from qmq.server.clients.authentication import UNAVAILABLE
+from qmq.server.clients.client_login import EXPIRY_POLL_SECONDS
 from qmq.server.clients.login import FAILED_LOGIN_SECONDS
 from qmq.server.clients.refusals import SUM_SECONDS
-from qmq.server.clients.token_watch import EXPIRY_POLL_SECONDS
 from qmq.server.reload import Reloader
 from tests.auth.keys import AUDIENCE, ISSUER, OTHER_RSA_KEY, RSA_KEY, claims, forged, jwk, token, write_jwks
 from tests.server.rig import Client, Rig, eventually, send, subscribe

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.server.limits.token_bucket import BURST_SECONDS, TokenBucket
+from qmq.server.limits.usage import BURST_SECONDS, TokenBucket
 
 
 def test_what_a_second_allows_may_be_used_at_once_and_more_waits_for_its_time() -> None:

@@ -15,8 +15,7 @@ import trio
 from qmq.environment import Pipe
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.stomp.dialogue import STOMP
-from qmq.server.web.stomp.polled_pipe import PolledPipe
-from qmq.server.web.stomp.polled_sessions import Asking, PolledContext, PolledSessions, unless_left
+from qmq.server.web.stomp.polled_sessions import Asking, PolledContext, PolledPipe, PolledSessions, unless_left
 from qmq.wire.http import HttpRefusal, HttpRequest
 
 WAITING_BYTES_MAX: Final = 65536
@@ -147,6 +146,7 @@ class LongPollSessions:
     def __init__(self, context: PolledContext) -> None:
         self._context = context
         self._sessions = PolledSessions[LongPollPipe](context, LONG_POLL)
+        self.body_bytes_max = self._sessions.body_bytes_max
 
     async def serve(
         self,
@@ -173,10 +173,6 @@ class LongPollSessions:
                 put(encoder.respond(204, body=b""))
             else:
                 raise HttpRefusal(404, "unknown-session", "The session has ended.")
-
-    def body_bytes_max(self, id: str, asking: Pipe) -> int:
-        """Bytes that the body of a request about this session may have."""
-        return self._sessions.body_bytes_max(id, asking)
 
 
 async def _receive(pipe: LongPollPipe, seconds: float, asking: Asking) -> None:

@@ -20,8 +20,7 @@ from qmq.server.web.stomp.polled_sessions import (
     bytes_max,
     unless_left,
 )
-from qmq.server.web.stomp.sockjs_pipe import SockJsPipe
-from qmq.server.web.stomp.sockjs_websocket import serve_sockjs_websocket
+from qmq.server.web.stomp.sockjs_pipe import SockJsPipe, serve_sockjs_websocket
 from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpRefusal, HttpRequest
 from qmq.wire.sockjs import TRANSPORTS, SockJsLimits, SockJsTransport, encode_info, split_route

@@ -16,10 +16,15 @@ what was taken for the response may be lost.
 Only text can be carried. A message with other bytes closes the session, and its code says so.
 """
 
+from collections.abc import Callable
+from math import inf
+
 import trio
 
 from qmq.environment import Pipe
-from qmq.server.web.stomp.polled_pipe import PolledPipe
+from qmq.errors import RemoteProtocolError
+from qmq.server.web.stomp.polled_sessions import PolledPipe
+from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.sockjs import (
     HEARTBEAT_FRAME,
     SockJsLimits,
@@ -28,6 +33,12 @@ from qmq.wire.sockjs import (
     SockJsTransport,
     decode_messages,
 )
+from qmq.wire.websocket.frames import PROTOCOL_ERROR
+
+READ_BYTES_MAX = 65536
+
+CLOSING_SECONDS = 2.0
+"""For the client to answer the close frame."""
 
 
 class SockJsPipe(PolledPipe):
@@ -53,8 +64,6 @@ class SockJsPipe(PolledPipe):
 
 
 class SockJsStream:
-    """One receiving response of a session."""
-
     def __init__(
         self, pipe: SockJsPipe, session: SockJsSession, response: SockJsResponse, limits: SockJsLimits
     ) -> None:
@@ -92,3 +101,41 @@ class SockJsStream:
             self._session.detach(self._response, trio.current_time())
             self._pipe.wake()
         return None
+
+
+async def serve_sockjs_websocket(
+    websocket: WebSocketPipe, session: SockJsPipe, message_bytes_max: Callable[[], float] = lambda: inf
+) -> None:
+    """SockJS over one WebSocket: pass messages of text both ways until either side has ended.
+
+    Does not close `websocket`; the session is closed then.
+
+    A message that is longer than `message_bytes_max`, as it is when a part of the message arrives, ends both.
+
+    A client that does not take what it is sent is bounded by the session, whose waiting messages have a limit. When
+    cancelled, an unknown part of a message is sent, so the connection must be closed.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send, websocket, session, nursery.cancel_scope)
+        try:
+            while messages := await websocket.receive_messages(READ_BYTES_MAX, message_bytes_max):
+                for message in messages:
+                    if message:  # an empty one means nothing
+                        await session.send(message)
+        except RemoteProtocolError:
+            websocket.end_sending(PROTOCOL_ERROR, "Broken framing.")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        nursery.cancel_scope.cancel()
+
+
+async def _send(websocket: WebSocketPipe, session: SockJsPipe, scope: trio.CancelScope) -> None:
+    with session.stream(SockJsTransport.WEBSOCKET) as stream:
+        try:
+            while (frame := await stream.next()) is not None:
+                await websocket.send_all(frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            scope.cancel()
+            return
+    websocket.end_sending()
+    scope.deadline = trio.current_time() + CLOSING_SECONDS

@@ -1,0 +1,156 @@
+"""The login of one connection, in whichever protocol: its check, the time that it may take, and its end.
+
+A password check may wait for its turn and takes a while. Meanwhile the client is read only to notice that it has
+disconnected.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.access.rights import Rights
+from qmq.access.rules import Principal
+from qmq.auth.credentials import Credentials
+from qmq.config import LimitSettings
+from qmq.environment import Environment, Pipe
+from qmq.errors import Refused
+from qmq.gateways.rules import Rules
+from qmq.server.clients.admission import Admission, PendingLogin
+from qmq.server.clients.login import Logins
+from qmq.server.clients.refusals import Refusals
+from qmq.server.clients.session import ClientSession
+from qmq.server.runtime.contexts import Engine
+from qmq.server.runtime.heartbeats import Heartbeats
+
+EXPIRY_POLL_SECONDS: Final = 60.0
+"""How often a token is compared with the clock at least, because the clock may be set, and the machine may sleep."""
+
+
+def token_expired() -> Refused:
+    return Refused("token-expired", "The token of this connection has expired.")
+
+
+class TokenWatch:
+    """Watches one session from `begin` to `end`, if its login has `expires_us`."""
+
+    __slots__ = ("_beats", "_environment", "_number", "_session", "expires_us")
+
+    def __init__(self, beats: Heartbeats, environment: Environment, session: ClientSession) -> None:
+        self._beats = beats
+        self._environment = environment
+        self._session = session
+        self._number = -1
+        self.expires_us = 0
+        """µs since 1970; 0: never."""
+
+    def begin(self) -> None:
+        """Watch from now on; again after each change of `expires_us`."""
+        self.end()
+        if self.expires_us:
+            self._number = self._beats.watch(trio.current_time(), self._check)
+
+    def end(self) -> None:
+        self._beats.forget(self._number)
+        self._number = -1
+
+    def _check(self, now: float) -> float | None:
+        left_seconds = (self.expires_us - self._environment.now_us()) / 1e6
+        if left_seconds > 0:
+            return now + min(left_seconds, EXPIRY_POLL_SECONDS)
+        self._session.dismiss(token_expired())
+        return None
+
+
+class LoginContext(Engine, Protocol):
+    beats: Heartbeats
+    rules: Rules
+    limits: LimitSettings
+    admission: Admission
+    logins: Logins
+    refusals: Refusals
+    software: str
+
+    def rights_of(self, principal: Principal | None) -> Rights:
+        """What a principal may do; None for a client without login."""
+
+    def audit(self, event: str, **facts: Any) -> None:
+        """Note an event for the subscribers of `/system/audit`."""
+
+
+class ClientLogin(ABC):
+    """One login. A protocol reads what its client sends, and says how a login is refused."""
+
+    __slots__ = ("_checking", "_context", "_login", "_pipe", "_session", "_token", "is_done")
+
+    def __init__(self, context: LoginContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self._context = context
+        self._session = session
+        self._pipe = pipe
+        self._login = login
+        login.dismiss = self._dismiss
+        self._token = TokenWatch(context.beats, context.environment, session)
+        # Covers the response to the login.
+        self._checking = trio.CancelScope()
+        self.is_done = False
+
+    @abstractmethod
+    def refuse(self, error: Refused) -> None:
+        """Send why the login is refused."""
+
+    async def _admit(self, credentials: Credentials, certified: Collection[str]) -> None:
+        """Check the login; then the session has its principal, unless it is anonymous. Raises Refused.
+
+        Also returns when the login was dismissed or refused meanwhile: then the session is finishing.
+        """
+        context, session = self._context, self._session
+        context.admission.check_open()
+        with self._checking:
+            grant = await context.logins.check(credentials, session.listener, session.until_left, certified)
+            if grant is not None:
+                session.principal, session.authenticator = grant.principal, grant.authenticator
+                session.user = grant.principal.name
+                self._token.expires_us = grant.expires_us or 0
+            async with context.admission.turns:
+                await trio.lowlevel.checkpoint()
+
+    def _audit(self) -> None:
+        """A user has logged in: an event of the audit."""
+        session = self._session
+        if session.user is not None:
+            address = session.peer_address
+            self._context.audit("login", user=session.user, address=address, authenticator=session.authenticator)
+
+    def check_time(self, now: float) -> float | None:
+        """The time for the login is over."""
+        if not self.is_done and not self._session.finishing:
+            limit = self._context.limits.login_seconds
+            self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
+            self._session.finish()
+            self._checking.cancel()
+        return None
+
+    def _dismiss(self, why: Refused) -> None:
+        """End this login at once: another one needs its place."""
+        if not self._session.finishing:
+            self._session.finishing = True
+            self._context.refusals.note(self._pipe.peer_address, why)
+            self._send_dismissal(why)
+            self._pipe.close()
+            self._checking.cancel()
+
+    def _send_dismissal(self, why: Refused) -> None:  # noqa: B027 (not every protocol has a word for it)
+        """Send the client why, if the kernel takes it at once."""
+
+    def decided(self) -> None:
+        """It is pending no more."""
+        self._context.admission.decided(self._login)
+
+    def leave(self) -> None:
+        """The connection has ended, and everything that it delivers."""
+        self._token.end()
+        self._context.admission.leave(self._login)
+        self._context.logins.leave(self._session.user)
+        # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
+        del self._login.dismiss
