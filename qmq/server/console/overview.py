@@ -1,6 +1,6 @@
 """What one node reports on the first page of the console: a few KB, the same for all users."""
 
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Final, Protocol
 
 import trio
@@ -19,6 +19,9 @@ from qmq.server.runtime.contexts import Engine, MeshPeers, Tasks
 
 CONDITIONS_SHOWN: Final = 20
 """Of one node, the most severe; `/control/conditions` has all."""
+
+SESSIONS_AT_ONCE: Final = 500
+"""Connections whose numbers are summed in one turn of the event loop."""
 
 FREE_SECONDS: Final = 10.0
 """Between two looks at the free space of the disk."""
@@ -50,7 +53,8 @@ class Overview:
         if now >= self._looked_at + FREE_SECONDS:
             self._looked_at = now
             self._free_bytes = await context.environment.run_blocking(context.store.disk.free_bytes)
-        broker, journal, sessions = context.broker, context.store.journal, context.sessions.values()
+        broker, journal = context.broker, context.store.journal
+        traffic, subscriptions = await self._sums()
         conditions = context.conditions.present()
         membership = context.membership
         return {
@@ -67,18 +71,37 @@ class Overview:
             "journal_bytes": journal.end - journal.start,
             "memory_bytes": context.memory_budget.bytes,
             "memory_max_bytes": context.memory_budget.bytes_max,
-            "fsync": asdict(journal.sync_times.statistics()),
-            "connections": len(sessions),
-            "subscriptions": sum([session.subscribed for session in broker.sessions.values()]),
+            "fsync": _facts(journal.sync_times.statistics()),
+            "connections": len(context.sessions),
+            "subscriptions": subscriptions,
             "queues": len(broker.queues.by_name) + broker.queues.stored_names.count,
             "in_flight": len(broker.queues.deliveries),
             "totals": facts_of_totals(broker.totals.node()),
-            "traffic": asdict(context.traffic.statistics(sessions)),
+            "traffic": traffic,
             "members": sorted(membership.members),
             "learner": membership.is_learner,
             "retired": sorted(membership.retired),
             "links": link_rows(context)["rows"],
-            "owners": [] if context.mesh is None else [asdict(one) for one in context.takeover.statistics().owners],
-            "conditions": [asdict(one) for one in conditions[:CONDITIONS_SHOWN]],
+            "owners": [] if context.mesh is None else [_facts(one) for one in context.takeover.statistics().owners],
+            "conditions": [_facts(one) for one in conditions[:CONDITIONS_SHOWN]],
             "conditions_more": max(0, len(conditions) - CONDITIONS_SHOWN),
         }
+
+    async def _sums(self) -> tuple[dict[str, int], int]:
+        """Bytes of all connections, those that have ended included; and how many subscriptions there are."""
+        context = self._context
+        traffic, subscriptions = _facts(context.traffic.statistics(())), 0
+        connections, sessions = list(context.sessions.values()), list(context.broker.sessions.values())
+        for begin in range(0, max(len(connections), len(sessions)), SESSIONS_AT_ONCE):
+            if begin:
+                await trio.lowlevel.checkpoint()
+            part = slice(begin, begin + SESSIONS_AT_ONCE)
+            traffic["bytes_in"] += sum([one.bytes_in for one in connections[part]])
+            traffic["bytes_out"] += sum([one.bytes_out for one in connections[part]])
+            subscriptions += sum([one.subscribed for one in sessions[part]])
+        return traffic, subscriptions
+
+
+def _facts(statistics: Any) -> dict[str, Any]:
+    """The fields of a snapshot whose values are plain. `asdict` copies each value, which takes most of an overview."""
+    return {field.name: getattr(statistics, field.name) for field in fields(statistics)}

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.server.console import overview
 from qmq.server.console.history import SAMPLE_SECONDS, SAMPLES, SERIES, percentile_us
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 from tests.server.clients.test_access import users
@@ -59,6 +60,24 @@ async def test_overview_shows_conditions_with_advice(autojump_clock: MockClock) 
 
         (one,) = facts["nodes"]["a"]["conditions"]
         assert (one["code"], one["severity"], bool(one["advice"])) == ("disk-full", "error", True)
+
+
+async def test_overview_sums_connections_in_turns(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "SESSIONS_AT_ONCE", 2)
+    async with web_rig().run() as rig:
+        for number in range(7):
+            stomp = await rig.connect()
+            await stomp.send(*[subscribe(f"/queue/q{name}", id=str(name)) for name in range(number)])
+        await trio.sleep(1)
+        client = await dial(rig)
+        await show(client, "overview")  # the second one has the bytes of this one
+
+        facts = (await show(client, "overview"))["nodes"]["a"]
+
+        sessions = list(rig.alive.sessions.values())
+        assert (facts["connections"], facts["subscriptions"]) == (8, 21)
+        assert facts["traffic"]["bytes_in"] == sum(session.bytes_in for session in sessions)
+        assert 0 < facts["traffic"]["bytes_out"] < sum(session.bytes_out for session in sessions)
 
 
 # The last hour
