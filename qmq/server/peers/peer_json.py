@@ -13,8 +13,9 @@ from typing import Any, Final, NoReturn
 Facts = dict[str, Any]
 """What a node says, by name, ready for JSON."""
 
-UNUSUAL: Final = re.compile(rb"[0-9]{19}|[0-9][eE]")
-"""Without these no number has more than 64 bits or is infinite, so the parser need not call back for each."""
+UNUSUAL: Final = re.compile(rb"[0-9]{19}|(?:\A|[-\[,:\s])[0-9.]+[eE]")
+"""Without these no number has more than 64 bits or is infinite, so the parser need not call back for each. What stands
+before a number is looked at, too: an incarnation in hexadecimal has such an `e` as often as not."""
 
 
 def decode_json(data: bytes) -> Any:
