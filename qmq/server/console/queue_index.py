@@ -166,6 +166,8 @@ class QueueIndex:
         """Add the queues of the store that are not in memory, or not counted there."""
         context = self._context
         rows, queues = context.served_rows(), context.broker.queues
+        if not (queues.owned.has_stored or queues.stored_names.count):
+            return
         deepest: list[tuple[int, str]] = []
         after: str | None = None
         while page := await context.environment.run_blocking(partial(rows.listing, after, STORED_AT_ONCE)):
