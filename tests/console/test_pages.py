@@ -272,6 +272,75 @@ def test_ten_tabs_have_one_stream(chromium: Any, node: Console, problems: Proble
     assert problems == []
 
 
+def set_hidden(tab: Any, is_hidden: bool) -> None:
+    """As a browser does when another tab is shown, or this one again."""
+    tab.evaluate(
+        """(value) => {
+            Object.defineProperty(document, "hidden", { configurable: true, get: () => value });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        is_hidden,
+    )
+
+
+def test_hidden_tab_passes_the_stream_on_and_the_last_one_ends_it(
+    chromium: Any, node: Console, problems: Problems
+) -> None:
+    context = chromium.new_context()
+    tabs = [context.new_page() for _ in range(2)]
+    for tab in tabs:
+        problems.watch(tab)
+        tab.clock.install()
+        tab.goto(node.address)
+        expect(tab.locator("svg.picture")).to_be_visible()
+    has_events = {"predicate": lambda request: request.url.endswith("/events"), "timeout": PATIENCE_MS}
+    asked: list[str] = []
+
+    with context.expect_event("request", **has_events) as passed_on:
+        set_hidden(tabs[0], True)
+        tabs[0].clock.fast_forward("00:20")
+    assert passed_on.value.frame == tabs[1].main_frame
+    with context.expect_event("requestfailed", **has_events):
+        set_hidden(tabs[1], True)
+        tabs[1].clock.fast_forward("00:20")
+    context.on("request", lambda request: asked.append(request.url))
+    for tab in tabs:
+        tab.clock.fast_forward("10:00")
+    assert asked == []
+
+    with context.expect_event("request", **has_events):
+        set_hidden(tabs[0], False)
+    expect(tabs[0].locator("#bar")).to_contain_text("3 nodes")
+    context.close()
+    assert problems == []
+
+
+def test_messages_are_read_again_when_numbers_of_the_queue_have_changed(page: Any, node: Console) -> None:
+    node.send("quiet", {"body": "first"})
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.split("/v1/control/")[-1]))
+    page.clock.install()
+    page.goto(f"{node.address}/#/queue/quiet")
+    expect(page.get_by_role("region", name="Messages")).to_contain_text("first")
+
+    def rounds(count: int) -> tuple[int, int]:
+        """Lists of the queue and of its messages that were asked for meanwhile."""
+        asked.clear()
+        for _ in range(count):
+            with page.expect_response(lambda response: "/list/queue/quiet" in response.url):
+                page.clock.fast_forward("00:05")
+        return sum(one.startswith("list/") for one in asked), sum(one.startswith("peek/") for one in asked)
+
+    rounds(1)
+    lists, peeks = rounds(5)
+    assert lists == 5
+    assert peeks <= 1
+
+    node.send("quiet", {"body": "second"})
+    rounds(1)
+    expect(page.get_by_role("region", name="Messages")).to_contain_text("second")
+
+
 def test_docs_have_the_pictures_of_these_tests() -> None:
     images = Path(__file__).parents[2] / "docs" / "images"
 

@@ -63,14 +63,19 @@ export async function mayDo(about) {
   return (await show("rights", { about })).about;
 }
 
-// The feed. One tab has the stream and passes it on: a browser opens few connections to one host, for all its tabs.
+// The feed. One tab has the stream and passes it on: a browser opens few connections to one host, for all its tabs. A tab
+// that is hidden gives the stream back after HIDDEN_SECONDS. If no tab is shown, no tab has it and the node rests.
+
+const HIDDEN_SECONDS = 10;
 
 export const feed = { overview: null, before: null, at: 0, isLive: false };
 const listeners = new Set();
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel(`qmq ${location.host}`) : null;
 let stream = null;
 let wanted = false;
-let release = () => {};
+let turn = null; // Aborts the wait for the stream; null: this tab neither waits for it nor has it.
+let release = null; // Gives the stream to the next tab that waits; null: this tab does not have it.
+let hidden;
 
 export function listen(call) {
   listeners.add(call);
@@ -93,7 +98,7 @@ function pass(message) {
 }
 
 function open() {
-  if (stream || !wanted) return;
+  if (stream || !release) return;
   stream = new EventSource("/v1/console/events");
   stream.addEventListener("overview", (event) => pass({ isLive: true, overview: JSON.parse(event.data) }));
   stream.onerror = () => {
@@ -105,24 +110,45 @@ function open() {
   };
 }
 
-export function follow() {
-  if (wanted) return;
-  wanted = true;
-  if (channel) channel.onmessage = (event) => { if (!stream && wanted) take(event.data); };
+function hold() {
+  if (!wanted || turn || document.hidden) return;
+  turn = new AbortController();
   if (navigator.locks && channel) {
-    // Held until this tab ends; then the next one that waits opens the stream.
-    navigator.locks.request(`qmq ${location.host}`, () => new Promise((done) => { release = done; open(); }));
+    const { signal } = turn;
+    // Held until this tab ends or is hidden; then the next one that waits opens the stream.
+    navigator.locks.request(`qmq ${location.host}`, { signal }, () => new Promise((done) => {
+      if (signal.aborted) done();
+      else { release = done; open(); }
+    })).catch(() => {});
   } else {
+    release = () => {};
     open();
   }
 }
 
+function letGo() {
+  turn?.abort();
+  stream?.close();
+  release?.();
+  turn = stream = release = null;
+}
+
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(hidden);
+  if (document.hidden) hidden = setTimeout(letGo, HIDDEN_SECONDS * 1000);
+  else hold();
+});
+
+export function follow() {
+  if (wanted) return;
+  wanted = true;
+  if (channel) channel.onmessage = (event) => { if (!stream && wanted) take(event.data); };
+  hold();
+}
+
 export function unfollow() {
   wanted = false;
-  stream?.close();
-  stream = null;
-  release();
-  release = () => {};
+  letGo();
   Object.assign(feed, { overview: null, before: null, isLive: false });
 }
 
@@ -132,6 +158,22 @@ export function perSecond(node, pick) {
   const before = feed.before?.nodes[node];
   if (!now || !before || now.incarnation !== before.incarnation || now.at_us <= before.at_us) return undefined;
   return Math.max(0, pick(now) - pick(before)) / ((now.at_us - before.at_us) / 1e6);
+}
+
+// Tells whether the rows of messages on a page can have changed since the last call: `row` of their destination has, its
+// age aside, or they have stayed for UNCHANGED_MAX calls. Each reading of messages brings the stores of the node up.
+const UNCHANGED_MAX = 6;
+
+export function changes() {
+  let last;
+  let calls = 0;
+  return (row) => {
+    const now = JSON.stringify({ ...row, oldest_age_us: undefined });
+    if (now === last && ++calls < UNCHANGED_MAX) return false;
+    last = now;
+    calls = 0;
+    return true;
+  };
 }
 
 // Call again every `seconds` while the page is shown, and at once when the tab is.

@@ -1,6 +1,6 @@
 // One fanout: what it keeps and for how long, who follows it, and how far each is behind.
 
-import { mayDo, me, pathOf, repeat, show as ask } from "../api.js";
+import { changes, mayDo, me, pathOf, repeat, show as ask } from "../api.js";
 import { act, messagesOf } from "../dialogs.js";
 import { bytes, h, number, pill, quoted, rate, replace, table, tabs } from "../dom.js";
 import { messagePages } from "../messages.js";
@@ -14,6 +14,7 @@ export function show(main, name) {
   const notice = h("div", { role: "status" });
   const messages = messagePages(destination);
   const peek = () => may.subscribe && messages.read();
+  const isChanged = changes();
   const followers = table("Subscribers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Behind", number: true }, { title: "", label: "Actions" }]);
   const durables = table("Durable subscriptions", [{ title: "Name" }, { title: "Behind", number: true }, { title: "In use" }, { title: "In flight", number: true }]);
   const drawFollowers = async () => {
@@ -39,8 +40,10 @@ export function show(main, name) {
   let known = null;
   let at = 0;
   async function refresh() {
+    let isNew = true;
     try {
       const found = await ask(`list${pathOf(destination)}`, { scope: "mesh", limit: 1 });
+      isNew = isChanged({ ...found.destinations[0], missing: found.nodes_missing });
       const row = found.destinations.find((one) => one.destination === destination) ?? { messages: 0, bytes: 0, consumers: 0 };
       const now = Date.now();
       const perSecond = (total) => (known ? rate(Math.max(0, (row[total] ?? 0) - (known[total] ?? 0)) / ((now - at) / 1000)) : "–");
@@ -52,7 +55,7 @@ export function show(main, name) {
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
     }
-    await peek();
+    if (isNew) await peek();
     if (followers.element.isConnected) await drawFollowers().catch((error) => followers.rows([], error.message));
   }
   const round = repeat(5, refresh);

@@ -1,6 +1,6 @@
 // One queue: its messages, consumers, policy and bindings, and everything that can be done with it.
 
-import { mayDo, me, pathOf, publish, repeat, show as ask } from "../api.js";
+import { changes, mayDo, me, pathOf, publish, repeat, show as ask } from "../api.js";
 import { act, ask as dialog, messagesOf } from "../dialogs.js";
 import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "../dom.js";
 import { messagePages } from "../messages.js";
@@ -139,6 +139,7 @@ export function show(main, name) {
   // Messages
   const messages = messagePages(destination);
   const peek = () => may.subscribe && messages.read();
+  const isChanged = changes();
   const messagePart = () => (may.subscribe ? messages.element : h("p", { class: "dim" }, "You may not read messages of this queue."));
 
   // Consumers
@@ -188,9 +189,11 @@ export function show(main, name) {
   main.append(h("p", { class: "small" }, h("a", { href: "#/queues" }, "← Queues")), h("div", { class: "row" }, h("h1", null, h("bdi", null, destination)), state), notice, buttons, h("div", { class: "panel" }, facts), parts.element);
 
   async function refresh() {
+    let isNew = true;
     try {
       const found = await ask(`list${pathOf(destination)}`, { limit: 1, scope: "mesh", oldest: "true" });
       const before = row;
+      isNew = isChanged({ ...found.destinations[0], missing: found.nodes_missing });
       row = found.destinations.find((one) => one.destination === destination) ?? null;
       const now = Date.now();
       const perSecond = (total) => (before && row && asked ? rate(Math.max(0, (row[total] ?? 0) - (before[total] ?? 0)) / ((now - asked) / 1000)) : "–");
@@ -205,7 +208,7 @@ export function show(main, name) {
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
     }
-    await peek();
+    if (isNew) await peek();
   }
   const round = repeat(5, refresh);
   mayDo(destination).then((found) => { may = found; drawButtons(); parts.select(0); peek(); }).catch(() => {});
