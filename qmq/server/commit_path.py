@@ -4,6 +4,7 @@
 freed, pages that a queue needs are loaded, deadlines are set, and a checkpoint begins when it is due.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from qmq.broker.consumers.outcome import Outcome
@@ -69,6 +70,9 @@ class CommitPath:
         await self._context.dispatcher.selecting.delivered(0)
         await self._context.commits.slot()
         self._context.takeover.check()
+
+    def after_delivery(self, session: int, do: Callable[[], None]) -> None:
+        self._context.dispatcher.selecting.after_delivery(session, do)
 
     def submit(self, out: Outcome, settlers: int | tuple[int, ...] = 0) -> None:
         """`settlers`: the sessions for which the node itself settles, where `out` has no session."""

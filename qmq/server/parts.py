@@ -136,7 +136,6 @@ class NodeParts(NodeServices):
         self.routing = RoutingDefinitions(self, settings)
         self.vhosts = VhostDefinitions(self, self.routing.table)
         self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
-        self.destinations_reported = self.policy_kind.fingerprints
         self.user_definitions = UserDefinitions(self, settings)
         self.limit_definitions = LimitDefinitions(self, settings)
         self.schemas = SchemaDefinitions(self)
@@ -159,6 +158,7 @@ class NodeParts(NodeServices):
         commit_path = self.commit_path = CommitPath(self)
         self.slot = commit_path.slot
         self.commit_slot = commit_path.commit_slot
+        self.after_delivery = commit_path.after_delivery
         self.submit = commit_path.submit
         self.received_vector = commit_path.received_vector
         self.durable_vector = commit_path.durable_vector
@@ -253,7 +253,6 @@ class NodeParts(NodeServices):
             totals=self.broker.totals,
         )
         self.flush = self.dispatcher.flush
-        self.after_delivery = self.dispatcher.selecting.after_delivery
         self.commits = Commits(
             self.store.journal,
             self.broker,
@@ -379,6 +378,9 @@ class NodeParts(NodeServices):
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})
+
+    def destinations_reported(self) -> Mapping[str, str]:
+        return self.policy_kind.fingerprints()
 
     async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
         return await self.peer_rpc.ask_one(peer, request, REPAIR_SECONDS)

@@ -105,6 +105,10 @@ class ControlRequest:
     oldest: bool = False
     """Whether queues are listed with the age of their oldest message."""
 
+    def for_peers(self) -> bytes:
+        """The request to a peer."""
+        return json.dumps(asdict(self)).encode()
+
     @property
     def kind(self) -> DestinationKind | None:
         """None: it is about no kind of destination, or all."""
@@ -208,7 +212,7 @@ async def _ask(context: ControlContext, request: ControlRequest, *, is_mesh: boo
     """The facts of this node, and with `is_mesh` of each peer that responds, by node."""
     found = {context.settings.name: await respond_here(context, request)}
     if is_mesh:
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, json.dumps(asdict(request)).encode()))
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, request.for_peers()))
         found |= {peer: facts for peer, answer in answers.items() if (facts := _facts_of_peer(request, answer))}
     return found
 

@@ -50,8 +50,6 @@ class SystemTopics:
         self._states: dict[str, tuple[str, str]] = {}
         self._unanswered: list[Subscription] = []
         self._noted = Waker()
-        self.links_changed = self._noted.wake
-        """A link began, ended or caught up."""
 
     def note(self, event: str, **facts: Any) -> None:
         self._note(EVENTS, event, facts)
@@ -73,6 +71,10 @@ class SystemTopics:
         self._unanswered += [one for one in subscriptions if one.destination == PEERS]
         if self._unanswered:
             self._noted.wake()
+
+    def links_changed(self) -> None:
+        """A link began, ended or caught up."""
+        self._noted.wake()
 
     async def run(self) -> None:
         """Publish until cancelled."""

@@ -220,7 +220,7 @@ class BeanstalkCommands:
         if found is None or found.state is JobState.RESERVED:
             slot.fill(reply.NOT_FOUND)
             return
-        self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
+        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
         is_deleted = await self._part.jobs.delete(found)
         self._part.count(found.tube, "delete")
         slot.fill(reply.DELETED if is_deleted else reply.NOT_FOUND)
@@ -275,7 +275,7 @@ class BeanstalkCommands:
         """The delivery of a copy of a job to this connection; None if that cannot be. Durable on return."""
         context, message = self._context, found.message
         queue = queue_of(found.tube)
-        self._rights.check(Action.SUBSCRIBE, message.envelope.destination)
+        self._check(Action.SUBSCRIBE, message.envelope.destination)
         subscription = await self._reservations.subscription(found.tube)
         if subscription is None:
             return None
@@ -296,7 +296,7 @@ class BeanstalkCommands:
     async def _kick(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = self.used
         self._check_kick(tube)
-        self._rights.check(Action.SUBSCRIBE, buried_queue_of(tube))
+        self._check(Action.SUBSCRIBE, buried_queue_of(tube))
         slot.fill(reply.kicked(await self._part.jobs.kick_tube(tube, command.numbers[0])))
 
     async def _kick_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
@@ -305,12 +305,16 @@ class BeanstalkCommands:
             slot.fill(reply.NOT_FOUND)
             return
         self._check_kick(found.tube)
-        self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
+        self._check(Action.SUBSCRIBE, found.message.envelope.destination)
         slot.fill(reply.KICKED_ONE if await self._part.jobs.kick(found) else reply.NOT_FOUND)
 
     def _check_kick(self, tube: str) -> None:
-        self._rights.check(Action.SUBSCRIBE, queue_of(tube))
-        self._rights.check(Action.SEND, queue_of(tube))
+        self._check(Action.SUBSCRIBE, queue_of(tube))
+        self._check(Action.SEND, queue_of(tube))
+
+    def _check(self, action: Action, destination: str) -> None:
+        """Raises Refused."""
+        self._rights.check(action, destination)
 
     async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         state = PEEKED[command.verb]

@@ -54,8 +54,6 @@ class Reservations:
         self._session = session
         self._subscribe = subscribe
         self.changed = Waker()
-        self.wake = self.changed.wake
-        """A pause has begun or ended, or the connection ends."""
         self._subscriptions: dict[str, Subscription] = {}
         """Tube → its subscription, once something was reserved of it."""
         self._known: dict[int, None] = {}
@@ -147,6 +145,10 @@ class Reservations:
                 nursery.cancel_scope.cancel()
         finally:
             self._end_waiting()
+
+    def wake(self) -> None:
+        """A pause has begun or ended, or the connection ends."""
+        self.changed.wake()
 
     @property
     def is_waiting(self) -> bool:

@@ -101,6 +101,9 @@ class QueuePager:
         self.loaded = 0
         self.evicted = 0
 
+    def _rows(self) -> ServedRows:
+        return self._context.served_rows()
+
     def _ceased(self, rows: ServedRows) -> bool:
         """Whether this node has ceased to serve an owner since `rows` were requested: those rows belong to another node
         now.
@@ -143,7 +146,7 @@ class QueuePager:
                 loading.append(name)
         if not loads:
             return
-        rows = self._context.served_rows()
+        rows = self._rows()
         answers = await context.environment.run_blocking(partial(_ask, rows, loads))
         context.check_damage()
         if self._ceased(rows):
@@ -229,7 +232,7 @@ class QueuePager:
         context = self._context
         paging = context.broker.queues.paging
         names, paging.vague = list(paging.vague), {}
-        heads = await context.environment.run_blocking(partial(self._context.served_rows().heads, names, 0))
+        heads = await context.environment.run_blocking(partial(self._rows().heads, names, 0))
         for name in names:
             head = heads.get(name)
             paging.recount(name, *((0, 0) if head is None else (head.messages, head.body_bytes)))
@@ -276,7 +279,7 @@ class QueuePager:
         if context.broker.queues.held:
             self.sweep_at(now_us + 1_000_000)
             return
-        served = self._context.served_rows()
+        served = self._rows()
         # While the clock is in doubt, nothing from before the start is expired; later messages wait in the store until
         # then.
         doubt_us = context.broker.clocks.in_doubt_us

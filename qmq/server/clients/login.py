@@ -149,10 +149,10 @@ class Logins:
         trio.BrokenResourceError is raised. Raises Refused when the login fails.
         """
         if listener is None:
-            return self.admit(LOCAL)
+            return self._admit(LOCAL)
         has_login = credentials.login is not None or credentials.token is not None
         if not has_login and certified and self._hashes:
-            return self.admit(Grant(Principal(self._certified_user(certified)), CERTIFICATE))
+            return self._admit(Grant(Principal(self._certified_user(certified)), CERTIFICATE))
         if not has_login or not self._has_logins:
             if self.serves_anonymous(listener):
                 return None
@@ -164,7 +164,7 @@ class Logins:
             steps = math.ceil((trio.current_time() - began) / FAILED_LOGIN_SECONDS)
             await trio.sleep_until(began + max(1, steps) * FAILED_LOGIN_SECONDS)
             raise
-        return self.admit(grant)
+        return self._admit(grant)
 
     async def _grant_of(self, credentials: Credentials, until_left: Callable[[], Awaitable[None]]) -> Grant:
         """The decision of the first authenticator that knows these credentials. Raises LoginRefused."""
@@ -202,8 +202,12 @@ class Logins:
             raise Refused("login-failed", f"The certificate of the client names {many}.")
         return users[0]
 
-    def admit(self, grant: Grant) -> Grant:
-        """Count a connection of a principal that `check` has let in. Raises Refused when it has too many."""
+    def admit_again(self, grant: Grant) -> Grant:
+        """Count another connection of a login that `check` has granted before. Raises Refused when it has too many."""
+        return self._admit(grant)
+
+    def _admit(self, grant: Grant) -> Grant:
+        """Count a connection of this principal. Raises Refused when it has too many."""
         login = grant.principal.name
         most = self._limits_of(grant.principal).connections_max
         if most is None:

@@ -6,7 +6,7 @@ arrives in the middle of another decision. So the responses that it frees are de
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -36,7 +36,6 @@ class Receipts:
         refuses: bool = False,
     ) -> None:
         self._copies = copies
-        self.enrol = copies.enrol
         self._heartbeats = heartbeats
         self._put = put
         self._flush = flush
@@ -73,6 +72,10 @@ class Receipts:
         self._put(PendingReceipt(out.session, out.receipts[:count]))
         out.receipts = out.receipts[count:]
         out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
+
+    def enrol(self, peers: Iterable[str]) -> None:
+        """Set the peers whose disks count from now on."""
+        self._copies.enrol(peers)
 
     def peer_durable(self, peer: str, sequence: int) -> None:
         """`peer` has this node's records up to `sequence` on disk. The caller flushes soon."""

@@ -113,12 +113,14 @@ class QueuePages:
     def __init__(self, context: QueuePagesContext) -> None:
         self._context = context
         self._index = QueueIndex(context)
-        self.keep = self._index.keep
-        """A console is open: the first page should not wait for its order."""
         self._rates = Rates(context)
         self._first: dict[tuple[str, bool, str, int], tuple[float, list[tuple[str, int]]]] = {}
         """What was found for pages while the first pass is not done."""
         self._finding = trio.CapacityLimiter(1)
+
+    def keep(self) -> None:
+        """A console is open: the first page should not wait for its order."""
+        self._index.keep()
 
     async def firsts(self, wanted: Mapping[str, Any]) -> Facts:
         """`names`: the first queues in the order, and `values` by which they are sorted; `queues`: how many there are;

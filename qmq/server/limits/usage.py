@@ -38,17 +38,21 @@ class TokenBucket:
     I.371). What is taken is taken at once, in the order of the calls, so several clients of one bucket take turns.
     """
 
-    __slots__ = ("paid_at", "rate")
+    __slots__ = ("_paid_at", "rate")
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
-        self.paid_at = float("-inf")
-        """From when on the bucket is full, if nothing more is taken."""
+        self._paid_at = float("-inf")
 
     def take(self, amount: int, now: float) -> float:
         """Take `amount`; returns from when on it may be used. At most `now` if it is within the rate."""
-        self.paid_at = max(self.paid_at, now) + amount / self.rate
-        return self.paid_at - BURST_SECONDS
+        self._paid_at = max(self._paid_at, now) + amount / self.rate
+        return self._paid_at - BURST_SECONDS
+
+    @property
+    def paid_at(self) -> float:
+        """From when on the bucket is full, if nothing more is taken."""
+        return self._paid_at
 
 
 class UsageContext(Engine, Protocol):

@@ -113,10 +113,12 @@ class QueueAdoption:
         self._context = context
         self._since: dict[str, float] = {}
         self._waker = Waker()
-        self.wake = self._waker.wake
-        """The members have changed."""
         self.adopted = 0
         """Adopted messages, since the start."""
+
+    def wake(self) -> None:
+        """The members have changed."""
+        self._waker.wake()
 
     async def run(self) -> None:
         """Adopt until cancelled."""

@@ -66,8 +66,6 @@ class ClockCheck:
     def __init__(self, context: ClockContext, *, is_trusted: bool) -> None:
         self._context = context
         self._waker = Waker()
-        self.schedule = self._waker.wake
-        """There is a peer to compare with."""
         self._condition = ConditionGroup(context, "clock")
         self._is_unlikely = False
         self._began_us = now_us = context.environment.now_us()
@@ -123,6 +121,10 @@ class ClockCheck:
                 note_at = now + NOTE_SECONDS
             self._waker.clear()
             await self._waker.wait(POLL_SECONDS if self.in_doubt and context.peer_names else note_at - now)
+
+    def schedule(self) -> None:
+        """There is a peer to compare with."""
+        self._waker.wake()
 
     async def note(self) -> None:
         await self._context.environment.run_blocking(self._note_fact)

@@ -41,8 +41,10 @@ class StartHold:
         # Peer → the time of its first link to this node.
         self._linked_at: dict[str, float] = {}
         self._waker = Waker()
-        self.wake = self._waker.wake
+
+    def wake(self) -> None:
         """A link began or caught up, or the members have changed."""
+        self._waker.wake()
 
     def held_received(self, peer: str) -> None:
         """`peer` has reported what its consumers hold."""

@@ -70,17 +70,13 @@ class Takeover:
             self.rules, context.membership, is_wanted=self.is_wanted, draw=context.environment.rng.random
         )
         self.served = self.elections.served
-        self.claims = self.elections.claims
-        """Whether this node may serve an owner in a term, as soon as it can."""
         self.is_starting = False
         self._forgot = False
-        self._waker = Waker()
-        self.wake = self._waker.wake
-        """Poll soon."""
         self._takeover_sync = TakeoverSync(context, self, self._after)
         self._carry_out = TakeoverEffects(context, self.elections, self._takeover_sync, self.wake).carry_out
         self._polled_at = self._boot()
         self._lease_until = float("inf")
+        self._waker = Waker()
 
     def _longest_earlier_after(self) -> int:
         """The longest `takeover_after_seconds` of earlier runs, in ms, on which the lease of a peer may still rely.
@@ -126,6 +122,10 @@ class Takeover:
         if not self.is_active:
             return float("inf")
         return max(0.001, min(self._after / POLLS, self._lease_until - self._boot()))
+
+    def wake(self) -> None:
+        """Poll soon."""
+        self._waker.wake()
 
     def has_let_go(self, owner: str) -> bool:
         """Whether this node delivers nothing of a retired owner, now or later."""
@@ -251,6 +251,10 @@ class Takeover:
         return may
 
     # Syncs
+
+    def claims(self, owner: str, number: int) -> bool:
+        """Whether this node may serve `owner` in term `number`, as soon as it can."""
+        return self.elections.claims(owner, number)
 
     def has_begun(self, owner: str, number: int, out: Outcome) -> None:
         """The messages of `owner` have arrived."""

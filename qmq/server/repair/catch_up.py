@@ -68,16 +68,20 @@ class CatchUp(RepairTask, Sink):
         self._unchecked: dict[str, None] = {}
         # Whether one of them has responded: then a peer that is down is not waited for.
         self._has_answer = False
-        self.is_stale = UNCHECKED in context.store.catalog.facts()
-        """Messages in the queue store may be settled: none of them may be delivered."""
+        self._is_marked = UNCHECKED in context.store.catalog.facts()
         # Whether the last request had no response: other work comes first.
         self._is_postponed = False
         # Open gaps: the time since which nothing of them has come.
         self._waiting: dict[Origin, float] = {}
 
+    @property
+    def is_stale(self) -> bool:
+        """Messages in the queue store may be settled: none of them may be delivered."""
+        return self._is_marked
+
     async def _round(self) -> float:
         links = self.links
-        if self.is_stale and not self._context.member_names and not self._context.is_missing_rows:
+        if self._is_marked and not self._context.member_names and not self._context.is_missing_rows:
             # No member can know more than this node.
             await self._end()
         if links is None:
@@ -100,7 +104,7 @@ class CatchUp(RepairTask, Sink):
             await ask_in_turn(context, self, todo.missing, todo.peers, is_all=not todo.peers)
             if not self._is_postponed:
                 return True
-        if self.is_stale and not self._waits_for_gaps(links) and not context.is_missing_rows:
+        if self._is_marked and not self._waits_for_gaps(links) and not context.is_missing_rows:
             if not self._unchecked:
                 # An earlier incarnation was interrupted, or no peer responded: each reachable peer is asked.
                 self._unchecked.update(dict.fromkeys(links.reachable()))
@@ -147,7 +151,7 @@ class CatchUp(RepairTask, Sink):
         await context.flushed()
         await context.environment.run_blocking(context.store.journal.sync)
         await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: None}))
-        self.is_stale = False
+        self._is_marked = False
         context.repaired()
 
     # The journal as a sink
@@ -197,9 +201,9 @@ class CatchUp(RepairTask, Sink):
             self._unchecked.update(dict.fromkeys([peer, *links.reachable()]))
             self._has_answer = False
         context.hold_back()
-        if not self.is_stale:
+        if not self._is_marked:
             # At once: parts that decide meanwhile whether to deliver find it stale.
-            self.is_stale = True
+            self._is_marked = True
             # Before the first record: after the vector has passed over settles, nothing else would inform the next
             # incarnation.
             await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: ""}))

@@ -118,8 +118,10 @@ class RepairTask(ABC):
     def __init__(self) -> None:
         self.links: Mesh | None = None
         self._waker = Waker()
-        self.schedule = self._waker.wake
+
+    def schedule(self) -> None:
         """Something is missing, or there is another peer to ask."""
+        self._waker.wake()
 
     async def run(self) -> None:
         """Repair what is missing, until cancelled."""

@@ -47,8 +47,6 @@ class IncarnationGc:
         self.seals = Seals.of(context.store.catalog.facts())
         self._context = context
         self._waker = Waker()
-        self.wake = self._waker.wake
-        """A peer has caught up: it may be the last one that an end waited for."""
 
     def seals_received(self, writer: str, seals: list[Seal]) -> None:
         """A SEAL record of another node, or of an earlier incarnation of this one."""
@@ -127,6 +125,10 @@ class IncarnationGc:
         present = set(self.links.present()) if self.links is not None else set()
         present.add(self._context.origin)
         return [origin for origin in self._context.received_vector() if origin not in present][:SEALS_AT_ONCE]
+
+    def wake(self) -> None:
+        """A peer has caught up: it may be the last one that an end waited for."""
+        self._waker.wake()
 
     def _ends(self) -> list[Seal]:
         """Dead incarnations for which this node is responsible and whose end is equal on all members."""

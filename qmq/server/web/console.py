@@ -61,7 +61,7 @@ class WebConsole:
         """The login behind a token, counted as one more connection of its user; None without a token. Raises Refused
         when the user has too many."""
         login = None if token is None else self._find(token)
-        return None if login is None else self._context.logins.admit(login.grant)
+        return None if login is None else self._context.logins.admit_again(login.grant)
 
     def log_in(self, request: HttpRequest, session: ClientSession, expires_us: int) -> Answer:
         """The identity of the client, which a POST with `Authorization` makes a cookie of."""

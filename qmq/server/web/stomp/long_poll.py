@@ -146,7 +146,6 @@ class LongPollSessions:
     def __init__(self, context: PolledContext) -> None:
         self._context = context
         self._sessions = PolledSessions[LongPollPipe](context, LONG_POLL)
-        self.body_bytes_max = self._sessions.body_bytes_max
 
     async def serve(
         self,
@@ -173,6 +172,10 @@ class LongPollSessions:
                 put(encoder.respond(204, body=b""))
             else:
                 raise HttpRefusal(404, "unknown-session", "The session has ended.")
+
+    def body_bytes_max(self, id: str, asking: Pipe) -> int:
+        """Bytes that the body of a request about this session may have."""
+        return self._sessions.body_bytes_max(id, asking)
 
 
 async def _receive(pipe: LongPollPipe, seconds: float, asking: Asking) -> None:
