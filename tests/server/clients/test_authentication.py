@@ -17,7 +17,7 @@ from qmq.auth import plugins
 from qmq.auth.credentials import Credentials
 from qmq.config import AuthenticationSettings, PermissionSettings, User
 from qmq.errors import Refused
-from qmq.server.clients import login_cache
+from qmq.server.clients import authentication
 from qmq.server.clients.authentication import UNAVAILABLE
 from qmq.server.clients.client_login import EXPIRY_POLL_SECONDS
 from qmq.server.clients.login import FAILED_LOGIN_SECONDS
@@ -268,7 +268,7 @@ async def test_a_decision_is_remembered_for_its_time_and_a_refusal_for_less(auto
                 assert await said(rig, login="x1", passcode=passcode) == answer
             assert len(Service.calls) == 1
 
-        await trio.sleep(login_cache.REFUSED_SECONDS_MAX)
+        await trio.sleep(authentication.REFUSED_SECONDS_MAX)
         assert await said(rig, login="x1", passcode="right") == "x1"
         assert len(Service.calls) == 1
         assert await said(rig, login="x1", passcode="wrong") == "login-failed"
@@ -300,7 +300,7 @@ async def test_with_no_time_nothing_is_remembered(autojump_clock: MockClock) -> 
 async def test_guesses_do_not_displace_logins_from_memory(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(login_cache, "REMEMBERED_MAX", 3)
+    monkeypatch.setattr(authentication, "REMEMBERED_MAX", 3)
     async with rig_with(asks()).run() as rig:
         assert await said(rig, login="x1", passcode="right") == "x1"
         for number in range(10):
