@@ -20,6 +20,7 @@ from pathlib import Path
 COMPILED: Sequence[str] = (
     "build.py",
     "dots.py",
+    "levels.py",
     "record_codec.py",
     "wire/avro/*.py",
     "wire/stomp/*.py",

@@ -41,6 +41,7 @@ from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_
 from qmq.storage.format.lost_record import unpack_lost
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.record import (
+    EXACT,
     TIMED,
     Record,
     RecordKind,
@@ -291,7 +292,8 @@ def _flags(envelope: Envelope) -> int:
     terms = envelope.terms
     if terms is None:
         return 0
-    return with_priority(TIMED if terms.is_timed else 0, terms.priority)
+    flags = TIMED if terms.is_timed else 0
+    return with_priority(flags | EXACT if terms.exact else flags, terms.priority)
 
 
 def _pack_settle(settle: Settle) -> bytes:

@@ -155,8 +155,11 @@ def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_o
     elif not is_exchange_name(name):
         left_out.append(f"{label}: a name has 1 to 127 characters, without slashes, wildcards and blanks")
     else:
-        left_out += [f"{label}: {key} has no counterpart" for key in ("auto_delete", "internal") if entry.get(key)]
+        if entry.get("auto_delete"):
+            left_out.append(f"{label}: auto_delete has no counterpart")
         exchanges[name] = {"type": type}
+        if entry.get("internal"):
+            exchanges[name]["internal"] = True
         arguments = entry.get("arguments") or {}
         for key, value in arguments.items() if isinstance(arguments, dict) else ():
             if key == "alternate-exchange" and isinstance(value, str):

@@ -69,11 +69,13 @@ def destination_with(destination: str, key: str) -> str:
 def queues_of_exchange(
     routing: RoutingTable, destination: str, headers: Mapping[str, str], further: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """The queues that a SEND to an exchange is copied to. Raises Refused if the exchange does not exist, and for a
-    message that must be routed and is not."""
+    """The queues that a SEND to an exchange is copied to. Raises Refused if the exchange does not exist or is internal,
+    and for a message that must be routed and is not."""
     name, key = split_exchange(destination)
     if name not in routing.exchanges:
         raise Refused("unknown-destination", f"There is no exchange {name}: declare it first.")
+    if routing.exchanges[name].internal:
+        raise Refused("not-allowed", f"The exchange {name} is internal: only bindings of other exchanges send to it.")
     sent = {header: value for header, value in headers.items() if header not in OWN_HEADERS}
     queues = routing.queues_of_exchange(name, key, sent, further)
     if not queues and is_said(headers, MANDATORY):

@@ -295,13 +295,13 @@ def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
 
     def look(partition: PartitionRow, raw: Raw) -> bool:
         nonlocal rows
-        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        _, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body = raw
         rows += 1
         try:
             dot = Dot(partition.origin, unsigned(sequence))
             times = (unsigned(timestamp_us), flags, -partition.rank, due_us, expires_us)
             sound = is_sound(
-                partition.checksum, QueueRow(dot, partition.queue, *times, headers, body, attempts), checksum
+                partition.checksum, QueueRow(dot, partition.queue, *times, headers, body, attempts, exact), checksum
             )
         except TypeError:
             sound = False

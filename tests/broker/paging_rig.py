@@ -50,7 +50,8 @@ class Sent(NamedTuple):
     """What the rig knows of an accepted message."""
 
     queue: str
-    priority: int
+    urgency: int
+    """Of priority and exact number: higher is delivered first."""
     due_us: int
     expires_us: int
     is_red: bool
@@ -209,10 +210,10 @@ class PagedNode:
         for message in out.order:
             sent = self.sent[message.dot]
             key = sent.queue, sent.is_red
-            lowest[key] = min(lowest.get(key, sent.priority), sent.priority)
+            lowest[key] = min(lowest.get(key, sent.urgency), sent.urgency)
         if lowest:
             waiting = [(dot, self.sent[dot]) for dot in there - self.settled - self.moved]
-            passed = [dot for dot, sent in waiting if sent.priority > lowest.get((sent.queue, sent.is_red), 9)]
+            passed = [dot for dot, sent in waiting if sent.urgency > lowest.get((sent.queue, sent.is_red), 10 << 33)]
             assert all(self.is_expired(dot) for dot in passed), f"overtaken: {passed}"
 
     def _append(self, origin: Origin, out: Outcome) -> None:
@@ -239,9 +240,9 @@ class PagedNode:
     def _learn(self, message: Message) -> None:
         terms = message.envelope.terms
         due_us, expires_us = times_of(message.envelope.headers, message.timestamp_us)
-        priority = 4 if terms is None else terms.priority
+        urgency = 4 << 33 if terms is None else (terms.priority << 33) - terms.exact
         self.sent[message.dot] = Sent(
-            message.envelope.destination, priority, due_us, expires_us, RED in message.envelope.headers
+            message.envelope.destination, urgency, due_us, expires_us, RED in message.envelope.headers
         )
         if due_us:
             self.moved.add(message.dot)

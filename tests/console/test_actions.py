@@ -252,6 +252,32 @@ def test_topic_shows_its_subscribers(page: Any, mesh: Cluster, node: Console) ->
     expect(page.get_by_role("dialog").locator("tbody")).to_contain_text("b/")
 
 
+def test_an_exchange_is_bound_to_another_and_unbound(page: Any, node: Console) -> None:
+    page.goto(f"{node.address}/#/exchanges")
+    page.get_by_role("button", name="Declare an exchange").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("inner")
+    dialog.get_by_label("Internal").check()
+    dialog.get_by_role("button", name="Declare").click()
+    row = page.get_by_role("row", name=re.compile("^inner"))
+    expect(row).to_contain_text("exchanges only")
+    expect(row.get_by_role("button", name="Publish")).to_have_count(0)
+
+    row.get_by_role("button", name="Bind").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Source").fill("/exchange/amq.headers")
+    dialog.get_by_label("Key").fill("eu.new")
+    dialog.get_by_label("Arguments").fill('{"colour": "red", "x-match": "any"}')
+    expect(dialog).to_contain_text("--key eu.new --argument colour=red --match any")
+    dialog.get_by_role("button", name="Bind").click()
+    bound = page.get_by_role("row", name=re.compile("/exchange/amq.headers.*/exchange/inner"))
+    expect(bound).to_contain_text("in force")
+
+    bound.get_by_role("button", name="Unbind").click()
+    page.get_by_role("dialog").get_by_role("button", name="Unbind").click()
+    expect(bound).to_have_count(0)
+
+
 def test_exchange_is_declared_and_deleted(page: Any, node: Console) -> None:
     page.goto(f"{node.address}/#/exchanges")
     page.get_by_role("button", name="Declare an exchange").click()

@@ -63,7 +63,6 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
         ({"exchanges": [exchange("x", arguments={"alternate-exchange": "x"})]}, "cycle"),
         ({"exchanges": [exchange("x", arguments={"x-delayed-type": "direct"})]}, "x-delayed-type"),
         ({"exchanges": [exchange("x", auto_delete=True)]}, "auto_delete"),
-        ({"exchanges": [exchange("x", internal=True)]}, "internal"),
         ({"bindings": [binding("none", "q")]}, "its exchange is not in the file"),
         (
             {"bindings": [binding("amq.topic", "x", destination_type="exchange")]},

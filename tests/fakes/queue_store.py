@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
 from qmq.dots import Dot, Origin
+from qmq.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
 from qmq.storage.queues.plan import (
@@ -223,14 +224,18 @@ class MemoryQueueStore:
                     found[queue] = QueueHead(
                         sum(len(partition.rows) for _, partition in partitions),
                         sum(partition.body_bytes for _, partition in partitions),
-                        tuple(sorted({-key.rank for key, _ in partitions}, reverse=True)),
+                        tuple(sorted({-key.rank for key, _ in partitions}, key=delivery_order, reverse=True)),
                         min((due_us for due_us in late if due_us > now_us), default=0),
                     )
         return found
 
-    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+    def page(
+        self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int, exact: int = 0
+    ) -> list[QueueRow]:
         found: list[QueueRow] = []
         state = self._state
+        if priority < 0:
+            return self._exact_page(node, queue, priority, after, now_us, limit, exact)
         with state.reading:
             first = -1
             if after is not None:
@@ -243,11 +248,31 @@ class MemoryQueueStore:
             found.sort(key=self._acceptance)
         return found[:limit]
 
-    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int]:
+    def _exact_page(
+        self, node: str, queue: str, level: int, after: Dot | None, now_us: int, limit: int, exact: int
+    ) -> list[QueueRow]:
+        state = self._state
+        with state.reading:
+            if after is not None and after.origin not in state.origins:
+                return []
+            begin = (exact,) if after is None else (exact, state.origins[after.origin], after.sequence)
+            rows = [
+                row
+                for key, partition in self._partitions(node, queue)
+                if key.rank == -level
+                for row in partition.rows.values()
+                if row.due_us <= now_us and (row.exact, *self._acceptance(row)) > begin
+            ]
+            return sorted(self._sound(rows), key=self._exact_order)[:limit]
+
+    def _exact_order(self, row: QueueRow) -> tuple[int, int, int]:
+        return row.exact, *self._acceptance(row)
+
+    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int, int]:
         with self._state.reading:
             partitions = [partition for key, partition in self._partitions(node, queue) if key.rank == -priority]
-            found = sorted((row for one in partitions for row in one.rows.values()), key=self._acceptance)[:count]
-        return (found[-1].dot if found else None), len(found)
+            found = sorted((row for one in partitions for row in one.rows.values()), key=self._exact_order)[:count]
+        return (found[-1].dot, found[-1].exact, len(found)) if found else (None, 0, 0)
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         with self._state.reading:

@@ -10,8 +10,9 @@ import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken
+from qmq.levels import EXACT_LEVEL
 from qmq.storage.format.queue_store import QueueHead, QueueRow, QueueStore
-from qmq.storage.queues.choice import FOREVER_US
+from qmq.storage.queues.choice import FOREVER_US, stored_rows
 from qmq.storage.queues.plan import row_values
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from tests.fakes.disk import MemoryDisk
@@ -175,12 +176,56 @@ def test_a_page_may_leave_out_the_first_rows_without_reading_them(open_queues: O
     put(store, row(HUGE, 3), row(HUGE, 5), *late, row(OTHER, 1), row(HUGE, 7, "/queue/a"))
     put(store, row(OLD, 2), row(OLD, 1, priority=9), row(OLD, 9))
 
-    after, left_out = store.skip("a", Q, 4, count)
+    after, _, left_out = store.skip("a", Q, 4, count)
 
     wanted = [Dot(HUGE, 3), Dot(HUGE, 4), Dot(HUGE, 5), Dot(HUGE, 6), Dot(OLD, 2), Dot(OLD, 9)]
     assert [found.dot for found in store.page("a", Q, 4, after, NOW + 9, 10)] == wanted[count:]
     assert left_out == min(count, 6)
-    assert store.skip("a", "/queue/none", 4, count) == (None, 0)
+    assert store.skip("a", "/queue/none", 4, count) == (None, 0, 0)
+
+
+def exact_row(origin: Origin, sequence: int, exact: int, due_us: int = 0) -> QueueRow:
+    return row(origin, sequence, due_us=due_us)._replace(priority=4 + EXACT_LEVEL, exact=exact)
+
+
+def test_rows_with_exact_numbers_come_by_these_then_by_acceptance(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    numbers = [9, 1, 1 << 32, 5, 5, 1, 7, 5]
+    first = [exact_row(HUGE, n, number, n % 3) for n, number in enumerate(numbers, 1)]
+    second = [exact_row(OLD, n, number, n % 2) for n, number in enumerate(numbers, 1)]
+    put(
+        store, *first, row(HUGE, 20), row(HUGE, 21, priority=9), exact_row(HUGE, 22, 5, NOW + 1), exact_row(OTHER, 1, 1)
+    )
+    put(store, *second)
+    wanted = sorted(first + second, key=lambda row: (row.exact, row.dot.origin is OLD, row.dot.sequence))
+
+    for limit in (1, 2, 3, 5, 16, 100):
+        found: list[QueueRow] = []
+        after, exact = None, 0
+        while rows := store.page("a", Q, 4 + EXACT_LEVEL, after, NOW, limit, exact):
+            assert len(rows) <= limit
+            found += rows
+            after, exact = rows[-1].dot, rows[-1].exact
+        assert found == wanted, limit
+    assert store.page("a", Q, 4 + EXACT_LEVEL, None, NOW, 3, 6) == [one for one in wanted if one.exact >= 6][:3]
+    assert pages(store) == [row(HUGE, 20)]
+    assert store.heads("a", [Q], NOW)[Q].priorities == (9, 4, 4 + EXACT_LEVEL)
+
+
+def test_rows_with_exact_numbers_are_settled_skipped_and_copied_as_others(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    rows = [exact_row(HUGE, n, 100 - n % 7) for n in range(1, 30)]
+    put(store, *rows)
+    delete(store, Q, *[Dot(HUGE, n) for n in range(1, 30, 3)])
+    wanted = sorted([one for one in rows if one.dot.sequence % 3 != 1], key=lambda row: (row.exact, row.dot.sequence))
+
+    for count in (0, 1, 7, 19):
+        after, exact, left_out = store.skip("a", Q, 4 + EXACT_LEVEL, count)
+        assert left_out == min(count, len(wanted))
+        assert store.page("a", Q, 4 + EXACT_LEVEL, after, NOW, 100, exact) == wanted[count:]
+    assert list(stored_rows(store, "a")) == wanted
+    delete(store, Q, *[one.dot for one in wanted])
+    assert store.is_empty("a")
 
 
 def test_messages_of_other_nodes_and_queues_stay_out(open_queues: OpenQueues) -> None:
@@ -577,7 +622,7 @@ def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
     }
     widths = {"FAIL": 3, "PARTITION_IDS": 5, "PARTITIONS_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
     # What they sort has no index. DEEPEST is for metrics: it goes through the counters of all queues.
-    sorts = ("COUNT", "OVERDUE", "UNSETTLED", "DEEPEST")
+    sorts = ("COUNT", "OVERDUE", "OVERDUE_EXACT", "NTH_EXACT", "UNSETTLED", "DEEPEST")
     assert len(texts) > 15
     for name, text in texts.items():
         text = text.replace("({})", f"({texts['READY']})") if name in ("SIZE", "IN_ONE") else text

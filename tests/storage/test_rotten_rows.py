@@ -113,7 +113,18 @@ def test_a_flipped_bit_anywhere_in_the_file_changes_no_answer_and_hides_no_row(
         store.close()
 
 
-COLUMNS = ("sequence", "timestamp_us", "flags", "due_us", "expires_us", "headers", "body", "attempts", "checksum")
+COLUMNS = (
+    "sequence",
+    "timestamp_us",
+    "flags",
+    "due_us",
+    "expires_us",
+    "exact",
+    "headers",
+    "body",
+    "attempts",
+    "checksum",
+)
 
 
 @pytest.mark.parametrize("column", COLUMNS)

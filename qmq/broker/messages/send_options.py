@@ -12,6 +12,7 @@ import re
 from typing import Final
 
 from qmq.errors import Refused
+from qmq.levels import EXACT_LEVEL, exact_number
 
 PRIORITY_DEFAULT: Final = 4
 PRIORITY_MAX: Final = 9
@@ -27,12 +28,15 @@ _ASKED = re.compile(
 
 
 class SendOptions:
-    """What one header block asks for. Zero means not asked, but for `priority`."""
+    """What one header block asks for. Zero means not asked, but for `priority` and `level`."""
 
-    __slots__ = ("ack_timeout_us", "delay_us", "expires_us", "group", "priority", "ttl_us")
+    __slots__ = ("ack_timeout_us", "delay_us", "exact", "expires_us", "group", "level", "priority", "ttl_us")
 
     def __init__(self) -> None:
         self.priority = PRIORITY_DEFAULT
+        self.level = PRIORITY_DEFAULT
+        """See `qmq.levels`."""
+        self.exact = 0
         self.ttl_us = 0
         self.expires_us = 0
         self.delay_us = 0
@@ -59,7 +63,14 @@ class SendOptions:
 def terms_of(headers: bytes) -> SendOptions | None:
     """The terms in a block of STOMP 1.2 header lines; None when it has none."""
     found = _ASKED.findall(headers)
-    return _read(found, is_strict=False) if found else None
+    if not found:
+        return None
+    terms = _read(found, is_strict=False)
+    terms.level = terms.priority
+    terms.exact = exact_number(headers, terms.priority)
+    if terms.exact:
+        terms.level += EXACT_LEVEL
+    return terms
 
 
 def check_terms(headers: bytes) -> None:

@@ -275,7 +275,6 @@ def _reread(queue: Queue) -> None:
     queue.is_counted = False
     queue.stored = queue.stored_bytes = queue.stored_due_us = 0
     for level in queue.levels:
-        level.behind = True
-        level.after = None
+        level.rewind()
     if queue.selective is not None:
         queue.selective.poll_again()

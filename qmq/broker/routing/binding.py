@@ -20,16 +20,25 @@ HEADERS: Final = "headers"
 
 
 class Exchange(NamedTuple):
-    """`alternate` gets what no binding of this exchange matches; "": such messages are dropped."""
+    """`alternate` gets what no binding of this exchange matches; "": such messages are dropped.
+
+    Clients cannot send to an `internal` one. It gets messages by bindings, as an alternate, and dead letters.
+    """
 
     name: str
     type: str
     alternate: str = ""
+    internal: bool = False
 
     @property
-    def value(self) -> dict[str, str]:
+    def value(self) -> dict[str, Any]:
         """As the definition has it."""
-        return {"type": self.type, **({"alternate": self.alternate} if self.alternate else {})}
+        value: dict[str, Any] = {"type": self.type}
+        if self.alternate:
+            value["alternate"] = self.alternate
+        if self.internal:
+            value["internal"] = True
+        return value
 
 
 def predefined_of(prefix: str) -> tuple[Exchange, ...]:
@@ -80,13 +89,15 @@ def read_exchange(name: str, value: Mapping[str, Any]) -> Exchange:
     label = f"exchange {name}"
     if not is_exchange_name(name):
         raise _bad(f"{label}: a name has 1 to 127 characters, without slashes, wildcards and blanks")
-    _check_keys(label, value, ("type", "alternate"))
-    type, alternate = value.get("type"), value.get("alternate", "")
+    _check_keys(label, value, ("type", "alternate", "internal"))
+    type, alternate, internal = value.get("type"), value.get("alternate", ""), value.get("internal", False)
     if type not in TYPES:
         raise _bad(f"{label}: type must be one of {', '.join(TYPES)}, not {json.dumps(type)}")
     if not isinstance(alternate, str) or (alternate and not is_exchange_name(alternate)):
         raise _bad(f"{label}: alternate must be the name of an exchange, not {json.dumps(alternate)}")
-    return Exchange(name, str(type), alternate)
+    if not isinstance(internal, bool):
+        raise _bad(f"{label}: internal must be true or false, not {json.dumps(internal)}")
+    return Exchange(name, str(type), alternate, internal)
 
 
 def read_binding(value: Mapping[str, Any]) -> Binding:

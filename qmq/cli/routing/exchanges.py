@@ -27,22 +27,27 @@ def list_exchanges(node: Endpoint, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    rows = [[row["name"], row["type"], row["alternate"] or "-", str(row["bindings"])] for row in facts["exchanges"]]
-    show_table(["NAME", "TYPE", "ALTERNATE", "BINDINGS"], rows)
+    rows = [
+        [row["name"], row["type"], row["alternate"] or "-", "yes" if row["internal"] else "-", str(row["bindings"])]
+        for row in facts["exchanges"]
+    ]
+    show_table(["NAME", "TYPE", "ALTERNATE", "INTERNAL", "BINDINGS"], rows)
 
 
 @exchanges.command
 @click.argument("name")
 @click.argument("kind", type=click.Choice(TYPES))
 @click.option("--alternate", metavar="NAME", help="The exchange that gets what no binding of this one matches.")
+@click.option("--internal", is_flag=True, help="Clients cannot send to it, only other exchanges.")
 @change_options
-def declare(name: str, kind: str, alternate: str | None, change: DefinitionChange) -> None:
+def declare(name: str, kind: str, alternate: str | None, internal: bool, change: DefinitionChange) -> None:
     """Declare an exchange.
 
-    To declare it again as it is changes nothing. Exit code 1 if it exists with another type or alternate; then nothing
-    has changed.
+    To declare it again as it is changes nothing. Exit code 1 if it exists with another type, alternate or `internal`;
+    then nothing has changed.
     """
-    _change(change, "declare", name, "declared", headers_of(type=kind, alternate=alternate or None))
+    headers = headers_of(type=kind, alternate=alternate or None, internal=internal)
+    _change(change, "declare", name, "declared", headers)
 
 
 @exchanges.command

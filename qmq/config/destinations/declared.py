@@ -108,12 +108,19 @@ class ExchangeEntry(Section):
     type: Literal["direct", "topic", "fanout", "headers"]
     alternate: Annotated[str, BeforeValidator(lambda value: value if value == "" else _read_exchange_name(value))] = ""
     """The exchange that gets what no binding matches; empty: it is dropped."""
+    internal: bool = False
+    """Clients cannot send to it; bindings from other exchanges can."""
     locked: bool = False
 
     @property
-    def value(self) -> dict[str, str]:
+    def value(self) -> dict[str, Any]:
         """As the definition has it."""
-        return {"type": self.type, **({"alternate": self.alternate} if self.alternate else {})}
+        value: dict[str, Any] = {"type": self.type}
+        if self.alternate:
+            value["alternate"] = self.alternate
+        if self.internal:
+            value["internal"] = True
+        return value
 
 
 def _read_source(value: object) -> object:

@@ -136,7 +136,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
 
 def exchange_value(
     name: str, kind: str, *, internal: bool, arguments: Arguments | None, vhost: Vhost = DEFAULT_VHOST
-) -> dict[str, str]:
+) -> dict[str, str | bool]:
     """What is declared of an exchange. Raises AmqpRefusal."""
     if not name:
         raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be declared")
@@ -144,10 +144,10 @@ def exchange_value(
         raise AmqpRefusal(
             ReplyCode.COMMAND_INVALID, f"the type of an exchange is one of {', '.join(TYPES)}, not {kind}"
         )
-    if internal:
-        raise _not_here("internal", True, "every exchange can be sent to")
     alternate = (arguments or {}).get("alternate-exchange")
-    value = {"type": kind}
+    value: dict[str, str | bool] = {"type": kind}
+    if internal:
+        value["internal"] = True
     if alternate is not None:
         value["alternate"] = exchange_name(_text("alternate-exchange", alternate), vhost)
     return value

@@ -4,7 +4,8 @@ A job id is a number for the dot of its message: 22 bits of a hash of the origin
 node knows all origins, so any of them finds the message. A job that is buried, or released with another priority or a
 delay, becomes another message. That one has the id in the header `beanstalk-id`.
 
-A queue has ten priorities, and a job one of 2³²; `beanstalk-priority` has the exact number, which is only shown.
+A queue has ten priorities, and a job one of 2³²; `beanstalk-priority` has the exact number, which orders the jobs of
+one priority (`qmq.levels`).
 """
 
 import re
@@ -17,10 +18,11 @@ from typing import Final, NamedTuple
 
 from qmq.broker.messages.dedup import DEDUP_HEADERS, RETRY, SENDER
 from qmq.broker.messages.message import Envelope, Message
-from qmq.broker.messages.send_options import MILLISECONDS_MAX, PRIORITY_MAX
+from qmq.broker.messages.send_options import MILLISECONDS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
 from qmq.broker.selectors import properties_of
 from qmq.dots import Dot, Origin
 from qmq.gateways.headers import JOB_ID
+from qmq.levels import EXACT_HEADER, EXACT_TOPS, delivery_order, exact_first, priority_of_level
 from qmq.wire.stomp import Head, Version
 
 QUEUE: Final = "/queue/"
@@ -32,10 +34,7 @@ SEQUENCE_MAX: Final = (1 << SEQUENCE_BITS) - 1
 IN_MEMORY: Final = 1 << (ORIGIN_BITS + SEQUENCE_BITS)
 """Set in the ids of memory-only messages, which have sequences of their own."""
 
-PRIORITY_TOPS: Final = (0, 3, 15, 127, 1023, 16_383, 131_071, (1 << 24) - 1, (1 << 31) - 1, (1 << 32) - 1)
-"""The last of beanstalkd's priorities in each of the ten of a queue; the first of them are delivered first."""
-
-URGENT_PRIORITY: Final = PRIORITY_MAX - PRIORITY_TOPS.index(1023)
+_URGENT_PRIORITY: Final = PRIORITY_MAX - EXACT_TOPS.index(1023)
 """beanstalkd calls what is below 1024 urgent."""
 
 TTR_SECONDS_DEFAULT: Final = 120
@@ -45,7 +44,7 @@ SECONDS_MAX: Final = MILLISECONDS_MAX // 1000
 """A hundred years; longer times are cut to this."""
 
 ID: Final = JOB_ID
-PRIORITY: Final = "beanstalk-priority"
+PRIORITY: Final = EXACT_HEADER
 DELAY: Final = "beanstalk-delay"
 COUNTS: Final = "beanstalk-counts"
 PUT_AT: Final = "beanstalk-put-at"
@@ -134,7 +133,7 @@ def dots_of(job: int, origins: Iterable[Origin]) -> list[Dot]:
 
 def queue_priority(priority: int) -> int:
     """The priority in a queue, 9 first, of one of beanstalkd, 0 first."""
-    return PRIORITY_MAX - bisect_left(PRIORITY_TOPS, priority)
+    return PRIORITY_MAX - bisect_left(EXACT_TOPS, priority)
 
 
 def job_priority(message: Message) -> int:
@@ -143,8 +142,20 @@ def job_priority(message: Message) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return int(text)
     terms = message.envelope.terms
-    level = PRIORITY_MAX - (4 if terms is None else terms.priority)
-    return PRIORITY_TOPS[level - 1] + 1 if level else 0
+    return exact_first(PRIORITY_DEFAULT if terms is None else terms.priority)
+
+
+def is_urgent(level: int) -> bool:
+    """Whether beanstalkd calls the messages of a level urgent."""
+    return priority_of_level(level) >= _URGENT_PRIORITY
+
+
+def urgency_of(message: Message) -> tuple[int, int, int]:
+    """The order of ready messages of several queues or nodes."""
+    terms = message.envelope.terms
+    if terms is None:
+        return -delivery_order(PRIORITY_DEFAULT), 0, message.timestamp_us
+    return -delivery_order(terms.level), terms.exact, message.timestamp_us
 
 
 # Tubes

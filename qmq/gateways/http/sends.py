@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from qmq.errors import Refused
+from qmq.gateways.copies import ROUTING_KEYS
 from qmq.gateways.headers import OWN_HEADERS
 from qmq.gateways.http.avro import AVRO, messages_in
 from qmq.gateways.http.avro_reader import MAGIC
@@ -49,6 +50,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "reply_to": "reply-to",
     "retain": "retain",
     "retry": "redelivered",
+    "routing_keys": ROUTING_KEYS,
     "ttl": "ttl",
 }
 """Member of a message in JSON → header of SEND. The header of a request is `Qmq-` and the member, with hyphens."""
@@ -179,6 +181,8 @@ def _message_of(message: object, destination: str) -> tuple[Headers, bytes]:
             body = _body(name, value)
         elif name == "headers":
             headers |= _own_headers(value)
+        elif name == "routing_keys" and isinstance(value, list):
+            headers[ROUTING_KEYS] = json.dumps(value)
         elif name in OPTIONS and name != "receipt_level":
             headers[OPTIONS[name]] = _text(name, value)
         else:

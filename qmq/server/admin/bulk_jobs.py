@@ -139,10 +139,11 @@ class _Run:
     async def _level(self, priority: int, limit: int) -> None:
         context, queue = self._context, self._job.queue
         after: Dot | None = None
+        exact = 0
         while not self._is_over:
             async with context.queue_pager.load_lock:
                 rows = await context.environment.run_blocking(
-                    partial(context.served_rows().page, queue, priority, after, FAR_US, limit)
+                    partial(context.served_rows().page, queue, priority, after, FAR_US, limit, exact)
                 )
                 context.check_damage()
                 messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
@@ -153,7 +154,7 @@ class _Run:
                 await context.checkpoints.bring_up()
             if len(rows) < limit:
                 return
-            after = rows[-1].dot
+            after, exact = rows[-1].dot, rows[-1].exact
 
     def _is_covered(self, message: Message) -> bool:
         """Whether the job is about the message, and the node had it when the job began."""

@@ -60,8 +60,16 @@ class ChannelPublishes:
         for one in further:
             self._rights.check_send(destination_with(head.headers["destination"], one))
         vhost = self._owner.vhost
-        if exchange and exchange_name(exchange, vhost) not in context.rules.routing.exchanges:
-            await check_exchange(context, exchange, vhost)
+        if exchange:
+            known = context.rules.routing.exchanges.get(exchange_name(exchange, vhost))
+            if known is None:
+                await check_exchange(context, exchange, vhost)
+                known = context.rules.routing.exchanges.get(exchange_name(exchange, vhost))
+            if known is not None and known.internal:
+                raise AmqpRefusal(
+                    ReplyCode.ACCESS_REFUSED,
+                    f"cannot publish to internal exchange {exchange!r} in vhost {vhost.name!r}",
+                )
         receipt = self.state.next_confirm() if self.state.confirms else None
         if further and not exchange:
             routed = await self._named_queues(key, head, further)

@@ -23,6 +23,7 @@ from qmq.gateways.beanstalk.jobs import (
     kick_lines,
     queue_of,
     tube_of,
+    urgency_of,
 )
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, run_bulk_job
@@ -370,10 +371,9 @@ def beanstalk_request(request: dict[str, Any]) -> PeerRequest:
     return PeerRequest(RequestKind.BEANSTALK, json.dumps(request).encode())
 
 
-def _order(found: FoundJob) -> tuple[int, int]:
+def _order(found: FoundJob) -> tuple[int, int, int]:
     """The order of ready or buried jobs of several nodes."""
-    terms = found.message.envelope.terms
-    return (-4 if terms is None else -terms.priority, found.message.timestamp_us)
+    return urgency_of(found.message)
 
 
 def _facts(found: FoundJob | None) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.encoder import ReplySlot
-from qmq.gateways.beanstalk.jobs import TTR_SECONDS_DEFAULT, id_of, queue_of
+from qmq.gateways.beanstalk.jobs import TTR_SECONDS_DEFAULT, id_of, queue_of, urgency_of
+from qmq.levels import delivery_order
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.contexts import Tasks
@@ -220,16 +221,16 @@ class Reservations:
             self._subscriptions[tube] = found
         return found
 
-    def _urgency(self, tube: str) -> tuple[int, int]:
+    def _urgency(self, tube: str) -> tuple[int, int, int]:
         """Where a tube stands among those that may have a job: by the priority and the age of its next one."""
         queue = self._context.broker.queues.by_name.get(queue_of(tube))
         for level in () if queue is None else queue.levels:
             for message in level.ready:
                 if not message.settled:
-                    return (-level.priority, message.timestamp_us)
+                    return urgency_of(message)
             if level.behind:
-                return (-level.priority, 0)
-        return (1, 0)
+                return (-delivery_order(level.priority), level.after_exact, 0)
+        return (2, 0, 0)
 
     def _claim(self, slot: ReplySlot) -> bool:
         """Take a message that has come for the reservation; what came besides goes back when it is delivered."""

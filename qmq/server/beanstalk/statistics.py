@@ -15,11 +15,11 @@ from typing import Final
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.jobs import (
     QUEUE,
-    URGENT_PRIORITY,
     JobState,
     buried_queue_of,
     delay_seconds_of,
     is_buried,
+    is_urgent,
     job_priority,
     put_at_us,
     queue_of,
@@ -229,9 +229,7 @@ async def _tube_here(context: PartContext, part: BeanstalkPart, tube: str) -> Fa
     urgent = (
         0
         if known is None
-        else sum(
-            len(level.ready) + len(level.fresh or ()) for level in known.levels if level.priority >= URGENT_PRIORITY
-        )
+        else sum(len(level.ready) + len(level.fresh or ()) for level in known.levels if is_urgent(level.priority))
     )
     users = part.users
     counts = part.by_tube.get(tube, Counter())
@@ -284,7 +282,7 @@ async def _server_here(context: PartContext, part: BeanstalkPart) -> Facts:
         total["buried" if is_buried(queue.name) else "ready"] += queue.depth - delayed
         total["delayed"] += delayed
         if not is_buried(queue.name):
-            total["urgent"] += sum(len(one.ready) for one in queue.levels if one.priority >= URGENT_PRIORITY)
+            total["urgent"] += sum(len(one.ready) for one in queue.levels if is_urgent(one.priority))
     stored = await context.environment.run_blocking(partial(context.served_rows().listing, QUEUE, LISTED_MAX))
     for name, messages, _ in stored:
         if name not in queues.by_name:

@@ -25,6 +25,7 @@ class BacklogSearch(NamedTuple):
     queue: str
     priority: int | None
     after: Dot | None
+    exact: int = 0
 
 
 async def oldest_ages_us(
@@ -47,7 +48,11 @@ async def oldest_ages_us(
         if queue is None or not queue.is_counted:
             searches.append(BacklogSearch(name, None, None))
         else:
-            searches += [BacklogSearch(name, level.priority, level.after) for level in queue.levels if level.behind]
+            searches += [
+                BacklogSearch(name, level.priority, level.after, level.after_exact)
+                for level in queue.levels
+                if level.behind
+            ]
         if queue is not None:
             in_memory.setdefault(name, []).extend(_first_waiting(queue))
             if not only_waiting:
@@ -65,7 +70,7 @@ async def oldest_ages_us(
             if left is not None:
                 _note(context, found, search.queue, left.dot.origin.node, left.timestamp_us)
             elif len(page) == limit:
-                searches.append(search._replace(after=page[-1].dot))
+                searches.append(search._replace(after=page[-1].dot, exact=page[-1].exact))
         limit *= 2
     return {name: max(0, now_us - accepted_us) for name, accepted_us in found.items()}
 
@@ -104,7 +109,7 @@ def _read(
             wanted.append(search)
         elif search.queue in heads:
             wanted += [search._replace(priority=priority) for priority in heads[search.queue].priorities]
-    return [(one, rows.page(one.queue, one.priority or 0, one.after, now_us, limit)) for one in wanted]
+    return [(one, rows.page(one.queue, one.priority or 0, one.after, now_us, limit, one.exact)) for one in wanted]
 
 
 def _is_only_stored(context: Engine, row: QueueRow) -> bool:

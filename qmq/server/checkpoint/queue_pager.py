@@ -329,7 +329,7 @@ def _ask(rows: ServedRows, loads: list[Load]) -> list[LoadResult]:
                     answer.limit = page_limit(answer.head.messages, answer.head.body_bytes)
             answer.priority = priority
             if priority is not None:
-                answer.rows = rows.page(load.queue, priority, load.after, load.until_us, answer.limit)
+                answer.rows = rows.page(load.queue, priority, load.after, load.until_us, answer.limit, load.exact)
         left -= sum([len(row.body) for row in answer.rows])
         answers.append(answer)
     return answers

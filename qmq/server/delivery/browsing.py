@@ -21,6 +21,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.selectors import select_within
 from qmq.dots import Dot
 from qmq.errors import LogBroken, Refused
+from qmq.levels import delivery_order
 from qmq.record_codec import Replay
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.clients.session import ClientSession, drained, session_of
@@ -103,11 +104,12 @@ class Browsing:
             return
         for priority, node, limit in levels:
             after: Dot | None = None
+            exact = 0
             while True:
                 # A client that does not read must not keep a page in memory besides its waiting frames.
                 if await drained(self._context.sessions, subscription) is None:
                     return
-                page = partial(context.store.queues.page, node, queue, priority, after, times[node], limit)
+                page = partial(context.store.queues.page, node, queue, priority, after, times[node], limit, exact)
                 async with self._turns:
                     rows: list[QueueRow] = await context.environment.run_blocking(page)
                 context.check_damage()
@@ -115,7 +117,7 @@ class Browsing:
                     return
                 if len(rows) < limit:
                     break
-                after = rows[-1].dot
+                after, exact = rows[-1].dot, rows[-1].exact
         session = session_of(self._context.sessions, subscription)
         if session is not None:
             headers = [("message-id", END_ID), ("destination", queue), ("browser", "end")]
@@ -175,14 +177,14 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
 
 
 def queue_levels(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str, int]]:
-    """In a worker thread: (priority, node, rows per read) of everything that waits, in the order of delivery."""
+    """In a worker thread: (level, node, rows per read) of everything that waits, in the order of delivery."""
     found = [
         (priority, place, node, _rows_of_page(head.messages, head.body_bytes))
         for place, node in enumerate(nodes)
         for head in store.queues.heads(node, [queue], now_us).values()
         for priority in head.priorities
     ]
-    found.sort(key=lambda level: (-level[0], level[1]))
+    found.sort(key=lambda level: (-delivery_order(level[0]), level[1]))
     return [(priority, node, limit) for priority, _, node, limit in found]
 
 

@@ -137,12 +137,13 @@ async def _queue_messages(context: MessagesContext, queue: str, found: _Page, of
     levels = await context.environment.run_blocking(partial(queue_levels, store, nodes, queue, FAR_US))
     for priority, node, limit in levels:
         after: Dot | None = None
+        exact = 0
         if offset:
             skip = partial(store.queues.skip, node, queue, priority, offset)
-            after, skipped = await context.environment.run_blocking(skip)
+            after, exact, skipped = await context.environment.run_blocking(skip)
             offset -= skipped
         while not found.is_full:
-            page = partial(store.queues.page, node, queue, priority, after, FAR_US, limit)
+            page = partial(store.queues.page, node, queue, priority, after, FAR_US, limit, exact)
             rows = await context.environment.run_blocking(page)
             context.check_damage()
             for row in rows:
@@ -151,7 +152,7 @@ async def _queue_messages(context: MessagesContext, queue: str, found: _Page, of
                     found.add(message)
             if len(rows) < limit:
                 break
-            after = rows[-1].dot
+            after, exact = rows[-1].dot, rows[-1].exact
 
 
 async def _fanout_messages(context: MessagesContext, destination: str, found: _Page, offset: int) -> None:

@@ -208,8 +208,9 @@ class QueueAdoption:
         heads = await context.environment.run_blocking(partial(queues.heads, owner, [queue], FAR_US))
         for priority in heads[queue].priorities if queue in heads else ():
             after: Dot | None = None
+            exact = 0
             while True:
-                call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS)
+                call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS, exact)
                 rows = await context.environment.run_blocking(call)
                 context.check_damage()
                 taken = rows[: _fitting(rows)]
@@ -218,7 +219,7 @@ class QueueAdoption:
                     if not _is_adopter(context, owner):
                         return
                     self._take(owner, queue, [row for row in taken if row.dot not in held])
-                    after = taken[-1].dot
+                    after, exact = taken[-1].dot, taken[-1].exact
                 if len(rows) < SLICE_ROWS and len(taken) == len(rows):
                     break
 

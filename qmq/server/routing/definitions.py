@@ -229,6 +229,7 @@ def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:
             "name": one.name,
             "type": one.type,
             "alternate": one.alternate,
+            "internal": one.internal,
             "bindings": sum(1 for _ in table.bindings_of(one.name)),
             "predefined": is_reserved(one.name),
         }

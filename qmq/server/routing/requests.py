@@ -1,6 +1,6 @@
 """Requests about exchanges and bindings: declare, delete, bind, unbind, and the lists.
 
-    /control/declare/exchange/NAME     headers type and alternate, or a JSON body with these keys
+    /control/declare/exchange/NAME     headers type, alternate and internal, or a JSON body with these keys
     /control/delete/exchange/NAME      with its bindings; with `if-unused:true` only if it is the source of none
     /control/bind/queue/NAME           headers source and key; the JSON body has the arguments
     /control/bind/exchange/NAME        the same: this exchange gets the messages
@@ -45,14 +45,16 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
     name = _exchange_of(asked)
     value = _body(asked)
     value |= {key: asked.headers[key] for key in ("type", "alternate") if key in asked.headers}
+    if "internal" in asked.headers:
+        value["internal"] = is_said(asked.headers, "internal")
     exchange = read_exchange(name, value)
     if exchange.alternate:
         # Else a client could send where it may not, by messages that no binding matches.
         context.rights_of(asked.principal).check(Action.SEND, f"{PREFIX}{exchange.alternate}/*")
     known = context.routing.table.exchanges.get(name)
     if known is not None:
-        for key in ("type", "alternate"):
-            before, after = getattr(known, key) or "not set", getattr(exchange, key) or "not set"
+        for key in ("type", "alternate", "internal"):
+            before, after = _shown(getattr(known, key)), _shown(getattr(exchange, key))
             if before != after:
                 raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")
         if is_reserved(name):
@@ -138,6 +140,10 @@ def _binding(asked: VerbRequest) -> Binding:
 def _body(asked: VerbRequest) -> dict[str, Any]:
     """The JSON object in the body; an empty body is an empty object."""
     return json_object(asked.body, asked.verb) if asked.body.strip() else {}
+
+
+def _shown(value: str | bool) -> str:
+    return str(value).lower() if value else "not set"
 
 
 def _check_plain(asked: VerbRequest) -> None:

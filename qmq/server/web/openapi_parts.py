@@ -63,6 +63,12 @@ OPTIONS: Final[Mapping[str, Json]] = {
         "string", "Keep the message as last value of its topic, or remove that.", enum=["set", "remove"]
     ),
     "retry": value_of("boolean", "The message with this dedup id was sent before, perhaps to another node."),
+    "routing_keys": value_of(
+        ["array", "string"],
+        "Further routing keys of a message to an exchange, or further queues. In a header it is a JSON array.",
+        items=value_of("string"),
+        maxItems=100,
+    ),
     "ttl": value_of("integer", "Milliseconds until the message is dropped.", minimum=0),
 }
 """Members of a message in a batch, which are headers of a request with one message as well."""

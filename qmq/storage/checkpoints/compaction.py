@@ -25,10 +25,12 @@ from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.lost_record import LostRange, unpack_lost
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.record import (
+    EXACT,
     FLAGS_MAX,
     TIMED,
     FanoutEntry,
     RecordKind,
+    level_of,
     priority_of,
     unpack_by_origin,
     unpack_gap,
@@ -205,16 +207,20 @@ class Compaction:
         """`live` as the queue store wants it."""
         rows: list[QueueRow] = []
         name = ""
-        known = flags = priority = -1
+        known = flags = level = -1
+        exact = 0
         for origin, live in self.live.items():
             for sequence, timestamp_us, what, destination, headers, body in live.values():
                 if what != known:
                     known = what
                     flags = what >> 32 & FLAGS_MAX
-                    priority = priority_of(flags)
+                    level = priority_of(flags)
+                    exact = 0
                 if destination != name:
                     name = destination  # one string for all rows of a run
                 due_us = expires_us = 0
+                if flags & EXACT:
+                    level, exact = level_of(flags, headers)
                 if flags & TIMED:
                     due_us, expires_us = self._settings.times_of(headers, timestamp_us)
                 # The classes' own constructors would take as long as everything else here together.
@@ -223,7 +229,7 @@ class Compaction:
                 rows.append(
                     _new(
                         QueueRow,
-                        (dot, name, timestamp_us, flags, priority, due_us, expires_us, headers, body, attempts),
+                        (dot, name, timestamp_us, flags, level, due_us, expires_us, headers, body, attempts, exact),
                     )
                 )
         return rows

@@ -19,7 +19,7 @@ class QueueRow(NamedTuple):
     timestamp_us: int
     flags: int
     priority: int
-    """0–9, as in `flags`."""
+    """The level (`qmq.levels`): 0–9 as in `flags`, or that plus EXACT_LEVEL."""
     due_us: int
     """Not to be delivered before; 0 = at once."""
     expires_us: int
@@ -28,6 +28,8 @@ class QueueRow(NamedTuple):
     body: bytes
     attempts: int = 0
     """Deliveries that have failed."""
+    exact: int = 0
+    """In a level with exact numbers: that of the message."""
 
 
 NO_ATTEMPTS: Final[Mapping[str, Mapping[Dot, int]]] = {}
@@ -39,7 +41,7 @@ class QueueHead(NamedTuple):
     messages: int
     body_bytes: int
     priorities: tuple[int, ...]
-    """Those that have rows, high first."""
+    """The levels that have rows, those that are delivered first in front."""
     next_due_us: int
     """The smallest due time after the asked one; 0 = none."""
 
@@ -125,19 +127,24 @@ class QueueStore(Protocol):
     def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
         """What is here of `queues`; those without a row are absent. Nothing is counted, so it costs little."""
 
-    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
-        """Up to `limit` rows of that priority whose due time is not after `now_us`, in order of acceptance.
+    def page(
+        self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int, exact: int = 0
+    ) -> list[QueueRow]:
+        """Up to `limit` rows of that level whose due time is not after `now_us`, in order of acceptance.
 
         That is: origins in the order this store met them, and each by sequence. Only what comes after `after`, which
         need not be here (any more); nothing comes after a dot whose origin this store has never met. Fewer than
         `limit` means that there are no more.
+
+        In a level with exact numbers rows are ordered by these first. `after` is then a row with the number `exact`;
+        if it is None, the page begins with the first row of that number.
         """
 
-    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int]:
-        """Where a `page` of that priority begins which leaves out the first `count` rows, also those that are not due.
+    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int, int]:
+        """Where a `page` of that level begins which leaves out the first `count` rows, also those that are not due.
 
-        That is: the `after` of that page, and how many rows are left out; fewer than `count` if there are fewer. No
-        body is read.
+        That is: the `after` and `exact` of that page, and how many rows are left out; fewer than `count` if there are
+        fewer. No body is read.
         """
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:

@@ -19,6 +19,7 @@ import msgpack
 
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
+from qmq.levels import EXACT_LEVEL, exact_number
 
 _ARRAY_OF_SIX = 0x96
 _UINT64 = 0xCF
@@ -34,6 +35,8 @@ KIND_OFFSET = 20
 FLAGS_MAX = (1 << 24) - 1
 TIMED = 1 << 19
 """Flag: the header block holds a due time or an expiry. The writer of the record knows; storage asks only then."""
+EXACT = 1 << 18
+"""Flag: the header block holds an exact number (`qmq.levels`)."""
 REFERENCE_BYTES = 5
 """What a record has in place of a body when it refers to another one: a 32-bit integer with its mark."""
 PRIORITY_DEFAULT = 4
@@ -214,6 +217,13 @@ def priority_of(flags: int) -> int:
     """The priority that `with_priority` wrote, or the default."""
     marked = flags >> _PRIORITY_SHIFT
     return marked - 1 if marked else PRIORITY_DEFAULT
+
+
+def level_of(flags: int, headers: bytes) -> tuple[int, int]:
+    """The level of a message, and its exact number or 0 (`qmq.levels`)."""
+    priority = priority_of(flags)
+    exact = exact_number(headers, priority) if flags & EXACT else 0
+    return (priority + EXACT_LEVEL if exact else priority), exact
 
 
 def pack_dots(dots: Iterable[Dot]) -> bytes:

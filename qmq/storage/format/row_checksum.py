@@ -1,8 +1,8 @@
 """The checksum of a row of the queue store: one rule for every database.
 
-CRC-32 as in the journal, over everything that is delivered or decided from: origin, sequence, queue, priority, times,
-flags, headers, body. What rows of one lane share is computed once for the lane (`partition_checksum`), and stands in
-the partition's own row as well.
+CRC-32 as in the journal, over everything that is delivered or decided from: origin, sequence, queue, level, times,
+flags, exact number if there is one, headers, body. What rows of one lane share is computed once for the lane
+(`partition_checksum`), and stands in the partition's own row as well.
 
 Surprising: deliveries that have failed are counted by the database, which cannot compute a CRC. So the upper half of a
 checksum is that count once more; code that raises one raises both.
@@ -21,6 +21,7 @@ _MASK: Final = (1 << 64) - 1
 _NUMBERS: Final = Struct(">QQIQQI").pack
 _PARTITION: Final = Struct(">Qq?H").pack
 _PLACE: Final = Struct(">QQ").pack
+_EXACT: Final = Struct(">Q").pack
 
 
 def partition_checksum(queue: str, rank: int, delayed: bool, origin: Origin) -> int:
@@ -31,9 +32,12 @@ def partition_checksum(queue: str, rank: int, delayed: bool, origin: Origin) -> 
 
 def checksum_of(partition: int, row: QueueRow) -> int:
     """Of a row of the lane whose own checksum is `partition`."""
-    (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
+    (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts, exact = row
     # The length of the headers, for else a byte could change sides between them and the body.
     numbers = _NUMBERS(sequence, timestamp_us, flags, due_us, expires_us, len(headers))
+    # Not `if exact`: in a damaged row it may be NULL.
+    if exact != 0:
+        numbers += _EXACT(exact)
     return (crc32(body, crc32(headers, crc32(numbers, partition))) or 1) | attempts << COUNT_SHIFT
 
 

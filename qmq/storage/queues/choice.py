@@ -61,10 +61,10 @@ def stored_rows(queues: QueueStore, node: str) -> Iterator[QueueRow]:
     while listed := queues.listing(node, name, PAGE_ROWS):
         for name, _, _ in listed:
             for priority in queues.heads(node, [name], FOREVER_US)[name].priorities:
-                after = None
-                while rows := queues.page(node, name, priority, after, FOREVER_US, PAGE_ROWS):
+                after, exact = None, 0
+                while rows := queues.page(node, name, priority, after, FOREVER_US, PAGE_ROWS, exact):
                     yield from rows
-                    after = rows[-1].dot
+                    after, exact = rows[-1].dot, rows[-1].exact
 
 
 def copy(old: QueueStore, new: QueueStore) -> int:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from qmq.dots import Dot, Origin
+from qmq.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueHead, QueueRow, RowDamage
 from qmq.storage.format.row_checksum import is_in_place, is_sound
@@ -110,17 +111,25 @@ class DatabaseReads(ABC, Generic[C]):
                 found[queue] = QueueHead(
                     known.messages + messages,
                     known.body_bytes + size,
-                    tuple(sorted({*known.priorities, -rank}, reverse=True)),
+                    tuple(sorted({*known.priorities, -rank}, key=delivery_order, reverse=True)),
                     min(known.next_due_us or due_us, due_us or known.next_due_us),
                 )
         return {queue: found[queue] for queue in queues if queue in found}
 
-    def page(self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+    def page(
+        self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int, exact: int = 0
+    ) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
             begin = self._origin_number(reader, after.origin) if after is not None else 0
             if begin is None:
                 return []
+            if priority < 0:
+                partitions = self._partitions(
+                    reader, self.statements.BY_PRIORITY, node, queue, (queue, node, -priority, 0)
+                )
+                begins = (exact, begin, -SIGN if after is None else signed(after.sequence))
+                return self._exact_page(reader, partitions, begins, now_us, limit)
             wanted = (queue, node, -priority, begin)
             partitions = self._partitions(reader, self.statements.BY_PRIORITY, node, queue, wanted)
             for number, of_origin in groupby(partitions, lambda partition: partition.number):
@@ -137,9 +146,27 @@ class DatabaseReads(ABC, Generic[C]):
                     break
         return rows
 
-    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int]:
+    def _exact_page(
+        self, reader: C, partitions: Sequence[PartitionRow], after: tuple[int, int, int], now_us: int, limit: int
+    ) -> list[QueueRow]:
+        """The first rows after `after`: exact number, number of the origin, sequence. That is their order."""
+        exact, begin, sequence = after
+        found: list[tuple[int, int, int, QueueRow]] = []
+        for partition in partitions:
+            # Of this number, an earlier origin has no more rows, and a later one has all of its rows.
+            beyond = sequence if partition.number == begin else SIGN - 1 if partition.number < begin else -SIGN
+            is_late = partition.delayed
+            statement = self.statements.OVERDUE_EXACT if is_late else self.statements.READY_EXACT
+            bounds = (partition.id, now_us, exact, beyond) if is_late else (partition.id, exact, beyond)
+            for row in self._sound(reader, partition, statement, bounds, limit):
+                found.append((row.exact, partition.number, row.dot.sequence, row))
+        return [row for _, _, _, row in sorted(found)[:limit]]
+
+    def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int, int]:
         last: Dot | None = None
         skipped = 0
+        if priority < 0:
+            return self._skip_exact(node, queue, priority, count)
         with self._snapshot() as reader:
             held = {partition: messages for _, partition, _, _, messages, _ in self._head_rows(reader, node, [queue])}
             wanted = (queue, node, -priority, 0)
@@ -155,7 +182,17 @@ class DatabaseReads(ABC, Generic[C]):
                     bounds = (both[0].id, both[-1].id if len(both) > 1 else NO_PARTITION, left - 1)
                     found = reader.execute(self.statements.NTH, bounds).fetchone()
                     last = last if found is None else Dot(both[0].origin, found[0])
-        return last, skipped
+        return last, 0, skipped
+
+    def _skip_exact(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int, int]:
+        with self._snapshot() as reader:
+            heads = self._head_rows(reader, node, [queue])
+            skipped = min(count, sum(messages for _, _, rank, _, messages, _ in heads if rank == -priority))
+            if not skipped:
+                return None, 0, 0
+            bounds = (queue, node, -priority, skipped - 1)
+            exact, name, incarnation, sequence = reader.execute(self.statements.NTH_EXACT, bounds).fetchone()
+            return Dot(Origin(name, unsigned(incarnation)), unsigned(sequence)), exact, skipped
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
@@ -266,14 +303,26 @@ class DatabaseReads(ABC, Generic[C]):
 
     def _row(self, reader: C, partition: PartitionRow, raw: Raw) -> QueueRow | None:
         """None: it is damaged, and one of the `missing_ranges` from now on."""
-        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        _, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body = raw
         if sequence < 0 or timestamp_us < 0:
             sequence, timestamp_us = unsigned(sequence), unsigned(timestamp_us)
         # The classes' own constructors would take longer than the checksum.
         dot = _new(Dot, (partition.origin, sequence))
         row = _new(
             QueueRow,
-            (dot, partition.queue, timestamp_us, flags, -partition.rank, due_us, expires_us, headers, body, attempts),
+            (
+                dot,
+                partition.queue,
+                timestamp_us,
+                flags,
+                -partition.rank,
+                due_us,
+                expires_us,
+                headers,
+                body,
+                attempts,
+                exact,
+            ),
         )
         if is_sound(partition.checksum, row, checksum):
             return row

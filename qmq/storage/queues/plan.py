@@ -1,10 +1,10 @@
 """Plans a change of the queue store before any SQL: rows by partition, settles by queue and origin.
 
-A **partition** holds the rows of one queue, priority and origin; rows with a due time are in a partition of their own.
+A **partition** holds the rows of one queue, level and origin; rows with a due time are in a partition of their own.
 So ready rows can be read in order without skipping delayed ones, and one small row per partition holds its counts.
 Shared by the stores (`sqlite_store`, `postgres_store`, and the fake of the tests).
 
-Surprising: settles name the queue but not the priority, so a settle is searched for in every partition of its queue and
+Surprising: settles name the queue but not the level, so a settle is searched for in every partition of its queue and
 origin; there is seldom more than one.
 """
 
@@ -25,13 +25,14 @@ RUN_MIN: Final = 32
 Key = TypeVar("Key")
 
 
-Raw = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
-"""A row as a database returns it: partition, sequence, timestamp, flags, due and expiry time, failures, checksum,
-headers, body. Unsigned numbers are as databases hold them (`signed`). A damaged row may have values of other types."""
+Raw = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes]
+"""A row as a database returns it: partition, sequence, timestamp, flags, due and expiry time, exact number, failures,
+checksum, headers, body. Unsigned numbers are as databases hold them (`signed`). A damaged row may have values of
+other types."""
 
 
 class PartitionKey(NamedTuple):
-    """`rank` is the priority with its sign turned, so that high priorities come first."""
+    """`rank` is the level with its sign turned."""
 
     queue: str
     rank: int
@@ -99,7 +100,7 @@ def by_partition(rows: Iterable[QueueRow]) -> dict[PartitionKey, list[QueueRow]]
     last_queue, last_priority, last_delayed, last_origin = "", -1, False, None
     partition: list[QueueRow] = []
     for row in rows:
-        (origin, _), queue, _, _, priority, due_us, _, _, _, _ = row
+        (origin, _), queue, _, _, priority, due_us, _, _, _, _, _ = row
         delayed = due_us > 0
         # Consecutive rows mostly share a partition, and comparing is cheaper than making and hashing a key.
         if (
@@ -123,11 +124,11 @@ def row_values(partition: int, number: int, shared: int, rows: Iterable[QueueRow
     """
     values: list[int | bytearray] = []
     for row in rows:
-        (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts = row
+        (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts, exact = row
         checksum = checksum_of(shared, row)
         if sequence >= SIGN or timestamp_us >= SIGN:
             sequence, timestamp_us = signed(sequence), signed(timestamp_us)
-        values += (partition, sequence, number, timestamp_us, flags, due_us, expires_us)
+        values += (partition, sequence, number, timestamp_us, flags, due_us, expires_us, exact)
         values += (bytearray(headers), bytearray(body), attempts, checksum)
     return values
 

@@ -24,12 +24,13 @@ STEPS: Final = (
     CREATE INDEX qmq_lanes_by_origin ON qmq_lanes (origin);
     CREATE TABLE qmq_messages (
         lane bigint NOT NULL, sequence bigint NOT NULL, origin integer NOT NULL, timestamp_us bigint NOT NULL,
-        flags integer NOT NULL, due_us bigint NOT NULL, expires_us bigint NOT NULL,
+        flags integer NOT NULL, due_us bigint NOT NULL, expires_us bigint NOT NULL, exact bigint NOT NULL,
         headers bytea NOT NULL, body bytea NOT NULL, attempts integer NOT NULL, checksum bigint NOT NULL,
         PRIMARY KEY (lane, sequence)
     );
     ALTER TABLE qmq_messages ALTER body SET STORAGE EXTERNAL;
     CREATE INDEX qmq_messages_due ON qmq_messages (lane, due_us) WHERE due_us > 0;
+    CREATE INDEX qmq_messages_exact ON qmq_messages (lane, exact, sequence) WHERE exact != 0;
     CREATE INDEX qmq_messages_expires ON qmq_messages (origin, expires_us) WHERE expires_us > 0;
     CREATE TABLE qmq_tombstones (
         origin integer NOT NULL, sequence bigint NOT NULL, checksum bigint NOT NULL, PRIMARY KEY (origin, sequence)
@@ -52,8 +53,8 @@ OPEN_PARTITIONS: Final = """INSERT INTO qmq_lanes (queue, rank, delayed, origin,
     SET messages = qmq_lanes.messages + excluded.messages, bytes = qmq_lanes.bytes + excluded.bytes
     RETURNING queue, rank, delayed, origin, id"""
 COPY: Final = "COPY qmq_messages FROM STDIN (FORMAT BINARY)"
-COPY_TYPES: Final = ("int8", "int8", "int4", "int8", "int4", "int8", "int8", "bytea", "bytea", "int4", "int8")
-INSERT: Final = "INSERT INTO qmq_messages VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+COPY_TYPES: Final = ("int8", "int8", "int4", "int8", "int4", "int8", "int8", "int8", "bytea", "bytea", "int4", "int8")
+INSERT: Final = "INSERT INTO qmq_messages VALUES (" + ", ".join(["%s"] * 12) + ") ON CONFLICT DO NOTHING"
 RECOUNT: Final = """UPDATE qmq_lanes SET (messages, bytes) = (
     SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM qmq_messages WHERE lane = qmq_lanes.id)
     WHERE id = ANY(%s)"""
@@ -101,17 +102,26 @@ ORIGINS_OF: Final = "SELECT id FROM qmq_origins WHERE node = %s"
 ALL_ORIGINS: Final = "SELECT id, node, incarnation FROM qmq_origins"
 NODES: Final = "SELECT DISTINCT node FROM qmq_origins ORDER BY 1"
 ANY_ROW: Final = "SELECT 1 FROM qmq_origins JOIN qmq_lanes ON qmq_lanes.origin = qmq_origins.id WHERE node = %s LIMIT 1"
-COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body"
+COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body"
 ROWS: Final = f"SELECT {COLUMNS} FROM qmq_messages WHERE "
 READY: Final = ROWS + "lane = %s AND sequence > %s ORDER BY sequence LIMIT %s"
 OVERDUE: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND due_us <= %s OFFSET 0) AS late
     WHERE sequence > %s ORDER BY sequence LIMIT %s"""
+READY_EXACT: Final = (
+    ROWS + "lane = %s AND exact != 0 AND (exact, sequence) > (%s, %s) ORDER BY exact, sequence LIMIT %s"
+)
+OVERDUE_EXACT: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND due_us <= %s OFFSET 0) AS late
+    WHERE (exact, sequence) > (%s, %s) ORDER BY exact, sequence LIMIT %s"""
 DUE: Final = ROWS + "lane = %s AND due_us > 0 AND due_us > %s AND due_us <= %s ORDER BY due_us LIMIT %s"
 EXPIRED: Final = ROWS + "origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"
 EXPIRED_SIZES: Final = """SELECT octet_length(headers) + octet_length(body) FROM qmq_messages
     WHERE origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"""
 NTH: Final = """SELECT sequence FROM qmq_messages WHERE lane = %s
     UNION ALL SELECT sequence FROM qmq_messages WHERE lane = %s ORDER BY sequence LIMIT 1 OFFSET %s"""
+NTH_EXACT: Final = """SELECT exact, node, incarnation, sequence
+    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin
+    JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id AND exact != 0
+    WHERE queue = %s AND node = %s AND rank = %s ORDER BY exact, qmq_lanes.origin, sequence LIMIT 1 OFFSET %s"""
 NEXT_DUE: Final = "SELECT min(due_us) FROM qmq_messages WHERE lane = %s AND due_us > 0 AND due_us > %s"
 UNSETTLED: Final = """SELECT sequence, qmq_lanes.id, queue, rank, delayed, qmq_lanes.origin
     FROM qmq_lanes JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id

@@ -158,10 +158,10 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
 def _row(partition: PartitionRow, raw: Raw) -> QueueRow | None:
     """None: it is damaged."""
     try:
-        _, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body = raw
+        _, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body = raw
         dot = Dot(partition.origin, unsigned(sequence))
         times = (unsigned(timestamp_us), flags, -partition.rank, due_us, expires_us)
-        row = QueueRow(dot, partition.queue, *times, headers, body, attempts)
+        row = QueueRow(dot, partition.queue, *times, headers, body, attempts, exact)
     except (TypeError, ValueError):
         return None
     return row if is_sound(partition.checksum, row, checksum) else None

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from qmq.dots import Dot
+from qmq.levels import delivery_order
 from qmq.storage.format.queue_store import QueueHead, QueueRow, QueueStore
 from qmq.storage.queues.plan import expired_within
 
@@ -43,9 +44,13 @@ class ServedRows:
                 found[queue] = head if known is None else _sum(known, head)
         return found
 
-    def page(self, queue: str, priority: int, after: Dot | None, now_us: int, limit: int) -> list[QueueRow]:
+    def page(
+        self, queue: str, priority: int, after: Dot | None, now_us: int, limit: int, exact: int = 0
+    ) -> list[QueueRow]:
         """See `QueueStore.page`; what comes after a row of a node that is served no more is of the nodes after it."""
         rows: list[QueueRow] = []
+        if priority < 0:
+            return self._exact_page(queue, priority, after, now_us, limit, exact)
         for node in self.nodes:
             if after is not None and node < after.origin.node:
                 continue
@@ -55,6 +60,17 @@ class ServedRows:
             if len(rows) >= limit:
                 break
         return rows
+
+    def _exact_page(
+        self, queue: str, level: int, after: Dot | None, now_us: int, limit: int, exact: int
+    ) -> list[QueueRow]:
+        rows: list[QueueRow] = []
+        for node in self.nodes:
+            begin = after if after is not None and node == after.origin.node else None
+            # Of this number, a node before that of `after` has no more rows.
+            first = exact + 1 if after is not None and node < after.origin.node else exact
+            rows += self._queues.page(node, queue, level, begin, now_us - self._ahead(node), limit, first)
+        return sorted(rows, key=_exact_of)[:limit]
 
     def due(self, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         """See `QueueStore.due`."""
@@ -101,10 +117,14 @@ class ServedRows:
         return all(self._queues.is_empty(node) for node in self.nodes)
 
 
+def _exact_of(row: QueueRow) -> int:
+    return row.exact
+
+
 def _sum(one: QueueHead, other: QueueHead) -> QueueHead:
     return QueueHead(
         one.messages + other.messages,
         one.body_bytes + other.body_bytes,
-        tuple(sorted({*one.priorities, *other.priorities}, reverse=True)),
+        tuple(sorted({*one.priorities, *other.priorities}, key=delivery_order, reverse=True)),
         min(one.next_due_us or other.next_due_us, other.next_due_us or one.next_due_us),
     )

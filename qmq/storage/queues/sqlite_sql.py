@@ -19,7 +19,7 @@ migrations = Migrations("qmq-queues")
 
 @migrations()
 def m001_first(database: sqlite_utils.Database) -> None:
-    """`rank` is the priority with its sign turned, so that pages come in one direction of one index.
+    """`rank` is the level (`qmq.levels`) with its sign turned.
 
     One statement at a time: a script would end the transaction in which the migration runs.
     """
@@ -35,11 +35,12 @@ def m001_first(database: sqlite_utils.Database) -> None:
         "CREATE INDEX lanes_by_origin ON lanes (origin)",
         """CREATE TABLE messages (
             lane INTEGER NOT NULL, sequence INTEGER NOT NULL, origin INTEGER NOT NULL, timestamp_us INTEGER NOT NULL,
-            flags INTEGER NOT NULL, due_us INTEGER NOT NULL, expires_us INTEGER NOT NULL,
+            flags INTEGER NOT NULL, due_us INTEGER NOT NULL, expires_us INTEGER NOT NULL, exact INTEGER NOT NULL,
             headers BLOB NOT NULL, body BLOB NOT NULL, attempts INTEGER NOT NULL, checksum INTEGER NOT NULL,
             PRIMARY KEY (lane, sequence)
         ) STRICT, WITHOUT ROWID""",
         "CREATE INDEX messages_due ON messages (lane, due_us) WHERE due_us > 0",
+        "CREATE INDEX messages_exact ON messages (lane, exact, sequence) WHERE exact != 0",
         "CREATE INDEX messages_expires ON messages (origin, expires_us) WHERE expires_us > 0",
         """CREATE TABLE tombstones (
             origin INTEGER NOT NULL, sequence INTEGER NOT NULL, checksum INTEGER NOT NULL,
@@ -96,10 +97,14 @@ END_MISSING: Final = "DELETE FROM lacks WHERE (node, incarnation, after, sequenc
 DELETE_TOMBSTONES: Final = """WITH gone (origin, sequence) AS (VALUES {})
     DELETE FROM tombstones WHERE (origin, sequence) IN (SELECT origin, sequence FROM gone)"""
 
-COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum, headers, body"
+COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body"
 READY: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence > ? ORDER BY sequence LIMIT ?"
 OVERDUE: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_due
     WHERE lane = ? AND due_us > 0 AND due_us <= ? AND sequence > ? ORDER BY sequence LIMIT ?"""
+READY_EXACT: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_exact
+    WHERE lane = ? AND exact != 0 AND (exact, sequence) > (?, ?) ORDER BY exact, sequence LIMIT ?"""
+OVERDUE_EXACT: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_due
+    WHERE lane = ? AND due_us > 0 AND due_us <= ? AND (exact, sequence) > (?, ?) ORDER BY exact, sequence LIMIT ?"""
 DUE: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_due
     WHERE lane = ? AND due_us > 0 AND due_us > ? AND due_us <= ? ORDER BY due_us LIMIT ?"""
 EXPIRED: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_expires
@@ -111,12 +116,16 @@ EXPIRED_SIZES: Final = f"SELECT json_group_array(length(headers) + length(body))
 # Two partitions of one origin: those that were delayed, and the others. Their bodies are not read.
 NTH: Final = """SELECT sequence FROM messages WHERE lane = ? UNION ALL SELECT sequence FROM messages WHERE lane = ?
     ORDER BY sequence LIMIT 1 OFFSET ?"""
+NTH_EXACT: Final = """SELECT exact, node, incarnation, sequence
+    FROM lanes JOIN origins ON origins.id = lanes.origin
+    CROSS JOIN messages INDEXED BY messages_exact ON messages.lane = lanes.id AND exact != 0
+    WHERE queue = ? AND node = ? AND rank = ? ORDER BY exact, lanes.origin, sequence LIMIT 1 OFFSET ?"""
 SIZE: Final = "SELECT sum(length(headers) + length(body)) FROM ({})"
 # Two aggregates over the same rows see them in the same order, so lengths and bytes agree; a blob comes through
 # group_concat byte for byte.
 IN_ONE: Final = """SELECT
     json_group_array(
-        json_array(lane, sequence, timestamp_us, flags, due_us, expires_us, attempts, checksum,
+        json_array(lane, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum,
             length(headers), length(body))),
     CAST(group_concat(headers || body, '') AS BLOB) FROM ({})"""
 HEADS: Final = """WITH wanted (n, queue) AS (VALUES {})
@@ -148,7 +157,7 @@ DEEPEST: Final = """SELECT queue FROM lanes JOIN origins ON origins.id = lanes.o
     WHERE node = ? GROUP BY queue ORDER BY sum(messages) DESC, queue LIMIT ?"""
 
 WIDTHS: Final = {
-    INSERT: 11,
+    INSERT: 12,
     OPEN_PARTITIONS: 7,
     PARTITION_IDS: 5,
     PARTITIONS_OF: 3,
@@ -172,6 +181,9 @@ PLAIN: Final = (
     END_MISSING,
     READY,
     OVERDUE,
+    READY_EXACT,
+    OVERDUE_EXACT,
+    NTH_EXACT,
     NTH,
     DUE,
     EXPIRED,

@@ -94,7 +94,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         for index, (key, rows) in enumerate(partitions.items()):
             count += len(rows)
             flat += row_values(ids[index], self._number(key.origin, added), partition_checksum(*key), rows)
-        if self._run(sql.INSERT, 11, flat) != count:
+        if self._run(sql.INSERT, 12, flat) != count:
             # Some rows existed: the disk has lost synced journal, and peers send it again.
             self._run(sql.RECOUNT, 1, list(ids.values()))
 

@@ -26,9 +26,9 @@ from qmq.storage.format.record import (
     TIMED,
     Record,
     RecordKind,
+    level_of,
     pack_envelope,
     pack_record,
-    priority_of,
     unpack_by_origin,
     unpack_record,
 )
@@ -240,6 +240,7 @@ class Search:
     def row(self, record: Record) -> QueueRow:
         """A message as a row."""
         due_us = expires_us = 0
+        level, exact = level_of(record.flags, record.headers)
         if record.flags & TIMED:
             due_us, expires_us = self._settings.times_of(record.headers, record.timestamp_us)
         return QueueRow(
@@ -247,11 +248,12 @@ class Search:
             record.destination,
             record.timestamp_us,
             record.flags,
-            priority_of(record.flags),
+            level,
             due_us,
             expires_us,
             record.headers,
             record.body,
+            exact=exact,
         )
 
     def _hole(self, after: int, through: int) -> None:

@@ -325,6 +325,7 @@ def test_a_bad_binding_is_refused_with_the_key(changes: dict[str, object], named
         ("a", {"type": "queue"}, "type"),
         ("a", {"type": "topic", "alternate": "b/c"}, "alternate"),
         ("a", {"type": "topic", "alternate": 5}, "alternate"),
+        ("a", {"type": "topic", "internal": "yes"}, "internal"),
         ("a", {"type": "topic", "durable": True}, "durable is unknown"),
     ],
 )

@@ -18,6 +18,12 @@ from tests.cli.conftest import Run
             {"changed": 0},
             "exchange e was so before",
         ),
+        (
+            ("declare", "e", "fanout", "--internal"),
+            {"type": "fanout", "internal": "true"},
+            {"changed": 1},
+            "exchange e is declared",
+        ),
         (("delete", "e"), {}, {"changed": 3, "bindings": 2}, "exchange e is deleted, with 2 bindings"),
         (
             ("delete", "e", "--if-unused", "--dry-run"),
@@ -96,12 +102,14 @@ def test_what_no_node_accepts_is_an_error_in_the_command_line(run: Run, command:
 
 
 def test_exchanges_and_bindings_are_tables(run: Run) -> None:
-    exchange = {"name": "e", "type": "topic", "alternate": "", "bindings": 1, "predefined": False}
+    exchange = {"name": "e", "type": "topic", "alternate": "", "internal": False, "bindings": 1, "predefined": False}
+    inner = {**exchange, "name": "f", "internal": True}
     binding = {"source": "/exchange/e", "queue": "/queue/q", "key": "a.*", "arguments": {"n": None}, "name": "x"}
-    with answers(exchanges=[exchange]) as node:
+    with answers(exchanges=[exchange, inner]) as node:
         assert run("exchanges", "list", "--at", node.at).output.split() == [
-            *("NAME", "TYPE", "ALTERNATE", "BINDINGS"),
-            *("e", "topic", "-", "1"),
+            *("NAME", "TYPE", "ALTERNATE", "INTERNAL", "BINDINGS"),
+            *("e", "topic", "-", "-", "1"),
+            *("f", "topic", "-", "yes", "1"),
         ]
     with answers(bindings=[{**binding, "effective": False}]) as node:
         assert run("bindings", "list", "--at", node.at).output.split() == [

@@ -3,7 +3,9 @@
 Skipped where the program beanstalkd is missing; `QMQ_BEANSTALKD` names another place of it.
 """
 
+import heapq
 import os
+import random
 import re
 import shutil
 import socket
@@ -368,6 +370,35 @@ SCRIPTS: dict[str, list[str]] = {
 }
 
 
+def _priorities(seed: int) -> list[str]:
+    """Hundreds of jobs with priorities of every size, put, reserved, released and deleted in between."""
+    rng = random.Random(seed)
+    script = ["1 use T", "1 watch T"]
+    ready: list[tuple[int, int]] = []
+    jobs = 0
+    while jobs < 300 or ready:
+        if jobs < 300 and (not ready or rng.random() < 0.6):
+            jobs += 1
+            near = 1_700_000_000 + rng.randrange(20)
+            priority = rng.choice([rng.randrange(1 << rng.randrange(1, 33)), near, 1024, 65536])
+            script.append(f"1 put {priority} 0 60 1 x")
+            heapq.heappush(ready, (priority, jobs))
+            continue
+        script.append("1 reserve")
+        priority, job = heapq.heappop(ready)
+        if jobs < 300 and rng.random() < 0.3:
+            # With its own priority it has its old place; another one has no other job.
+            priority = rng.choice([priority, (rng.randrange(1 << 20, 1 << 31) << 10 | job) % (1 << 32)])
+            script.append(f"1 release ${job} {priority} 0")
+            heapq.heappush(ready, (priority, job))
+        else:
+            script.append(f"1 delete ${job}")
+    return [*script, "1 reserve-with-timeout 0"]
+
+
+SCRIPTS |= {f"priorities of every size, {seed}": _priorities(seed) for seed in range(4)}
+
+
 class Speaker:
     """One connection, whose replies are read one after the other."""
 
@@ -429,7 +460,7 @@ def transcript(address: tuple[str, int], script: list[str], tube: str) -> list[s
 def _encoded(line: str, tube: str, ids: list[str]) -> bytes:
     """The bytes of a step: a body follows its line."""
     line = re.sub(r"\bT\b", tube, line)
-    line = re.sub(r"\$([0-9])", lambda found: ids[int(found[1]) - 1], line)
+    line = re.sub(r"\$([0-9]+)", lambda found: ids[int(found[1]) - 1], line)
     put = re.fullmatch(r"(put [0-9]+ [0-9]+ [0-9]+ [0-9]+) (.*)", line)
     if put is None:
         return line.encode() + b"\r\n"

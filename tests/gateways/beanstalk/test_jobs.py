@@ -6,7 +6,6 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Dot, Origin
 from qmq.gateways.beanstalk.jobs import (
-    PRIORITY_TOPS,
     SECONDS_MAX,
     JobCounts,
     buried_queue_of,
@@ -26,6 +25,7 @@ from qmq.gateways.beanstalk.jobs import (
     ttr_us,
     tube_of,
 )
+from qmq.levels import EXACT_TOPS
 from qmq.wire.stomp import Head, Version, encode_headers
 
 HERE = Origin("a", 1)
@@ -69,7 +69,20 @@ def test_two_origins_may_share_a_hash() -> None:
 
 @pytest.mark.parametrize(
     ("priority", "expected"),
-    [(0, 9), (1, 8), (3, 8), (4, 7), (15, 7), (100, 6), (1023, 5), (1024, 4), (65536, 3), (1 << 20, 2), (1 << 24, 1)]
+    [
+        (0, 9),
+        (1, 8),
+        (3, 8),
+        (4, 7),
+        (15, 7),
+        (100, 6),
+        (1023, 5),
+        (1024, 4),
+        (65_535, 3),
+        (65536, 2),
+        (1 << 20, 2),
+        (1 << 24, 1),
+    ]
     + [((1 << 31) - 1, 1), (1 << 31, 0), ((1 << 32) - 1, 0)],
 )
 def test_a_priority_becomes_one_of_ten(priority: int, expected: int) -> None:
@@ -77,7 +90,7 @@ def test_a_priority_becomes_one_of_ten(priority: int, expected: int) -> None:
 
 
 def test_the_order_of_priorities_is_kept() -> None:
-    edges = sorted({edge + step for edge in PRIORITY_TOPS for step in (-1, 0, 1) if 0 <= edge + step < 1 << 32})
+    edges = sorted({edge + step for edge in EXACT_TOPS for step in (-1, 0, 1) if 0 <= edge + step < 1 << 32})
 
     found = [queue_priority(edge) for edge in edges]
 

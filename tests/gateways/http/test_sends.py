@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qmq.errors import Refused
+from qmq.gateways.copies import further_keys
 from qmq.gateways.http.sends import MESSAGES_MAX, OPTIONS, sends_of, single_of
 from qmq.wire.http import HttpRefusal
 from qmq.wire.stomp import Frame, Limits
@@ -70,6 +71,15 @@ def test_headers_of_the_node_cannot_be_set(header: str, code: str) -> None:
     with pytest.raises(Refused) as refused:
         sends(b"x", **{header: "1"})
     assert refused.value.code == code
+
+
+def test_routing_keys_are_a_json_array_in_a_header_and_a_list_in_a_batch() -> None:
+    (raw,) = sends(b"x", qmq_routing_keys='["a", "b"]')
+    _, listed, text, _ = batch({"body": "x", "routing_keys": ["a", "ü"]}, {"body": "x", "routing_keys": '["a"]'})
+
+    assert further_keys(raw.head.headers) == ("a", "b")
+    assert further_keys(listed.head.headers) == ("a", "ü")
+    assert further_keys(text.head.headers) == ("a",)
 
 
 def test_a_batch_is_a_transaction_whose_messages_share_their_heads() -> None:

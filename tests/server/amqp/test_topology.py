@@ -335,6 +335,32 @@ async def test_an_exchange_is_bound_to_another_and_unbound(autojump_clock: MockC
         assert await routed(client, "jobs") == []
 
 
+@pytest.mark.parametrize("mandatory", [False, True])
+async def test_an_internal_exchange_gets_messages_of_other_exchanges_only(
+    autojump_clock: MockClock, mandatory: bool
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await exchange(client, "inner", "fanout", internal=True)
+        await exchange(client, "inner", "fanout", internal=True)
+        await client.declare()
+        await bind(client, "jobs", "inner")
+        join = commands.Exchange.Bind(0, "inner", "amq.topic", "eu.*")
+        await client.call(1, join, commands.Exchange.BindOk)
+        await client.publish("eu.new", b"1", exchange="amq.topic")
+        assert await routed(client, "jobs") == [b"1"]
+
+        await client.publish("eu.new", b"2", exchange="inner", mandatory=mandatory)
+
+        closed = await client.next(commands.Channel.Close)
+        assert (closed.reply_code, "internal exchange 'inner'" in closed.reply_text) == (403, True)
+        await client.send(1, commands.Channel.CloseOk())
+        await client.call(1, commands.Channel.Open(), commands.Channel.OpenOk)
+        assert await routed(client, "jobs") == []
+        await client.send(1, commands.Exchange.Declare(0, "inner", "fanout"))
+        assert (await client.next(commands.Channel.Close)).reply_code == 406
+
+
 async def test_without_a_right_nothing_is_said_of_an_exchange(autojump_clock: MockClock) -> None:
     async with amqp_node(**EVE) as rig:
         eve = await connect(rig, response="\0eve\0x")

@@ -1,12 +1,15 @@
 """The life of a job: put, reserve, delete, release, bury, kick, touch; delays, times to run, priorities."""
 
+import random
 from collections.abc import Awaitable, Callable
+from itertools import count
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from qmq.gateways.beanstalk.jobs import JobState
+from qmq.levels import EXACT_TOPS
 from qmq.server.beanstalk.jobs import FoundJob
 from qmq.server.beanstalk.part import part_of
 from tests.server.beanstalk.rig import BeanstalkClient, BeanstalkRig, running
@@ -145,19 +148,50 @@ async def test_a_reserve_that_waited_in_vain_takes_no_later_job(autojump_clock: 
         assert (await sender.reserve(0))[0] == job
 
 
-async def test_jobs_of_one_column_of_priorities_come_in_the_order_of_put(autojump_clock: MockClock) -> None:
+async def test_every_priority_has_its_own_place(autojump_clock: MockClock) -> None:
     async with running() as rig:
         client = await rig.client()
-        tops = (0, 3, 15, 127, 1023, 16_383, 131_071, (1 << 24) - 1, (1 << 31) - 1, (1 << 32) - 1)
-        wanted: list[int] = []
-        for low, high in zip((-1, *tops), tops, strict=False):
-            numbers = [low + 1, high, low + 1]
-            wanted += [await client.put(b"%d" % number, priority=number) for number in reversed(numbers)]
-        late = await client.put(b"first", priority=0)
+        near = {top + step for top in EXACT_TOPS for step in (-1, 0, 1, 2)}
+        numbers = [number for number in near if 0 <= number < 1 << 32] * 2
+        random.Random(1).shuffle(numbers)
+        put = [(number, await client.put(b"%d" % number, priority=number)) for number in numbers]
 
-        found = [(await client.reserve())[0] for _ in range(len(wanted) + 1)]
+        found = [(await client.reserve())[0] for _ in numbers]
 
-        assert found == [*wanted[:3], late, *wanted[3:]]
+        assert found == [job for _, job in sorted(put)]
+
+
+async def test_exact_priorities_are_in_order_when_most_jobs_are_only_on_disk(autojump_clock: MockClock) -> None:
+    rng = random.Random(2)
+    rig = BeanstalkRig()
+    put: list[tuple[int, int, int]] = []
+    turns = count()
+
+    async def put_some(client: BeanstalkClient, jobs: int) -> None:
+        for _ in range(jobs):
+            number = rng.choice([rng.randrange(1 << 32), 1_700_000_000 + rng.randrange(50)])
+            put.append((number, next(turns), await client.put(b"x", priority=number)))
+
+    async def take(client: BeanstalkClient, jobs: int) -> None:
+        wanted = sorted(put)[:jobs]
+        for one in wanted:
+            job = (await client.reserve())[0]
+            assert job == one[2]
+            assert await client.ask(f"delete {job}") == b"DELETED"
+            put.remove(one)
+
+    async with rig.run():
+        await put_some(await rig.client(), 1500)
+    async with rig.run():
+        client = await rig.client()
+        await take(client, 100)
+        # These belong before, among and behind what has been loaded from the store.
+        await put_some(client, 300)
+        await take(client, 200)
+        released = (await client.reserve())[0]
+        assert await client.ask(f"release {released} {sorted(put)[0][0]} 0") == b"RELEASED"
+        await put_some(client, 50)
+        await take(client, len(put))
 
 
 async def test_the_lowest_priority_comes_first_and_within_it_the_oldest(autojump_clock: MockClock) -> None:

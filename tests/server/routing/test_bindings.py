@@ -140,9 +140,28 @@ async def test_a_deleted_exchange_takes_its_bindings_with_it(autojump_clock: Moc
         assert await publish(client, "/exchange/orders/a", "lost") == "unknown-destination"
 
 
+async def test_a_client_cannot_send_to_an_internal_exchange(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await request(client, "declare/exchange/inner", type="fanout", internal="true")
+        await request(client, "declare/exchange/inner", {"type": "fanout", "internal": True})
+
+        (row,) = [one for one in (await ask(client, "exchanges"))["exchanges"] if one["internal"]]
+        assert row["name"] == "inner"
+        assert await publish(client, "/exchange/inner/a", "lost") == "not-allowed"
+
+
 REFUSED: list[tuple[str, object, dict[str, str], str, str]] = [
     ("declare/exchange/orders", None, {"type": "topic"}, "exchange-differs", "type is direct, not topic"),
     ("declare/exchange/orders", None, {"type": "direct", "alternate": "amq.topic"}, "exchange-differs", "alternate"),
+    (
+        "declare/exchange/orders",
+        None,
+        {"type": "direct", "internal": "true"},
+        "exchange-differs",
+        "internal is not set",
+    ),
     ("declare/exchange/new", None, {}, "bad-definition", "direct, topic, fanout, headers"),
     ("declare/exchange/new", None, {"type": "queue"}, "bad-definition", "direct, topic, fanout, headers"),
     ("declare/exchange/new", {"type": "topic", "durable": True}, {}, "bad-definition", "durable is unknown"),

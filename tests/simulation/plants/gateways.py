@@ -6,6 +6,7 @@ from unittest.mock import patch
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.message import Message
 from qmq.gateways.amqp.channel import Channel
+from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost, publish_destination
 from qmq.gateways.beanstalk.encoder import ReplySlot
 from qmq.gateways.beanstalk.jobs import id_of_dot
 from qmq.server.amqp.publishes import ChannelPublishes
@@ -49,6 +50,17 @@ def inserted_before_the_disk() -> Iterator[None]:
         slot.confirm()
 
     with patch.object(ReplySlot, "decided", decided):
+        yield
+
+
+@seeded_bug(Family.GATEWAYS, "A4", seed=0)
+def virtual_hosts_share_their_queues() -> Iterator[None]:
+    """A publish in any virtual host goes to the queue of that name in `/`."""
+
+    def shared(exchange: str, key: str, vhost: Vhost) -> str:
+        return publish_destination(exchange, key, DEFAULT_VHOST)
+
+    with patch("qmq.server.amqp.publishes.publish_destination", shared):
         yield
 
 

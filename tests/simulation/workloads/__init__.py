@@ -13,13 +13,13 @@ from tests.simulation.stage import Stage
 from tests.simulation.workloads.collect import collect
 from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.follow import follow
-from tests.simulation.workloads.gateways.amqp import consume_amqp, own_queue, publish_amqp
+from tests.simulation.workloads.gateways.amqp import consume_amqp, declare_vhost, own_queue, publish_amqp
 from tests.simulation.workloads.gateways.beanstalk import put_jobs, work_jobs
 from tests.simulation.workloads.hold import hold, supply
 from tests.simulation.workloads.insist import insist
 from tests.simulation.workloads.keep_place import keep_place
 from tests.simulation.workloads.listen import listen
-from tests.simulation.workloads.names import FANOUTS, INSISTED_QUEUE
+from tests.simulation.workloads.names import AMQP_QUEUES, FANOUTS, INSISTED_QUEUE
 from tests.simulation.workloads.operate import operate, restore
 from tests.simulation.workloads.poison import make_trouble, selector_cost
 from tests.simulation.workloads.publish import publish
@@ -44,6 +44,7 @@ def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
             nursery.start_soon(supply_operated, stage, f"o{number}", (*OPERATED, *OPERATED, GUARDED, *DECLARED))
         nursery.start_soon(supply_operated, stage, "v0", SENDS)
     if stage.plan.family is Family.GATEWAYS:
+        nursery.start_soon(declare_vhost, stage, "av0")
         for number in range(2):
             nursery.start_soon(publish_amqp, stage, f"ap{number}")
             nursery.start_soon(put_jobs, stage, f"bp{number}")
@@ -90,7 +91,8 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
             nursery.start_soon(consume_operated, stage, f"d{number}")
     if plan.family is Family.GATEWAYS:
         for number in range(2):
-            nursery.start_soon(consume_amqp, stage, f"ac{number}")
+            for vhost in AMQP_QUEUES:
+                nursery.start_soon(consume_amqp, stage, f"ac{number}{vhost.removeprefix('/')}", vhost)
             nursery.start_soon(work_jobs, stage, f"bc{number}")
             nursery.start_soon(own_queue, stage, f"ao{number}")
     if plan.quiet:

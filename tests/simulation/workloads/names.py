@@ -25,8 +25,11 @@ EXCLUSIVE = "/queue/exclusive"
 GROUPED = "/queue/grouped"
 """Two that have a backlog at the nodes of their consumers."""
 
-AMQP_QUEUE = "/queue/amqp"
-"""That of AMQP clients."""
+VHOST = "shop"
+"""A virtual host beside `/`."""
+
+AMQP_QUEUES = {"/": "/queue/amqp", VHOST: f"/queue/{VHOST}~amqp"}
+"""Virtual host → the queue of AMQP clients in there. They have the same name for their clients."""
 
 OWNED = "/queue/owned-"
 """The names of exclusive queues begin so, unless a node makes them up."""

@@ -1,6 +1,7 @@
 """Rows of several nodes, read as one."""
 
 from qmq.dots import Dot, Origin
+from qmq.levels import EXACT_LEVEL
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.served_rows import ServedRows
 from tests.fakes.disk import MemoryDisk
@@ -32,6 +33,21 @@ def test_what_comes_after_a_node_that_is_served_no_more_is_of_the_nodes_after_it
     rows = served(row(A, 1), row(B, 1), row(C, 1), nodes="ac")
 
     assert [found.dot for found in rows.page("/queue/q", 4, Dot(B, 1), 0, 9)] == [Dot(C, 1)]
+
+
+def test_rows_with_exact_numbers_are_merged_over_the_nodes() -> None:
+    level = 4 + EXACT_LEVEL
+    dots = [(B, 1, 7), (A, 1, 7), (A, 2, 3), (B, 2, 3), (A, 3, 9), (B, 3, 1), (B, 4, 7), (C, 1, 1)]
+    rows = served(*[row(of, n)._replace(priority=level, exact=exact) for of, n, exact in dots])
+    wanted = [Dot(B, 3), Dot(A, 2), Dot(B, 2), Dot(A, 1), Dot(B, 1), Dot(B, 4), Dot(A, 3)]
+
+    for limit in (1, 2, 3, 9):
+        found: list[Dot] = []
+        after, exact = None, 0
+        while page := rows.page("/queue/q", level, after, 0, limit, exact):
+            found += [one.dot for one in page]
+            after, exact = page[-1].dot, page[-1].exact
+        assert found == wanted
 
 
 def test_heads_and_listings_are_sums() -> None:

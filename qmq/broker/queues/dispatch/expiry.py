@@ -50,8 +50,10 @@ def mature(queue: Queue, message: Message) -> None:
     terms = message.envelope.terms
     queue.placed += 1
     message.place = queue.placed
-    queue.level(PRIORITY_DEFAULT if terms is None else terms.priority).ready_of_its_own().append(message)
+    queue.level(PRIORITY_DEFAULT if terms is None else terms.level).append_due(message)
     if terms is not None:
+        if terms.exact and queue.selective is not None:
+            queue.selective.back_in_line(message, terms.level)
         queue.will_expire(queue.shared.clocks.expiry(message))
 
 

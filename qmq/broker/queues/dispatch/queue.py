@@ -64,7 +64,9 @@ class Queue(QueueState):
                 self.delay(message, due_us)
                 return
             self.will_expire(self.shared.clocks.expiry(message))
-        self.level(terms.priority).append(message)
+        self.level(terms.level).append(message)
+        if terms.exact and self.selective is not None:
+            self.selective.back_in_line(message, terms.level)
 
     def push_run(self, messages: list[Message]) -> None:
         """As `push`, for messages that ask for nothing, all durable or none."""
@@ -100,7 +102,7 @@ class Queue(QueueState):
         """Put unsettled messages back at the head, in the order in which they once came in."""
         for message in reversed(messages):
             terms = message.envelope.terms
-            priority = PRIORITY_DEFAULT if terms is None else terms.priority
+            priority = PRIORITY_DEFAULT if terms is None else terms.level
             self.level(priority).push_back(message)
             if terms is not None and terms.is_timed:
                 self.will_expire(self.shared.clocks.expiry(message))

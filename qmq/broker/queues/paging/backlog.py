@@ -42,17 +42,18 @@ def count(queue: Queue, messages: int, body_bytes: int, priorities: tuple[int, .
         queue.shared.deadlines.watch(queue, due_us)
 
 
-def take_page(queue: Queue, level: PriorityLevel, messages: list[Message], after: Dot | None, is_last: bool) -> None:
-    """The next messages of `level` from the store, in order; the rows read reach up to `after`."""
+def take_page(
+    queue: Queue, level: PriorityLevel, messages: list[Message], after: Dot | None, exact: int, is_last: bool
+) -> None:
+    """The next messages of `level` from the store, in order; the rows read reach up to `after` (and `exact`)."""
     for message in messages:
         _take_loaded(queue, message)
-        queue.placed += 1
-        message.place = queue.placed
-        level.ready_of_its_own().append(message)
-    level.after = after
+    queue.placed = level.take_page(messages, queue.placed, after, exact)
     queue.loads_lowest_first = False
     if is_last:
         close_gap(queue, level)
+    elif level.priority < 0 and queue.selective is not None:
+        queue.selective.back_in_line(None, level.priority)
 
 
 def take_due(queue: Queue, messages: list[Message], next_due_us: int, until_us: int) -> None:
@@ -81,10 +82,10 @@ def _take_loaded(queue: Queue, message: Message) -> None:
 
 def close_gap(queue: Queue, level: PriorityLevel) -> None:
     """The store has no more of this lane: what was accepted since follows what is ready."""
-    for message in level.fresh or ():
-        queue.placed += 1
-        message.place = queue.placed
+    queue.placed = level.number_fresh(queue.placed)
     level.close_gap()
+    if level.priority < 0 and queue.selective is not None:
+        queue.selective.back_in_line(None, level.priority)
     _all_here(queue)
 
 
@@ -133,8 +134,7 @@ def evict(queue: Queue, covered: Vector) -> list[Message]:
         queue.is_counted = False
         queue.stored = queue.stored_bytes = queue.stored_due_us = 0
         for level in queue.levels:
-            level.behind = True
-            level.after = None
+            level.rewind()
     elif queue.stored_due_us:
         queue.shared.deadlines.watch(queue, queue.stored_due_us)
     return dropped

@@ -20,6 +20,7 @@ from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging import backlog
 from qmq.broker.queues.paging.pending_deletes import PendingDeletes
+from qmq.broker.queues.state.exact_level import exact_of
 from qmq.broker.queues.state.priority_level import is_spare
 from qmq.dots import Dot, Origin, Vector
 
@@ -47,6 +48,8 @@ class Load(NamedTuple):
     due_after_us: int
     """Not 0: what has become due since, up to `until_us`, instead of a page."""
     limit: int
+    exact: int = 0
+    """In a level with exact numbers: that of `after`."""
 
 
 class LoadedPage(NamedTuple):
@@ -226,7 +229,7 @@ class Pager:
         if level is None:
             return None
         limit = page_limit(queue.stored, queue.stored_bytes)
-        return Load(queue.name, level.priority, level.after, queue.loaded_until_us, 0, limit)
+        return Load(queue.name, level.priority, level.after, queue.loaded_until_us, 0, limit, level.after_exact)
 
     def take(self, load: Load, found: LoadedPage, out: Outcome) -> None:
         """The store has answered."""
@@ -248,8 +251,9 @@ class Pager:
             if level is not None and level.behind:
                 fetched = found.messages
                 after = fetched[-1].dot if fetched else load.after
+                exact = exact_of(fetched[-1]) if fetched else load.exact
                 news = self._news(queue, fetched, out, may_be_seen=load.after is None)
-                backlog.take_page(queue, level, news, after, len(fetched) < load.limit)
+                backlog.take_page(queue, level, news, after, exact, len(fetched) < load.limit)
         registry.dispatch(queue, out)
         registry.forget_if_idle(queue)
 

@@ -226,9 +226,9 @@ class SelectiveDispatcher:
             message.lent_as = PLAIN
             self.queue.shared.dirty_queues[self.queue.name] = None
 
-    def back_in_line(self, message: Message, priority: int) -> None:
-        """`message` stands at its old place again: each search that was beyond it must look again."""
-        before = message.place - 1
+    def back_in_line(self, message: Message | None, priority: int) -> None:
+        """`message` stands where searches may have been: they must look again. None: many messages of the level."""
+        before = 0 if message is None else message.place - 1
         for key, place in self._seen.items():
             if key[0] == priority and place > before:
                 self._seen[key] = before

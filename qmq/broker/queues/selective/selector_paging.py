@@ -60,6 +60,6 @@ def restart_scan(queue: QueueState, level: PriorityLevel) -> None:
             kept.append(message)
     fresh.extend(level.fresh or ())
     level.ready, level.fresh = kept, fresh or None
-    level.behind, level.after = True, None
+    level.rewind()
     queue.put_away(dropped)
     owned.evicted(dropped)

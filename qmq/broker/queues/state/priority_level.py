@@ -1,4 +1,4 @@
-"""The messages of one priority in one queue, of which memory holds only the first.
+"""The messages of one level of one queue (`qmq.levels`), of which memory holds only the first.
 
     ready ─────────▶ the next to be delivered, in order
     (queue store) ─▶ those after them, when the lane is `behind`: loaded page by page from `after` on
@@ -12,7 +12,7 @@ checkpoint, are known by their dots and passed over.
 
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from qmq.broker.messages.message import MAYBE_SEEN, Message
@@ -22,14 +22,16 @@ NOTHING_READY: Final[deque[Message]] = deque(maxlen=0)
 
 
 class PriorityLevel:
-    """`after`: rows of the store beyond this dot are not in memory; None: all of them."""
+    """`after`: rows of the store beyond this dot are not in memory; None: all of them. A level with exact numbers has
+    that of `after` in `after_exact`. The module `exact_level` has such levels."""
 
-    __slots__ = ("after", "behind", "fresh", "priority", "ready")
+    __slots__ = ("after", "after_exact", "behind", "fresh", "priority", "ready")
 
     def __init__(self, priority: int, behind: bool) -> None:
         self.priority = priority
         self.behind = behind
         self.after: Dot | None = None
+        self.after_exact = 0
         # A million queues may have one message each, and it is fresh: they share an empty `ready` that takes nothing.
         self.ready: deque[Message] = NOTHING_READY if behind else deque()
         """In order of `place`; settled messages may stand in it until they are reached."""
@@ -43,6 +45,10 @@ class PriorityLevel:
             self.fresh = [message]
         else:
             self.fresh.append(message)
+
+    def append_due(self, message: Message) -> None:
+        """A message of memory that has become due: it goes to the end of what is in memory."""
+        self.ready_of_its_own().append(message)
 
     def push_back(self, message: Message) -> None:
         """Put a message back where it was in the order: at or near the head."""
@@ -111,6 +117,29 @@ class PriorityLevel:
         if self.ready:
             self.ready = deque([message for message in self.ready if stays(message)])
         self.fresh = [message for message in self.fresh or () if stays(message)] or None
+
+    def take_page(self, messages: Sequence[Message], placed: int, after: Dot | None, exact: int) -> int:
+        """The next messages from the store, in order, and how far it has been read. Return `placed`, the last place in
+        the queue that is taken."""
+        ready = self.ready_of_its_own()
+        for message in messages:
+            placed += 1
+            message.place = placed
+            ready.append(message)
+        self.after = after
+        return placed
+
+    def number_fresh(self, placed: int) -> int:
+        """Give places behind `placed` to what was accepted since. Return the last one."""
+        for message in self.fresh or ():
+            placed += 1
+            message.place = placed
+        return placed
+
+    def rewind(self) -> None:
+        """The store is to be read from the beginning of this level."""
+        self.behind = True
+        self.after = None
 
     def close_gap(self) -> None:
         """The store has been read to its end: what was accepted since follows."""

@@ -16,7 +16,9 @@ from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.state.context import QueueContext
+from qmq.broker.queues.state.exact_level import ExactLevel
 from qmq.broker.queues.state.priority_level import PriorityLevel
+from qmq.levels import delivery_order
 
 MESSAGE_BYTES = 400
 """Of a message in memory, beside its body."""
@@ -60,7 +62,7 @@ class QueueState:
         self.listed_at = 0
         """The index of this queue in `QueueRegistry.listed`."""
         self.levels: tuple[PriorityLevel, ...] = ()
-        """One per priority that was seen, the highest first."""
+        """One per level that was seen (`qmq.levels`), those that are delivered first in front."""
         self.plain: PriorityLevel | None = None
         """The lane of the default priority."""
         self.placed = 0
@@ -123,7 +125,8 @@ class QueueState:
         """Take the message out that has waited longest among those of the lowest priority; None when none is here."""
         for level in reversed(self.levels):
             while level.ready:
-                message = level.ready.popleft()
+                # Of a level with exact numbers, the last one is of the lowest priority.
+                message = level.ready.popleft() if level.priority >= 0 else level.ready.pop()
                 if not message.settled:
                     return message
             if level.behind:
@@ -141,17 +144,19 @@ class QueueState:
         return not self.held and not self.is_wanted and not self.is_loading
 
     def level(self, priority: int) -> PriorityLevel:
-        """The lane of `priority`, made on first use."""
+        """The level with this number, made on first use."""
         for level in self.levels:
             if level.priority == priority:
                 return level
-        level = PriorityLevel(priority, behind=not self.is_counted)
+        is_behind = not self.is_counted
+        level = PriorityLevel(priority, is_behind) if priority >= 0 else ExactLevel(priority, is_behind)
         if priority == PRIORITY_DEFAULT:
             self.plain = level
         # Nearly all of a million queues have one.
-        self.levels = (
-            tuple(sorted((*self.levels, level), key=lambda level: -level.priority)) if self.levels else (level,)
-        )
+        if self.levels:
+            self.levels = tuple(sorted((*self.levels, level), key=lambda level: -delivery_order(level.priority)))
+        else:
+            self.levels = (level,)
         return level
 
     def will_expire(self, expires_us: int) -> None:

@@ -1,20 +1,23 @@
 // Exchanges, and which queue or exchange gets what through them.
 
 import { repeat, show as ask } from "../api.js";
+import { bind, unbind } from "../bindings.js";
 import { act } from "../dialogs.js";
 import { field, h, number, pill, quoted, replace, table } from "../dom.js";
 import { openPublish } from "./queue.js";
 import { link } from "./queues.js";
 
 export function show(main) {
-  const list = table("Exchanges", [{ title: "Exchange" }, { title: "Type" }, { title: "Alternate" }, { title: "Bindings", number: true }, { title: "", label: "Actions" }]);
-  const bindings = table("Bindings", [{ title: "Source" }, { title: "Key" }, { title: "Target" }, { title: "Arguments" }, { title: "State" }]);
+  const list = table("Exchanges", [{ title: "Exchange" }, { title: "Type" }, { title: "Alternate" }, { title: "Sent to by" }, { title: "Bindings", number: true }, { title: "", label: "Actions" }]);
+  const bindings = table("Bindings", [{ title: "Source" }, { title: "Key" }, { title: "Target" }, { title: "Arguments" }, { title: "State" }, { title: "", label: "Actions" }]);
   const notice = h("div", { role: "status" });
   const declare = () => {
     const name = h("input", { spellcheck: "false" });
     const type = h("select", null, ["direct", "topic", "fanout", "headers"].map((one) => h("option", null, one)));
-    act({ title: "Declare an exchange", name: "", plain: true, fields: [field("Name", name), field("Type", type)], isReady: () => name.value, verb: () => [`declare/exchange/${encodeURIComponent(name.value)}`, {}, { type: type.value }],
-      shell: () => `qmq exchanges declare ${quoted(`/exchange/${name.value}`)} --type ${type.value}`, label: () => "Declare", done: () => "Declared." }, () => round.now());
+    const internal = h("input", { type: "checkbox" });
+    act({ title: "Declare an exchange", name: "", plain: true, fields: [field("Name", name), field("Type", type), field("Internal: clients cannot send to it", internal)], isReady: () => name.value,
+      verb: () => [`declare/exchange/${encodeURIComponent(name.value)}`, {}, { type: type.value, ...(internal.checked && { internal: true }) }],
+      shell: () => `qmq exchanges declare ${quoted(name.value)} ${type.value}${internal.checked ? " --internal" : ""}`, label: () => "Declare", done: () => "Declared." }, () => round.now());
   };
   main.append(h("h1", null, "Exchanges"), notice, h("div", { class: "row top" }, h("button", { type: "button", onclick: declare }, "Declare an exchange")),
     h("div", { class: "panel flush" }, list.element), h("section", { class: "panel flush" }, h("h2", null, "Bindings"), bindings.element));
@@ -26,13 +29,15 @@ export function show(main) {
       list.rows(rows.map((row) => {
         const name = nameOf(row);
         const own = bound.filter((one) => one.source === `/exchange/${name}`);
-        return h("tr", null, h("td", { class: "name" }, name), h("td", null, row.type), h("td", null, row.alternate ?? ""), h("td", { class: "n" }, number(own.length)),
-          h("td", { class: "row" }, h("button", { type: "button", class: "small", "data-key": `send-${name}`, onclick: () => openPublish("exchanges", name, null, true) }, "Publish"),
+        return h("tr", null, h("td", { class: "name" }, name), h("td", null, row.type), h("td", null, row.alternate ?? ""), h("td", null, row.internal ? "exchanges only" : "all"), h("td", { class: "n" }, number(own.length)),
+          h("td", { class: "row" }, !row.internal && h("button", { type: "button", class: "small", "data-key": `send-${name}`, onclick: () => openPublish("exchanges", name, null, true) }, "Publish"),
+            h("button", { type: "button", class: "small", "data-key": `bind-${name}`, onclick: () => bind(`/exchange/${name}`, () => round.now()) }, "Bind"),
             !row.predefined && h("button", { type: "button", class: "small bad", "data-key": `delete-${name}`, onclick: () => act({ title: `Delete the exchange ${name}`, name, plain: true, danger: true, fields: [], verb: () => [`delete/exchange/${encodeURIComponent(name)}`, {}], count: (facts) => facts.bindings,
-              unit: (count) => (count === 1 ? "binding would be deleted with it" : "bindings would be deleted with it"), shell: () => `qmq exchanges delete ${quoted(`/exchange/${name}`)}`, label: () => "Delete the exchange", done: () => "Deleted." }, () => round.now()) }, "Delete")));
+              unit: (count) => (count === 1 ? "binding would be deleted with it" : "bindings would be deleted with it"), shell: () => `qmq exchanges delete ${quoted(name)}`, label: () => "Delete the exchange", done: () => "Deleted." }, () => round.now()) }, "Delete")));
       }), "No exchanges.");
       bindings.rows(bound.map((one) => h("tr", null, h("td", { class: "mono" }, one.source), h("td", { class: "mono" }, one.key), h("td", { class: "name" }, one.queue ? h("a", { href: link(one.queue), "data-key": one.name }, one.queue) : one.exchange), h("td", { class: "mono wrap" }, Object.keys(one.arguments ?? {}).length ? JSON.stringify(one.arguments) : ""),
-        h("td", null, one.effective ? pill("in force", "good") : pill("an exchange is missing", "warn")))), "No bindings.");
+        h("td", null, one.effective ? pill("in force", "good") : pill("an exchange is missing", "warn")),
+        h("td", null, h("button", { type: "button", class: "small bad", "data-key": `unbind-${one.name}`, onclick: () => unbind(one.queue ?? one.exchange, one, () => round.now()) }, "Unbind")))), "No bindings.");
       replace(notice);
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));

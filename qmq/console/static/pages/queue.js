@@ -1,6 +1,7 @@
 // One queue: its messages, consumers, policy and bindings, and everything that can be done with it.
 
 import { changes, mayDo, me, pathOf, publish, repeat, show as ask } from "../api.js";
+import { bind, unbind } from "../bindings.js";
 import { act, ask as dialog, messagesOf } from "../dialogs.js";
 import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "../dom.js";
 import { messagePages } from "../messages.js";
@@ -223,16 +224,3 @@ function editPolicy(destination, value, onDone) {
       try { return `qmq policies set ${quoted(destination)} ${Object.entries(read()).map(([key, one]) => quoted(`${key}=${typeof one === "string" ? one : JSON.stringify(one)}`)).join(" ")}`; } catch { return "This is not JSON."; }
     }, label: () => "Change", done: (facts) => (facts.changed ? "Changed on all nodes." : "It was so before.") }, onDone);
 }
-
-function bind(destination, onDone) {
-  const source = h("input", { value: "/exchange/", spellcheck: "false" });
-  const key = h("input", { spellcheck: "false" });
-  act({ title: `Bind ${destination}`, name: destination, plain: true, fields: [field("Source: an exchange or a fanout", source), field("Key", key)], isReady: () => source.value.split("/").length > 2 && !source.value.endsWith("/"), verb: () => [`bind${pathOf(destination)}`, { source: source.value, key: key.value }],
-    shell: () => `qmq bindings add ${quoted(source.value)} ${quoted(destination)}${key.value ? ` --key ${quoted(key.value)}` : ""}`, label: () => "Bind", done: () => "Bound." }, onDone);
-}
-
-function unbind(destination, one, onDone) {
-  act({ title: `Unbind ${destination}`, name: destination, plain: true, danger: true, fields: [h("p", { class: "mono" }, `${one.source} ${one.key}`)], verb: () => [`unbind${pathOf(destination)}`, { source: one.source, key: one.key }, one.arguments],
-    shell: () => `qmq bindings delete ${quoted(one.source)} ${quoted(destination)}${one.key ? ` --key ${quoted(one.key)}` : ""}`, label: () => "Unbind", done: () => "Unbound." }, onDone);
-}
-

@@ -51,6 +51,9 @@ HEADERS = (
     *(b"delay:500\n", b"delay:1500\n", b"delay:500\npriority:9\n"),
     *(b"ttl:800\n", b"ttl:3000\npriority:9\n", b"ttl:3000\ndelay:500\n"),
     *(RED, RED + b"priority:9\n", RED + b"delay:500\n"),
+    *[b"priority:6\nbeanstalk-priority:%d\n" % number for number in (16, 17, 20, 20, 100)],
+    b"priority:6\nbeanstalk-priority:19\ndelay:500\n",
+    RED + b"priority:6\nbeanstalk-priority:20\n",
 )
 
 QUEUE = st.sampled_from(QUEUES)
@@ -279,7 +282,7 @@ class PagedHistories(RuleBasedStateMachine):
         order: dict[tuple[object, ...], int] = defaultdict(int)
         for dot in self.node.delivered:
             sent = self.node.sent[dot]
-            key = (sent.queue, sent.priority, sent.is_red, dot.origin)
+            key = (sent.queue, sent.urgency, sent.is_red, dot.origin)
             assert dot.sequence > order[key], f"{dot} is delivered after {order[key]}"
             order[key] = dot.sequence
 

@@ -1,5 +1,5 @@
 """AMQP clients: publishers with confirms or transactions, consumers that acknowledge several at once, and exclusive
-queues that live with their connection.
+queues that live with their connection. They are in two virtual hosts, in which the same names are other queues.
 
 An ack has no answer in AMQP. Consumers with transactions learn by `commit-ok` that theirs are recorded.
 """
@@ -9,12 +9,13 @@ import random
 import trio
 from pamqp import commands
 
+from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
-from tests.simulation.ledger import Sent
+from tests.simulation.ledger import Sent, id_of
 from tests.simulation.stage import Stage
-from tests.simulation.workloads.client import GoneError
+from tests.simulation.workloads.client import GoneError, connected
 from tests.simulation.workloads.gateways.amqp_client import AmqpClient, Given, amqp_connected
-from tests.simulation.workloads.names import AMQP_QUEUE, OWNED
+from tests.simulation.workloads.names import AMQP_QUEUES, OWNED, VHOST
 from tests.simulation.workloads.publish import default_copies
 
 ANSWER_SECONDS = 1.5
@@ -23,8 +24,26 @@ ANSWER_SECONDS = 1.5
 STAY_SECONDS = 2.0
 """At most, of an exclusive queue: far less than a node may be silent before its consumers count as gone."""
 
-NAME = AMQP_QUEUE.removeprefix("/queue/")
+NAME = AMQP_QUEUES["/"].removeprefix("/queue/")
 DECLARE = commands.Queue.Declare(0, NAME, durable=True)
+
+
+async def declare_vhost(stage: Stage, name: str) -> None:
+    """Declare the virtual host, for the whole mesh."""
+    rng = random.Random(f"{stage.plan.seed}/{name}")
+    while True:
+        member = rng.choice(stage.in_reach)
+        try:
+            async with connected(stage, name, member) as client:
+                with trio.move_on_after(ANSWER_SECONDS):
+                    asked = [("destination", f"/control/definitions/put/vhost/{VHOST}"), ("receipt", "r")]
+                    await client.send(encode_frame("SEND", asked, b"{}"))
+                    await client.receipt()
+                    stage.trace.note(f"{name} has declared {VHOST} at {member.name}")
+                    return
+        except GoneError as gone:
+            stage.trace.note(f"{name} lost {member.name}: {gone}")
+        await trio.sleep(0.1)
 
 
 async def publish_amqp(stage: Stage, name: str) -> None:
@@ -34,8 +53,9 @@ async def publish_amqp(stage: Stage, name: str) -> None:
     number = 0
     while trio.current_time() < until:
         member = rng.choice(stage.in_reach)
+        vhost = rng.choice(list(AMQP_QUEUES))
         try:
-            async with amqp_connected(stage, name, member) as client:
+            async with amqp_connected(stage, name, member, vhost=vhost) as client:
                 connected_at = trio.current_time()
                 transacts = rng.random() < 0.25
                 with trio.move_on_after(ANSWER_SECONDS) as scope:
@@ -51,7 +71,7 @@ async def publish_amqp(stage: Stage, name: str) -> None:
                     burst: list[Sent] = []
                     for _ in range(rng.choice((1, 1, 2, 5, 12))):
                         number += 1
-                        burst.append(stage.ledger.send(name, number, member.name, AMQP_QUEUE, rng))
+                        burst.append(stage.ledger.send(name, number, member.name, AMQP_QUEUES[vhost], rng))
                         burst[-1].connected_at = connected_at
                     stage.trace.note(f"{name} publishes {burst[0].id}..{burst[-1].number} at {member.name}")
                     if transacts:
@@ -108,13 +128,13 @@ def _confirmed(stage: Stage, member: Member, message: Sent) -> None:
     stage.trace.note(f"{message.publisher} has the confirm of {message.id}")
 
 
-async def consume_amqp(stage: Stage, name: str) -> None:
-    """Work for ever, at one node after the other."""
+async def consume_amqp(stage: Stage, name: str, vhost: str) -> None:
+    """Work for ever, at one node after the other. All that comes must have been published in this virtual host."""
     rng = random.Random(f"{stage.plan.seed}/{name}")
     while True:
         member = rng.choice(stage.in_reach)
         try:
-            async with amqp_connected(stage, name, member) as client:
+            async with amqp_connected(stage, name, member, vhost=vhost) as client:
                 transacts = rng.random() < 0.5
                 with trio.move_on_after(ANSWER_SECONDS) as scope:
                     await client.call(DECLARE, commands.Queue.DeclareOk)
@@ -126,7 +146,7 @@ async def consume_amqp(stage: Stage, name: str) -> None:
                     raise GoneError("no answer")
                 stage.trace.note(f"{name} consumes at {member.name}")
                 with trio.move_on_after(rng.uniform(0.3, 3) * (4 if stage.settling else 1)):
-                    await _Consumer(stage, name, member, client, rng, transacts).work()
+                    await _Consumer(stage, name, member, client, rng, transacts, AMQP_QUEUES[vhost]).work()
         except GoneError as gone:
             stage.trace.note(f"{name} lost {member.name}: {gone}")
         await trio.sleep(rng.uniform(0.01, 0.3))
@@ -136,7 +156,14 @@ class _Consumer:
     """One stay at one node."""
 
     def __init__(
-        self, stage: Stage, name: str, member: Member, client: AmqpClient, rng: random.Random, transacts: bool
+        self,
+        stage: Stage,
+        name: str,
+        member: Member,
+        client: AmqpClient,
+        rng: random.Random,
+        transacts: bool,
+        queue: str,
     ) -> None:
         self._stage = stage
         self._name = name
@@ -144,6 +171,7 @@ class _Consumer:
         self._client = client
         self._rng = rng
         self._transacts = transacts
+        self._queue = queue
         self._since = trio.current_time()
         self._held: dict[int, str] = {}
         """Delivery tag → message that it has not acknowledged, in order."""
@@ -161,13 +189,16 @@ class _Consumer:
         if not isinstance(given, Given):
             ledger.wrongs.append(f"A2 consumer: {self._name} got {given} for nothing")
             raise GoneError("confused")
-        message_id = ledger.match(self._name, AMQP_QUEUE, given.body)
+        sent = ledger.sent.get(id_of(given.body))
+        if sent is not None and sent.destination != self._queue:
+            ledger.wrongs.append(f"A4 virtual hosts: {self._name} got {sent.id} of {sent.destination} in {self._queue}")
+        message_id = ledger.match(self._name, self._queue, given.body)
         if message_id is None:
             return
         self._stage.trace.note(f"{self._name} is given {message_id}")
         ledger.give(message_id, self._member.name, self._since)
         if message_id in ledger.read and not given.method.redelivered:
-            ledger.unmarked.append(f"{message_id} of {AMQP_QUEUE} at {trio.current_time():.3f}")
+            ledger.unmarked.append(f"{message_id} of {self._queue} at {trio.current_time():.3f}")
         ledger.read.add(message_id)
         self._held[given.method.delivery_tag] = message_id
 

@@ -47,13 +47,13 @@ class AmqpClient:
         self._methods: deque[Any] = deque()
         self._content: tuple[Any, int, bytearray] | None = None
 
-    async def log_in(self) -> None:
+    async def log_in(self, vhost: str) -> None:
         await self._write(PROTOCOL_HEADER)
         await self.next(commands.Connection.Start)
         await self._write(frame.marshal(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0))
         tune = await self.next(commands.Connection.Tune)
         agreed = commands.Connection.TuneOk(tune.channel_max, FRAME_BYTES_MAX, 0)
-        await self._write(frame.marshal(agreed, 0) + frame.marshal(commands.Connection.Open("/"), 0))
+        await self._write(frame.marshal(agreed, 0) + frame.marshal(commands.Connection.Open(vhost), 0))
         await self.next(commands.Connection.OpenOk)
         await self.call(commands.Channel.Open(), commands.Channel.OpenOk)
 
@@ -155,13 +155,18 @@ class AmqpClient:
 
 @asynccontextmanager
 async def amqp_connected(
-    stage: Stage, name: str, member: Member, *, refusals: Collection[int] = ()
+    stage: Stage, name: str, member: Member, *, vhost: str = "/", refusals: Collection[int] = ()
 ) -> AsyncIterator[AmqpClient]:
-    """A logged-in connection of the client `name` to a node, with an open channel. Raises GoneError."""
+    """A logged-in connection of the client `name` to a node, with an open channel. Raises GoneError.
+
+    A virtual host is refused at a node that has not heard of it.
+    """
+    if vhost != "/":
+        refusals = (*refusals, ReplyCode.NOT_ALLOWED)
     client = AmqpClient(await dial(stage, name, member, AMQP_PORT), name, stage.ledger, refusals)
     try:
         with trio.move_on_after(LOGIN_SECONDS) as scope:
-            await client.log_in()
+            await client.log_in(vhost)
         if scope.cancelled_caught:
             raise GoneError("login took too long")
         yield client

@@ -1,0 +1,146 @@
+"""A level whose messages are in the order of their exact numbers (`qmq.levels`): those of beanstalkd.
+
+As in any level, memory holds only the first messages, and the queue store the others. What differs: a message that was
+just accepted may belong before others that wait, in memory or in the store.
+
+A message's `place` is its exact number, followed by its place in the queue, as one integer. So places are the order of
+delivery here, too. While the level is `behind`, memory has everything up to the place `bound`, and what belongs there
+is in `ready`. Everything else waits in `fresh` until a page of the store reaches beyond it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from qmq.broker.messages.message import Message
+from qmq.broker.queues.state.priority_level import PriorityLevel, is_spare
+from qmq.dots import Dot, Vector
+
+PLACE_BITS: Final = 56
+_PLACE_MASK: Final = (1 << PLACE_BITS) - 1
+
+
+class ExactLevel(PriorityLevel):
+    """See the module's opening."""
+
+    __slots__ = ("bound",)
+
+    def __init__(self, priority: int, behind: bool) -> None:
+        super().__init__(priority, behind)
+        self.bound = 0
+
+    def append(self, message: Message) -> None:
+        self.push_back(message)
+
+    def append_due(self, message: Message) -> None:
+        self.push_back(message)
+
+    def push_back(self, message: Message) -> None:
+        _place(message, message.place)
+        if not self.behind or message.place <= self.bound:
+            self._insert(message)
+        elif self.fresh is None:
+            self.fresh = [message]
+        else:
+            self.fresh.append(message)
+
+    def _insert(self, message: Message) -> None:
+        ready = self.ready_of_its_own()
+        if not ready or ready[-1].place < message.place:
+            ready.append(message)
+        else:
+            super().push_back(message)
+
+    def take_page(self, messages: Sequence[Message], placed: int, after: Dot | None, exact: int) -> int:
+        for message in messages:
+            placed += 1
+            _place(message, placed)
+            self._insert(message)
+        self.after, self.after_exact = after, exact
+        self.bound = max(self.bound, exact << PLACE_BITS | placed)
+        fresh: list[Message] = []
+        for message in self.fresh or ():
+            if message.attempts:
+                is_reached = message.place <= self.bound
+            else:
+                # It was accepted after everything that the store had of its number.
+                is_reached = exact_of(message) < exact
+                if is_reached:
+                    placed += 1
+                    _place(message, placed)
+            if is_reached:
+                self._insert(message)
+            else:
+                fresh.append(message)
+        self.fresh = fresh or None
+        return placed
+
+    def number_fresh(self, placed: int) -> int:
+        for message in self.fresh or ():
+            if not message.attempts:
+                placed += 1
+                _place(message, placed)
+        return placed
+
+    def close_gap(self) -> None:
+        for message in self.fresh or ():
+            self._insert(message)
+        self.fresh = None
+        self.behind = False
+        self.after = None
+        self.after_exact = self.bound = 0
+
+    def rewind(self) -> None:
+        self.fresh = [message for message in (*self.ready, *(self.fresh or ())) if not message.settled] or None
+        self.ready = deque()
+        self.behind = True
+        self.after = None
+        self.after_exact = self.bound = 0
+
+    def evict(self, covered: Vector, keep: int, is_cold: bool) -> list[Message]:
+        removed: list[Message] = []
+        fresh: list[Message] = []
+        if len(self.ready) > keep:
+            waiting = [message for message in self.ready if not message.settled]
+            removed = [message for message in waiting[keep:] if is_spare(message, covered, is_cold)]
+            if removed:
+                # What follows the first of these waits in `fresh`, until the store has been read beyond it again.
+                first = removed[0].place
+                fresh = [one for one in waiting if one.place > first and not is_spare(one, covered, is_cold)]
+                self.ready = deque([one for one in waiting if one.place < first])
+                self.bound = min(self.bound, first - 1) if self.behind else first - 1
+        for message in self.fresh or ():
+            if is_spare(message, covered, is_cold):
+                removed.append(message)
+            elif not message.settled:
+                fresh.append(message)
+        if removed:
+            self.let_go(removed)
+        self.fresh = (fresh or None) if self.behind else None
+        return removed
+
+    def let_go(self, messages: list[Message]) -> None:
+        exact = min([exact_of(message) for message in messages])
+        if self.behind and exact > self.after_exact:
+            return
+        first = [message for message in messages if exact_of(message) == exact]
+        origin = first[0].origin
+        after: Dot | None = None
+        # The order of the store among origins need not be that of the level: of several, the number is read again.
+        if all(message.origin == origin for message in first):
+            after = Dot(origin, min([message.sequence for message in first]) - 1)
+            if self.behind and exact == self.after_exact:
+                here = self.after
+                after = min(after, here) if here is not None and here.origin == origin else None
+        self.after, self.after_exact = after, exact
+        self.behind = True
+
+
+def _place(message: Message, place: int) -> None:
+    message.place = exact_of(message) << PLACE_BITS | (place & _PLACE_MASK)
+
+
+def exact_of(message: Message) -> int:
+    """The exact number of a message; 0: it has none."""
+    terms = message.envelope.terms
+    return 0 if terms is None else terms.exact
