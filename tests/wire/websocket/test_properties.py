@@ -1,6 +1,6 @@
 """What holds for every stream: cut anywhere it means the same, and wsproto reads and writes the same."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
@@ -82,6 +82,7 @@ def judged_by_wsproto(data: bytes) -> tuple[list[bytes], int | None]:
     st.lists(FRAMES, min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=2),
 )
+@example([b"\x80\x80\0\0\0\0"], [(1, 127)])
 def test_wsproto_reads_the_same(frames: list[bytes], damages: list[tuple[int, int]]) -> None:
     data = bytearray(b"".join(frames))
     for place, octet in damages:
@@ -91,6 +92,9 @@ def test_wsproto_reads_the_same(frames: list[bytes], damages: list[tuple[int, in
 
     read, code = judged_by_wsproto(bytes(data))
     assert messages([got]) == read
+    if got.close_code is not None and code is None:
+        # An unmasked frame is refused here at its second octet, by wsproto when it has the whole length.
+        _, code = judged_by_wsproto(bytes(data) + bytes(8))
     assert got.close_code == code
 
 
