@@ -36,7 +36,7 @@ ORIGINAL: Final = "original-destination"
 
 QUEUE_PREFIX: Final = "/queue/"
 
-_NOT_IN_KEYS: Final = re.compile("[\0\ud800-\udfff]")
+_NOT_IN_KEYS: Final = re.compile(r"[\0\ud800-\udfff]")
 """NUL, and surrogates: JSON can escape one by itself, which no name on the wire or on disk could have."""
 
 Lines = list[tuple[str, str]]
