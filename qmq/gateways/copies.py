@@ -5,6 +5,7 @@ A copy has the headers of its sender, and besides them where it comes from: `exc
 """
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -35,6 +36,9 @@ ORIGINAL: Final = "original-destination"
 
 QUEUE_PREFIX: Final = "/queue/"
 
+_NOT_IN_KEYS: Final = re.compile(r"[\0\ud800-\udfff]")
+"""NUL, and surrogates: JSON can escape one by itself, which no name on the wire or on disk could have."""
+
 Lines = list[tuple[str, str]]
 
 
@@ -47,11 +51,15 @@ def further_keys(headers: Mapping[str, str]) -> tuple[str, ...]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, list) or not all(isinstance(key, str) and "\0" not in key for key in found):
+    if not isinstance(found, list) or not all(map(_is_key, found)):
         raise Refused("bad-header", f"The header {ROUTING_KEYS} is a JSON array of routing keys.")
     if len(found) > FURTHER_KEYS_MAX:
         raise Refused("bad-header", f"A message has at most {FURTHER_KEYS_MAX} further routing keys.")
     return tuple(found)
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, str) and _NOT_IN_KEYS.search(value) is None
 
 
 def destination_with(destination: str, key: str) -> str:

@@ -396,6 +396,8 @@ def test_all_queues_that_further_keys_name_take_a_message_or_none() -> None:
         ("/queue/a", "[5]", "bad-header"),
         ("/queue/a", "[" * 4000, "bad-header"),
         ("/queue/a", '["\\u0000"]', "bad-header"),
+        ("/queue/a", '["\\ud800"]', "bad-header"),
+        ("/exchange/amq.topic/a", '["\\ud800"]', "bad-header"),
         ("/exchange/amq.topic/a", str([*"b" * 101]).replace("'", '"'), "bad-header"),
         ("/queue/a", '["b*"]', "bad-destination"),
         ("/queue/a", '[""]', "bad-destination"),

@@ -211,7 +211,7 @@ class Handshake(ClientLogin):
         session.waits_for_slot = True  # Meanwhile it is not read.
         try:
             grant = await context.logins.check(
-                self._of_login(None, "", _text(secret)), session.listener, session.until_left
+                self._of_login(None, "", _text(secret)), session.listener, session.until_left, instead_of=session.user
             )
         finally:
             session.waits_for_slot = False

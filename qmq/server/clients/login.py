@@ -140,10 +140,12 @@ class Logins:
         listener: ListenerSettings | None,
         until_left: Callable[[], Awaitable[None]],
         certified: Collection[str] = (),
+        instead_of: str | None = None,
     ) -> Grant | None:
         """The login of a client, None for an anonymous one; counts it. Without a `listener` the client is at the Unix
         socket, which has checked its credentials. `certified` are the names in the certificate of the client that may
-        be users; one of them is its user if CONNECT has neither login nor token.
+        be users; one of them is its user if CONNECT has neither login nor token. `instead_of` is the user of a
+        connection that logs in again: the caller gives that place back next (`leave`).
 
         `until_left` runs while a check waits for its turn, and returns when the client has disconnected. Then
         trio.BrokenResourceError is raised. Raises Refused when the login fails.
@@ -152,7 +154,7 @@ class Logins:
             return self._admit(LOCAL)
         has_login = credentials.login is not None or credentials.token is not None
         if not has_login and certified and self._hashes:
-            return self._admit(Grant(Principal(self._certified_user(certified)), CERTIFICATE))
+            return self._admit(Grant(Principal(self._certified_user(certified)), CERTIFICATE), instead_of)
         if not has_login or not self._has_logins:
             if self.serves_anonymous(listener):
                 return None
@@ -164,7 +166,7 @@ class Logins:
             steps = math.ceil((trio.current_time() - began) / FAILED_LOGIN_SECONDS)
             await trio.sleep_until(began + max(1, steps) * FAILED_LOGIN_SECONDS)
             raise
-        return self._admit(grant)
+        return self._admit(grant, instead_of)
 
     async def _grant_of(self, credentials: Credentials, until_left: Callable[[], Awaitable[None]]) -> Grant:
         """The decision of the first authenticator that knows these credentials. Raises LoginRefused."""
@@ -202,17 +204,19 @@ class Logins:
             raise Refused("login-failed", f"The certificate of the client names {many}.")
         return users[0]
 
-    def admit_again(self, grant: Grant) -> Grant:
-        """Count another connection of a login that `check` has granted before. Raises Refused when it has too many."""
-        return self._admit(grant)
+    def admit_again(self, grant: Grant, instead_of: str | None = None) -> Grant:
+        """Count another connection of a login that `check` has granted before; `instead_of` as there. Raises Refused
+        when it has too many."""
+        return self._admit(grant, instead_of)
 
-    def _admit(self, grant: Grant) -> Grant:
+    def _admit(self, grant: Grant, instead_of: str | None = None) -> Grant:
         """Count a connection of this principal. Raises Refused when it has too many."""
         login = grant.principal.name
         most = self._limits_of(grant.principal).connections_max
         if most is None:
             most = self._limits.connections_per_user_max
-        if grant is not LOCAL and most and self._users[login] >= most:
+        others = self._users[login] - (login == instead_of)
+        if grant is not LOCAL and most and others >= most:
             raise Refused("too-many-connections", f"The user {login} has at most {most} connections here.")
         self._users[login] += 1
         return grant

@@ -180,7 +180,7 @@ class CatchUp(RepairTask, Sink):
         if snapshot.attempts:
             await self._take_attempts(origin, snapshot)
         self.taken += len(snapshot.records)
-        # Mesh deliver meanwhile.
+        # Links deliver meanwhile.
         return missing, max(snapshot.through, context.received_vector().get(origin, 0))
 
     def no_answer(self, missing: MissingRange) -> None:

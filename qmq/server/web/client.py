@@ -87,11 +87,12 @@ class WebClient:
         grant: Grant | None = None
         try:
             with self._checking:
-                grant = context.web_console.grant_of(cookie) or await context.logins.check(
+                grant = context.web_console.grant_of(cookie, session.user) or await context.logins.check(
                     self._credentials(said),
                     session.listener,
                     session.until_left,
                     certified_names(self._pipe, session.listener),
+                    session.user,
                 )
         except Refused as refused:
             login = self._credentials(said).login

@@ -57,11 +57,11 @@ class WebConsole:
         """Whether the login of this token has not ended."""
         return self._find(token) is not None
 
-    def grant_of(self, token: str | None) -> Grant | None:
-        """The login behind a token, counted as one more connection of its user; None without a token. Raises Refused
-        when the user has too many."""
+    def grant_of(self, token: str | None, instead_of: str | None = None) -> Grant | None:
+        """The login behind a token, counted as one more connection of its user, or `instead_of` one (`Logins.check`);
+        None without a token. Raises Refused when the user has too many."""
         login = None if token is None else self._find(token)
-        return None if login is None else self._context.logins.admit_again(login.grant)
+        return None if login is None else self._context.logins.admit_again(login.grant, instead_of)
 
     def log_in(self, request: HttpRequest, session: ClientSession, expires_us: int) -> Answer:
         """The identity of the client, which a POST with `Authorization` makes a cookie of."""

@@ -78,6 +78,9 @@ def _header_of(option: str) -> tuple[str, Json]:
     """The header of an option, and its name among the parameters."""
     schema = dict(OPTIONS[option])
     about = schema.pop("description")
+    if "array" in schema["type"]:
+        # OpenAPI would separate the items of a header with commas.
+        schema = value_of("string")
     words = option.title().replace("_", "-")
     return f"Qmq{words.replace('-', '')}Header", parameter(f"Qmq-{words}", "header", about, schema)
 

@@ -56,6 +56,13 @@ def test_options_of_messages_are_described() -> None:
     assert set(BY_HEADER) - {"qmq-content-type"} <= headers
 
 
+def test_no_header_is_described_as_an_array() -> None:
+    # A generated client would separate its items with commas.
+    types = {name: one["schema"]["type"] for name, one in API["components"]["parameters"].items()}
+
+    assert [name for name, type in types.items() if "array" in type] == []
+
+
 def test_options_of_streams_are_described() -> None:
     (get,) = API["paths"]["/v1/topics/{name}/events"].values()
     named = {one["$ref"].rpartition("/")[2] for one in get["parameters"] if "$ref" in one}

@@ -9,7 +9,7 @@ import trio
 from pamqp import commands, encode
 from trio.testing import MockClock
 
-from qmq.config import AuthenticationSettings, User
+from qmq.config import AuthenticationSettings, User, UserLimitSettings
 from qmq.wire.amqp import PROTOCOL_HEADER
 from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect, dial
@@ -204,6 +204,20 @@ async def test_a_token_is_renewed_and_the_connection_stays_until_the_last_one_ex
         assert "The token of this connection has expired." in text
         assert code == 320
         assert 299 < trio.current_time() - began < 301
+
+
+async def test_a_token_is_renewed_by_a_client_that_has_all_connections_that_it_may_have(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    limit = UserLimitSettings(user="*", connections_max=1)
+    async with amqp_node(**with_tokens(tmp_path), user_limits=(limit,)) as rig:
+        client = await connect(rig, response=f"\0\0{said(exp=NOW + 100)}")
+
+        await client.call(
+            0, commands.Connection.UpdateSecret(said(exp=NOW + 300), ""), commands.Connection.UpdateSecretOk
+        )
+
+        assert sum(rig.alive.logins._users.values()) == 1
 
 
 @pytest.mark.parametrize("changes", [{"sub": "other"}, {"groups": ["observer"]}, {"exp": NOW - 1}])

@@ -163,6 +163,28 @@ async def test_a_token_counts_until_it_expires(autojump_clock: MockClock, tmp_pa
         await stream.until_closed()
 
 
+async def test_a_newer_token_of_a_connection_is_not_counted_as_another_connection(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    keys = write_jwks(tmp_path / "keys.json", jwk(RSA_KEY))
+    tokens = AuthenticationSettings.model_validate(
+        {"kind": "token", "jwks": keys, "issuer": ISSUER, "audience": AUDIENCE}
+    )
+    now = EPOCH_US // 1_000_000
+    rows = (PermissionSettings(group="billing", allow=("send",), destinations=("/queue/q",)),)
+    limit = UserLimitSettings(user="*", connections_max=1)
+    async with web_rig(authentication=(tokens,), permissions=rows, user_limits=(limit,)).run() as rig:
+        client = await dial(rig)
+        for seconds in (60, 120):
+            bearer = token(claims(now, groups=["billing"], exp=now + seconds))
+            assert (await client.send(Q, b"x", authorization=f"Bearer {bearer}")).status == 201
+
+        second = await (await dial(rig)).send(Q, b"x", authorization=f"Bearer {bearer}")
+
+        assert second.code == "too-many-connections"
+        assert sum(rig.alive.logins._users.values()) == 1
+
+
 async def test_a_user_that_is_removed_is_refused_at_once(autojump_clock: MockClock) -> None:
     async with with_users().run() as rig:
         client = await dial(rig, user="ann")

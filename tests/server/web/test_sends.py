@@ -161,6 +161,7 @@ async def test_a_batch_may_have_as_many_messages_as_it_says(autojump_clock: Mock
         ({"body": "x", "headers": {"a": "x" * 70_000}}, 431, "header-line-too-long"),
         ({"body": "x", "headers": {str(n): "" for n in range(200)}}, 431, "too-many-headers"),
         ({"body": "x", "reply_to": "\ud800"}, 400, "bad-utf8"),
+        ({"body": "x", "routing_keys": ["\ud800"]}, 400, "bad-header"),
         ({"body": "x", "correlation_id": "\0"}, 400, "bad-header"),
         ({"body": "x" * 2_000_000}, 413, "body-too-large"),
     ],
