@@ -119,7 +119,7 @@ function hold() {
     navigator.locks.request(`qmq ${location.host}`, { signal }, () => new Promise((done) => {
       if (signal.aborted) done();
       else { release = done; open(); }
-    })).catch(() => {});
+    })).catch(() => { if (turn?.signal === signal) turn = null; });
   } else {
     release = () => {};
     open();
@@ -131,6 +131,7 @@ function letGo() {
   stream?.close();
   release?.();
   turn = stream = release = null;
+  feed.isLive = false;
 }
 
 document.addEventListener("visibilitychange", () => {
