@@ -175,6 +175,8 @@ class Handoff:
             if message.owner is not None:
                 queue = registry.get(delivery.subscription.destination)
                 message.owner = None
+                queue.placed += 1
+                message.place = queue.placed
                 owned.by_origin.setdefault(message.origin, {})[message.sequence] = message
                 queue.held += 1
                 queue.held_bytes += len(message.body)
