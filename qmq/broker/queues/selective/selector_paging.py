@@ -58,6 +58,7 @@ def restart_scan(queue: QueueState, level: PriorityLevel) -> None:
             fresh.append(message)
         else:
             kept.append(message)
+    level.wait_again(fresh)
     fresh.extend(level.fresh or ())
     level.ready, level.fresh = kept, fresh or None
     level.rewind()
