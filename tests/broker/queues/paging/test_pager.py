@@ -15,6 +15,7 @@ from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.dispatch import queue
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.paging import backlog, pager
+from qmq.broker.queues.selective import dispatcher
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
@@ -555,6 +556,22 @@ def test_message_of_an_exact_number_that_no_client_has_seen_comes_first_again_af
     node.peer_returns(dots[:2], Back.UNSEEN)
 
     assert drain(node, node.subscribe(credit=1)) == dots
+
+
+@pytest.mark.parametrize("headers", [b"", TWENTY])
+def test_what_no_consumer_wanted_is_not_overtaken_when_the_store_is_read_again(headers: bytes) -> None:
+    node, dots = cold_node(12, headers=headers)
+    with patch.object(dispatcher, "EVICT_FROM", 4):
+        picky = node.subscribe(selector=WANTS_RED)
+        node.load_all()
+    assert jobs(node).selective is not None and jobs(node).selective.has_passed_over
+    dots.append(node.send(headers=headers))
+
+    node.decide(node.queues.handoff.rows_changed)
+
+    subscription = node.subscribe(credit=1)
+    node.leave(picky)
+    assert drain(node, subscription) == dots
 
 
 def test_page_that_passes_over_new_messages_does_not_hide_them_when_they_leave_memory() -> None:
