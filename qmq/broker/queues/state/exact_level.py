@@ -115,7 +115,6 @@ class ExactLevel(PriorityLevel):
                 first = removed[0].place
                 fresh = [one for one in waiting if one.place > first and not is_spare(one, covered, is_cold)]
                 self.ready = deque([one for one in waiting if one.place < first])
-                self.wait_again(fresh)
                 self.bound = min(self.bound, first - 1) if self.behind else first - 1
         for message in self.fresh or ():
             if is_spare(message, covered, is_cold):
@@ -123,6 +122,7 @@ class ExactLevel(PriorityLevel):
             elif not message.settled:
                 fresh.append(message)
         if removed:
+            self.wait_again(fresh)
             self.let_go(removed)
         self.fresh = (fresh or None) if self.behind else None
         return removed

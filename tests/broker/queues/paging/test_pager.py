@@ -558,6 +558,20 @@ def test_message_of_an_exact_number_that_no_client_has_seen_comes_first_again_af
     assert drain(node, node.subscribe(credit=1)) == dots
 
 
+def test_what_the_store_takes_while_it_is_to_be_read_again_is_not_overtaken() -> None:
+    node, dots = cold_node(1, headers=TWENTY)
+    node.subscribe(credit=1)
+    node.load_all()
+    dots += [node.send(headers=TWENTY) for _ in range(2)]
+    node.checkpoint()
+    dots.append(node.send(headers=TWENTY))
+    node.decide(node.queues.handoff.rows_changed)
+
+    assert node.evict() == 2
+
+    assert drain(node, node.subscriptions[0]) == dots
+
+
 @pytest.mark.parametrize("headers", [b"", TWENTY])
 def test_what_no_consumer_wanted_is_not_overtaken_when_the_store_is_read_again(headers: bytes) -> None:
     node, dots = cold_node(12, headers=headers)
