@@ -5,8 +5,9 @@ just accepted may belong before others that wait, in memory or in the store.
 
 A message's `place` is its exact number, followed by its place in the queue, as one integer. So places are the order of
 delivery here, too. While the level is `behind`, memory has everything up to the place `bound`, and what belongs there
-is in `ready`. Everything else waits in `fresh` until a page of the store reaches beyond it. What was accepted since belongs
-behind all that the store has of its number: until that is read, its place is negative. What came back has its place.
+is in `ready`. Everything else waits in `fresh` until a page of the store reaches beyond it. What was accepted since
+belongs behind all that the store has of its number: until that is read, its place is negative. What came back has its
+place.
 """
 
 from bisect import bisect

@@ -578,7 +578,8 @@ def test_what_no_consumer_wanted_is_not_overtaken_when_the_store_is_read_again(h
     with patch.object(dispatcher, "EVICT_FROM", 4):
         picky = node.subscribe(selector=WANTS_RED)
         node.load_all()
-    assert jobs(node).selective is not None and jobs(node).selective.has_passed_over
+    selective = jobs(node).selective
+    assert selective is not None and selective.has_passed_over
     dots.append(node.send(headers=headers))
 
     node.decide(node.queues.handoff.rows_changed)
