@@ -20,7 +20,7 @@ EXACT_TOPS: Final = (0, 3, 15, 127, 1023, 16_383, 65_535, (1 << 24) - 1, (1 << 3
 """The last of the exact numbers of each priority, from 9 down to 0. The first one of each priority means no more than
 the priority itself. So the numbers that applications use most (0, 1024, 65,536, 2³¹) need no level of their own."""
 
-_EXACT_LINE: Final = re.compile(rb"^beanstalk-priority:([0-9]{1,10})$", re.MULTILINE)
+_EXACT_LINE: Final = re.compile(rb"^beanstalk-priority:([^\n]*)$", re.MULTILINE)
 
 
 def exact_first(priority: int) -> int:
@@ -29,12 +29,14 @@ def exact_first(priority: int) -> int:
 
 
 def exact_number(headers: bytes, priority: int) -> int:
-    """The exact number of a message with this header block; 0: none, or the one that its priority begins with."""
+    """The exact number of a message with this header block; 0: none of this priority, or its first one."""
     if b"beanstalk-priority:" not in headers:
         return 0
     found = _EXACT_LINE.search(headers)
-    number = 0 if found is None else int(found[1])
-    return number if exact_first(priority) < number <= EXACT_MAX else 0
+    if found is None or not found[1].isdigit() or len(found[1]) > 10:
+        return 0
+    number = int(found[1])
+    return number if exact_first(priority) < number <= EXACT_TOPS[9 - priority] else 0
 
 
 def delivery_order(level: int) -> int:

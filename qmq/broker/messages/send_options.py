@@ -67,7 +67,8 @@ def terms_of(headers: bytes) -> SendOptions | None:
         return None
     terms = _read(found, is_strict=False)
     terms.level = terms.priority
-    terms.exact = exact_number(headers, terms.priority)
+    if any([name == b"priority" for name, _ in found]):
+        terms.exact = exact_number(headers, terms.priority)
     if terms.exact:
         terms.level += EXACT_LEVEL
     return terms

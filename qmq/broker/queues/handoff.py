@@ -175,6 +175,8 @@ class Handoff:
             if message.owner is not None:
                 queue = registry.get(delivery.subscription.destination)
                 message.owner = None
+                queue.placed += 1
+                message.place = queue.placed
                 owned.by_origin.setdefault(message.origin, {})[message.sequence] = message
                 queue.held += 1
                 queue.held_bytes += len(message.body)
@@ -272,9 +274,9 @@ def _forget_messages(queue: Queue, owner: str, waited: Iterable[Message]) -> Non
 
 def _reread(queue: Queue) -> None:
     """The store may have other rows for this queue than before: count and read them from the beginning."""
+    if queue.selective is not None:
+        queue.selective.poll_again()
     queue.is_counted = False
     queue.stored = queue.stored_bytes = queue.stored_due_us = 0
     for level in queue.levels:
         level.rewind()
-    if queue.selective is not None:
-        queue.selective.poll_again()

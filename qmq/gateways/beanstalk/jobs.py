@@ -137,12 +137,11 @@ def queue_priority(priority: int) -> int:
 
 
 def job_priority(message: Message) -> int:
-    """The exact priority; of a message that no beanstalkd client has put, the first one of its queue priority."""
-    text = properties_of(message.envelope).get(PRIORITY, "")
-    if text.isascii() and text.isdigit() and len(text) <= 10:
-        return int(text)
+    """The one that it is delivered by: the first one of its queue priority, if it has no exact number of that."""
     terms = message.envelope.terms
-    return exact_first(PRIORITY_DEFAULT if terms is None else terms.priority)
+    if terms is None:
+        return exact_first(PRIORITY_DEFAULT)
+    return terms.exact or exact_first(terms.priority)
 
 
 def is_urgent(level: int) -> bool:

@@ -1,6 +1,12 @@
 """Messages of one node pass from one server to another, as one broker sees it."""
 
-from tests.broker.rig import Node
+import pytest
+
+from qmq.broker.messages.lifecycle import Back
+from qmq.dots import Origin
+from tests.broker.rig import JOBS, SECOND_US, Node, message_of
+
+B = Origin("b", 1)
 
 
 def test_what_an_owner_accepts_while_its_messages_come_back_is_among_them() -> None:
@@ -17,3 +23,21 @@ def test_what_an_owner_accepts_while_its_messages_come_back_is_among_them() -> N
         message.body for by_sequence in node.queues.owned.by_origin.values() for message in by_sequence.values()
     ] == [b"meanwhile"]
     assert node.depth() == 1
+
+
+@pytest.mark.parametrize("headers", [b"", b"priority:6\nbeanstalk-priority:20\n"])
+def test_what_was_borrowed_and_is_taken_over_may_fail_all_at_once(headers: bytes) -> None:
+    node = Node()
+    worker = node.client()
+    worker.subscribe()
+    node.borrowing.owner_connected("b")
+    node.borrow(*[message_of(B, number, b"%d" % number, owner="b", headers=headers) for number in (1, 2, 3)])
+    node.queues.handoff.gather("b")
+    node.decide(lambda out: node.queues.handoff.adopt("b", (), out))
+    node.queues.by_name[JOBS].is_counted = True
+    held = list(worker.inbox)
+
+    node.decide(lambda out: node.queues.redelivery.give_back(held, Back.FAILED, out))
+    node.later(60 * SECOND_US)
+
+    assert worker.bodies == [b"1", b"2", b"3", b"1", b"2", b"3"]

@@ -68,6 +68,16 @@ def test_oldest_of_the_lowest_priority_is_dropped_first() -> None:
     assert node.ready() == [b"high", b"new", b"new"]
 
 
+def test_of_one_exact_number_the_oldest_message_is_dropped_first() -> None:
+    node = node_with("drop-oldest")
+    for body, number in ((b"old", 20), (b"high", 17), (b"old 2", 20)):
+        node.send(body, headers=b"priority:6\nbeanstalk-priority:%d\n" % number)
+
+    node.send(b"new", headers=b"priority:6\nbeanstalk-priority:20\n")
+
+    assert node.ready() == [b"high", b"old 2", b"new"]
+
+
 def test_as_many_are_dropped_as_a_large_message_needs() -> None:
     node = node_with("drop-oldest", 0, bytes_max=10)
     for _ in range(5):

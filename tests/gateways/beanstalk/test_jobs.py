@@ -113,6 +113,35 @@ def test_the_priority_of_a_stomp_message_is_the_first_of_its_own(said: str | Non
     assert queue_priority(found) == int(said or 4)
 
 
+@pytest.mark.parametrize(
+    ("headers", "exact", "shown"),
+    [
+        (b"priority:6\nbeanstalk-priority:20\n", 20, 20),
+        (b"priority:6\nbeanstalk-priority:16\n", 0, 16),
+        (b"priority:6\nbeanstalk-priority:15\n", 0, 16),
+        (b"priority:6\nbeanstalk-priority:128\n", 0, 16),
+        (b"priority:9\nbeanstalk-priority:4000000000\n", 0, 0),
+        (b"priority:0\nbeanstalk-priority:4294967295\n", 4294967295, 4294967295),
+        (b"priority:0\nbeanstalk-priority:4294967296\n", 0, 1 << 31),
+        (b"priority:0\nbeanstalk-priority:99999999999\n", 0, 1 << 31),
+        (b"priority:6\nbeanstalk-priority:-20\n", 0, 16),
+        (b"priority:6\nbeanstalk-priority:x\nbeanstalk-priority:20\n", 0, 16),
+        (b"priority:6\nbeanstalk-priority:20\nbeanstalk-priority:30\n", 20, 20),
+        (b"beanstalk-priority:2000\n", 0, 1024),
+        (b"ttl:1000\nbeanstalk-priority:2000\n", 0, 1024),
+    ],
+)
+def test_an_exact_priority_counts_beside_the_priority_that_it_belongs_to(
+    headers: bytes, exact: int, shown: int
+) -> None:
+    envelope = Envelope("/queue/t", DestinationKind.QUEUE, headers, durable=True)
+
+    one = Message(envelope, b"", Origin("a", 1), 1, PUT_US)
+
+    assert (0 if envelope.terms is None else envelope.terms.exact) == exact
+    assert job_priority(one) == shown
+
+
 def test_a_put_says_what_a_stomp_client_would_say() -> None:
     assert put_head("t", 100, 2, 60).headers == {
         "destination": "/queue/t",

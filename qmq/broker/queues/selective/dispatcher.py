@@ -36,7 +36,7 @@ from qmq.broker.queues.selective.group_choice import GroupChoice
 from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.ordered_buffer import OrderedBuffer
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.selector_paging import evict_unmatched, restart_scan
+from qmq.broker.queues.selective.selector_paging import evict_unmatched, restart_scans
 from qmq.broker.queues.state.priority_level import PriorityLevel, place_of
 from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector, selects
@@ -204,7 +204,7 @@ class SelectiveDispatcher:
 
     def poll_again(self) -> None:
         """The store is read from its beginning."""
-        self._skipped.clear()
+        restart_scans(self.queue, self._skipped)
         self._changed()
         self._seen.clear()
 
@@ -242,10 +242,7 @@ class SelectiveDispatcher:
             if queue.is_loading:
                 return  # A new consumer must not get what comes behind the evicted ones; `Paging.take` asks again.
             self._rewinds = False
-            for level in queue.levels:
-                if level.priority in self._skipped:
-                    restart_scan(queue, level)
-            self._skipped.clear()
+            restart_scans(queue, self._skipped)
         if self.ordered_buffer.waiting:
             self.ordered_buffer.go_on(out)
         if not queue.in_line and not queue.peers_in_line:

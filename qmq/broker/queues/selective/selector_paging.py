@@ -43,8 +43,16 @@ def evict_unmatched(queue: QueueState, level: PriorityLevel, selectors: list[Sel
     return wanted, bool(dropped)
 
 
-def restart_scan(queue: QueueState, level: PriorityLevel) -> None:
-    """Begin again at the front of what the store has of `level`. Not while a load is under way."""
+def restart_scans(queue: QueueState, skipped: set[int]) -> None:
+    """What no consumer wanted, of the levels that are `skipped`, must not be overtaken by what has come since."""
+    for level in queue.levels:
+        if level.priority in skipped:
+            _restart_scan(queue, level)
+    skipped.clear()
+
+
+def _restart_scan(queue: QueueState, level: PriorityLevel) -> None:
+    """Begin again at the front of what the store has of `level`. No page of a load is taken after this."""
     owned = queue.shared.owned
     kept: deque[Message] = deque()
     fresh: list[Message] = []
@@ -58,6 +66,7 @@ def restart_scan(queue: QueueState, level: PriorityLevel) -> None:
             fresh.append(message)
         else:
             kept.append(message)
+    level.wait_again(fresh)
     fresh.extend(level.fresh or ())
     level.ready, level.fresh = kept, fresh or None
     level.rewind()

@@ -5,15 +5,18 @@ just accepted may belong before others that wait, in memory or in the store.
 
 A message's `place` is its exact number, followed by its place in the queue, as one integer. So places are the order of
 delivery here, too. While the level is `behind`, memory has everything up to the place `bound`, and what belongs there
-is in `ready`. Everything else waits in `fresh` until a page of the store reaches beyond it.
+is in `ready`. Everything else waits in `fresh` until a page of the store reaches beyond it. What was accepted since
+belongs behind all that the store has of its number: until that is read, its place is negative. What came back has its
+place.
 """
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.state.priority_level import PriorityLevel, is_spare
+from qmq.broker.queues.state.priority_level import PriorityLevel, is_spare, place_of
 from qmq.dots import Dot, Vector
 
 PLACE_BITS: Final = 56
@@ -30,16 +33,22 @@ class ExactLevel(PriorityLevel):
         self.bound = 0
 
     def append(self, message: Message) -> None:
-        self.push_back(message)
+        self._put(message, is_new=True)
 
     def append_due(self, message: Message) -> None:
-        self.push_back(message)
+        self._put(message, is_new=True)
 
     def push_back(self, message: Message) -> None:
-        _place(message, message.place)
+        self._put(message, is_new=False)
+
+    def _put(self, message: Message, *, is_new: bool) -> None:
+        _place(message, abs(message.place))
         if not self.behind or message.place <= self.bound:
             self._insert(message)
-        elif self.fresh is None:
+            return
+        if is_new:
+            message.place = -message.place
+        if self.fresh is None:
             self.fresh = [message]
         else:
             self.fresh.append(message)
@@ -60,10 +69,9 @@ class ExactLevel(PriorityLevel):
         self.bound = max(self.bound, exact << PLACE_BITS | placed)
         fresh: list[Message] = []
         for message in self.fresh or ():
-            if message.attempts:
+            if message.place > 0:
                 is_reached = message.place <= self.bound
             else:
-                # It was accepted after everything that the store had of its number.
                 is_reached = exact_of(message) < exact
                 if is_reached:
                     placed += 1
@@ -77,7 +85,7 @@ class ExactLevel(PriorityLevel):
 
     def number_fresh(self, placed: int) -> int:
         for message in self.fresh or ():
-            if not message.attempts:
+            if message.place < 0:
                 placed += 1
                 _place(message, placed)
         return placed
@@ -115,9 +123,29 @@ class ExactLevel(PriorityLevel):
             elif not message.settled:
                 fresh.append(message)
         if removed:
+            self.wait_again(fresh)
             self.let_go(removed)
         self.fresh = (fresh or None) if self.behind else None
         return removed
+
+    def wait_again(self, messages: list[Message]) -> None:
+        for message in messages:
+            if not message.attempts:
+                message.place = -abs(message.place)
+
+    def take_oldest(self) -> Message | None:
+        ready = self.ready
+        while ready and ready[-1].settled:
+            ready.pop()
+        if not ready:
+            return None
+        # The last number is the lowest priority.
+        index = bisect(ready, exact_of(ready[-1]) << PLACE_BITS, key=place_of)
+        while ready[index].settled:
+            index += 1
+        message = ready[index]
+        del ready[index]
+        return message
 
     def let_go(self, messages: list[Message]) -> None:
         exact = min([exact_of(message) for message in messages])

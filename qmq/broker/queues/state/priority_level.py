@@ -136,6 +136,18 @@ class PriorityLevel:
             message.place = placed
         return placed
 
+    def wait_again(self, messages: list[Message]) -> None:
+        """These were ready, and wait in `fresh` now, while the store is read up to them."""
+
+    def take_oldest(self) -> Message | None:
+        """Take the message out that is ready and has waited longest among those of the lowest priority."""
+        ready = self.ready
+        while ready:
+            message = ready.popleft()
+            if not message.settled:
+                return message
+        return None
+
     def rewind(self) -> None:
         """The store is to be read from the beginning of this level."""
         self.behind = True

@@ -124,11 +124,9 @@ class QueueState:
     def oldest(self) -> Message | None:
         """Take the message out that has waited longest among those of the lowest priority; None when none is here."""
         for level in reversed(self.levels):
-            while level.ready:
-                # Of a level with exact numbers, the last one is of the lowest priority.
-                message = level.ready.popleft() if level.priority >= 0 else level.ready.pop()
-                if not message.settled:
-                    return message
+            message = level.take_oldest()
+            if message is not None:
+                return message
             if level.behind:
                 return None
         return None

@@ -15,6 +15,7 @@ from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.dispatch import queue
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.paging import backlog, pager
+from qmq.broker.queues.selective import dispatcher
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
@@ -22,6 +23,7 @@ from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
 from ...rig import JOBS, SECOND_US, envelope
 
 PAGE, WINDOW = 3, 4
+TWENTY = b"priority:6\nbeanstalk-priority:20\n"
 
 
 @pytest.fixture(autouse=True)
@@ -530,6 +532,61 @@ def test_letter_of_a_stored_message_is_made_when_its_consumer_rejects_it() -> No
     assert len(letters) == 1
     assert held_by(subscription) == dots[1:]
     assert node.settled == {dots[0]}
+
+
+def test_messages_of_an_exact_number_keep_their_order_when_the_store_is_read_again() -> None:
+    node, dots = cold_node(8, headers=TWENTY)
+    subscription = node.subscribe(credit=1)
+    node.load_all()
+    dots.append(node.send(headers=TWENTY))
+
+    node.decide(node.queues.handoff.rows_changed)
+
+    assert drain(node, subscription) == dots
+
+
+def test_message_of_an_exact_number_that_no_client_has_seen_comes_first_again_after_the_store_is_read() -> None:
+    node, dots = cold_node(8, headers=TWENTY)
+    node.offer(2)
+    node.load_all()
+    node.offer(0)
+    node.checkpoint()
+    node.decide(lambda out: node.lending.offer("b", JOBS, -1, out))
+    node.evict()
+    node.peer_returns(dots[:2], Back.UNSEEN)
+
+    assert drain(node, node.subscribe(credit=1)) == dots
+
+
+def test_what_the_store_takes_while_it_is_to_be_read_again_is_not_overtaken() -> None:
+    node, dots = cold_node(1, headers=TWENTY)
+    node.subscribe(credit=1)
+    node.load_all()
+    dots += [node.send(headers=TWENTY) for _ in range(2)]
+    node.checkpoint()
+    dots.append(node.send(headers=TWENTY))
+    node.decide(node.queues.handoff.rows_changed)
+
+    assert node.evict() == 2
+
+    assert drain(node, node.subscriptions[0]) == dots
+
+
+@pytest.mark.parametrize("headers", [b"", TWENTY])
+def test_what_no_consumer_wanted_is_not_overtaken_when_the_store_is_read_again(headers: bytes) -> None:
+    node, dots = cold_node(12, headers=headers)
+    with patch.object(dispatcher, "EVICT_FROM", 4):
+        picky = node.subscribe(selector=WANTS_RED)
+        node.load_all()
+    selective = jobs(node).selective
+    assert selective is not None and selective.has_passed_over
+    dots.append(node.send(headers=headers))
+
+    node.decide(node.queues.handoff.rows_changed)
+
+    subscription = node.subscribe(credit=1)
+    node.leave(picky)
+    assert drain(node, subscription) == dots
 
 
 def test_page_that_passes_over_new_messages_does_not_hide_them_when_they_leave_memory() -> None:

@@ -234,6 +234,14 @@ class PagedHistories(RuleBasedStateMachine):
             applies = applies_between and node.checkpoint_end is not None and not node.checkpoint_applied
             node.sweep(node.checkpoint_applies if applies else lambda: None)
 
+    @rule()
+    def rows_changed(self) -> None:
+        """The store was repaired, or another node's rows have come."""
+        if self.node.loads:
+            self.node.take()
+        self.finish_checkpoint()
+        self.node.decide(self.node.queues.handoff.rows_changed)
+
     @rule(has_room=st.booleans(), is_held=st.booleans())
     def restart(self, has_room: bool, is_held: bool) -> None:
         self.node.restart(has_room=has_room)
@@ -421,6 +429,7 @@ STEPS: dict[str, tuple[int, Callable[[random.Random], dict[str, object]]]] = {
     "evict": (4, lambda c: {}),
     "ask_or_take": (10, lambda c: {"applies_between": c.random() < 0.5}),
     "sweep": (2, lambda c: {"applies_between": c.random() < 0.5}),
+    "rows_changed": (1, lambda c: {}),
     "restart": (0, lambda c: {"has_room": c.random() < 0.5, "is_held": c.random() < 0.3}),
     "release_hold": (1, lambda c: {}),
     "come_to_rest": (2, lambda c: {}),
