@@ -191,7 +191,10 @@ class DatabaseReads(ABC, Generic[C]):
             if not skipped:
                 return None, 0, 0
             bounds = (queue, node, -priority, skipped - 1)
-            exact, name, incarnation, sequence = reader.execute(self.statements.NTH_EXACT, bounds).fetchone()
+            found = reader.execute(self.statements.NTH_EXACT, bounds).fetchone()
+            if found is None:
+                return None, 0, skipped
+            exact, name, incarnation, sequence = found
             return Dot(Origin(name, unsigned(incarnation)), unsigned(sequence)), exact, skipped
 
     def due(self, node: str, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
