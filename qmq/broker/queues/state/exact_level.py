@@ -117,11 +117,7 @@ class ExactLevel(PriorityLevel):
                 fresh = [one for one in waiting if one.place > first and not is_spare(one, covered, is_cold)]
                 self.ready = deque([one for one in waiting if one.place < first])
                 self.bound = min(self.bound, first - 1) if self.behind else first - 1
-        for message in self.fresh or ():
-            if is_spare(message, covered, is_cold):
-                removed.append(message)
-            elif not message.settled:
-                fresh.append(message)
+        self.evict_fresh(covered, is_cold, removed, fresh)
         if removed:
             self.wait_again(fresh)
             self.let_go(removed)

@@ -102,15 +102,19 @@ class PriorityLevel:
                     stay.append(message)
             if removed:
                 self.ready = deque(stay)
+        self.evict_fresh(covered, is_cold, removed, fresh)
+        if removed:
+            self.let_go(removed)
+        self.fresh = (fresh or None) if self.behind else None
+        return removed
+
+    def evict_fresh(self, covered: Vector, is_cold: bool, removed: list[Message], fresh: list[Message]) -> None:
+        """Add each unsettled message of `fresh` to one of the two lists."""
         for message in self.fresh or ():
             if is_spare(message, covered, is_cold):
                 removed.append(message)
             elif not message.settled:
                 fresh.append(message)
-        if removed:
-            self.let_go(removed)
-        self.fresh = (fresh or None) if self.behind else None
-        return removed
 
     def keep_only(self, stays: Callable[[Message], bool]) -> None:
         """Forget what is in memory, but for that."""
