@@ -7,7 +7,7 @@ A name in a virtual host of AMQP is a plain name of the mesh that begins with th
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 TYPES: Final = ("direct", "topic", "fanout", "headers")
 """Types of exchanges."""
@@ -32,6 +32,16 @@ VHOST_DEFAULT: Final = "/"
 """The virtual host whose names are those of the mesh, without anything before them."""
 
 _VHOST: Final = re.compile(r"[^/*#~\s\x00-\x1f\x7f]{1,64}")
+
+
+def exchange_value(type: str, alternate: str, internal: bool) -> dict[str, Any]:
+    """An exchange as its definition has it: without what is not set."""
+    value: dict[str, Any] = {"type": type}
+    if alternate:
+        value["alternate"] = alternate
+    if internal:
+        value["internal"] = True
+    return value
 
 
 def is_exchange_name(name: str) -> bool:

@@ -11,7 +11,17 @@ from typing import Any, Final, NamedTuple
 
 from qmq.broker.messages.destination import DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.errors import Refused
-from qmq.routing_names import MATCH, MATCHES, PREFIX, RESERVED, TYPES, argument_text, binding_name, is_exchange_name
+from qmq.routing_names import (
+    MATCH,
+    MATCHES,
+    PREFIX,
+    RESERVED,
+    TYPES,
+    argument_text,
+    binding_name,
+    exchange_value,
+    is_exchange_name,
+)
 
 DIRECT: Final = "direct"
 TOPIC: Final = "topic"
@@ -33,12 +43,7 @@ class Exchange(NamedTuple):
     @property
     def value(self) -> dict[str, Any]:
         """As the definition has it."""
-        value: dict[str, Any] = {"type": self.type}
-        if self.alternate:
-            value["alternate"] = self.alternate
-        if self.internal:
-            value["internal"] = True
-        return value
+        return exchange_value(self.type, self.alternate, self.internal)
 
 
 def predefined_of(prefix: str) -> tuple[Exchange, ...]:

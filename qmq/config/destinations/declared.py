@@ -18,6 +18,7 @@ from qmq.routing_names import (
     TYPES,
     argument_text,
     binding_name,
+    exchange_value,
     is_exchange_name,
     is_reserved,
     misplaces_wildcard,
@@ -115,12 +116,7 @@ class ExchangeEntry(Section):
     @property
     def value(self) -> dict[str, Any]:
         """As the definition has it."""
-        value: dict[str, Any] = {"type": self.type}
-        if self.alternate:
-            value["alternate"] = self.alternate
-        if self.internal:
-            value["internal"] = True
-        return value
+        return exchange_value(self.type, self.alternate, self.internal)
 
 
 def _read_source(value: object) -> object:
