@@ -237,7 +237,7 @@ class Cluster:
         return self.proxies[one, other].bytes_passed + self.proxies[other, one].bytes_passed
 
     def make_healthy(self) -> None:
-        """Every node runs, every line is whole, every link is up."""
+        """Every node runs and delivers, every line is whole, every link is up."""
         for proxy in self.proxies.values():
             proxy.heal()
         for name in self.names:
@@ -247,6 +247,10 @@ class Cluster:
                 self.start_soon(name)
         self.fleet.wait_until_ready(self.names, READY_SECONDS)
         self.wait_for_links()
+        eventually(
+            lambda: not any(self.status(name).get("held", True) for name in self.names),
+            lambda: f"held: { {name: self.status(name).get('held') for name in self.names} }",
+        )
 
     # What nodes say
 

@@ -8,6 +8,7 @@ commands that only look at jobs and tubes are in `inspection`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from qmq.access.rights import Rights
@@ -221,7 +222,7 @@ class BeanstalkCommands:
             slot.fill(reply.NOT_FOUND)
             return
         self._check(Action.SUBSCRIBE, found.message.envelope.destination)
-        is_deleted = await self._part.jobs.delete(found)
+        is_deleted = await self._part.changes.delete(found)
         self._part.count(found.tube, "delete")
         slot.fill(reply.DELETED if is_deleted else reply.NOT_FOUND)
 
@@ -252,11 +253,13 @@ class BeanstalkCommands:
         if found is None or found.state is JobState.RESERVED or self.is_over:
             slot.fill(reply.NOT_FOUND)
             return
-        delivery = await self._taken(found)
+        delivery = await self._taken(found) if await self._part.changes.waits(found) else None
         if delivery is None:
             slot.fill(reply.NOT_FOUND)
             return
-        is_mine = await self._part.jobs.delete(found)
+        is_mine = False
+        with suppress(Refused):
+            is_mine = await self._part.changes.delete(found)
         if self.is_over:
             return
         if is_mine and self._reservations.is_valid(delivery):
@@ -297,7 +300,7 @@ class BeanstalkCommands:
         tube = self.used
         self._check_kick(tube)
         self._check(Action.SUBSCRIBE, buried_queue_of(tube))
-        slot.fill(reply.kicked(await self._part.jobs.kick_tube(tube, command.numbers[0])))
+        slot.fill(reply.kicked(await self._part.changes.kick_tube(tube, command.numbers[0])))
 
     async def _kick_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         found = await self._part.jobs.find(command.numbers[0])
@@ -306,7 +309,7 @@ class BeanstalkCommands:
             return
         self._check_kick(found.tube)
         self._check(Action.SUBSCRIBE, found.message.envelope.destination)
-        slot.fill(reply.KICKED_ONE if await self._part.jobs.kick(found) else reply.NOT_FOUND)
+        slot.fill(reply.KICKED_ONE if await self._part.changes.kick(found) else reply.NOT_FOUND)
 
     def _check_kick(self, tube: str) -> None:
         self._check(Action.SUBSCRIBE, queue_of(tube))

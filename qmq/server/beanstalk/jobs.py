@@ -1,16 +1,13 @@
-"""Jobs by their ids, in the whole mesh: found, deleted, kicked.
+"""Jobs by their ids, in the whole mesh, and the first ones of a tube.
 
-A job is decided about by the node that serves its message, so a request goes there. A job whose node cannot be reached
-is not found. Messages that are with a consumer, here or elsewhere, are reserved, and left to it.
+A job is found by the node that serves its message, so all are asked. A job whose node cannot be reached is not found.
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Dot
@@ -20,13 +17,12 @@ from qmq.gateways.beanstalk.jobs import (
     dots_of,
     id_of,
     is_buried,
-    kick_lines,
     queue_of,
     tube_of,
     urgency_of,
 )
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, run_bulk_job
+from qmq.server.admin.bulk_jobs import BulkContext
 from qmq.server.admin.counts import CountsContext
 from qmq.server.beanstalk.aliases import Aliases
 from qmq.server.checkpoint.queue_pager import FAR_US
@@ -41,11 +37,6 @@ SENT_BODY_BYTES_MAX: Final = 128 << 10
 
 FIRST_ROWS: Final = 100
 """Rows of a queue that are looked at for one that no client has reserved."""
-
-KICKED_ROWS: Final = 100
-"""Delayed jobs that are kicked at once."""
-
-Act = Callable[[Message, Outcome], bool]
 
 
 class FinderContext(BulkContext, CountsContext, MeshPeers, Protocol):
@@ -100,36 +91,6 @@ class JobFinder:
             return min(found, key=lambda one: one.left_us, default=None)
         return min(found, key=_order, default=None)
 
-    async def delete(self, found: FoundJob) -> bool:
-        """Settle a job that no client has reserved; False if it is gone, or reserved by now. Durable on return."""
-        return await self._do(found, "delete")
-
-    async def kick(self, found: FoundJob) -> bool:
-        """Make a buried or delayed job ready."""
-        return await self._do(found, "kick")
-
-    async def _do(self, found: FoundJob, verb: str) -> bool:
-        dot = found.message.dot
-        if found.node == self._context.origin.node:
-            return await self._act_here(dot, self._action(verb))
-        answer = await self._ask_one(found.node, {"do": verb, "dot": str(dot)})
-        return isinstance(answer, dict) and answer.get("done") is True
-
-    async def kick_tube(self, tube: str, bound: int) -> int:
-        """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones."""
-        for what in ("buried", "delayed"):
-            count = await self._kick_here(tube, bound, what)
-            for peer in sorted(self._context.linked_peers()):
-                if count >= bound:
-                    break
-                request = {"do": "kick-tube", "tube": tube, "bound": bound - count, "what": what}
-                answer = await self._ask_one(peer, request)
-                more = answer.get("count") if isinstance(answer, dict) else 0
-                count += more if type(more) is int else 0
-            if count:
-                return count
-        return 0
-
     # Requests of peers
 
     async def answer(self, asked: dict[str, Any]) -> dict[str, Any] | None:
@@ -139,18 +100,7 @@ class JobFinder:
             return _facts(await self._find_here(int(asked["job"])))
         if verb == "first":
             return _facts(await self._first_here(str(asked["tube"]), JobState(asked["state"])))
-        if verb in ("delete", "kick"):
-            return {"done": await self._act_here(parse_message_id(str(asked["dot"])), self._action(verb))}
-        if verb == "kick-tube":
-            return {"count": await self._kick_here(str(asked["tube"]), int(asked["bound"]), str(asked["what"]))}
         return None
-
-    async def _ask_one(self, node: str, request: dict[str, Any]) -> Any:
-        answer = await self._context.ask_one(node, beanstalk_request(request))
-        try:
-            return None if answer is None else decode_json(answer)
-        except ValueError:
-            return None
 
     async def _ask_all(self, request: dict[str, Any]) -> list[FoundJob]:
         answers = await self._context.peer_rpc.ask(beanstalk_request(request))
@@ -217,14 +167,14 @@ class JobFinder:
 
     async def _stored(self, job: int) -> Message | None:
         for dot in self._dots(job):
-            message = await self._row(dot)
+            message = await self.row(dot)
             if message is None:
                 self._aliases.forget(job, dot)
             elif id_of(message) == job:
                 return message
         return None
 
-    async def _row(self, dot: Dot) -> Message | None:
+    async def row(self, dot: Dot) -> Message | None:
         """An unsettled message that only the store has."""
         context = self._context
         queues = context.broker.queues
@@ -289,82 +239,6 @@ class JobFinder:
             if len(found) >= FIRST_ROWS:
                 break
         return found
-
-    def _action(self, verb: str) -> Act:
-        bulk = self._context.broker.bulk_settlement
-        if verb == "delete":
-            return lambda message, out: bulk.purge([message], out) == 1
-        return self._kick_one
-
-    def _kick_one(self, message: Message, out: Outcome) -> bool:
-        context = self._context
-        bulk, queue = context.broker.bulk_settlement, message.envelope.destination
-        if is_buried(queue):
-            moved, refused = bulk.move([message], queue_of(tube_of(queue)), out)
-            if refused is not None:
-                raise refused
-            return moved == 1
-        due_us = context.broker.queues.shared.clocks.due(message)
-        return due_us > out.now_us and bulk.hasten(message, kick_lines(message), out)
-
-    async def _act_here(self, dot: Dot, act: Act) -> bool:
-        """Do something with a message that waits here. False if none does. Durable on return. Raises Refused."""
-        context = self._context
-        queues = context.broker.queues
-        if dot.origin.node not in queues.owned.serves:
-            return False
-        if dot.sequence not in queues.owned.by_origin.get(dot.origin, {}):
-            await context.flushed()
-            await context.checkpoints.bring_up()
-        await context.slot(asks=True)
-        # No checkpoint ends between the reading of a row and its settlement.
-        async with context.queue_pager.load_lock:
-            one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._row(dot)
-            if one is None or queues.held:
-                return False
-            waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
-            out = Outcome(now_us=context.environment.now_us())
-            done = bool(waiting) and act(waiting[0], out)
-            context.submit(out)
-        await context.flushed()
-        return done
-
-    async def _kick_here(self, tube: str, bound: int, what: str) -> int:
-        context = self._context
-        name = buried_queue_of(tube) if what == "buried" else queue_of(tube)
-        queues = context.broker.queues
-        if queues.held or (name not in queues.by_name and not queues.owned.has_stored):
-            return 0
-        if what == "buried":
-            job = BulkJob(verb="move", queue=name, id=f"kick {tube}", target=queue_of(tube), count=bound)
-            return int((await run_bulk_job(context, job))["messages"]) if bound else 0
-        count = 0
-        while count < bound:
-            most = min(KICKED_ROWS, bound - count)
-            done = await self._kick_delayed(name, most)
-            count += done
-            if done < most:
-                break
-        return count
-
-    async def _kick_delayed(self, queue: str, most: int) -> int:
-        context = self._context
-        await context.flushed()
-        await context.checkpoints.bring_up()
-        await context.slot(asks=True)
-        bulk = context.broker.bulk_settlement
-        async with context.queue_pager.load_lock:
-            now_us = context.environment.now_us()
-            rows = await context.environment.run_blocking(
-                partial(context.served_rows().due, queue, now_us, FAR_US, most)
-            )
-            messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
-            out = Outcome(now_us=context.environment.now_us())
-            done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]
-            bulk.finish(queue, out)
-            context.submit(out)
-        await context.flushed()
-        return sum(done)
 
 
 def beanstalk_request(request: dict[str, Any]) -> PeerRequest:

@@ -11,6 +11,7 @@ import trio
 
 from qmq.broker.messages.message import Message
 from qmq.gateways.beanstalk.jobs import JobCounts, counts_of, id_of
+from qmq.server.beanstalk.job_changes import JobChanges
 from qmq.server.beanstalk.jobs import FinderContext, JobFinder, beanstalk_request
 
 RELEASES_MAX: Final = 10_000
@@ -46,6 +47,7 @@ class BeanstalkPart:
     def __init__(self, context: PartContext) -> None:
         self._context = context
         self.jobs = JobFinder(context)
+        self.changes = JobChanges(context, self.jobs)
         self.commands: Counter[str] = Counter()
         """Commands since the start, by verb."""
         self.by_tube: dict[str, Counter[str]] = {}

@@ -178,7 +178,7 @@ async def respond_about_jobs(context: PartContext, body: bytes) -> bytes:
     part = part_of(context)
     try:
         asked = decode_json(body)
-        answer = await part.jobs.answer(asked)
+        answer = await part.jobs.answer(asked) or await part.changes.answer(asked)
         if answer is None and asked["do"] == "pause":
             part.pause(str(asked["tube"]), int(asked["seconds"]))
             answer = {}

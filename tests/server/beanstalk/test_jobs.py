@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.errors import Refused
 from qmq.gateways.beanstalk.jobs import JobState
 from qmq.levels import EXACT_TOPS
 from qmq.server.beanstalk.jobs import FoundJob
@@ -647,18 +648,19 @@ async def test_a_job_that_was_reserved_meanwhile_is_not_deleted(autojump_clock: 
     async with running() as rig:
         client = await rig.client()
         job = await client.put()
-        jobs = part_of(rig.alive).jobs
-        found = await jobs.find(job)
+        part = part_of(rig.alive)
+        found = await part.jobs.find(job)
         assert found is not None and found.state is JobState.READY
         await client.reserve()
 
-        assert not await jobs.delete(found)
+        assert not await part.changes.delete(found)
 
         assert await client.ask(f"delete {job}") == b"DELETED"
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
 async def test_a_job_that_another_one_took_is_not_reserved_by_its_id_as_well(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    is_refused: bool, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running() as rig:
         client = await rig.client()
@@ -666,10 +668,12 @@ async def test_a_job_that_another_one_took_is_not_reserved_by_its_id_as_well(
 
         async def lost(found: FoundJob) -> bool:
             await trio.lowlevel.checkpoint()
+            if is_refused:
+                raise Refused("not-serving", "The node may not deliver.")
             return False
 
         with monkeypatch.context() as patch:
-            patch.setattr(part_of(rig.alive).jobs, "delete", lost)
+            patch.setattr(part_of(rig.alive).changes, "delete", lost)
             assert await client.ask(f"reserve-job {job}") == b"NOT_FOUND"
 
         assert depths(rig.alive) == {Q: 1}

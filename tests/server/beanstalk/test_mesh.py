@@ -191,3 +191,36 @@ async def test_nothing_is_lost_with_a_node_that_dies(autojump_clock: MockClock) 
         assert (await other.reserve())[0] == buried
         for job in jobs:
             assert await other.ask(f"delete {job}") == b"DELETED"
+
+
+@pytest.mark.parametrize("command", ["kick-job {job}", "kick 1", "delete {job}", "reserve-job {job}"])
+@pytest.mark.parametrize("name", ["a", "b"])
+async def test_a_command_waits_for_a_node_that_may_not_deliver_yet(
+    name: str, command: str, autojump_clock: MockClock
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        job = await in_state(await rig.client("a"), "buried")
+        client = await rig.client(name)
+        rig.nodes["a"].start_hold.hold_back()
+        await client.send(command.format(job=job))
+        await client.nothing(3)
+
+        rig.nodes["a"].start_hold.release()
+
+        assert (await client.reply()).split()[0] in (b"KICKED", b"DELETED", b"RESERVED")
+
+
+@pytest.mark.parametrize("command", ["kick-job {job}", "kick 1", "delete {job}", "reserve-job {job}"])
+@pytest.mark.parametrize("name", ["a", "b"])
+async def test_a_command_fails_if_the_node_of_its_job_may_not_deliver_for_long(
+    name: str, command: str, autojump_clock: MockClock
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        job = await in_state(await rig.client("a"), "buried")
+        client = await rig.client(name)
+        rig.nodes["a"].start_hold.hold_back()
+
+        assert await client.ask(command.format(job=job)) == b"INTERNAL_ERROR"
+
+        rig.nodes["a"].start_hold.release()
+        assert (await client.facts(f"stats-job {job}"))["state"] == "buried"

@@ -1,0 +1,212 @@
+"""Jobs that are deleted and kicked, in the whole mesh.
+
+A job is decided about by the node that serves its message, so a request goes there. Messages that are with a consumer,
+here or elsewhere, are reserved, and left to it. A node that may not deliver yet, because it has just started or takes
+over, is waited for.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import trio
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.dots import Dot
+from qmq.errors import Refused
+from qmq.gateways.beanstalk.jobs import buried_queue_of, is_buried, kick_lines, queue_of, tube_of
+from qmq.server.admin.bulk_jobs import NOT_SERVING, BulkJob, run_bulk_job
+from qmq.server.beanstalk.jobs import FinderContext, FoundJob, JobFinder, beanstalk_request
+from qmq.server.checkpoint.queue_pager import FAR_US
+from qmq.server.inspection.message_search import parse_message_id
+from qmq.server.peers.peer_json import decode_json
+
+KICKED_ROWS: Final = 100
+"""Delayed jobs that are kicked at once."""
+
+HELD_SECONDS: Final = 10.0
+"""How long a command waits for a node that may not deliver yet."""
+
+HELD_PAUSE_SECONDS: Final = 0.1
+
+T = TypeVar("T")
+
+Act = Callable[[Message, Outcome], bool]
+
+
+class JobChanges:
+    """Changes of the jobs that this node serves, and requests for those of its peers."""
+
+    def __init__(self, context: FinderContext, finder: JobFinder) -> None:
+        self._context = context
+        self._finder = finder
+
+    async def waits(self, found: FoundJob) -> bool:
+        """Whether no client has reserved a job, at its node. Raises Refused while that node may not deliver."""
+        return await self._do(found, "check")
+
+    async def delete(self, found: FoundJob) -> bool:
+        """Settle a job that no client has reserved; False if it is gone, or reserved by now. Durable on return.
+
+        Raises Refused while its node may not deliver.
+        """
+        return await self._do(found, "delete")
+
+    async def kick(self, found: FoundJob) -> bool:
+        """Make a buried or delayed job ready. Raises Refused while its node may not deliver."""
+        return await self._do(found, "kick")
+
+    async def _do(self, found: FoundJob, verb: str) -> bool:
+        dot = found.message.dot
+        if found.node == self._context.origin.node:
+            done = await _when_serving(partial(self._act_here, dot, self._action(verb)))
+        else:
+            request = {"do": verb, "dot": str(dot)}
+            done = await _when_serving(partial(self._ask_fact, found.node, request, "done", False))
+        return done is True
+
+    async def kick_tube(self, tube: str, bound: int) -> int:
+        """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones.
+
+        Raises Refused if there are none while a node may not deliver.
+        """
+        refused: Refused | None = None
+        for what in ("buried", "delayed"):
+            count = 0
+            for node in (self._context.origin.node, *sorted(self._context.linked_peers())):
+                if count >= bound:
+                    break
+                try:
+                    count += await self._kick_at(node, tube, bound - count, what)
+                except Refused as error:
+                    refused = error
+            if count:
+                return count
+        if refused is not None:
+            raise refused
+        return 0
+
+    async def _kick_at(self, node: str, tube: str, bound: int, what: str) -> int:
+        if node == self._context.origin.node:
+            return await _when_serving(partial(self._kick_here, tube, bound, what))
+        request = {"do": "kick-tube", "tube": tube, "bound": bound, "what": what}
+        count = await _when_serving(partial(self._ask_fact, node, request, "count", 0))
+        return count if type(count) is int else 0
+
+    # Requests of peers
+
+    async def answer(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """The response to a request of a peer; None if it changes no jobs. Raises ValueError, KeyError, TypeError."""
+        verb = asked["do"]
+        if verb in ("check", "delete", "kick"):
+            return {"done": await self._act_here(parse_message_id(str(asked["dot"])), self._action(verb))}
+        if verb == "kick-tube":
+            return {"count": await self._kick_here(str(asked["tube"]), int(asked["bound"]), str(asked["what"]))}
+        return None
+
+    async def _ask_fact(self, node: str, request: dict[str, Any], name: str, otherwise: object) -> Any:
+        """One fact of a peer's response; None while the peer may not deliver, `otherwise` without such a response."""
+        answer = await self._context.ask_one(node, beanstalk_request(request))
+        try:
+            return otherwise if answer is None else decode_json(answer)[name]
+        except (ValueError, KeyError, TypeError):
+            return otherwise
+
+    # What this node serves
+
+    def _action(self, verb: str) -> Act:
+        bulk = self._context.broker.bulk_settlement
+        if verb == "check":
+            return lambda message, out: True
+        if verb == "delete":
+            return lambda message, out: bulk.purge([message], out) == 1
+        return self._kick_one
+
+    def _kick_one(self, message: Message, out: Outcome) -> bool:
+        context = self._context
+        bulk, queue = context.broker.bulk_settlement, message.envelope.destination
+        if is_buried(queue):
+            moved, refused = bulk.move([message], queue_of(tube_of(queue)), out)
+            if refused is not None:
+                raise refused
+            return moved == 1
+        due_us = context.broker.queues.shared.clocks.due(message)
+        return due_us > out.now_us and bulk.hasten(message, kick_lines(message), out)
+
+    async def _act_here(self, dot: Dot, act: Act) -> bool | None:
+        """Do something with a message that waits here. False if none does; None while this node may not deliver.
+
+        Durable on return. Raises Refused.
+        """
+        context = self._context
+        queues = context.broker.queues
+        if dot.origin.node not in queues.owned.serves:
+            return False
+        if dot.sequence not in queues.owned.by_origin.get(dot.origin, {}):
+            await context.flushed()
+            await context.checkpoints.bring_up()
+        await context.slot(asks=True)
+        # No checkpoint ends between the reading of a row and its settlement.
+        async with context.queue_pager.load_lock:
+            one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._finder.row(dot)
+            if one is None:
+                return False
+            if queues.held:
+                return None
+            waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
+            out = Outcome(now_us=context.environment.now_us())
+            done = bool(waiting) and act(waiting[0], out)
+            context.submit(out)
+        await context.flushed()
+        return done
+
+    async def _kick_here(self, tube: str, bound: int, what: str) -> int | None:
+        """The number of jobs that this node has made ready; None while it may not deliver."""
+        context = self._context
+        name = buried_queue_of(tube) if what == "buried" else queue_of(tube)
+        queues = context.broker.queues
+        if name not in queues.by_name and not queues.owned.has_stored:
+            return 0
+        if queues.held:
+            return None
+        if what == "buried":
+            job = BulkJob(verb="move", queue=name, id=f"kick {tube}", target=queue_of(tube), count=bound)
+            return int((await run_bulk_job(context, job))["messages"]) if bound else 0
+        count = 0
+        while count < bound:
+            most = min(KICKED_ROWS, bound - count)
+            done = await self._kick_delayed(name, most)
+            count += done
+            if done < most:
+                break
+        return count
+
+    async def _kick_delayed(self, queue: str, most: int) -> int:
+        context = self._context
+        await context.flushed()
+        await context.checkpoints.bring_up()
+        await context.slot(asks=True)
+        bulk = context.broker.bulk_settlement
+        async with context.queue_pager.load_lock:
+            now_us = context.environment.now_us()
+            rows = await context.environment.run_blocking(
+                partial(context.served_rows().due, queue, now_us, FAR_US, most)
+            )
+            messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
+            out = Outcome(now_us=context.environment.now_us())
+            done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]
+            bulk.finish(queue, out)
+            context.submit(out)
+        await context.flushed()
+        return sum(done)
+
+
+async def _when_serving(act: Callable[[], Awaitable[T | None]]) -> T:
+    """What `act` returns once its node may deliver; until then it returns None. Raises Refused after `HELD_SECONDS`."""
+    until = trio.current_time() + HELD_SECONDS
+    while (done := await act()) is None:
+        if trio.current_time() >= until:
+            raise Refused(NOT_SERVING, "The node of this job may not deliver its queue messages now; see its status.")
+        await trio.sleep(HELD_PAUSE_SECONDS)
+    return done
