@@ -157,3 +157,41 @@ async def joined_behind_dead_letters(s: Script) -> None:
     await s.nack(message.method.delivery_tag, requeue=False)
     await s.settled()
     await s.get("dead")
+
+
+@case
+async def joined_to_an_internal_one(s: Script) -> None:
+    await chain(s, "fanout")
+    await s.exchange("e1", "fanout", internal=True)
+    await s.exchange("e1", "fanout", internal=True)
+    await s.declare("q1", quiet=True)
+    await s.bind("q1", "e1")
+    await join(s, "e1", "e0")
+    await sent(s, "a", "q0", "q1")
+
+
+@case
+async def internal_exchange_takes_nothing_of_a_client(s: Script) -> None:
+    await s.exchange(internal=True)
+    await s.declare(quiet=True)
+    await s.bind()
+    await s.publish(exchange="e")
+    await s.publish(exchange="e", mandatory=True)
+    await s.get()
+
+
+@case
+async def internal_exchange_as_one_that_is_not(s: Script) -> None:
+    await s.exchange(internal=True)
+    await s.exchange()
+    await s.exchange("f")
+    await s.exchange("f", internal=True)
+
+
+@case
+async def internal_exchange_as_an_alternate(s: Script) -> None:
+    await s.exchange("rest", "fanout", internal=True)
+    await s.declare("rest", quiet=True)
+    await s.bind("rest", "rest")
+    await s.exchange("e0", "direct", arguments={"alternate-exchange": "rest"})
+    await sent(s, "a", "rest")
