@@ -5,7 +5,8 @@ from unittest.mock import patch
 import pytest
 
 from qmq.wire.amqp import AmqpReader, frames
-from qmq.wire.beanstalk import BeanstalkReader, reader
+from qmq.wire.beanstalk import reader
+from qmq.wire.beanstalk.reader import BeanstalkReader
 from tests.wire.fuzz import amqp, beanstalk
 from tests.wire.fuzz.figures import Connection, feed
 

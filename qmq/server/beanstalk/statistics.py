@@ -31,7 +31,8 @@ from qmq.server.beanstalk.jobs import FoundJob, beanstalk_request
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext, names_of, part_of
 from qmq.server.checkpoint.queue_pager import FAR_US
 from qmq.server.peers.peer_json import Facts, decode_json
-from qmq.wire.beanstalk import BeanstalkVerb, Scalar
+from qmq.wire.beanstalk.commands import BeanstalkVerb
+from qmq.wire.beanstalk.replies import Scalar
 
 LISTED_MAX: Final = 10_000
 """Tubes of one list, and queues of one sum."""
