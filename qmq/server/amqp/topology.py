@@ -36,7 +36,9 @@ from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.routing.requests import source_request
 from qmq.server.runtime.contexts import MeshPeers
-from qmq.wire.amqp import AmqpRefusal, Method, ReplyCode, commands, encode_method, method_frame, short_string
+from qmq.wire.amqp.frames import method_frame
+from qmq.wire.amqp.methods import Method, commands, encode_method, short_string
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 NAME_BITS: Final = 96
 
