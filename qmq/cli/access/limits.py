@@ -1,13 +1,12 @@
 """`qmq limits`: what users may use, on all nodes. The rules are in docs/limits.md."""
 
+from typing import Any
+
 import click
 
 from ..admin.change import DefinitionChange, change_options
 from ..admin.definitions import read_values, show_rows
-from ..admin.request import ask
-from ..client import Endpoint
-from ..options import client_options, json_option
-from ..output import print_json
+from ..admin.request import list_command
 
 
 @click.group
@@ -19,15 +18,9 @@ def limits() -> None:
     """
 
 
-@limits.command("list")
-@client_options
-@json_option
-def list_limits(node: Endpoint, as_json: bool) -> None:
+@list_command(limits, "definitions/list/limit")
+def list_limits(facts: dict[str, Any]) -> None:
     """List the limits of users and groups."""
-    facts = ask(node, "definitions/list/limit")
-    if as_json:
-        print_json(facts)
-        return
     rows = [
         [one["name"], " ".join(f"{key}={value}" for key, value in one["value"].items())] for one in facts["definitions"]
     ]

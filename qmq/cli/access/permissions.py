@@ -8,10 +8,8 @@ import click
 from ...config import name_permission
 from ..admin.change import DefinitionChange, change_options
 from ..admin.definitions import show_rows
-from ..admin.request import ask
-from ..client import Endpoint
-from ..options import client_options, json_option, together
-from ..output import print_json
+from ..admin.request import list_command
+from ..options import together
 
 row_arguments: Callable[..., Any] = together(
     click.argument("subject"), click.argument("actions"), click.argument("pattern")
@@ -27,15 +25,9 @@ def permissions() -> None:
     """
 
 
-@permissions.command("list")
-@client_options
-@json_option
-def list_permissions(node: Endpoint, as_json: bool) -> None:
+@list_command(permissions, "definitions/list/permission")
+def list_permissions(facts: dict[str, Any]) -> None:
     """List the permissions, without those of the predefined groups."""
-    facts = ask(node, "definitions/list/permission")
-    if as_json:
-        print_json(facts)
-        return
     rows = []
     for value in (one["value"] for one in facts["definitions"]):
         word = "allow" if "allow" in value else "deny"

@@ -11,7 +11,7 @@ from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import print_json, printable, show_table
 from .change import DefinitionChange, change_options, check_quorum
-from .request import ask, check_kind
+from .request import ask, check_kind, list_command
 
 SECRET: Final = "password_hash"
 
@@ -105,15 +105,9 @@ def policies() -> None:
     """
 
 
-@policies.command("list")
-@client_options
-@json_option
-def list_policies(node: Endpoint, as_json: bool) -> None:
+@list_command(policies, "definitions/list/policy")
+def list_policies(facts: dict[str, Any]) -> None:
     """List the policies, and what they set."""
-    facts = ask(node, "definitions/list/policy")
-    if as_json:
-        print_json(facts)
-        return
     rows = [[row["name"], " ".join(f"{k}={_text(v)}" for k, v in row["value"].items())] for row in facts["definitions"]]
     show_rows(facts, "policy", ["PATTERN", "VALUES"], rows)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from ..client import Endpoint, Headers, headers_of
 from ..listing import ANSWERS
 from ..options import check_kind as check_kind
-from ..options import together
+from ..options import client_options, json_option, together
 from ..output import Failed, counted, print_json, printable
 
 JOB_SECONDS = 3600.0
@@ -100,6 +101,19 @@ def ask(node: Endpoint, destination: str, headers: Headers = (), body: bytes = b
     if not isinstance(facts, dict):
         raise Failed(f"{client.address}: sends no facts; is it a QMQ node?")
     return facts
+
+
+def list_command(group: click.Group, request: str) -> Callable[[Callable[[dict[str, Any]], None]], click.Command]:
+    """Decorates what prints the facts that a node responds to `request`: as `list` of `group`, or as JSON."""
+
+    def decorate(show: Callable[[dict[str, Any]], None]) -> click.Command:
+        @wraps(show)
+        def listed(node: Endpoint, as_json: bool) -> None:
+            (print_json if as_json else show)(ask(node, request))
+
+        return group.command("list")(client_options(json_option(listed)))
+
+    return decorate
 
 
 DONE = {"purge": "purged", "move": "moved", "redrive": "redriven"}

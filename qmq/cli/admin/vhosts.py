@@ -1,13 +1,13 @@
 """`qmq vhosts`: virtual hosts of AMQP clients. The rules are in docs/amqp.md."""
 
+from typing import Any
+
 import click
 
 from ...routing_names import VHOST_DEFAULT, vhost_name, vhost_prefix
-from ..client import Endpoint
-from ..options import client_options, json_option
-from ..output import print_json, show_table
+from ..output import show_table
 from .change import DefinitionChange, change_options
-from .request import ask
+from .request import list_command
 
 
 @click.group
@@ -18,15 +18,9 @@ def vhosts() -> None:
     """
 
 
-@vhosts.command("list")
-@client_options
-@json_option
-def list_vhosts(node: Endpoint, as_json: bool) -> None:
+@list_command(vhosts, "definitions/list/vhost")
+def list_vhosts(facts: dict[str, Any]) -> None:
     """List the virtual hosts, and what their names begin with."""
-    facts = ask(node, "definitions/list/vhost")
-    if as_json:
-        print_json(facts)
-        return
     names = [VHOST_DEFAULT, *(row["name"] for row in facts["definitions"])]
     show_table(["NAME", "PREFIX"], [[name, vhost_prefix(name) or "-"] for name in names])
 

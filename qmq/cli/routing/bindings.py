@@ -9,10 +9,10 @@ import click
 
 from ...routing_names import MATCH, MATCHES
 from ..admin.change import DefinitionChange, change_options
-from ..admin.request import ask, check_kind
-from ..client import Endpoint, headers_of
-from ..options import client_options, json_option, together
-from ..output import print_json, show_table
+from ..admin.request import check_kind, list_command
+from ..client import headers_of
+from ..options import together
+from ..output import show_table
 
 # Here --key is the routing key.
 binding_options: Callable[..., Any] = partial(change_options, key=("--cert-key",))
@@ -41,15 +41,9 @@ def bindings() -> None:
     """
 
 
-@bindings.command("list")
-@client_options
-@json_option
-def list_bindings(node: Endpoint, as_json: bool) -> None:
+@list_command(bindings, "bindings")
+def list_bindings(facts: dict[str, Any]) -> None:
     """List the bindings."""
-    facts = ask(node, "bindings")
-    if as_json:
-        print_json(facts)
-        return
     rows = [
         [
             row["source"] if row["effective"] else f"{row['source']} (no effect)",

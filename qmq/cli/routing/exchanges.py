@@ -1,13 +1,14 @@
 """`qmq exchanges`: what routes messages to queues by their keys or headers. The rules are in docs/bindings.md."""
 
+from typing import Any
+
 import click
 
 from ...routing_names import PREFIX, TYPES
 from ..admin.change import DefinitionChange, change_options
-from ..admin.request import ask
-from ..client import Endpoint, headers_of
-from ..options import client_options, json_option
-from ..output import print_json, show_table
+from ..admin.request import list_command
+from ..client import headers_of
+from ..output import show_table
 
 
 @click.group
@@ -18,15 +19,9 @@ def exchanges() -> None:
     """
 
 
-@exchanges.command("list")
-@client_options
-@json_option
-def list_exchanges(node: Endpoint, as_json: bool) -> None:
+@list_command(exchanges, "exchanges")
+def list_exchanges(facts: dict[str, Any]) -> None:
     """List the exchanges, the predefined ones too."""
-    facts = ask(node, "exchanges")
-    if as_json:
-        print_json(facts)
-        return
     rows = [
         [row["name"], row["type"], row["alternate"] or "-", "yes" if row["internal"] else "-", str(row["bindings"])]
         for row in facts["exchanges"]
