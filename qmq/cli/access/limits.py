@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from ..admin.change import DefinitionChange, change_options
 from ..admin.definitions import read_values, show_rows
-from ..admin.request import list_command
+from ..admin.request import DefinitionChange, change_options, list_command
 
 
 @click.group

@@ -6,9 +6,8 @@ from typing import Any
 import click
 
 from ...config import name_permission
-from ..admin.change import DefinitionChange, change_options
 from ..admin.definitions import show_rows
-from ..admin.request import list_command
+from ..admin.request import DefinitionChange, change_options, list_command
 from ..options import together
 
 row_arguments: Callable[..., Any] = together(

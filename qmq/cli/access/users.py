@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from ..admin.change import DefinitionChange, change_options
 from ..admin.definitions import show_rows, warn_of_closing
-from ..admin.request import ask
+from ..admin.request import DefinitionChange, ask, change_options
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import print_json

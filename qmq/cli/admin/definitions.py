@@ -10,8 +10,7 @@ from ...definitions.document import differences, document, read_document
 from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import print_json, printable, show_table
-from .change import DefinitionChange, change_options, check_quorum
-from .request import ask, check_kind, list_command
+from .request import DefinitionChange, ask, change_options, check_kind, check_quorum, list_command
 
 SECRET: Final = "password_hash"
 

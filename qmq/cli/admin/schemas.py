@@ -10,8 +10,7 @@ from ...wire.avro import read_schema
 from ..client import Endpoint
 from ..options import client_options, json_option
 from ..output import print_json, show_table
-from .change import DefinitionChange, change_options
-from .request import ask
+from .request import DefinitionChange, ask, change_options
 
 
 @click.group

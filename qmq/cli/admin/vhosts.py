@@ -6,8 +6,7 @@ import click
 
 from ...routing_names import VHOST_DEFAULT, vhost_name, vhost_prefix
 from ..output import show_table
-from .change import DefinitionChange, change_options
-from .request import list_command
+from .request import DefinitionChange, change_options, list_command
 
 
 @click.group

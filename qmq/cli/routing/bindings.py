@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from ...routing_names import MATCH, MATCHES
-from ..admin.change import DefinitionChange, change_options
-from ..admin.request import check_kind, list_command
+from ..admin.request import DefinitionChange, change_options, check_kind, list_command
 from ..client import headers_of
 from ..options import together
 from ..output import show_table

@@ -5,8 +5,7 @@ from typing import Any
 import click
 
 from ...routing_names import PREFIX, TYPES
-from ..admin.change import DefinitionChange, change_options
-from ..admin.request import list_command
+from ..admin.request import DefinitionChange, change_options, list_command
 from ..client import headers_of
 from ..output import show_table
 
