@@ -13,7 +13,7 @@
     secrecy      files with secrets that other users can read
     load         read files into settings
     show         write settings as TOML
-    policy_values  policies of destinations as definitions of the mesh have them
+    definition_values  policies, users, permissions and limits as definitions of the mesh have them
     fingerprints short hashes by which nodes compare their policies
     difference   differences between two configurations, and which need a restart
 
@@ -23,6 +23,23 @@ No other part of QMQ reads a settings file or an environment variable, or has de
 from .authentication import AuthenticationSettings as AuthenticationSettings
 from .authentication import asks_others as asks_others
 from .authentication import asks_users as asks_users
+from .definition_values import check_policies as check_policies
+from .definition_values import join_declared as join_declared
+from .definition_values import join_policies as join_policies
+from .definition_values import limit_values as limit_values
+from .definition_values import name_limit as name_limit
+from .definition_values import name_permission as name_permission
+from .definition_values import permission_name as permission_name
+from .definition_values import permission_values as permission_values
+from .definition_values import policy_values as policy_values
+from .definition_values import queue_values as queue_values
+from .definition_values import read_limit as read_limit
+from .definition_values import read_permission as read_permission
+from .definition_values import read_policy as read_policy
+from .definition_values import read_queue as read_queue
+from .definition_values import read_user as read_user
+from .definition_values import split_permission as split_permission
+from .definition_values import user_values as user_values
 from .destinations.declared import DECLARED_BY as DECLARED_BY
 from .destinations.declared import QUEUE_KEYS as QUEUE_KEYS
 from .destinations.declared import BindingEntry as BindingEntry
@@ -56,26 +73,9 @@ from .node import StorageSettings as StorageSettings
 from .peers import Peer as Peer
 from .peers import PeersFile as PeersFile
 from .peers import check_change as check_change
-from .policy_values import check_policies as check_policies
-from .policy_values import join_declared as join_declared
-from .policy_values import join_policies as join_policies
-from .policy_values import policy_values as policy_values
-from .policy_values import queue_values as queue_values
-from .policy_values import read_policy as read_policy
-from .policy_values import read_queue as read_queue
 from .secrecy import check_secrecy as check_secrecy
 from .secrecy import is_open_to_others as is_open_to_others
 from .show import effective as effective
-from .user_values import limit_values as limit_values
-from .user_values import name_limit as name_limit
-from .user_values import name_permission as name_permission
-from .user_values import permission_name as permission_name
-from .user_values import permission_values as permission_values
-from .user_values import read_limit as read_limit
-from .user_values import read_permission as read_permission
-from .user_values import read_user as read_user
-from .user_values import split_permission as split_permission
-from .user_values import user_values as user_values
 from .users import LOCAL_ADMINISTRATOR as LOCAL_ADMINISTRATOR
 from .users import RESERVED_NAMES as RESERVED_NAMES
 from .users import PermissionSettings as PermissionSettings
