@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ...config import name_permission
+from ...config.definition_values import name_permission
 from ..admin.definitions import show_rows
 from ..admin.request import DefinitionChange, change_options, list_command
 from ..options import together

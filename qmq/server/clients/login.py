@@ -23,7 +23,8 @@ import trio
 from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Principal
 from qmq.access.user_limits import UNLIMITED, UserLimits
 from qmq.auth.credentials import CERTIFICATE, USERS, Credentials, Grant
-from qmq.config import LOCAL_ADMINISTRATOR, LimitSettings, ListenerSettings, User
+from qmq.config import LimitSettings, ListenerSettings, User
+from qmq.config.users import LOCAL_ADMINISTRATOR
 from qmq.environment import Environment, Pipe
 from qmq.errors import LoginRefused, Refused
 from qmq.server.clients.admission import counted_address

@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable, alternate_cycle
-from qmq.config import BindingEntry, ExchangeEntry, NodeSettings
+from qmq.config import NodeSettings
+from qmq.config.destinations.declared import BindingEntry, ExchangeEntry
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
