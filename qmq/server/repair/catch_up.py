@@ -25,8 +25,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.replication.mesh import Mesh
 from qmq.server.repair.engine import RepairContext, RepairTask, Sink, Taken, ask_in_turn
-from qmq.server.repair.requests import DOTS_AT_ONCE, ask_settled, ask_subscriptions
-from qmq.server.repair.responses import RepairResponder, ResponderContext
+from qmq.server.repair.requests import DOTS_AT_ONCE, RepairResponder, ResponderContext, ask_settled, ask_subscriptions
 from qmq.server.runtime.contexts import Committing
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import UNCHECKED
