@@ -14,7 +14,6 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
 from typing import Final
 
 import argon2
@@ -231,7 +230,7 @@ class Logins:
         async with self._checks.turn(counted_address(address), login, until_left):
             if digest in self._remembered:
                 return True  # Another client of this user was checked meanwhile.
-            right = await self._environment.run_blocking(partial(_verify, known or self._unknown_user_hash, passcode))
+            right = await self._environment.run_blocking(_verify, known or self._unknown_user_hash, passcode)
         if right and known is not None:
             if len(self._remembered) >= REMEMBERED_LOGINS_MAX:
                 self._remembered.clear()

@@ -229,9 +229,7 @@ class CatchUp(RepairTask, Sink):
         await context.bring_up_stores()
         after: Dot | None = None
         while True:
-            page = await context.environment.run_blocking(
-                partial(context.store.repair_source.in_doubt, after, DOTS_AT_ONCE)
-            )
+            page = await context.environment.run_blocking(context.store.repair_source.in_doubt, after, DOTS_AT_ONCE)
             if not page:
                 break
             after = page[-1][1]

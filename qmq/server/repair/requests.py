@@ -202,7 +202,7 @@ class RepairResponder:
             and (snapshot.lost or snapshot.through <= after)
             and not snapshot.records
         ):
-            packed = await context.environment.run_blocking(partial(context.store.read_quarantined, Dot(origin, row)))
+            packed = await context.environment.run_blocking(context.store.read_quarantined, Dot(origin, row))
             snapshot = snapshot if packed is None else RangeSnapshot(row, 0, 0, [packed])
         return _response(*snapshot)
 
@@ -212,9 +212,7 @@ class RepairResponder:
         await context.bring_up_stores()
         given_up = dict(context.broker.durable_subscriptions.given_up)
         forgotten = frozenset(context.broker.forgotten)
-        known = await context.environment.run_blocking(
-            partial(context.store.repair_source.known_of, dots, given_up, forgotten)
-        )
+        known = await context.environment.run_blocking(context.store.repair_source.known_of, dots, given_up, forgotten)
         return _response(pack_dot_groups(known.done), pack_attempts(known.failed.items()))
 
 
