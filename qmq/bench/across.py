@@ -24,6 +24,7 @@ from qmq.bench.frames import (
     sends,
 )
 from qmq.bench.plan import BenchPlan, LoadConnections, Report
+from qmq.config import Address
 from qmq.wire.stomp import encode_frame
 
 PROBE = b"<qmq-bench-probe>"
@@ -55,22 +56,28 @@ def _topic(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
         reader.subscribe(destination, "auto")
     sender = lines.add(Ignore())
     _wait_until_found(sender, readers, destination)
+    return published(plan, report, destination, sender, readers)
+
+
+def published(
+    plan: BenchPlan, report: Report, destination: str, sender: LoadConnection, readers: list[LoadConnection]
+) -> Report:
+    """Send to a topic that all of `readers` have subscribed to."""
     ring = sends(destination, plan.body_bytes, *plan.send_headers("topic"))
-    exchange = Exchange(
-        sender,
-        ring,
-        readers,
-        copies=len(readers),
-        outstanding=max(plan.outstanding, len(readers)),
-        progress=plan.progress,
-    )
-    timed(plan, report, exchange, readers)
+    copies = len(readers)
+    outstanding = max(plan.outstanding, copies)
+    timed(plan, report, Exchange(sender, ring, readers, copies=copies, outstanding=outstanding, progress=plan.progress))
     return report
 
 
 def _queue(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
+    return consumed(plan, lines, report, plan.others[0])
+
+
+def consumed(plan: BenchPlan, lines: LoadConnections, report: Report, at: Address) -> Report:
+    """Send to a queue, and acknowledge each message at the node `at`."""
     destination = plan.destination_of("queue")
-    reader = lines.add(AckCutter(), plan.others[0])
+    reader = lines.add(AckCutter(), at)
     reader.subscribe(destination, "client-individual", *plan.credit)
     ring = sends(destination, plan.body_bytes, *plan.send_headers("queue"))
     sender = lines.add(Ignore())

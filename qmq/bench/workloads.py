@@ -17,7 +17,7 @@ node to another (`mesh`) in `across`.
 import time
 from collections.abc import Callable, Mapping
 
-from qmq.bench.across import mesh
+from qmq.bench.across import consumed, mesh, published
 from qmq.bench.connection import Ignore
 from qmq.bench.exchange import Exchange, timed
 from qmq.bench.frames import (
@@ -25,11 +25,9 @@ from qmq.bench.frames import (
     NUMBERED_BODY_BYTES_MIN,
     RECEIPT_IDS,
     RECEIPT_MARK,
-    AckCutter,
     MarkCounter,
     numbered_send,
     receipted_sends,
-    sends,
 )
 from qmq.bench.histogram import Histogram
 from qmq.bench.many import backlog, drained, queues, subscriptions
@@ -60,30 +58,12 @@ def topic(plan: BenchPlan, lines: LoadConnections) -> Report:
     subscribers = [lines.add(MarkCounter(BODY_MARK)) for _ in range(plan.subscribers)]
     for subscriber in subscribers:
         subscriber.subscribe(destination, "auto")
-    ring = sends(destination, plan.body_bytes, *plan.send_headers("topic"))
-    exchange = Exchange(
-        lines.add(Ignore()),
-        ring,
-        subscribers,
-        copies=plan.subscribers,
-        outstanding=max(plan.outstanding, plan.subscribers),
-        progress=plan.progress,
-    )
-    timed(plan, report, exchange)
-    return report
+    return published(plan, report, destination, lines.add(Ignore()), subscribers)
 
 
 def queue(plan: BenchPlan, lines: LoadConnections) -> Report:
     """One sender, one consumer that acknowledges each message for itself."""
-    destination = plan.destination_of("queue")
-    report = plan.report("body_bytes", "outstanding", "prefetch", "memory")
-    consumer = lines.add(AckCutter())
-    consumer.subscribe(destination, "client-individual", *plan.credit)
-    ring = sends(destination, plan.body_bytes, *plan.send_headers("queue"))
-    sender = lines.add(Ignore())
-    exchange = Exchange(sender, ring, [consumer], copies=1, outstanding=plan.outstanding, progress=plan.progress)
-    timed(plan, report, exchange)
-    return report
+    return consumed(plan, lines, plan.report("body_bytes", "outstanding", "prefetch", "memory"), plan.at)
 
 
 def send(plan: BenchPlan, lines: LoadConnections) -> Report:
