@@ -6,7 +6,7 @@
     lazy      groups of commands that are imported when they run
     launch    nodes as processes on this machine; tests/cluster uses it, too
     mesh_members  `qmq mesh check` and `retire`
-    serve, mesh, send, listen, status, listing, admin, access, config, log, pipeline, bench     the commands
+    serve, mesh, send, listen, status, listing, admin, config, log, pipeline, bench     the commands
 
 Exit codes of all commands: 0 success, 1 failure, 2 an error in the command line or the configuration.
 """
@@ -51,15 +51,15 @@ COMMANDS: Table = {
     "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
     "policies": ("qmq.cli.admin.definitions:policies", "List, set and delete the policies of destinations."),
     "schemas": ("qmq.cli.admin.schemas:schemas", "List, show, set and delete the Avro schemas of a mesh."),
-    "exchanges": ("qmq.cli.routing.exchanges:exchanges", "List, declare and delete the exchanges of a mesh."),
-    "bindings": ("qmq.cli.routing.bindings:bindings", "List, add and delete the bindings of a mesh."),
-    "vhosts": ("qmq.cli.admin.vhosts:vhosts", "List, declare and delete the virtual hosts of a mesh."),
-    "users": ("qmq.cli.access.users:users", "List, add and delete the users of a mesh."),
+    "exchanges": ("qmq.cli.admin.routing:exchanges", "List, declare and delete the exchanges of a mesh."),
+    "bindings": ("qmq.cli.admin.routing:bindings", "List, add and delete the bindings of a mesh."),
+    "vhosts": ("qmq.cli.admin.routing:vhosts", "List, declare and delete the virtual hosts of a mesh."),
+    "users": ("qmq.cli.admin.access:users", "List, add and delete the users of a mesh."),
     "permissions": (
-        "qmq.cli.access.permissions:permissions",
+        "qmq.cli.admin.access:permissions",
         "List, add and delete the permissions of users and groups.",
     ),
-    "limits": ("qmq.cli.access.limits:limits", "List, set and delete the limits of users and groups."),
+    "limits": ("qmq.cli.admin.access:limits", "List, set and delete the limits of users and groups."),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),
