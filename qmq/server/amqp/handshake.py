@@ -14,7 +14,7 @@ from qmq.server.clients.client_login import ClientLogin, LoginContext
 from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.sync import DefinitionSync
-from qmq.server.routing.vhosts import VhostDefinitions
+from qmq.server.routing.definitions import VhostDefinitions
 from qmq.wire.amqp.frames import PROTOCOL_HEADER, AmqpReader, Command, method_frame
 from qmq.wire.amqp.methods import Method, commands, encode_method, read_method
 from qmq.wire.amqp.properties import read_table

@@ -24,7 +24,7 @@ from qmq.gateways.http.sends import is_batch, sends_of, single_of
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.session import ClientSession
-from qmq.server.routing.vhosts import VhostDefinitions
+from qmq.server.routing.definitions import VhostDefinitions
 from qmq.server.stomp.dialogue import STOMP
 from qmq.server.web.client import WebClient, WebClientContext
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
