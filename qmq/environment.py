@@ -8,9 +8,11 @@ threads only through them. (Waiting uses trio's own clock, which a test replaces
 import random
 import ssl
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 Tls = Callable[[], ssl.SSLContext]
 """Returns the context for the next handshake, because certificates are renewed while a node runs."""
@@ -112,11 +114,15 @@ class Environment:
         self.now_us = now_us
         """µs since 1970, by a clock that never jumps (`qmq.server.runtime.clock`): for time stamps, never for
         waiting."""
-        self.run_blocking = run_blocking
         self.boot_seconds = boot_seconds
         """A clock that cannot be set and that runs on while the machine sleeps or the process is stopped."""
+        self._run_blocking = run_blocking
         self._run_commit = run_commit
         self._run_abandonable = run_abandonable
+
+    async def run_blocking(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Make the call as `RunBlocking` says."""
+        return await self._run_blocking(partial(call, *args))
 
     async def run_commit(self, call: Callable[[], T]) -> T:
         """As `run_blocking`, for the commit task: in a thread that no other task uses, if there is one."""

@@ -10,17 +10,14 @@ from trio.testing import MockClock
 
 from qmq.cli import main
 from qmq.config import (
-    BindingEntry,
     DestinationPolicy,
     DestinationSettings,
-    ExchangeEntry,
     ListenerSettings,
     MeshSettings,
     NodeSettings,
     Peer,
     PeersFile,
     PermissionSettings,
-    QueueEntry,
     StorageSettings,
     TlsSettings,
     User,
@@ -28,6 +25,7 @@ from qmq.config import (
     load_node,
     load_peers,
 )
+from qmq.config.destinations.declared import BindingEntry, ExchangeEntry, QueueEntry
 from qmq.config.destinations.policy import KEYS
 from qmq.config.difference import CHANGES_LIVE
 from qmq.config.values.model import Section, read_size

@@ -130,9 +130,7 @@ MUST_NOT_IMPORT: Mapping[str, set[str]] = {
     "gateways/": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "replication/": CLOCKS_AND_CHANCE | THE_SYSTEM,  # what it needs of these comes through world
     "client/core.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
-    "client/request_reply.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "client/answers.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
-    "client/exchange.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "client/feed.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "client/feeds.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "client/requests.py": CLOCKS_AND_CHANCE | THE_SYSTEM,

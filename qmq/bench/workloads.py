@@ -8,17 +8,23 @@
 | send | SENDs to a queue, each with a receipt, at most `window` unanswered | receipts |
 | latency | messages at a fixed rate to one subscriber | – |
 | idle | nothing, then connections that do nothing | – |
+| mesh | sent to the first node, read on the others: | |
+| – topic | one subscriber on each other node gets every message | deliveries |
+| – queue | one consumer on the second node, an ACK for every message | messages delivered and acknowledged |
+| – fanout | durable: a receipt for each SEND, one subscriber on every node | messages that all of these have |
 
 Rates and CPU time are of the measured seconds only; `missing` and `extra` are of the whole run. What is measured by
-a number of things instead of seconds (`backlog`, `drain`, `queues`, `subscriptions`) is in `many`, what goes from one
-node to another (`mesh`) in `across`.
+a number of things instead of seconds (`backlog`, `drain`, `queues`, `subscriptions`) is in `many`.
+
+Surprising: a topic keeps nothing for subscribers that the first node does not know of yet. A subscriber's RECEIPT says
+only that its own node does. So probes are sent until one came to each subscriber. Queues and fanouts keep what is sent.
 """
 
+import select
 import time
 from collections.abc import Callable, Mapping
 
-from qmq.bench.across import mesh
-from qmq.bench.connection import Ignore
+from qmq.bench.connection import Ignore, LoadConnection
 from qmq.bench.exchange import Exchange, timed
 from qmq.bench.frames import (
     BODY_MARK,
@@ -36,6 +42,8 @@ from qmq.bench.many import backlog, drained, queues, subscriptions
 from qmq.bench.paced import Paced, Schedule, Stopwatch
 from qmq.bench.plan import BenchPlan, LoadConnections, Meter, Report, Value
 from qmq.bench.process import Usage, sum_of, usage, wake_on_time
+from qmq.config import Address
+from qmq.wire.stomp import encode_frame
 
 BODY_BYTES_MIN = NUMBERED_BODY_BYTES_MIN
 WINDOW_MAX = RECEIPT_IDS
@@ -45,6 +53,12 @@ SETTLE_SECONDS = 2.0
 
 LOGIN_SECONDS = 6.0
 """After connecting: until then the node may wake up once for each connection, to see that it has logged in."""
+
+PROBE = b"<qmq-bench-probe>"
+PROBE_SECONDS = 0.1
+"""Seconds between two probes."""
+FOUND_SECONDS_MAX = 30.0
+"""Seconds until every subscriber must have got a probe."""
 
 
 def topic(plan: BenchPlan, lines: LoadConnections) -> Report:
@@ -60,28 +74,33 @@ def topic(plan: BenchPlan, lines: LoadConnections) -> Report:
     subscribers = [lines.add(MarkCounter(BODY_MARK)) for _ in range(plan.subscribers)]
     for subscriber in subscribers:
         subscriber.subscribe(destination, "auto")
+    return _published(plan, report, destination, lines.add(Ignore()), subscribers)
+
+
+def _published(
+    plan: BenchPlan, report: Report, destination: str, sender: LoadConnection, readers: list[LoadConnection]
+) -> Report:
+    """Send to a topic that all of `readers` have subscribed to."""
     ring = sends(destination, plan.body_bytes, *plan.send_headers("topic"))
-    exchange = Exchange(
-        lines.add(Ignore()),
-        ring,
-        subscribers,
-        copies=plan.subscribers,
-        outstanding=max(plan.outstanding, plan.subscribers),
-        progress=plan.progress,
-    )
-    timed(plan, report, exchange)
+    copies = len(readers)
+    outstanding = max(plan.outstanding, copies)
+    timed(plan, report, Exchange(sender, ring, readers, copies=copies, outstanding=outstanding, progress=plan.progress))
     return report
 
 
 def queue(plan: BenchPlan, lines: LoadConnections) -> Report:
     """One sender, one consumer that acknowledges each message for itself."""
+    return _consumed(plan, lines, plan.report("body_bytes", "outstanding", "prefetch", "memory"), plan.at)
+
+
+def _consumed(plan: BenchPlan, lines: LoadConnections, report: Report, at: Address) -> Report:
+    """Send to a queue, and acknowledge each message at the node `at`."""
     destination = plan.destination_of("queue")
-    report = plan.report("body_bytes", "outstanding", "prefetch", "memory")
-    consumer = lines.add(AckCutter())
-    consumer.subscribe(destination, "client-individual", *plan.credit)
+    reader = lines.add(AckCutter(), at)
+    reader.subscribe(destination, "client-individual", *plan.credit)
     ring = sends(destination, plan.body_bytes, *plan.send_headers("queue"))
     sender = lines.add(Ignore())
-    exchange = Exchange(sender, ring, [consumer], copies=1, outstanding=plan.outstanding, progress=plan.progress)
+    exchange = Exchange(sender, ring, [reader], copies=1, outstanding=plan.outstanding, progress=plan.progress)
     timed(plan, report, exchange)
     return report
 
@@ -170,6 +189,68 @@ def _quiet(name: str, plan: BenchPlan, lines: LoadConnections) -> dict[str, Valu
         f"{name}wakeups_per_second": round(after.wakeups_since(before) / plan.seconds, 2),
         f"{name}server_cpu_share": round((after.cpu_seconds - before.cpu_seconds) / plan.seconds, 4),
     }
+
+
+def mesh(plan: BenchPlan, lines: LoadConnections) -> Report:
+    """One sender on the first node, readers on the others."""
+    report = Report(
+        parameters={
+            "kind": plan.kind,
+            "nodes": 1 + len(plan.others),
+            "body_bytes": plan.body_bytes,
+            **({"window": plan.window} if plan.kind == "fanout" else {"outstanding": plan.outstanding}),
+            **({"prefetch": plan.prefetch} if plan.kind == "queue" else {}),
+            "memory": plan.memory,
+        }
+    )
+    return {"topic": _mesh_topic, "queue": _mesh_queue, "fanout": _mesh_fanout}[plan.kind](plan, lines, report)
+
+
+def _mesh_topic(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
+    destination = plan.destination_of("topic")
+    readers = [lines.add(MarkCounter(PROBE), at) for at in plan.others]
+    for reader in readers:
+        reader.subscribe(destination, "auto")
+    sender = lines.add(Ignore())
+    _wait_until_found(sender, readers, destination)
+    return _published(plan, report, destination, sender, readers)
+
+
+def _mesh_queue(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
+    return _consumed(plan, lines, report, plan.others[0])
+
+
+def _mesh_fanout(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
+    destination = plan.destination_of("fanout")
+    readers = [lines.add(MarkCounter(BODY_MARK), at) for at in (plan.at, *plan.others)]
+    for reader in readers:
+        reader.subscribe(destination, "auto")
+    ring = receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("fanout"))
+    sender = lines.add(MarkCounter(RECEIPT_MARK))
+    # A message under way counts until its receipt and all its deliveries have come.
+    counted = [sender, *readers]
+    copies = len(counted)
+    exchange = Exchange(sender, ring, counted, copies=copies, outstanding=plan.window * copies, progress=plan.progress)
+    came = timed(plan, report, exchange, counted, rate_of=min)
+    if came:
+        report.figures["accepted_per_second"] = round(came[0] / plan.seconds)
+        report.figures["delivered_per_second"] = round(min(came[1:]) / plan.seconds)
+    return report
+
+
+def _wait_until_found(sender: LoadConnection, readers: list[LoadConnection], destination: str) -> None:
+    """Send probes until each of `readers` had one, then count messages. Raises ConnectionError if one gets none."""
+    probe = encode_frame("SEND", [("destination", destination)], PROBE)
+    deadline = time.monotonic() + FOUND_SECONDS_MAX
+    for reader in readers:
+        while not reader.received:
+            if time.monotonic() > deadline:
+                raise ConnectionError(f"{destination}: no message came to another node in {FOUND_SECONDS_MAX:g} s")
+            sender.write(probe)
+            if select.select([reader.socket], [], [], PROBE_SECONDS)[0]:
+                reader.read()
+        reader.received = 0
+        reader.count_with(MarkCounter(BODY_MARK))
 
 
 WORKLOADS: Mapping[str, Callable[[BenchPlan, LoadConnections], Report]] = {

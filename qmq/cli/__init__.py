@@ -6,7 +6,7 @@
     lazy      groups of commands that are imported when they run
     launch    nodes as processes on this machine; tests/cluster uses it, too
     mesh_members  `qmq mesh check` and `retire`
-    serve, mesh, send, listen, status, listing, admin, access, config, log, pipeline, bench     the commands
+    serve, mesh, send, listen, status, listing, admin, config, log, pipeline, bench     the commands
 
 Exit codes of all commands: 0 success, 1 failure, 2 an error in the command line or the configuration.
 """
@@ -37,8 +37,8 @@ COMMANDS: Table = {
     "move": ("qmq.cli.admin.bulk:move", "Move the messages of a queue that wait to another queue."),
     "redrive": ("qmq.cli.admin.bulk:redrive", "Move dead letters back to the queues they came from."),
     "delete": ("qmq.cli.admin.delete:delete", "Delete a queue, a fanout, or the last value of a topic, on all nodes."),
-    "pause": ("qmq.cli.admin.pause:pause", "Pause the delivery or the acceptance of a queue, on all nodes."),
-    "resume": ("qmq.cli.admin.pause:resume", "Resume a paused queue, on all nodes."),
+    "pause": ("qmq.cli.admin.bulk:pause", "Pause the delivery or the acceptance of a queue, on all nodes."),
+    "resume": ("qmq.cli.admin.bulk:resume", "Resume a paused queue, on all nodes."),
     "peek": ("qmq.cli.admin.messages:peek", "Show messages of a destination, with headers and bodies."),
     "get": ("qmq.cli.admin.messages:get", "Show one message, by its message-id."),
     "trace": (
@@ -50,16 +50,16 @@ COMMANDS: Table = {
     "kick": ("qmq.cli.admin.connections:kick", "End connections of clients, by ID, user or address, on all nodes."),
     "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
     "policies": ("qmq.cli.admin.definitions:policies", "List, set and delete the policies of destinations."),
-    "schemas": ("qmq.cli.admin.schemas:schemas", "List, show, set and delete the Avro schemas of a mesh."),
-    "exchanges": ("qmq.cli.routing.exchanges:exchanges", "List, declare and delete the exchanges of a mesh."),
-    "bindings": ("qmq.cli.routing.bindings:bindings", "List, add and delete the bindings of a mesh."),
-    "vhosts": ("qmq.cli.admin.vhosts:vhosts", "List, declare and delete the virtual hosts of a mesh."),
-    "users": ("qmq.cli.access.users:users", "List, add and delete the users of a mesh."),
+    "schemas": ("qmq.cli.admin.definitions:schemas", "List, show, set and delete the Avro schemas of a mesh."),
+    "exchanges": ("qmq.cli.admin.routing:exchanges", "List, declare and delete the exchanges of a mesh."),
+    "bindings": ("qmq.cli.admin.routing:bindings", "List, add and delete the bindings of a mesh."),
+    "vhosts": ("qmq.cli.admin.routing:vhosts", "List, declare and delete the virtual hosts of a mesh."),
+    "users": ("qmq.cli.admin.access:users", "List, add and delete the users of a mesh."),
     "permissions": (
-        "qmq.cli.access.permissions:permissions",
+        "qmq.cli.admin.access:permissions",
         "List, add and delete the permissions of users and groups.",
     ),
-    "limits": ("qmq.cli.access.limits:limits", "List, set and delete the limits of users and groups."),
+    "limits": ("qmq.cli.admin.access:limits", "List, set and delete the limits of users and groups."),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
-from ..config import difference, effective, load, load_node, load_peers
+from ..config import load, load_node, load_peers
+from ..config.difference import difference
+from ..config.show import effective
 from ..errors import ConfigError
 from .options import FILE, json_option, node_options, overrides
 from .output import print_json, printable

@@ -31,7 +31,7 @@ OWN_HEADERS = ("id", "destination", "ack")
     show_default=True,
     help="auto: the node settles a message when it is sent. Otherwise each is acknowledged once it is printed.",
 )
-@header_option
+@header_option()
 @click.option("--body-only", is_flag=True, help="Print only the bodies, byte for byte, each with a line end.")
 @client_options
 @json_option

@@ -18,7 +18,8 @@ from typing import Any, TextIO
 
 import click
 
-from ..config import PeersFile, is_open_to_others, load_peers
+from ..config import PeersFile, load_peers
+from ..config.secrecy import is_open_to_others
 from .client import CommandClient, Endpoint, Login, ServerError
 from .launch import LOGIN_SECONDS, PROBE_SECONDS, LocalMesh, NodeProcess, exit_text, recorded, stop_recorded
 from .mesh_members import check, retire

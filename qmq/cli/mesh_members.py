@@ -5,7 +5,10 @@ from pathlib import Path
 
 import click
 
-from ..config import check_change, check_together, load_node, load_peers, peers_difference
+from ..config import load_node, load_peers
+from ..config.difference import peers_difference
+from ..config.load import check_together
+from ..config.peers import check_change
 from ..errors import ConfigError
 from .client import Endpoint, headers_of
 from .options import FILE, client_options, json_option

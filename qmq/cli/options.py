@@ -204,14 +204,12 @@ def tls_context(cafile: Path | None, cert: Path | None, key: Path | None) -> ssl
     return tls
 
 
-header_option: Callable[[F], F] = click.option(
-    "--header",
-    "headers",
-    metavar="NAME:VALUE",
-    callback=read_headers,
-    multiple=True,
-    help="A header to add; repeatable.",
-)
+def header_option(
+    option: str = "--header", name: str = "headers", text: str = "A header to add; repeatable."
+) -> Callable[[F], F]:
+    """An option that takes headers, more than once."""
+    return click.option(option, name, metavar="NAME:VALUE", callback=read_headers, multiple=True, help=text)
+
 
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

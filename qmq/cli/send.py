@@ -25,7 +25,7 @@ OWN_HEADERS = ("destination", "receipt")
 @click.command
 @click.argument("destination")
 @click.argument("body", required=False)
-@header_option
+@header_option()
 @click.option(
     "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Number of times to send the body."
 )

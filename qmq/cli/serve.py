@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import click
 
-from ..config import DEFAULT_HTTP, load
+from ..config import load
+from ..config.node import DEFAULT_HTTP
 from ..config.values.address import Address
 from ..server.runtime.log_events import facts_of
 from .options import node_options, overrides, read_optional_address

@@ -5,8 +5,8 @@ decides its content. This module shows the keys that it knows in a readable orde
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import click
 
@@ -85,35 +85,13 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     for condition in facts.get("conditions") or ():
         lines.append(f"CONDITION {_condition(condition)}")
     lines += [f"EVENT {_condition(row)}" for row in _rows(facts, "past") if row.get("severity") == "critical"]
-    peers = _rows(facts, "peers")
-    if peers:
-        rows = [[peer.get("name"), peer.get("out"), peer.get("in"), _lag(peer.get("lag"))] for peer in peers]
-        lines += ["", *table(["PEER", "OUT", "IN", "LAG"], rows)]
-    queues = _rows(facts, "queues")
-    if queues:
-        rows = [[queue.get("destination"), queue.get("messages", 0)] for queue in queues[:QUEUES_SHOWN_MAX]]
-        lines += ["", *table(["QUEUE", "MESSAGES"], rows)]
-        if len(queues) > QUEUES_SHOWN_MAX:
-            lines.append(f"and {len(queues) - QUEUES_SHOWN_MAX} more")
-    fanouts = _rows(facts, "fanouts")
-    if fanouts:
-        rows = [[fanout.get("destination"), fanout.get("messages", 0)] for fanout in fanouts]
-        lines += ["", *table(["FANOUT", "MESSAGES"], rows)]
-    durable_subscriptions = _rows(facts, "durables")
-    if durable_subscriptions:
-        rows = [
-            [row.get("destination"), row.get("name"), "yes" if row.get("in_use") else "no"]
-            for row in durable_subscriptions
-        ]
-        lines += ["", *table(["FANOUT", "DURABLE SUBSCRIPTION", "IN USE HERE"], rows)]
-    readers = _rows(facts, "readers")
-    if readers:
-        rows = [[reader.get("name"), reader.get("behind", 0)] for reader in readers]
-        lines += ["", *table(["READER OF THE JOURNAL", "BEHIND"], rows)]
-    slow = _rows(facts, "slow")
-    if slow:
-        rows = [[row.get("destination"), row.get("session"), row.get("messages"), row.get("dropped")] for row in slow]
-        lines += ["", *table(["SLOW SUBSCRIPTION", "SESSION", "WAITING", "DROPPED"], rows)]
+    for key, heads, cells in TABLES:
+        rows = _rows(facts, key)
+        most = QUEUES_SHOWN_MAX if key == "queues" else len(rows)
+        if rows:
+            lines += ["", *table(heads, [cells(row) for row in rows[:most]])]
+        if len(rows) > most:
+            lines.append(f"and {len(rows) - most} more")
     return lines
 
 
@@ -159,6 +137,25 @@ def _lag(lag: object) -> int:
     if isinstance(lag, dict):
         return sum(behind for behind in lag.values() if isinstance(behind, int))
     return lag if isinstance(lag, int) else 0
+
+
+TABLES: Final[Sequence[tuple[str, Sequence[str], Callable[[Mapping[str, Any]], Sequence[object]]]]] = (
+    ("peers", ("PEER", "OUT", "IN", "LAG"), lambda row: [*map(row.get, ("name", "out", "in")), _lag(row.get("lag"))]),
+    ("queues", ("QUEUE", "MESSAGES"), lambda row: [row.get("destination"), row.get("messages", 0)]),
+    ("fanouts", ("FANOUT", "MESSAGES"), lambda row: [row.get("destination"), row.get("messages", 0)]),
+    (
+        "durables",
+        ("FANOUT", "DURABLE SUBSCRIPTION", "IN USE HERE"),
+        lambda row: [row.get("destination"), row.get("name"), "yes" if row.get("in_use") else "no"],
+    ),
+    ("readers", ("READER OF THE JOURNAL", "BEHIND"), lambda row: [row.get("name"), row.get("behind", 0)]),
+    (
+        "slow",
+        ("SLOW SUBSCRIPTION", "SESSION", "WAITING", "DROPPED"),
+        lambda row: [*map(row.get, ("destination", "session", "messages", "dropped"))],
+    ),
+)
+"""Key of a list in the status, the heads of its table, and the cells of a row."""
 
 
 def _condition(condition: object) -> str:

@@ -1,11 +1,9 @@
 """How requests of a client end: confirmed, refused, or blamed for the end of a connection."""
 
 from qmq.client.encode import Headers, encode_undo
-from qmq.client.exchange import Exchange
 from qmq.client.feed import FeedState
 from qmq.client.feeds import Feeds
-from qmq.client.request_reply import PendingReplies, PendingReply
-from qmq.client.requests import BLAMED_MAX, Request, RequestKind
+from qmq.client.requests import BLAMED_MAX, Exchange, PendingReplies, PendingReply, Request, RequestKind
 from qmq.errors import ClientError, Refused
 from qmq.wire.stomp import Frame
 

@@ -21,11 +21,9 @@ from qmq.client.address import Rotation
 from qmq.client.core import Core, Passcode
 from qmq.client.dial import Dial, dial
 from qmq.client.encode import Headers, Send
-from qmq.client.exchange import Phase
 from qmq.client.feed import AckMode, Delivered, Feed
 from qmq.client.message import Message, Receipt
-from qmq.client.request_reply import PendingReply
-from qmq.client.requests import Request
+from qmq.client.requests import PendingReply, Phase, Request
 from qmq.client.runner import Runner
 from qmq.client.subscription import Subscription
 from qmq.client.transaction import Transaction

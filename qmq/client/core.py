@@ -24,11 +24,9 @@ from qmq.client.encode import (
     encode_send,
     encode_transaction,
 )
-from qmq.client.exchange import Exchange, Phase
 from qmq.client.feed import Delivered, Feed, FeedKind, FeedState
 from qmq.client.feeds import Feeds
-from qmq.client.request_reply import REPLIES, PendingReplies, PendingReply
-from qmq.client.requests import Request, RequestKind
+from qmq.client.requests import REPLIES, Exchange, PendingReplies, PendingReply, Phase, Request, RequestKind
 from qmq.errors import ClientError, NotConnected, Refused, Stale
 from qmq.wire.stomp import (
     HEARTBEAT,

@@ -15,10 +15,8 @@ import trio
 from qmq.client.address import NodeAddress, Rotation
 from qmq.client.core import Core
 from qmq.client.dial import Dial, Line
-from qmq.client.exchange import Phase
 from qmq.client.feed import Feed
-from qmq.client.request_reply import PendingReply
-from qmq.client.requests import Request
+from qmq.client.requests import PendingReply, Phase, Request
 from qmq.errors import Refused, RemoteProtocolError
 
 READ_BYTES_MAX = 64 << 10

@@ -7,7 +7,7 @@ Each part without a counterpart gets a line. A number that is 0 has none: to QMQ
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from qmq.config import read_queue as read_declaration
+from qmq.config.definition_values import read_queue as read_declaration
 from qmq.errors import ConfigError
 from qmq.routing_names import (
     MATCH,

@@ -11,7 +11,7 @@ write to the exchange `amq.default`, and to send to a topic by STOMP to write to
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from qmq.config import name_permission, read_permission, read_user
+from qmq.config.definition_values import name_permission, read_permission, read_user
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
 from qmq.errors import ConfigError
 from qmq.routing_names import PREFIX, VHOST_DEFAULT

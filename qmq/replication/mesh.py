@@ -25,10 +25,8 @@ from qmq.replication.anti_entropy.gaps import JournalReach, NextRepair
 from qmq.replication.links.host import Host, Peers, Settings
 from qmq.replication.links.link import Link
 from qmq.replication.links.listener import MeshListener
-from qmq.replication.links.pulling_side import PullingSide
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.reverse_dial import ReverseDial
-from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.links.statistics import MeshStatistics, mesh_statistics
 from qmq.replication.protocol.frames import (
     Credit,
@@ -185,9 +183,7 @@ class Mesh:
 
     def links_to(self, peer: Origin) -> Collection[object]:
         """The links that a question to this incarnation, or its answer, may go over now; each is itself only."""
-        registry = self._registry
-        links: list[PullingSide | ServingSide] = [*registry.followings.values(), *registry.servings.values()]
-        return [link for link in links if link.partner.origin == peer]
+        return [link for link in self._registry.links if link.partner.origin == peer]
 
     def never_again(self, forgotten: Collection[Origin]) -> None:
         """Nothing of these is taken any more; `forgotten` stays live."""
@@ -199,11 +195,7 @@ class Mesh:
 
     def is_handed_over(self, origin: Origin, last: int) -> bool:
         """Whether each peer that follows us has that much of `origin` durably, and no short frame waits for a link."""
-        links: list[PullingSide | ServingSide] = [
-            *self._registry.followings.values(),
-            *self._registry.servings.values(),
-        ]
-        if any(link.outbox.has_short for link in links):
+        if any(link.outbox.has_short for link in self._registry.links):
             return False
         return all(serving.feed.has_exactly(origin, last) for serving in self._registry.servings.values())
 

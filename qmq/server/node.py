@@ -10,7 +10,6 @@ exception leaves `run`, because the decisions are not what the disk has (docs/gu
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import trio
@@ -126,7 +125,7 @@ class Node(NodeParts):
                     await self.environment.run_blocking(self.store.queues.origins)
                 ):
                     with suppress(DiskFull):
-                        await self.environment.run_blocking(partial(self.store.catalog.set_facts, {UNSEEN: ""}))
+                        await self.environment.run_blocking(self.store.catalog.set_facts, {UNSEEN: ""})
                 self.commits.stop()
                 await self.flushed()
                 nursery.cancel_scope.cancel()
@@ -189,7 +188,7 @@ class Node(NodeParts):
         if self._local_socket is None:
             return []
         try:
-            listener = await self.environment.run_blocking(partial(LocalListener, self._local_socket))
+            listener = await self.environment.run_blocking(LocalListener, self._local_socket)
         except OSError as error:
             self.raise_condition("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
             return []

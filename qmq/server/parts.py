@@ -87,8 +87,7 @@ from qmq.server.repair.fanout_logs import FanoutRepair
 from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
-from qmq.server.routing.definitions import RoutingDefinitions
-from qmq.server.routing.vhosts import VhostDefinitions
+from qmq.server.routing.definitions import RoutingDefinitions, VhostDefinitions
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.services import NodeServices

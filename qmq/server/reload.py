@@ -23,7 +23,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from qmq.config import NodeSettings, PeersFile, asks_others, check_change, difference, peers_difference
+from qmq.config import NodeSettings, PeersFile
+from qmq.config.authentication import asks_others
+from qmq.config.difference import difference, peers_difference
+from qmq.config.peers import check_change
 from qmq.errors import ConfigError
 from qmq.server.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
 from qmq.server.clients.access import permissions_of

@@ -17,13 +17,131 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from qmq.dots import Vector
-from qmq.spark.reading.options import BadOption, Options, read_options
+from qmq.spark.reading.options import BadOption, Options, read_options, vector_from_json, vector_to_json
 from qmq.spark.reading.partitions import PartOf, rows_of_part
-from qmq.spark.reading.place import open_place
+from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.views import arrow_schema, columns_of, ddl, table_rows
+
+RECORD_BYTES = 200
+"""What a record is taken for when a batch is bounded by bytes."""
+
+
+class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query over `messages` or `records`: offsets are vectors, a micro-batch is what lies between two.
+
+    The offset `{"a-00c1…": 4711, …}` says for each origin the last sequence that was read; it lies readable in Spark's
+    checkpoint. New nodes and new lives of nodes are new entries. Nothing is ever taken back: an origin that no node of
+    the moment knows keeps its offset. The driver has one reader for as long as the query runs; workers get copies of it
+    that were made before it began, so everything they need travels in their partition.
+    """
+
+    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+        if options.view not in ("messages", "records"):
+            raise BadOption(f"a stream has the view messages or records, not {options.view}")
+        if options.ending != "latest":
+            raise BadOption("a stream has no endingOffsets; stop it with the trigger availableNow")
+        self._options = options
+        self._columns = list(columns)
+        arrow_schema(options.view, self._columns)
+        self._opened: Place | None = None
+        self._target: Vector | None = None
+        self._earliest: Vector | None = None
+        """Where the query began, if it began now, and with what there is."""
+
+    @property
+    def _place(self) -> Place:
+        if self._opened is None:
+            self._opened = open_place(self._options)
+        return self._opened
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name, as those below
+        starting = self._options.starting
+        if isinstance(starting, dict):
+            return vector_to_json(starting)
+        if starting == "earliest":
+            self._earliest = self._place.base()
+            return vector_to_json(self._earliest)
+        return vector_to_json(self._place.available())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        records, size = self._options.records_per_trigger, self._options.bytes_per_trigger
+        if size is not None and (records is None or size // RECORD_BYTES < records):
+            return ReadMaxBytes(size)
+        return ReadAllAvailable() if records is None else ReadMaxRows(records)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._place.available()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        begin = vector_from_json(start)
+        have = self._place.available() if self._target is None else self._target
+        return vector_to_json(advance(begin, have, _records(limit)))
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        return vector_to_json(self._place.available())
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        begin, until = vector_from_json(start), vector_from_json(end)
+        if begin == until:
+            return []
+        self._place.available()  # looks again: after a restart nothing was looked at yet
+        # Retention may drop something between the first look and the first micro-batch: that was never promised.
+        strict = begin != self._earliest
+        return [PartOf(part) for part in self._place.plan(begin, until, strict=strict)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        if partition is None:
+            return iter(())  # Spark's word for no partitions
+        assert isinstance(partition, PartOf) and not isinstance(partition.part, list)
+        return rows_of_part(partition.part, self._options, self._columns)
+
+    def commit(self, end: dict[str, int]) -> None:
+        self._place.report(vector_from_json(end))
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to workers: no connections."""
+        return {**self.__dict__, "_opened": None}
+
+
+def advance(start: Vector, have: Vector, records_max: int | None) -> Vector:
+    """The next offset: all of `have`, or so many records of it, every origin in proportion to what it has to give."""
+    waiting = {origin: last - start.get(origin, 0) for origin, last in have.items() if last > start.get(origin, 0)}
+    total = sum(waiting.values())
+    end = dict(start)
+    if records_max is None or total <= records_max:
+        for origin in waiting:
+            end[origin] = have[origin]
+        return end
+    left = records_max
+    for origin in sorted(waiting):
+        share = min(left, -(-waiting[origin] * records_max // total))
+        if share:
+            end[origin] = start.get(origin, 0) + share
+            left -= share
+    return end
+
+
+def _records(limit: ReadLimit) -> int | None:
+    if isinstance(limit, ReadMaxRows):
+        return max(1, limit.max_rows)
+    if isinstance(limit, ReadMaxBytes):
+        return max(1, limit.max_bytes // RECORD_BYTES)
+    return None
+
 
 TABLES = ("ranges", "segments", "nodes")
 """Views that are made while planning."""
@@ -47,7 +165,7 @@ class QmqSource(DataSource):
         return LogReader(options, schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        from qmq.spark.stream import LogStream
+        from qmq.spark.source import LogStream
 
         return LogStream(read_options(self.options), schema.fieldNames())
 

@@ -10,7 +10,6 @@ read and serve its log before it writes a record of its own.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -37,24 +36,6 @@ from qmq.storage.repair.source import RepairSource
 _START_BYTES: Final = 4 * 1024 * 1024
 """About what the databases' own logs and the START record need; a starting node takes it from the reserve."""
 NO_RETENTION: Final[Mapping[str, Retention]] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageStatistics:
-    """A snapshot. Positions are journal positions; bytes are bytes on disk."""
-
-    journal_start: int
-    journal_end: int
-    journal_synced_end: int
-    journal_segments: int
-    checkpoint_position: int
-    fanouts: int
-    fanout_bytes: int
-    tombstones: int
-    damaged_ranges: int
-    """Found and skipped by reads since the start."""
-    quarantined_ranges: int
-    free_bytes: int
 
 
 class Store:
@@ -258,24 +239,6 @@ class Store:
         """Destinations that have a fanout log, sorted."""
         with self._lock:
             return sorted(self._logs.extents)
-
-    def statistics(self) -> StorageStatistics:
-        """A frozen snapshot."""
-        journal = self.journal
-        with self._lock:
-            return StorageStatistics(
-                journal_start=journal.start,
-                journal_end=journal.end,
-                journal_synced_end=journal.synced_end,
-                journal_segments=journal.segments(),
-                checkpoint_position=self._checkpointer.state.position,
-                fanouts=len(self._logs.extents),
-                fanout_bytes=sum(extent.end - extent.start for extent in self._logs.extents.values()),
-                tombstones=len(self._checkpointer.tombstones),
-                damaged_ranges=len(journal.damage) + len(self._logs.damaged),
-                quarantined_ranges=len(self.recovered.quarantined) + len(self.recovered.quarantined_before),
-                free_bytes=self._disk.free_bytes(),
-            )
 
     def close(self) -> None:
         """Sync, close everything and unlock the directory. Raises LogBroken when the sync fails."""

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from qmq.client.address import Rotation, parse_address
 from qmq.client.core import Core
 from qmq.client.encode import vector_of
-from qmq.client.exchange import Phase
 from qmq.client.feed import AckMode, Delivered, Feed, FeedState
-from qmq.client.requests import Request
+from qmq.client.requests import Phase, Request
 from qmq.client.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_gap, parse_progress
 from qmq.dots import Origin
 from qmq.errors import NotConnected, Refused, RemoteProtocolError, Stale

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from qmq.client.core import Core
-from qmq.client.exchange import Phase
 from qmq.client.feed import AckMode, Feed
-from qmq.client.requests import Request
+from qmq.client.requests import Phase, Request
 from qmq.client.vectors import Progress
 from qmq.dots import Origin
 from qmq.wire.stomp import Connection, Frame, Role, encode_frame

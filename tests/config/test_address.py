@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.config import Address, parse_address
+from qmq.config import Address
+from qmq.config.values.address import parse_address
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.config import effective, load, load_node
+from qmq.config import load, load_node
+from qmq.config.show import effective
 from qmq.errors import ConfigError
 from tests.auth.keys import RSA_KEY, SECRET, jwk, write_jwks
 
@@ -191,7 +192,7 @@ def test_options_are_never_shown(write: Write, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_change_needs_a_restart_and_shows_no_options(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qmq.config import difference
+    from qmq.config.difference import difference
 
     monkeypatch.setattr("qmq.auth.plugins.installed", lambda: ["ldap"])
     first, second = (load_node(write(f'kind = "ldap"\noptions = {{ p = "hunter{n}" }}')) for n in (2, 3))

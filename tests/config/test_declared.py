@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from qmq.config import effective, load, load_node, queue_values
+from qmq.config import load, load_node
+from qmq.config.definition_values import queue_values
+from qmq.config.show import effective
 from qmq.errors import ConfigError
 
 ORDERS = """

@@ -12,11 +12,9 @@ from qmq.config import (
     NodeSettings,
     TlsSettings,
     User,
-    difference,
     load_peers,
-    peers_difference,
 )
-from qmq.config.difference import CHANGES_LIVE
+from qmq.config.difference import CHANGES_LIVE, difference, peers_difference
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$rIZkf2r0BOgSJIHMhh1F6w$BqqNGrp1o7YEvQMCcvmzZjzpeuGHXTctXHU5i2Ada/8"
 PLAIN = NodeSettings()

@@ -1,7 +1,7 @@
 """Prints of destination policies: the same when files mean the same, and another one per policy when they do not."""
 
-from qmq.config import DestinationPolicy, DestinationSettings, fingerprints_of
-from qmq.config.destinations.fingerprints import ALL, CREATE_ON_USE, FINGERPRINTS_MAX
+from qmq.config import DestinationPolicy, DestinationSettings
+from qmq.config.destinations.fingerprints import ALL, CREATE_ON_USE, FINGERPRINTS_MAX, fingerprints_of
 
 
 def settings(*policies: DestinationPolicy, create_on_use: bool = True) -> DestinationSettings:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from qmq.config import Address, Peer, PeersFile, check_change
+from qmq.config import Address, Peer, PeersFile
+from qmq.config.peers import check_change
 
 
 def file(names: str, version: int, *, mesh: str = "m", port: int = 2000) -> PeersFile:

@@ -3,7 +3,8 @@
 import tomllib
 from pathlib import Path
 
-from qmq.config import effective, load_node
+from qmq.config import load_node
+from qmq.config.show import effective
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$rIZkf2r0BOgSJIHMhh1F6w$BqqNGrp1o7YEvQMCcvmzZjzpeuGHXTctXHU5i2Ada/8"
 

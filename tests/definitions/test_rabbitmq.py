@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from qmq.config import DestinationPolicy, policy_values, read_policy, read_queue
+from qmq.config import DestinationPolicy
+from qmq.config.definition_values import policy_values, read_policy, read_queue
 from qmq.definitions.document import read_document
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from qmq.access.rights import AccessTable
 from qmq.access.rules import Action, Principal
-from qmq.config import permission_values, read_permission, read_user, user_values
+from qmq.config.definition_values import permission_values, read_permission, read_user, user_values
 from qmq.definitions.document import read_document
 from tests.definitions.test_rabbitmq import convert
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qmq.config import policy_values, read_permission, read_policy, read_queue
+from qmq.config.definition_values import policy_values, read_permission, read_policy, read_queue
 from qmq.definitions.document import read_document
 
 

@@ -33,7 +33,7 @@ class StuckRig(MeshRig):
     def stick(self, *names: str) -> None:
         for name in names:
             environment = self.nodes[name].environment
-            environment.run_blocking = self._stuck(environment.run_blocking)
+            environment._run_blocking = self._stuck(environment._run_blocking)
 
     def _stuck(self, run_blocking: RunBlocking) -> Any:
         async def wait_and_run(call: Any) -> Any:

@@ -122,7 +122,7 @@ async def amid_a_checkpoint(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 def slow_checkpoints(node: Node, monkeypatch: pytest.MonkeyPatch, seconds: float) -> trio.Event:
     """Let each checkpoint take a while; set when one has begun."""
     begun = trio.Event()
-    run_blocking = node.environment.run_blocking
+    run_blocking = node.environment._run_blocking
 
     async def slowly(call: Any) -> Any:
         if getattr(call, "func", None) == node.store.checkpoint:
@@ -130,7 +130,7 @@ def slow_checkpoints(node: Node, monkeypatch: pytest.MonkeyPatch, seconds: float
             await trio.sleep(seconds)
         return await run_blocking(call)
 
-    monkeypatch.setattr(node.environment, "run_blocking", slowly)
+    monkeypatch.setattr(node.environment, "_run_blocking", slowly)
     return begun
 
 

@@ -134,21 +134,6 @@ def test_a_failed_opening_leaves_the_directory_free(tmp_path: Path) -> None:
     open_store(tmp_path, node="a").close()
 
 
-def test_statistics_say_where_everything_stands() -> None:
-    store = open_small(MemoryDisk())
-    writer = Writer(store.begin_incarnation(1, NOW), have=1)
-    store.journal.append([writer.published("/fanout/f", b"x")])
-    store.checkpoint(store.journal.end, NOW, {})
-
-    statistics = store.statistics()
-
-    assert statistics.checkpoint_position == statistics.journal_end == statistics.journal_synced_end > 0
-    assert (statistics.journal_start, statistics.journal_segments, statistics.fanouts) == (0, 1, 1)
-    assert statistics.fanout_bytes > 0
-    assert statistics.free_bytes > 0
-    assert (statistics.damaged_ranges, statistics.quarantined_ranges, statistics.tombstones) == (0, 0, 0)
-
-
 def test_closing_makes_everything_durable() -> None:
     disk = MemoryDisk()
     store = open_small(disk, StoreSettings(sync="never", reserve_bytes=0))

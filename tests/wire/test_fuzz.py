@@ -4,8 +4,10 @@ from unittest.mock import patch
 
 import pytest
 
-from qmq.wire.amqp import AmqpReader, frames
-from qmq.wire.beanstalk import BeanstalkReader, reader
+from qmq.wire.amqp import frames
+from qmq.wire.amqp.frames import AmqpReader
+from qmq.wire.beanstalk import reader
+from qmq.wire.beanstalk.reader import BeanstalkReader
 from tests.wire.fuzz import amqp, beanstalk
 from tests.wire.fuzz.figures import Connection, feed
 

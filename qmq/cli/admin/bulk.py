@@ -1,12 +1,14 @@
-"""`qmq purge`, `qmq move` and `qmq redrive`: settle the messages of a queue that wait."""
+"""`qmq purge`, `move` and `redrive` settle messages of a queue that wait; `pause` and `resume` hold a queue back."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from ..client import Endpoint
-from ..options import client_options, json_option
-from .request import check_kind, job_options, run_job
+from ..client import Endpoint, headers_of
+from ..options import client_options, json_option, together
+from ..output import print_json, printable
+from .request import ask, check_kind, job_options, run_job
 
 
 @click.command
@@ -55,3 +57,50 @@ def redrive(queue: str, node: Endpoint, as_json: bool, **options: Any) -> None:
     """
     check_kind(queue)
     run_job(node, "redrive", queue, as_json=as_json, **options)
+
+
+part_options: Callable[..., Any] = together(
+    click.option("--delivery", is_flag=True, help="Only the delivery to consumers."),
+    click.option("--acceptance", is_flag=True, help="Only the acceptance of SENDs."),
+    click.option("--dry-run", is_flag=True, help="Show what would be paused then, and change nothing."),
+    json_option,
+)
+
+
+@click.command
+@click.argument("queue")
+@client_options
+@part_options
+def pause(queue: str, node: Endpoint, **options: bool) -> None:
+    """Pause the delivery or the acceptance of a queue, on all nodes.
+
+    Without an option the delivery is paused: consumers stay subscribed and get nothing more. With --acceptance a SEND
+    is refused with `queue-paused`. A pause survives restarts.
+    """
+    _ask(node, "pause", queue, **options)
+
+
+@click.command
+@click.argument("queue")
+@client_options
+@part_options
+def resume(queue: str, node: Endpoint, **options: bool) -> None:
+    """Resume a paused queue, on all nodes.
+
+    Without an option both parts are resumed. It is no error if the queue is not paused.
+    """
+    _ask(node, "resume", queue, **options)
+
+
+def _ask(
+    node: Endpoint, verb: str, queue: str, *, delivery: bool, acceptance: bool, dry_run: bool, as_json: bool
+) -> None:
+    check_kind(queue)
+    part = "both" if delivery and acceptance else "delivery" if delivery else "acceptance" if acceptance else None
+    facts = ask(node, f"{verb}{queue}", headers_of(part=part, dry_run=dry_run))
+    if as_json:
+        print_json(facts)
+        return
+    paused = " and ".join([name for name in ("delivery", "acceptance") if facts.get(name)])
+    would = "would be" if dry_run else "is" if " and " not in paused else "are"
+    click.echo(printable(f"{queue}: {paused or 'nothing'} {would} paused"))

@@ -1,4 +1,4 @@
-"""`qmq definitions` and `qmq policies`: settings that the mesh shares. The rules are in docs/definitions.md."""
+"""`qmq definitions`, `policies` and `schemas`: settings that the mesh shares. The rules are in docs/definitions.md."""
 
 import json
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from typing import Any, BinaryIO, Final
 import click
 
 from ...definitions.document import differences, document, read_document
+from ...wire.avro import read_schema
 from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import print_json, printable, show_table
-from .change import DefinitionChange, change_options, check_quorum
-from .request import ask, check_kind
+from .request import DefinitionChange, ask, change_options, check_kind, check_quorum, list_command
 
 SECRET: Final = "password_hash"
 
@@ -105,15 +105,9 @@ def policies() -> None:
     """
 
 
-@policies.command("list")
-@client_options
-@json_option
-def list_policies(node: Endpoint, as_json: bool) -> None:
+@list_command(policies, "definitions/list/policy")
+def list_policies(facts: dict[str, Any]) -> None:
     """List the policies, and what they set."""
-    facts = ask(node, "definitions/list/policy")
-    if as_json:
-        print_json(facts)
-        return
     rows = [[row["name"], " ".join(f"{k}={_text(v)}" for k, v in row["value"].items())] for row in facts["definitions"]]
     show_rows(facts, "policy", ["PATTERN", "VALUES"], rows)
 
@@ -189,3 +183,77 @@ def show_rows(facts: Mapping[str, Any], kind: str, heads: list[str], rows: list[
     show_table(heads, rows)
     if not facts.get("seeded", True):
         click.echo(f"qmq: these are from the node file: no {kind} was changed at run time", err=True)
+
+
+@click.group
+def schemas() -> None:
+    """List, show, set and delete the Avro schemas of a mesh.
+
+    A policy or a declared queue with `schema=NAME` takes only bodies that fit this schema.
+    """
+
+
+@schemas.command("list")
+@client_options
+@json_option
+def list_schemas(node: Endpoint, as_json: bool) -> None:
+    """List the schemas, with their fingerprints and types."""
+    facts = ask(node, "definitions/list/schema")
+    rows = [{**row, "fingerprint": _fingerprint(row["value"])} for row in facts["definitions"]]
+    if as_json:
+        print_json({**facts, "definitions": rows})
+        return
+    cells = [[row["name"], row["fingerprint"], _type(row["value"])] for row in rows]
+    show_table(["NAME", "FINGERPRINT", "TYPE"], cells)
+
+
+@schemas.command("show")
+@click.argument("name")
+@client_options
+@json_option
+def show_schema(name: str, node: Endpoint, as_json: bool) -> None:
+    """Print a schema, with its keys sorted.
+
+    It is JSON, with or without --json. Exit code 1 if there is none.
+    """
+    value = ask(node, f"definitions/get/schema/{name}")["value"]
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(json.dumps(value, indent=2))
+
+
+@schemas.command("set")
+@click.argument("name")
+@click.argument("file", type=click.File("rb"))
+@change_options
+def set_schema(name: str, file: BinaryIO, change: DefinitionChange) -> None:
+    """Set a schema to what a file contains.
+
+    FILE is an Avro schema in JSON, an object. `-` is the standard input. Exit code 1 if the schema is not allowed;
+    then nothing has changed.
+    """
+    change.put(f"schema/{name}", file.read())
+
+
+@schemas.command("delete")
+@click.argument("name")
+@change_options
+def delete_schema(name: str, change: DefinitionChange) -> None:
+    """Delete a schema.
+
+    Exit code 1 if there is none, or if a policy or a declared queue names it.
+    """
+    change.delete(f"schema/{name}")
+
+
+def _fingerprint(value: Mapping[str, Any]) -> str:
+    try:
+        return f"{read_schema(value).fingerprint:016x}"
+    except ValueError:
+        return "-"  # Of a later version of the software.
+
+
+def _type(value: Mapping[str, Any]) -> str:
+    kind = value.get("type")
+    return f"{kind} {value['name']}" if "name" in value else str(kind)

@@ -10,10 +10,9 @@ from ..client import Endpoint, headers_of
 from ..listing import list_queues
 from ..options import client_options, json_option, together
 from ..output import print_json, printable
-from .change import check_quorum
 from .definitions import read_values
 from .delete import delete_queue
-from .request import ask, check_kind
+from .request import ask, check_kind, check_quorum
 
 
 class QueueGroup(click.Group):

@@ -27,9 +27,9 @@ from ..options import (
     SECONDS,
     SECONDS_MAX,
     Number,
+    header_option,
     login_options,
     read_address,
-    read_headers,
 )
 from ..output import Failed
 from ..throwaway import NODES_MAX, exit_on_signals
@@ -109,30 +109,9 @@ def read_addresses(ctx: click.Context, param: click.Parameter, values: tuple[str
     help="Prefix of topic names, in place of that of the dialect.",
 )
 @click.option("--queue-prefix", metavar="PREFIX", help="Prefix of queue names, in place of that of the dialect.")
-@click.option(
-    "--connect-header",
-    "connect_headers",
-    metavar="NAME:VALUE",
-    callback=read_headers,
-    multiple=True,
-    help="A header for each CONNECT; repeatable.",
-)
-@click.option(
-    "--send-header",
-    "send_headers",
-    metavar="NAME:VALUE",
-    callback=read_headers,
-    multiple=True,
-    help="A header for each SEND; repeatable.",
-)
-@click.option(
-    "--subscribe-header",
-    "subscribe_headers",
-    metavar="NAME:VALUE",
-    callback=read_headers,
-    multiple=True,
-    help="A header for each SUBSCRIBE; repeatable.",
-)
+@header_option("--connect-header", "connect_headers", "A header for each CONNECT; repeatable.")
+@header_option("--send-header", "send_headers", "A header for each SEND; repeatable.")
+@header_option("--subscribe-header", "subscribe_headers", "A header for each SUBSCRIBE; repeatable.")
 @click.option(
     "--heart-beat",
     "heart_beat_ms",

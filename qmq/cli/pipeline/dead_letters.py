@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..options import json_option
-from ..output import Failed, body_text, print_json, table
+from ..output import body_text, print_json, table
 from .shared import archive_option, given_source, job, progress, read_source, source_options
 
 GROUPS_SHOWN = 40
@@ -34,11 +34,8 @@ def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **sou
         with watched(spark, show):
             found = jobs.dead_letters(letters)
             if redrive is not None:
-                try:
-                    with open(redrive, "w", encoding="utf-8") as file:
-                        file.writelines(f"{line}\n" for line in jobs.redrive_lines(letters))
-                except OSError as error:
-                    raise Failed(str(error)) from error
+                with open(redrive, "w", encoding="utf-8") as file:
+                    file.writelines(f"{line}\n" for line in jobs.redrive_lines(letters))
     if as_json:
         for group in found:
             times = {"first": group.first.isoformat(), "last": group.last.isoformat()}

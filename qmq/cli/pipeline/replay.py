@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ..options import json_option
-from ..output import Failed, body_text, byte_size, print_json
+from ..output import body_text, byte_size, print_json
 from .shared import archive_option, given_source, job, progress, read_source, source_options
 
 
@@ -61,11 +61,8 @@ def replay(
             given.pop("servers", None)
         messages = read_messages(spark, given, archive)
         if listed is not None:
-            try:
-                with open(listed, encoding="utf-8") as file:
-                    chosen = jobs.choose_listed(spark, messages, read_list(file), where=where, to=destination)
-            except OSError as error:
-                raise Failed(str(error)) from error
+            with open(listed, encoding="utf-8") as file:
+                chosen = jobs.choose_listed(spark, messages, read_list(file), where=where, to=destination)
         else:
             chosen = jobs.choose(messages, where=where, to=destination)
         with watched(spark, show):

@@ -9,7 +9,9 @@ from typing import Final
 
 from qmq.broker.consumers.subscription import Delivery
 from qmq.gateways.amqp.names import DIRECT_REPLY
-from qmq.wire.amqp import AmqpRefusal, ReplyCode, commands, encode_method, method_frame, short_string
+from qmq.wire.amqp.frames import method_frame
+from qmq.wire.amqp.methods import commands, encode_method, short_string
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"
 GET_OK: Final = b"\x00\x3c\x00\x47"

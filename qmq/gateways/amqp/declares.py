@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost, exchange_name, queue_destination, source_of
 from qmq.routing_names import TYPES
-from qmq.wire.amqp import AmqpRefusal, ReplyCode
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 OVERFLOWS: Final[Mapping[str, str]] = {
     "drop-head": "drop-oldest",

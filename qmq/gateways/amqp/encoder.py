@@ -23,7 +23,9 @@ from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, Vhost, queue_na
 from qmq.gateways.amqp.replies import LATE, NACKED, of_channel, of_connection
 from qmq.gateways.encoder import Lines
 from qmq.gateways.http.messages import NoMessages
-from qmq.wire.amqp import AmqpRefusal, commands, content_frames, encode_method, method_frame, short_string
+from qmq.wire.amqp.frames import content_frames, method_frame
+from qmq.wire.amqp.methods import commands, encode_method, short_string
+from qmq.wire.amqp.refusals import AmqpRefusal
 
 SHARED_MAX: Final = 1024
 SHARED_BYTES_MAX: Final = 4 << 20

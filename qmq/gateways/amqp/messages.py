@@ -20,8 +20,8 @@ from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES,
 from qmq.gateways.copies import ROUTING_KEYS
 from qmq.gateways.headers import AMQP_BLOCK, OWN_HEADERS
 from qmq.routing_names import PREFIX
-from qmq.wire.amqp import AmqpRefusal, ReplyCode, read_properties, write_properties
-from qmq.wire.amqp.properties import NO_PROPERTIES, Properties, without_header
+from qmq.wire.amqp.properties import NO_PROPERTIES, Properties, read_properties, without_header, write_properties
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 BLOCK: Final = AMQP_BLOCK
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from qmq.broker.messages.destination import is_pattern
 from qmq.routing_names import PREFIX, RESERVED, VHOST_DEFAULT, vhost_prefix
-from qmq.wire.amqp import AmqpRefusal, ReplyCode
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 QUEUE: Final = "/queue/"
 REPLIES: Final = "/reply-queue/"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qmq.errors import ProtocolError, Refused
-from qmq.wire.amqp import AmqpRefusal, ReplyCode
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 CODES: Final[Mapping[str, ReplyCode]] = {
     "not-allowed": ReplyCode.ACCESS_REFUSED,

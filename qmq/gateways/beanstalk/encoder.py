@@ -16,7 +16,7 @@ from qmq.errors import ProtocolError, Refused
 from qmq.gateways.beanstalk.jobs import id_of
 from qmq.gateways.encoder import Lines
 from qmq.gateways.http.messages import NoMessages
-from qmq.wire.beanstalk import DRAINING, INTERNAL_ERROR, JOB_TOO_BIG, NOT_FOUND, OUT_OF_MEMORY, inserted
+from qmq.wire.beanstalk.replies import DRAINING, INTERNAL_ERROR, JOB_TOO_BIG, NOT_FOUND, OUT_OF_MEMORY, inserted
 
 REPLIES: Final = {
     "body-too-large": JOB_TOO_BIG,

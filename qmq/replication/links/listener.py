@@ -11,7 +11,6 @@ follower stay lent until `redeliver_after_seconds`, because it may return and st
 
 import logging
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Final, NoReturn
 
 import trio
@@ -365,7 +364,7 @@ class MeshListener:
             if feed.seek_again:
                 feed.seek_again = False
                 wanted = dict(feed.peer)
-                base, position = await run_blocking(partial(self._seek, wanted))
+                base, position = await run_blocking(self._seek, wanted)
                 gap = feed.start_again(base)
                 if gap is not None:
                     serving.outbox.put_journal(gap)
@@ -385,7 +384,7 @@ class MeshListener:
             if read:
                 await trio.lowlevel.checkpoint()  # in place of the thread: other links have their turn
             else:
-                read, base = await run_blocking(partial(self._read, position, wanted_bytes))
+                read, base = await run_blocking(self._read, position, wanted_bytes)
             if feed.seek_again:
                 continue
             feed.now = trio.current_time()

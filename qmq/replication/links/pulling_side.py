@@ -17,24 +17,17 @@ from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
     Ack,
-    Ask,
     Batches,
     Forgotten,
     Gap,
     HeartbeatFrame,
     Held,
-    Holds,
     Hole,
     Lend,
     MembershipFrame,
-    Release,
-    Replies,
-    RequestFrame,
-    ResponseFrame,
     Retained,
     Serves,
     Topics,
-    Vote,
     Waiting,
     Welcome,
 )
@@ -111,20 +104,6 @@ class PullingSide:
                 broker.borrowing.forgotten(self.peer, names)
             case Waiting(queues):
                 broker.borrowing.waiting(self.peer, queues)
-            case (
-                Replies()
-                | RequestFrame()
-                | ResponseFrame()
-                | MembershipFrame()
-                | HeartbeatFrame()
-                | Ask()
-                | Vote()
-                | Release()
-                | Holds()
-            ):
-                if isinstance(frame, HeartbeatFrame):
-                    self._echo_us = max(self._echo_us, frame.beat.echo_us)
-                take_common(self._host, self.partner.origin, frame, self.outbox, out)
             case Retained(values):
                 left_out = broker.retained.left_out
                 for message in values:
@@ -147,6 +126,10 @@ class PullingSide:
                 self._missing = {origin: last for origin, last in vector.items() if origin not in known}
                 broker.borrowing.owner_has(self.peer, vector.get(self._host.origin, 0))
                 self._host.peer_knows(self.peer, vector)
+            case _:
+                if isinstance(frame, HeartbeatFrame):
+                    self._echo_us = max(self._echo_us, frame.beat.echo_us)
+                take_common(self._host, self.partner.origin, frame, self.outbox, out)
         return False
 
     def _borrow(self, messages: list[Message], terms: Mapping[str, int], out: Outcome) -> None:

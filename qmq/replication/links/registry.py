@@ -58,6 +58,11 @@ class LinkRegistry:
         # Peer → code and message of the conditions that are over when a link with it opens.
         self._unlinked: dict[str, dict[str, str]] = {}
 
+    @property
+    def links(self) -> list[PullingSide | ServingSide]:
+        """Those that this node follows, then those that it serves."""
+        return [*self.followings.values(), *self.servings.values()]
+
     def direct_for(self, peer: str) -> tuple[Origin, ...]:
         """Origins that `peer` need not send us: our own, and those that we follow at their own node.
 
@@ -77,7 +82,7 @@ class LinkRegistry:
 
     def links_changed(self) -> None:
         """A link began or ended: replies and questions go over any that is left, to the incarnation that is there."""
-        links: list[PullingSide | ServingSide] = [*self.followings.values(), *self.servings.values()]
+        links = self.links
         self.outboxes = {link.partner.origin: link.outbox for link in links}
         self.host.broker.replies.peers = frozenset(self.outboxes)
         named: dict[str, frozenset[str]] = {}
@@ -126,8 +131,7 @@ class LinkRegistry:
 
     def send_membership(self) -> None:
         """Send it to every peer, over every link."""
-        links: list[PullingSide | ServingSide] = [*self.followings.values(), *self.servings.values()]
-        for link in links:
+        for link in self.links:
             link.outbox.put(MembershipFrame(self.host.membership.standing))
 
     def return_unlent(self, out: Outcome) -> None:

@@ -19,20 +19,12 @@ from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import (
     Ack,
-    Ask,
     Credit,
     Follows,
-    HeartbeatFrame,
     Held,
-    Holds,
     MembershipFrame,
-    Release,
-    Replies,
-    RequestFrame,
-    ResponseFrame,
     Returned,
     Settled,
-    Vote,
     Welcome,
 )
 from qmq.replication.protocol.handshake import Partner
@@ -118,17 +110,7 @@ class ServingSide:
                 )
                 self.take_back(self._host.received_vector(), out)
                 self._host.held_came(self.peer)
-            case (
-                Replies()
-                | RequestFrame()
-                | ResponseFrame()
-                | MembershipFrame()
-                | HeartbeatFrame()
-                | Ask()
-                | Vote()
-                | Release()
-                | Holds()
-            ):
+            case _:
                 take_common(self._host, self.partner.origin, frame, self.outbox, out)
 
     def take_back(self, have: Vector, out: Outcome, *, late: bool = False) -> int:

@@ -9,7 +9,6 @@ A job covers the messages that the node has when the job begins. It touches only
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -143,7 +142,7 @@ class _Run:
         while not self._is_over:
             async with context.queue_pager.load_lock:
                 rows = await context.environment.run_blocking(
-                    partial(context.served_rows().page, queue, priority, after, FAR_US, limit, exact)
+                    context.served_rows().page, queue, priority, after, FAR_US, limit, exact
                 )
                 context.check_damage()
                 messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]

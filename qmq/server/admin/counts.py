@@ -80,7 +80,7 @@ class DestinationCounts:
     async def _count(self) -> None:
         run_blocking = self._context.environment.run_blocking
         self.fanouts = await run_blocking(self._count_fanouts)
-        stored = await run_blocking(partial(self._context.served_rows().listing, None, QUEUES_COUNTED))
+        stored = await run_blocking(self._context.served_rows().listing, None, QUEUES_COUNTED)
         self.queues = {name: (messages, body_bytes) for name, messages, body_bytes in stored}
         assert self._counted is not None
         self._counted.set()
@@ -130,7 +130,7 @@ async def destination_rows(context: CountsContext, kind: DestinationKind, prefix
     if len(names) <= PICKED_AT_ONCE:
         picked, after = _pick(names, prefix, after, limit)
     else:
-        picked, after = await context.environment.run_blocking(partial(_pick, names, prefix, after, limit))
+        picked, after = await context.environment.run_blocking(_pick, names, prefix, after, limit)
     if kind is DestinationKind.TOPIC:
         topics = context.broker.topics
         totals = context.broker.totals
@@ -187,7 +187,7 @@ def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[s
 
 async def queue_rows(context: CountsContext, names: list[str]) -> list[Row]:
     """The rows of these queues, in this order; none for a queue of which nothing is known."""
-    heads = await context.environment.run_blocking(partial(context.served_rows().heads, names, 0))
+    heads = await context.environment.run_blocking(context.served_rows().heads, names, 0)
     return _queue_rows(context, names, {name: (one.messages, one.body_bytes) for name, one in heads.items()})
 
 

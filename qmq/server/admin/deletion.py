@@ -15,7 +15,6 @@ With `dry-run:true` the response is the same, and nothing changes.
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from qmq.broker import fanout_deletion
@@ -50,7 +49,7 @@ class DeleteContext(Engine, Committing, Protocol):
 
 async def delete_fanout(context: DeleteContext, destination: str, *, is_dry_run: bool) -> Facts:
     """Delete the fanout of this name. Raises Refused; then nothing has changed."""
-    info = await context.environment.run_blocking(partial(context.store.fanout_info, destination))
+    info = await context.environment.run_blocking(context.store.fanout_info, destination)
     broker = context.broker
     subscribers = len(broker.subscriptions.fanouts.get(destination, ()))
     cursors = broker.durable_subscriptions.by_name.values()

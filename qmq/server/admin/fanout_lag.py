@@ -7,7 +7,6 @@ those that no client uses.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Protocol
 
 from qmq.broker.consumers.subscription import Subscription
@@ -88,6 +87,6 @@ async def _behind(
     if not any(positions):
         return [0] * len(positions)
     try:
-        return await context.environment.run_blocking(partial(context.store.fanout_behind, destination, positions))
+        return await context.environment.run_blocking(context.store.fanout_behind, destination, positions)
     except (CorruptLog, LogBroken, OSError):
         return ()

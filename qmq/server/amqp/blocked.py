@@ -14,7 +14,8 @@ import trio
 from qmq.broker.broker import Broker
 from qmq.server.clients.memory_budget import MemoryBudget
 from qmq.server.runtime.heartbeats import Heartbeats
-from qmq.wire.amqp import commands, encode_method, method_frame
+from qmq.wire.amqp.frames import method_frame
+from qmq.wire.amqp.methods import commands, encode_method
 
 HOLD_SECONDS: Final = 1.0
 """After which a publish that waits counts as blocked. A wait for the disk is mostly shorter."""

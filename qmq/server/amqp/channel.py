@@ -9,18 +9,9 @@ from qmq.server.amqp.channel_consumers import ChannelConsumers
 from qmq.server.amqp.channel_frames import ACK, PUBLISH, ChannelFrames, ChannelOwner
 from qmq.server.amqp.publishes import ChannelPublishes
 from qmq.server.amqp.topology import Topology
-from qmq.wire.amqp import (
-    AmqpRefusal,
-    Command,
-    Method,
-    ReplyCode,
-    commands,
-    encode_method,
-    method_frame,
-    read_ack,
-    read_method,
-    read_nack,
-)
+from qmq.wire.amqp.frames import Command, method_frame
+from qmq.wire.amqp.methods import Method, commands, encode_method, read_ack, read_method, read_nack
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 from qmq.wire.stomp import Frame, Head, Version
 
 NACK: Final = (60, 120)

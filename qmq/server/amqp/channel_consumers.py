@@ -14,7 +14,9 @@ from qmq.gateways.amqp.names import DIRECT_REPLY, queue_destination
 from qmq.server.amqp.channel_frames import PREFETCH_MAX, ChannelFrames
 from qmq.server.amqp.lookup import check_queue
 from qmq.server.amqp.topology import Topology
-from qmq.wire.amqp import AmqpRefusal, ReplyCode, commands, method_frame, short_string
+from qmq.wire.amqp.frames import method_frame
+from qmq.wire.amqp.methods import commands, short_string
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 from qmq.wire.stomp import Frame, Head, Version
 
 GET_SECONDS: Final = 0.1

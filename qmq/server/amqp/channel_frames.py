@@ -17,7 +17,8 @@ from qmq.server.amqp.topology import TopologyContext, TopologyOwner
 from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.runtime.contexts import Tasks
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, gateway_of
-from qmq.wire.amqp import Method, encode_method, method_frame
+from qmq.wire.amqp.frames import method_frame
+from qmq.wire.amqp.methods import Method, encode_method
 from qmq.wire.stomp import Acks, Frame, Head, Version
 
 PREFETCH_MAX: Final = 65_535

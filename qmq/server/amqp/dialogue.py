@@ -27,17 +27,9 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.server.stomp.frame_loop import FrameLoop, gateway_of
-from qmq.wire.amqp import (
-    HEARTBEAT,
-    AmqpReader,
-    AmqpRefusal,
-    Command,
-    ReplyCode,
-    commands,
-    encode_method,
-    method_frame,
-    read_method,
-)
+from qmq.wire.amqp.frames import HEARTBEAT, AmqpReader, Command, method_frame
+from qmq.wire.amqp.methods import commands, encode_method, read_method
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 from qmq.wire.stomp import Frame, Head, Version
 
 CHANNEL_OPEN: Final = (20, 10)

@@ -14,20 +14,11 @@ from qmq.server.clients.client_login import ClientLogin, LoginContext
 from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.sync import DefinitionSync
-from qmq.server.routing.vhosts import VhostDefinitions
-from qmq.wire.amqp import (
-    PROTOCOL_HEADER,
-    AmqpReader,
-    AmqpRefusal,
-    Command,
-    Method,
-    ReplyCode,
-    commands,
-    encode_method,
-    method_frame,
-    read_method,
-    read_table,
-)
+from qmq.server.routing.definitions import VhostDefinitions
+from qmq.wire.amqp.frames import PROTOCOL_HEADER, AmqpReader, Command, method_frame
+from qmq.wire.amqp.methods import Method, commands, encode_method, read_method
+from qmq.wire.amqp.properties import read_table
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 CHANNEL_MAX: Final = 255
 """Channels of one connection."""

@@ -16,7 +16,7 @@ from qmq.gateways.rules import Rules
 from qmq.server.admin.control import FACTS, LIST, ControlContext, control_response
 from qmq.server.definitions.sync import DefinitionSync
 from qmq.server.routing.definitions import RoutingDefinitions
-from qmq.wire.amqp import AmqpRefusal, ReplyCode
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 
 class LookupContext(ControlContext, Protocol):

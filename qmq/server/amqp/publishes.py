@@ -10,17 +10,10 @@ from qmq.gateways.amqp.names import DEFAULT_VHOST, QUEUE, REPLIES, exchange_name
 from qmq.gateways.copies import EXCHANGE, ROUTING_KEY, ROUTING_KEYS, destination_with, further_keys
 from qmq.server.amqp.channel_frames import ChannelFrames
 from qmq.server.amqp.lookup import check_exchange, knows_queue, queue_exists
-from qmq.wire.amqp import (
-    AmqpRefusal,
-    Command,
-    ReplyCode,
-    content_frames,
-    method_frame,
-    read_publish,
-    short_string,
-)
-from qmq.wire.amqp.methods import IMMEDIATE, MANDATORY
+from qmq.wire.amqp.frames import Command, content_frames, method_frame
+from qmq.wire.amqp.methods import IMMEDIATE, MANDATORY, read_publish, short_string
 from qmq.wire.amqp.properties import without_header
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 from qmq.wire.stomp import Frame, Head, Version
 
 HEADS_MAX: Final = 256

@@ -36,7 +36,9 @@ from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.routing.requests import source_request
 from qmq.server.runtime.contexts import MeshPeers
-from qmq.wire.amqp import AmqpRefusal, Method, ReplyCode, commands, encode_method, method_frame, short_string
+from qmq.wire.amqp.frames import method_frame
+from qmq.wire.amqp.methods import Method, commands, encode_method, short_string
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 NAME_BITS: Final = 96
 
@@ -97,6 +99,11 @@ class Topology:
 
     def _send(self, method: Method) -> None:
         self._owner.put(method_frame(self._state.number, encode_method(method)))
+
+    def _done(self, method: Any, response: Method) -> None:
+        """Respond to `method`, if the client wants that."""
+        if not method.nowait:
+            self._send(response)
 
     async def _control(self, destination: str, headers: dict[str, str], value: object = None) -> dict[str, Any]:
         body = b"" if value is None else json.dumps(value).encode()
@@ -186,8 +193,7 @@ class Topology:
             self._owner.context.rules.lock(queue, self._owner.session.id)
             facts = await self._control(f"/control/delete{queue}", headers)
             messages = facts.get("messages", 0)
-        if not method.nowait:
-            self._send(commands.Queue.DeleteOk(messages))
+        self._done(method, commands.Queue.DeleteOk(messages))
 
     async def purge_queue(self, method: Any) -> None:
         name = self.named(method.queue)
@@ -195,8 +201,7 @@ class Topology:
         self._check_any_right(queue)
         await check_queue(self._owner.context, queue, name, self._owner.vhost)
         facts = await self._control(f"/control/purge{queue}", {"scope": "mesh"})
-        if not method.nowait:
-            self._send(commands.Queue.PurgeOk(facts.get("messages", 0)))
+        self._done(method, commands.Queue.PurgeOk(facts.get("messages", 0)))
 
     # Bindings
 
@@ -207,11 +212,9 @@ class Topology:
         self._check_any_right(queue)
         await check_queue(context, queue, name, self._owner.vhost)
         await check_exchange(context, self._bindable(method.exchange), self._owner.vhost)
-        headers, arguments = self._binding(method, method.exchange)
-        if not await self._bind(queue, read_binding({**headers, "queue": queue, "arguments": arguments})):
+        if not await self._bind(queue, self._binding(method, method.exchange, queue=queue)):
             context.rules.lock(queue, self._owner.session.id)
-        if not method.nowait:
-            self._send(commands.Queue.BindOk())
+        self._done(method, commands.Queue.BindOk())
 
     async def _bind(self, target: str, binding: Binding) -> bool:
         """Bind `target`; False if it is bound so already. Raises Refused."""
@@ -232,8 +235,7 @@ class Topology:
         context = self._owner.context
         self._bindable(method.exchange)
         await context.definition_sync.refresh()
-        headers, arguments = self._binding(method, method.exchange)
-        await self._unbind(queue, read_binding({**headers, "queue": queue, "arguments": arguments}))
+        await self._unbind(queue, self._binding(method, method.exchange, queue=queue))
         self._send(commands.Queue.UnbindOk())
 
     async def _unbind(self, target: str, binding: Binding) -> None:
@@ -253,19 +255,15 @@ class Topology:
         self._check_right(f"/control/bind{target}")
         await check_exchange(context, method.source, self._owner.vhost)
         await check_exchange(context, method.destination, self._owner.vhost)
-        headers, arguments = self._binding(method, method.source)
-        await self._bind(target, read_binding({**headers, "exchange": target, "arguments": arguments}))
-        if not method.nowait:
-            self._send(commands.Exchange.BindOk())
+        await self._bind(target, self._binding(method, method.source, exchange=target))
+        self._done(method, commands.Exchange.BindOk())
 
     async def unbind_exchange(self, method: Any) -> None:
         target = source_of(self._bindable(method.destination), self._owner.vhost)
         self._bindable(method.source)
         await self._owner.context.definition_sync.refresh()
-        headers, arguments = self._binding(method, method.source)
-        await self._unbind(target, read_binding({**headers, "exchange": target, "arguments": arguments}))
-        if not method.nowait:
-            self._send(commands.Exchange.UnbindOk())
+        await self._unbind(target, self._binding(method, method.source, exchange=target))
+        self._done(method, commands.Exchange.UnbindOk())
 
     def _bindable(self, exchange: str) -> str:
         if not exchange:
@@ -275,12 +273,13 @@ class Topology:
             )
         return exchange
 
-    def _binding(self, method: Any, source: str) -> tuple[dict[str, str], dict[str, Any]]:
-        """The source, key and arguments of a binding. Only an exchange of the type headers compares arguments."""
+    def _binding(self, method: Any, source: str, **target: str) -> Binding:
+        """The binding of a queue or an exchange. Only an exchange of the type headers compares arguments."""
         exchange = self._owner.context.routing.table.exchanges.get(self._exchange(source))
         is_headers = exchange is not None and exchange.type == HEADERS
-        headers = {"source": source_of(source, self._owner.vhost), "key": method.routing_key or ""}
-        return headers, dict(method.arguments or {}) if is_headers else {}
+        arguments = dict(method.arguments or {}) if is_headers else {}
+        where = {"source": source_of(source, self._owner.vhost), "key": method.routing_key or ""}
+        return read_binding({**where, **target, "arguments": arguments})
 
     # Exchanges
 
@@ -304,8 +303,7 @@ class Topology:
                 self._check_right(f"/control/declare/exchange/{name}")
             else:
                 await self._control(f"/control/declare/exchange/{name}", {}, value)
-        if not method.nowait:
-            self._send(commands.Exchange.DeclareOk())
+        self._done(method, commands.Exchange.DeclareOk())
 
     async def delete_exchange(self, method: Any) -> None:
         context = self._owner.context
@@ -318,8 +316,7 @@ class Topology:
         if name in context.routing.table.exchanges:
             headers = {"if-unused": "true"} if method.if_unused else {}
             await self._control(f"/control/delete/exchange/{name}", headers)
-        if not method.nowait:
-            self._send(commands.Exchange.DeleteOk())
+        self._done(method, commands.Exchange.DeleteOk())
 
 
 HANDLERS: Final[dict[type[Method], str]] = {

@@ -4,7 +4,6 @@ It is brought up to date at each request, by what has come since the last time. 
 messages of each origin; what only the store has is read once, a bounded part of it each time.
 """
 
-from functools import partial
 from typing import Final
 
 from qmq.dots import Dot, Origin
@@ -68,9 +67,7 @@ class Aliases:
         for origin in await context.environment.run_blocking(rows.origins):
             while origin.node in serves and searched < SEARCH_BYTES_MAX:
                 after = self._read.get(origin, 0)
-                page = await context.environment.run_blocking(
-                    partial(rows.unsettled_rows, origin, after, (1 << 62), READ_BYTES)
-                )
+                page = await context.environment.run_blocking(rows.unsettled_rows, origin, after, (1 << 62), READ_BYTES)
                 for row in page:
                     self._note(row.dot, row.headers)
                     searched += len(row.headers) + len(row.body)

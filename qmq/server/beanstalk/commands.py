@@ -35,8 +35,8 @@ from qmq.server.beanstalk.reservations import Reservations
 from qmq.server.beanstalk.statistics import tube_facts
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.frame_loop import gateway_of
-from qmq.wire.beanstalk import BeanstalkCommand, BeanstalkVerb
 from qmq.wire.beanstalk import replies as reply
+from qmq.wire.beanstalk.commands import BeanstalkCommand, BeanstalkVerb
 from qmq.wire.stomp import Frame, Head
 
 HEADS_MAX: Final = 256

@@ -14,7 +14,7 @@ from qmq.gateways.stomp import StompGateway
 from qmq.server.beanstalk.reservations import ReservationContext, Reservations
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop
-from qmq.wire.beanstalk import INTERNAL_ERROR, NOT_FOUND, OUT_OF_MEMORY
+from qmq.wire.beanstalk.replies import INTERNAL_ERROR, NOT_FOUND, OUT_OF_MEMORY
 from qmq.wire.stomp import Frame, Head, Version
 
 TRANSACTION: Final = "beanstalk"

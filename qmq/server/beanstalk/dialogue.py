@@ -18,11 +18,8 @@ from qmq.server.clients.client_login import LoginContext
 from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.waker import Waker
-from qmq.wire.beanstalk import (
-    BeanstalkCommand,
-    BeanstalkReader,
-    WrongCommand,
-)
+from qmq.wire.beanstalk.commands import BeanstalkCommand, WrongCommand
+from qmq.wire.beanstalk.reader import BeanstalkReader
 
 REPLIES_MAX: Final = 1000
 """That a client waits for: more of its commands are decided when they have become fewer."""

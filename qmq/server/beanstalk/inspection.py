@@ -13,8 +13,8 @@ from qmq.server.beanstalk.jobs import FoundJob
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext
 from qmq.server.beanstalk.statistics import job_facts, server_facts, tube_facts, tube_names
 from qmq.server.runtime.contexts import Tasks
-from qmq.wire.beanstalk import BeanstalkCommand, BeanstalkVerb
 from qmq.wire.beanstalk import replies as reply
+from qmq.wire.beanstalk.commands import BeanstalkCommand, BeanstalkVerb
 
 
 class InspectionContext(PartContext, Tasks, Protocol):

@@ -23,7 +23,7 @@ from qmq.server.beanstalk.part import BeanstalkPart, PartContext
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.contexts import Tasks
 from qmq.server.runtime.waker import Waker
-from qmq.wire.beanstalk import DEADLINE_SOON, TIMED_OUT, reserved
+from qmq.wire.beanstalk.replies import DEADLINE_SOON, TIMED_OUT, reserved
 from qmq.wire.stomp import Frame, Head, Version
 
 EMPTY_SECONDS: Final = 0.1

@@ -9,7 +9,6 @@ import os
 import platform
 import resource
 from collections import Counter
-from functools import partial
 from typing import Final
 
 from qmq.errors import Refused
@@ -31,7 +30,8 @@ from qmq.server.beanstalk.jobs import FoundJob, beanstalk_request
 from qmq.server.beanstalk.part import BeanstalkPart, PartContext, names_of, part_of
 from qmq.server.checkpoint.queue_pager import FAR_US
 from qmq.server.peers.peer_json import Facts, decode_json
-from qmq.wire.beanstalk import BeanstalkVerb, Scalar
+from qmq.wire.beanstalk.commands import BeanstalkVerb
+from qmq.wire.beanstalk.replies import Scalar
 
 LISTED_MAX: Final = 10_000
 """Tubes of one list, and queues of one sum."""
@@ -258,14 +258,14 @@ async def _delayed(context: PartContext, name: str) -> int:
         return len(held)
     if queue is None and not queues.owned.has_stored:
         return 0
-    rows = await context.environment.run_blocking(partial(context.served_rows().due, name, now_us, FAR_US, DELAYED_MAX))
+    rows = await context.environment.run_blocking(context.served_rows().due, name, now_us, FAR_US, DELAYED_MAX)
     known = {message.dot for message in held}
     return len(held) + sum(row.dot not in known and not queues.paging.is_settled(name, row.dot) for row in rows)
 
 
 async def _names_here(context: PartContext, part: BeanstalkPart) -> dict[str, None]:
     """Tubes with jobs of this node, and those of its connections."""
-    stored = await context.environment.run_blocking(partial(context.served_rows().listing, QUEUE, LISTED_MAX))
+    stored = await context.environment.run_blocking(context.served_rows().listing, QUEUE, LISTED_MAX)
     names = [name for name, queue in context.broker.queues.by_name.items() if queue.depth]
     names += [name for name, messages, _ in stored if messages]
     tubes = dict.fromkeys([tube_of(name) for name in names[:LISTED_MAX] if name.startswith(QUEUE)])
@@ -283,7 +283,7 @@ async def _server_here(context: PartContext, part: BeanstalkPart) -> Facts:
         total["delayed"] += delayed
         if not is_buried(queue.name):
             total["urgent"] += sum(len(one.ready) for one in queue.levels if is_urgent(one.priority))
-    stored = await context.environment.run_blocking(partial(context.served_rows().listing, QUEUE, LISTED_MAX))
+    stored = await context.environment.run_blocking(context.served_rows().listing, QUEUE, LISTED_MAX)
     for name, messages, _ in stored:
         if name not in queues.by_name:
             total["buried" if is_buried(name) else "ready"] += messages

@@ -5,7 +5,6 @@ index, page by page: the first rows may be settled and still be there until the 
 """
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from qmq.broker.messages.message import Message
@@ -63,7 +62,7 @@ async def oldest_ages_us(
     for _ in range(ROUNDS_MAX):
         if not searches:
             break
-        pages = await context.environment.run_blocking(partial(_read, rows, searches, now_us, limit))
+        pages = await context.environment.run_blocking(_read, rows, searches, now_us, limit)
         searches = []
         for search, page in pages:
             left = next((row for row in page if _is_only_stored(context, row)), None)

@@ -147,7 +147,7 @@ class QueuePager:
         if not loads:
             return
         rows = self._rows()
-        answers = await context.environment.run_blocking(partial(_ask, rows, loads))
+        answers = await context.environment.run_blocking(_ask, rows, loads)
         context.check_damage()
         if self._ceased(rows):
             self._wanted = loading + self._wanted
@@ -232,7 +232,7 @@ class QueuePager:
         context = self._context
         paging = context.broker.queues.paging
         names, paging.vague = list(paging.vague), {}
-        heads = await context.environment.run_blocking(partial(self._rows().heads, names, 0))
+        heads = await context.environment.run_blocking(self._rows().heads, names, 0)
         for name in names:
             head = heads.get(name)
             paging.recount(name, *((0, 0) if head is None else (head.messages, head.body_bytes)))

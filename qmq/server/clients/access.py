@@ -12,7 +12,8 @@ from qmq.access.rights import AccessTable, Rights
 from qmq.access.rules import ANONYMOUS, Action, Permission, Principal
 from qmq.auth.credentials import CERTIFICATE, USERS
 from qmq.broker.consumers.outcome import Outcome
-from qmq.config import NodeSettings, User, asks_others, asks_users
+from qmq.config import NodeSettings, User
+from qmq.config.authentication import asks_others, asks_users
 from qmq.errors import Refused
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing, Engine

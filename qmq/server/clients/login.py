@@ -14,7 +14,6 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
 from typing import Final
 
 import argon2
@@ -23,7 +22,8 @@ import trio
 from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Principal
 from qmq.access.user_limits import UNLIMITED, UserLimits
 from qmq.auth.credentials import CERTIFICATE, USERS, Credentials, Grant
-from qmq.config import LOCAL_ADMINISTRATOR, LimitSettings, ListenerSettings, User
+from qmq.config import LimitSettings, ListenerSettings, User
+from qmq.config.users import LOCAL_ADMINISTRATOR
 from qmq.environment import Environment, Pipe
 from qmq.errors import LoginRefused, Refused
 from qmq.server.clients.admission import counted_address
@@ -230,7 +230,7 @@ class Logins:
         async with self._checks.turn(counted_address(address), login, until_left):
             if digest in self._remembered:
                 return True  # Another client of this user was checked meanwhile.
-            right = await self._environment.run_blocking(partial(_verify, known or self._unknown_user_hash, passcode))
+            right = await self._environment.run_blocking(_verify, known or self._unknown_user_hash, passcode)
         if right and known is not None:
             if len(self._remembered) >= REMEMBERED_LOGINS_MAX:
                 self._remembered.clear()

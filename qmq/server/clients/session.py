@@ -28,7 +28,7 @@ from qmq.server.clients.traffic import Traffic
 from qmq.server.limits.usage import UNLIMITED_SESSION, ClientUsages
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.contexts import Committing, Engine, Reporting
-from qmq.server.runtime.latch import Latch
+from qmq.server.runtime.waker import Latch
 
 READ_BYTES_MAX = 65536
 REPLY_KEY_BITS = 64

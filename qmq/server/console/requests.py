@@ -15,7 +15,6 @@ They are control requests like all others: over STOMP, over HTTP, and with the s
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Final, Protocol
 
 import argon2
@@ -155,7 +154,7 @@ class ConsoleRequests:
         if not isinstance(passcode, str) or not 1 <= len(passcode) <= PASSCODE_CHARS_MAX:
             raise Refused("bad-body", f'The body is {{"passcode": …}}, with 1 to {PASSCODE_CHARS_MAX} characters.')
         hasher = argon2.PasswordHasher()
-        return {"password_hash": await self._context.environment.run_blocking(partial(hasher.hash, passcode))}
+        return {"password_hash": await self._context.environment.run_blocking(hasher.hash, passcode)}
 
     # Of one node
 

@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
-from qmq.config import DECLARED_BY, QUEUE_KEYS, is_exchange
+from qmq.config.destinations.declared import DECLARED_BY, QUEUE_KEYS
+from qmq.config.destinations.policy import is_exchange
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.definitions.declared_queues import DeclaredQueues

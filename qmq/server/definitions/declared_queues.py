@@ -19,17 +19,11 @@ from pydantic import ValidationError
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.binding import Binding
-from qmq.config import (
-    DECLARED_BY,
-    RESERVED_NAMES,
-    DestinationPolicy,
-    NodeSettings,
-    QueueLifetime,
-    join_declared,
-    last_queue,
-    queue_values,
-    read_queue,
-)
+from qmq.config import DestinationPolicy, NodeSettings
+from qmq.config.definition_values import join_declared, queue_values, read_queue
+from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
+from qmq.config.destinations.policy import last_queue
+from qmq.config.users import RESERVED_NAMES
 from qmq.definitions.definition import Key, text_of
 from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules

@@ -9,15 +9,9 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
-from qmq.config import (
-    DestinationPolicy,
-    NodeSettings,
-    check_policies,
-    fingerprints_of,
-    join_policies,
-    policy_values,
-    read_policy,
-)
+from qmq.config import DestinationPolicy, NodeSettings
+from qmq.config.definition_values import check_policies, join_policies, policy_values, read_policy
+from qmq.config.destinations.fingerprints import fingerprints_of
 from qmq.definitions.definition import Definition
 from qmq.errors import ConfigError, Refused
 from qmq.members import REPLICATED

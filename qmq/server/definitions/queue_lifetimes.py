@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from qmq.config import QueueLifetime
+from qmq.config.destinations.declared import QueueLifetime
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.definitions.declared_queues import DeclaredQueues

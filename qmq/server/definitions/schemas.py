@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Final, Protocol
 
-from qmq.config import MESSAGE_SCHEMA, SCHEMA_NAME_RULE, DestinationPolicy, is_schema_name
+from qmq.config import DestinationPolicy
+from qmq.config.destinations.policy import MESSAGE_SCHEMA, SCHEMA_NAME_RULE, is_schema_name
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import BodyCheck, Rules

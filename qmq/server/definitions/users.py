@@ -14,10 +14,8 @@ from typing import Any, Final, Protocol
 
 from qmq.access.rules import Principal
 from qmq.access.user_limits import LimitTable, UserLimits
-from qmq.config import (
-    NodeSettings,
-    PermissionSettings,
-    User,
+from qmq.config import NodeSettings, PermissionSettings, User
+from qmq.config.definition_values import (
     limit_values,
     name_limit,
     permission_name,

@@ -99,7 +99,7 @@ class Browsing:
         # The clock of a message's node decides whether the message is due or expired.
         times = {node: context.broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
-            levels = await context.environment.run_blocking(partial(queue_levels, context.store, nodes, queue, now_us))
+            levels = await context.environment.run_blocking(queue_levels, context.store, nodes, queue, now_us)
         if not await self._send(subscription, self._in_memory(queue)):
             return
         for priority, node, limit in levels:

@@ -160,9 +160,7 @@ class DurableFeeds:
         while True:
             async with self._reads:
                 have = context.store.journal.vector()
-                page = await context.environment.run_blocking(
-                    partial(context.store.fanout_page, name, position, READ_BYTES)
-                )
+                page = await context.environment.run_blocking(context.store.fanout_page, name, position, READ_BYTES)
             if self._session(attachment) is None:
                 return False
             if attachment.begin is not None:

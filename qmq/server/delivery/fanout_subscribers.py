@@ -288,7 +288,7 @@ class FanoutSubscribers:
                 self._go_live(subscription)
             return
         async with self._reads:
-            position, skip = await context.environment.run_blocking(partial(_start, store, subscription, begin))
+            position, skip = await context.environment.run_blocking(_start, store, subscription, begin)
         resumed: ResumeVector | None = None
         if isinstance(subscription.start, dict) and (begin is None or position.seen):
             resumed = ResumeVector(dict(position.seen))
@@ -296,7 +296,7 @@ class FanoutSubscribers:
         while True:
             async with self._reads:
                 have = store.journal.vector()
-                page = await context.environment.run_blocking(partial(store.fanout_page, name, position, READ_BYTES))
+                page = await context.environment.run_blocking(store.fanout_page, name, position, READ_BYTES)
             session = session_of(context.sessions, subscription)
             if session is None:
                 self._ahead.pop(subscription, None)

@@ -134,7 +134,7 @@ async def _queue_messages(context: MessagesContext, queue: str, found: _Page, of
     await context.checkpoints.bring_up()
     broker, store = context.broker, context.store
     nodes = [context.origin.node, *sorted(context.peer_names)]
-    levels = await context.environment.run_blocking(partial(queue_levels, store, nodes, queue, FAR_US))
+    levels = await context.environment.run_blocking(queue_levels, store, nodes, queue, FAR_US)
     for priority, node, limit in levels:
         after: Dot | None = None
         exact = 0
@@ -160,10 +160,10 @@ async def _fanout_messages(context: MessagesContext, destination: str, found: _P
     store, run_blocking = context.store, context.environment.run_blocking
     position, skip = store.fanout_start(destination), 0
     if offset:
-        begin = await run_blocking(partial(store.fanout_begin, destination, "behind", offset))
+        begin = await run_blocking(store.fanout_begin, destination, "behind", offset)
         position, skip = begin.position, begin.skip
     while not found.is_full:
-        page = await run_blocking(partial(store.fanout_page, destination, position, PEEK_BYTES_MAX // 4))
+        page = await run_blocking(store.fanout_page, destination, position, PEEK_BYTES_MAX // 4)
         for origin, record in page.rows[skip:]:
             message = context.replay.message_of(origin, record)
             if message is not None:
@@ -241,16 +241,14 @@ async def _find(context: MessagesContext, dot: Dot) -> tuple[Message | None, boo
     broker = context.broker
     message = broker.queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence)
     if message is None:
-        rows = await run_blocking(
-            partial(context.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
-        )
+        rows = await run_blocking(context.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
         for row in rows:
             if not broker.queues.paging.is_settled(row.queue, dot):
                 message = context.replay.message_of_row(row)
     is_unsettled = message is not None
-    found = await run_blocking(partial(search_journal, context.store, dot))
+    found = await run_blocking(search_journal, context.store, dot)
     if message is None:
-        record = found.record or await run_blocking(partial(record_in_fanouts, context.store, dot))
+        record = found.record or await run_blocking(record_in_fanouts, context.store, dot)
         message = None if record is None else _message_of(context, dot, record)
     return message, is_unsettled, found
 

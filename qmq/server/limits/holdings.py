@@ -67,7 +67,7 @@ class UserHolding:
         total = 0
         for start in range(0, len(names), QUEUES_AT_ONCE):
             part = names[start : start + QUEUES_AT_ONCE]
-            stored = await context.environment.run_blocking(partial(context.served_rows().heads, part, 0))
+            stored = await context.environment.run_blocking(context.served_rows().heads, part, 0)
             for name in part:
                 head = stored.get(name)
                 messages, size = (0, 0) if head is None else (head.messages, head.body_bytes)

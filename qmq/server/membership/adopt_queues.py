@@ -162,7 +162,7 @@ class QueueAdoption:
         before = self.adopted
         name: str | None = None
         while True:
-            listed = await context.environment.run_blocking(partial(queues.listing, owner, name, QUEUES_AT_ONCE))
+            listed = await context.environment.run_blocking(queues.listing, owner, name, QUEUES_AT_ONCE)
             for name, _, _ in listed:
                 await self._adopt_queue(owner, name, held)
             if len(listed) < QUEUES_AT_ONCE:
@@ -205,7 +205,7 @@ class QueueAdoption:
     async def _adopt_queue(self, owner: str, queue: str, held: set[Dot]) -> None:
         context = self._context
         queues = context.store.queues
-        heads = await context.environment.run_blocking(partial(queues.heads, owner, [queue], FAR_US))
+        heads = await context.environment.run_blocking(queues.heads, owner, [queue], FAR_US)
         for priority in heads[queue].priorities if queue in heads else ():
             after: Dot | None = None
             exact = 0

@@ -25,8 +25,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
 from qmq.replication.mesh import Mesh
 from qmq.server.repair.engine import RepairContext, RepairTask, Sink, Taken, ask_in_turn
-from qmq.server.repair.requests import DOTS_AT_ONCE, ask_settled, ask_subscriptions
-from qmq.server.repair.responses import RepairResponder, ResponderContext
+from qmq.server.repair.requests import DOTS_AT_ONCE, RepairResponder, ResponderContext, ask_settled, ask_subscriptions
 from qmq.server.runtime.contexts import Committing
 from qmq.server.runtime.disk_space import when_space_is_free
 from qmq.storage.catalog.facts import UNCHECKED
@@ -230,9 +229,7 @@ class CatchUp(RepairTask, Sink):
         await context.bring_up_stores()
         after: Dot | None = None
         while True:
-            page = await context.environment.run_blocking(
-                partial(context.store.repair_source.in_doubt, after, DOTS_AT_ONCE)
-            )
+            page = await context.environment.run_blocking(context.store.repair_source.in_doubt, after, DOTS_AT_ONCE)
             if not page:
                 break
             after = page[-1][1]

@@ -10,7 +10,6 @@ peer has come back. While something is left to do, it checks again after `RETRY_
 """
 
 import logging
-from functools import partial
 from math import inf
 from typing import Final
 
@@ -45,7 +44,7 @@ class FanoutRepair(RepairTask):
     async def _repair(self, destination: str) -> None:
         context = self._context
         given_up = dict(context.broker.durable_subscriptions.given_up)
-        found = await context.environment.run_blocking(partial(context.store.begin_repair, destination, given_up))
+        found = await context.environment.run_blocking(context.store.begin_repair, destination, given_up)
         if found is None:
             return
         try:
@@ -55,7 +54,7 @@ class FanoutRepair(RepairTask):
                     await repair(context, self.links, sink, [missing])
             if not found.is_complete:
                 log.info("= the log of %s cannot be repaired yet: %d ranges are missing", destination, found.missing)
-            elif await context.environment.run_blocking(partial(context.store.finish_repair, destination, found)):
+            elif await context.environment.run_blocking(context.store.finish_repair, destination, found):
                 self.repaired += 1
                 log.info("= the log of %s is repaired", destination)
         except DiskFull as error:
@@ -88,7 +87,7 @@ class _LogRange(Sink):
         records = records_of(self.fanout, snapshot_batch(origin, after, snapshot), after, snapshot.through)
         if snapshot.dropped > after:
             merge(self._found.lost, {origin: min(snapshot.dropped, through)})
-        await self._context.environment.run_blocking(partial(self._found.add, self._index, snapshot.through, records))
+        await self._context.environment.run_blocking(self._found.add, self._index, snapshot.through, records)
         return await self.search(missing), snapshot.through
 
     def has_answered(self, peer: str, missing: MissingRange, after: int) -> bool:

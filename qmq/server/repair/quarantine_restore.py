@@ -193,9 +193,7 @@ class QuarantineRestore:
         context = self._context
         if not have:
             return False
-        steps = await context.environment.run_blocking(
-            partial(quarantined_ranges, context.store.disk, have, 0, have.keys())
-        )
+        steps = await context.environment.run_blocking(quarantined_ranges, context.store.disk, have, 0, have.keys())
         is_done = False
         for origin, known in have.items():
             step = next((step for step in steps if step.origin == origin), None)

@@ -13,7 +13,6 @@ the reachable peers were asked for it, nothing of the queues is delivered (`is_b
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Final, Protocol
 
@@ -110,13 +109,13 @@ class QueueStoreRepair(RepairTask, Sink):
         if missing in self._searched:
             return missing
         context = self._context
-        left = await context.environment.run_blocking(partial(context.store.row_repairer.search_journal, missing))
+        left = await context.environment.run_blocking(context.store.row_repairer.search_journal, missing)
         self._has_changed = True
         if left is not None and left.sequence:
             snapshot = self._in_memory(left)
             if snapshot is None:
                 packed = await context.environment.run_blocking(
-                    partial(context.store.read_quarantined, Dot(left.origin, left.sequence))
+                    context.store.read_quarantined, Dot(left.origin, left.sequence)
                 )
                 snapshot = None if packed is None else RangeSnapshot(left.sequence, 0, 0, [packed])
             if snapshot is not None:
@@ -164,7 +163,7 @@ class QueueStoreRepair(RepairTask, Sink):
             through = min(first - 1, through)
         if through > missing.after:
             self._has_changed = True
-            if await context.environment.run_blocking(partial(context.store.row_repairer.give_up, missing, through)):
+            if await context.environment.run_blocking(context.store.row_repairer.give_up, missing, through):
                 self.lost += 1
                 self._report_lost(missing, through)
         left = missing._replace(after=through)
@@ -205,7 +204,7 @@ class QueueStoreRepair(RepairTask, Sink):
     async def _store(self, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> MissingRange | None:
         self._has_changed = True
         return await self._context.environment.run_blocking(
-            partial(self._context.store.row_repairer.take, missing, after, snapshot)
+            self._context.store.row_repairer.take, missing, after, snapshot
         )
 
     async def _reread(self) -> None:

@@ -1,4 +1,4 @@
-"""The kinds `exchange` and `binding`: from definitions of the mesh to the routing table of this node.
+"""The kinds `exchange`, `binding` and `vhost`: from definitions of the mesh to the routing table of this node.
 
 A change is refused when exchanges and bindings would not fit together: a binding or an alternate that names no
 exchange, a cycle of alternates, another type. Two sides of a cut can still make such changes. Then what does not fit
@@ -10,11 +10,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable, alternate_cycle
-from qmq.config import BindingEntry, ExchangeEntry, NodeSettings
+from qmq.config import NodeSettings
+from qmq.config.destinations.declared import BindingEntry, ExchangeEntry
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
-from qmq.routing_names import RESERVED, is_reserved, vhost_prefix
+from qmq.routing_names import RESERVED, VHOST_DEFAULT, is_reserved, is_vhost_name, vhost_prefix
+from qmq.server.definitions.declared_queues import KIND as QUEUE
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
 from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import Reporting
@@ -27,6 +29,9 @@ UNFIT: Final = "bindings-unfit"
 """Code of the condition."""
 
 IN_USE: Final = "exchange-in-use"
+VHOST_IN_USE: Final = "vhost-in-use"
+
+VHOSTS_MAX: Final = 1000
 
 NAMED_MAX: Final = 3
 """Bindings that a refusal or a condition names; of more it says how many."""
@@ -240,3 +245,86 @@ def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:
 def _some(names: list[str]) -> str:
     more = len(names) - NAMED_MAX
     return ", ".join(sorted(names)[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+class VhostContext(Protocol):
+    definitions: LiveDefinitions
+    rules: Rules
+
+
+class VhostDefinitions:
+    """Virtual hosts of AMQP; adds their kind to the definitions, and their predefined exchanges to `table`.
+
+    A definition has no keys: it says that clients may open this virtual host. One is deleted only when no queue,
+    exchange or binding is in it, and a connection that is open stays open.
+    """
+
+    def __init__(self, context: VhostContext, table: RoutingTable) -> None:
+        self._context = context
+        self._table = table
+        self._names: set[str] = set()
+        context.definitions.kinds[VHOST] = SimpleKind(_checked, self._changed)
+        context.definitions.fits.append(self._check_fit)
+        self._follow()
+
+    def exists(self, name: str) -> bool:
+        """Whether clients may open it."""
+        return name == VHOST_DEFAULT or name in self._names
+
+    @property
+    def declared(self) -> Collection[str]:
+        """All but `/`."""
+        return self._names
+
+    def _changed(self, names: Collection[str]) -> None:
+        self._follow()
+        self._context.rules.generation += 1
+
+    def _follow(self) -> None:
+        # A later version of the software may allow more names.
+        names = {name for name in self._context.definitions.values(VHOST) if is_vhost_name(name)}
+        for name in self._names - names:
+            for exchange in predefined_of(vhost_prefix(name)):
+                self._table.remove_exchange(exchange.name)
+        for name in names - self._names:
+            for exchange in predefined_of(vhost_prefix(name)):
+                self._table.put_exchange(exchange)
+        self._names = names
+
+    def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
+        """Refuse to delete a virtual host while something is in it, and too many of them."""
+        declared = {key.name for key, value in changes.items() if key.kind == VHOST and value is not None}
+        deleted = {key.name for key, value in changes.items() if key.kind == VHOST and value is None}
+        if len((self._names | declared) - deleted) > max(VHOSTS_MAX, len(self._names)):
+            raise Refused("too-many-definitions", f"There are {VHOSTS_MAX} virtual hosts at most.")
+        for name in sorted(deleted):
+            left = self._left_in(vhost_prefix(name), changes)
+            if left:
+                raise Refused(VHOST_IN_USE, f"{VHOST} {name} has {left}: delete that first, or with it")
+
+    def _left_in(self, prefix: str, changes: Mapping[Key, Value | None]) -> str:
+        """Something in a virtual host after these changes; "" for nothing."""
+        predefined = {one.name for one in predefined_of(prefix)}
+        exchanges = {name for name in self._table.exchanges if name.startswith(prefix)} - predefined
+        for name in sorted(exchanges):
+            if changes.get(Key(EXCHANGE, name), name) is not None:
+                return f"the exchange {name}"
+        for exchange in sorted(predefined):
+            for binding in self._table.bindings_with(exchange):
+                if changes.get(Key(BINDING, binding.name), binding) is not None:
+                    return f"the binding {binding.name}"
+        for queue in self._context.definitions.values(QUEUE):
+            if queue.startswith(f"/queue/{prefix}") and changes.get(Key(QUEUE, queue), queue) is not None:
+                return f"the queue {queue}"
+        return ""
+
+
+def _checked(name: str, value: Value) -> Value:
+    if not is_vhost_name(name):
+        raise Refused(
+            "bad-definition",
+            f"{VHOST} {name}: a name has 1 to 64 characters, without slashes, blanks, ~, * and #; / always exists",
+        )
+    if value:
+        raise Refused("bad-definition", f"{VHOST} {name}: {sorted(value)[0]} is unknown; there are no keys")
+    return value

@@ -34,11 +34,6 @@ class Heartbeats:
     def __len__(self) -> int:
         return len(self._checks)
 
-    @property
-    def remembered(self) -> int:
-        """Entries held, including those that are forgotten."""
-        return len(self._heap)
-
     def watch(self, due: float, check: Check) -> int:
         """Call `check` at trio time `due`, and then at each time that it returns. Returns a number for `forget`."""
         if not self._heap or due < self._heap[0][0]:

@@ -6,7 +6,6 @@ is durable. Other calls ask a part of the node.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -25,7 +24,7 @@ from qmq.gateways.http.sends import is_batch, sends_of, single_of
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.session import ClientSession
-from qmq.server.routing.vhosts import VhostDefinitions
+from qmq.server.routing.definitions import VhostDefinitions
 from qmq.server.stomp.dialogue import STOMP
 from qmq.server.web.client import WebClient, WebClientContext
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
@@ -134,9 +133,7 @@ class WebCalls:
             frames = [single_of(request, destination, context.wire_limits, head)]
             self._head = None if known is None else (known, frames[0].head)
         elif len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
-            frames = await context.environment.run_blocking(
-                partial(sends_of, request, destination, context.wire_limits)
-            )
+            frames = await context.environment.run_blocking(sends_of, request, destination, context.wire_limits)
         else:
             frames = sends_of(request, destination, context.wire_limits)
         await self._decide(frames)

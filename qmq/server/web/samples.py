@@ -10,7 +10,6 @@ to the time that the last pass took.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from heapq import nlargest
 from typing import Final, Protocol
 
@@ -96,10 +95,10 @@ class Samples:
         context = self._context
         run_blocking = context.environment.run_blocking
         rows = context.served_rows()
-        stored = await run_blocking(partial(rows.deepest, CANDIDATES))
+        stored = await run_blocking(rows.deepest, CANDIDATES)
         in_memory = await self._deepest_in_memory()
         unknown = [queue.name for queue in in_memory if not queue.is_counted and queue.name not in stored]
-        heads = await run_blocking(partial(rows.heads, unknown, 0)) if unknown else {}
+        heads = await run_blocking(rows.heads, unknown, 0) if unknown else {}
         stored |= {name: (head.messages, head.body_bytes) for name, head in heads.items()}
         queues = context.broker.queues
         depth = queues.paging.depth

@@ -26,7 +26,6 @@ from qmq.storage.disk.sqlite import is_damage, medium, open_migrated, open_reade
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
-from qmq.storage.queues import vacuum
 from qmq.storage.queues.database import DatabaseQueueStore, Value
 from qmq.storage.queues.database_reads import Place
 from qmq.storage.queues.plan import (
@@ -37,6 +36,43 @@ from qmq.storage.queues.plan import (
     unsigned,
 )
 from qmq.storage.queues.scan import read_position, read_tombstones, walk
+
+MOVABLE: Final = "PRAGMA auto_vacuum=2"
+"""Its pages can be moved. Execute it before the first page of a file is written."""
+
+STEP_PAGES: Final = 512
+"""4 MiB; some milliseconds in a worker thread."""
+
+FREE_PAGES_KEPT: Final = 2048
+"""16 MiB, for the next messages."""
+
+FREE_PARTS_KEPT: Final = 4
+"""Or one part in so many of the used pages: a store that is mostly full is not reordered for little."""
+
+
+def shrink(connection: sqlite3.Connection) -> bool:
+    """Return some of the space of settled messages to the file system: True if more can be returned.
+
+    SQLite uses free pages again but keeps them, so the file would stay as large as the largest backlog. A step moves
+    the last pages of the file into gaps before them, and cuts the file. Durable with the next commit; not inside a
+    transaction.
+    """
+    pages, free = _value(connection, "page_count"), _value(connection, "freelist_count")
+    used = pages - free
+    surplus = free - max(FREE_PAGES_KEPT, used // FREE_PARTS_KEPT)
+    if surplus <= 0:
+        return False
+    # A script: otherwise a statement without columns is stepped once, and each step of this one frees one page.
+    connection.executescript(f"PRAGMA incremental_vacuum({min(surplus, STEP_PAGES)})")
+    # This cuts the file. It does not wait for readers; the next step cuts what they hold now.
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    return surplus > STEP_PAGES
+
+
+def _value(connection: sqlite3.Connection, pragma: str) -> int:
+    found: int = connection.execute(f"PRAGMA {pragma}").fetchone()[0]
+    return found
+
 
 _CHUNKS: Final = (256, 32, 4, 1)
 """Rows of one statement. There are few sizes, so that each statement is compiled once."""
@@ -62,7 +98,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         self._reading = threading.Lock()
         self._sql: dict[tuple[str, int], str] = {}
         with self._making_sense(), self._medium():
-            self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=vacuum.MOVABLE)
+            self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=MOVABLE)
             self._reader = open_reader(path)
             self._database.conn.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
             rows = self._database.conn.execute(sql.ALL_ORIGINS).fetchall()
@@ -77,7 +113,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
 
     def give_back(self) -> bool:
         with self._medium():
-            return vacuum.give_back(self._database.conn)
+            return shrink(self._database.conn)
 
     def _insert(self, partitions: dict[PartitionKey, list[QueueRow]], added: dict[Origin, int]) -> None:
         opening: list[Value] = []

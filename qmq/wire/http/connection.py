@@ -87,7 +87,8 @@ class HttpConnection:
     def receive(self, data: bytes) -> None:
         """Take bytes of the client; b"" when it has ended its half. `next_request` parses them.
 
-        Raises LocalProtocolError when the caller reads on although `may_receive` is False, or after `switch`.
+        Raises LocalProtocolError when the caller reads on although `unread_bytes_max` wait for a response that is due,
+        or after `switch`.
         """
         if not data:
             self._ended = True
@@ -202,13 +203,6 @@ class HttpConnection:
         differs at most in the content-length, so what follows from the others may be remembered with it. None: nothing.
         """
         return None if self._known is None else self._known.request
-
-    @property
-    def may_receive(self) -> bool:
-        """Whether the client may be read. While a response is due, only `unread_bytes_max` are read ahead."""
-        if self._state is HttpState.ANSWER:
-            return len(self._buffer) < self._limits.unread_bytes_max
-        return self._state is not HttpState.SWITCHED
 
     @property
     def unfinished_bytes(self) -> int:

@@ -23,7 +23,7 @@ class HttpLimits:
     """One body, after chunks are joined: the largest batch of messages. Beyond it: 413."""
 
     unread_bytes_max: int = 65536
-    """Pipelined bytes that wait while a request is answered. Beyond it `may_receive` is False."""
+    """Pipelined bytes that wait while a request is answered. With so many, nothing more may be received."""
 
     def __post_init__(self) -> None:
         if self.target_bytes_max < 1 or self.header_count_max < 1 or self.unread_bytes_max < 1:

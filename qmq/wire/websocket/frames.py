@@ -18,11 +18,9 @@ except ImportError:
     from websockets.utils import apply_mask
 
 NORMAL_CLOSURE = 1000
-GOING_AWAY = 1001
 PROTOCOL_ERROR = 1002
 NO_STATUS = 1005
 INVALID_DATA = 1007
-POLICY_VIOLATION = 1008
 TOO_BIG = 1009
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -110,11 +108,6 @@ class WebSocketFrames:
         """Of the current message, if it is text."""
         self._message_bytes = 0
         self._close_sent = False
-
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes of the client that this holds."""
-        return len(self._unread)
 
     def receive(self, data: bytes) -> WebSocketInput:
         """Take bytes of the client. Never raises; a client that breaks the protocol is answered with a close frame."""
@@ -287,10 +280,6 @@ class WebSocketFrames:
         if size < 1 << 16:
             return bytes((opcode, 126, size >> 8, size & 0xFF)) + data
         return bytes((opcode, 127)) + size.to_bytes(8, "big") + data
-
-    def ping(self) -> bytes:
-        """A ping; a client that is there answers it."""
-        return bytes((FIN | PING, 0))
 
     def close(self, code: int, reason: str = "") -> bytes:
         """A close frame, after which nothing may be sent; b"" when one was sent before.

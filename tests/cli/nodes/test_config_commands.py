@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from argon2 import PasswordHasher
 
-from qmq.config import effective, load_node
+from qmq.config import load_node
+from qmq.config.show import effective
 from tests.cli.conftest import Run
 
 OF_THE_CHECKOUT = Path(__file__).parents[3] / "cluster" / "three.toml"

@@ -6,7 +6,7 @@ import pytest
 from pamqp import frame
 
 from qmq.gateways.amqp.channel import Channel
-from qmq.wire.amqp import AmqpRefusal, ReplyCode
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 
 def methods(data: bytes) -> list[tuple[str, int, bool]]:

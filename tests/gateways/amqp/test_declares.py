@@ -13,7 +13,7 @@ from qmq.gateways.amqp.names import (
     queue_destination,
     queue_name,
 )
-from qmq.wire.amqp import AmqpRefusal, ReplyCode
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 SHOP = Vhost("shop", "shop~")
 

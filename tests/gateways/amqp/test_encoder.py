@@ -13,7 +13,7 @@ from qmq.errors import Refused
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder, SharedContents
 from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
-from qmq.wire.amqp import short_string
+from qmq.wire.amqp.methods import short_string
 
 
 def test_a_late_confirm_is_none_of_the_next_channel_with_the_same_number() -> None:

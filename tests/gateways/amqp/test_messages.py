@@ -15,8 +15,8 @@ from qmq.gateways.amqp.messages import (
     text_of,
 )
 from qmq.gateways.amqp.names import DIRECT_REPLY
-from qmq.wire.amqp import AmqpRefusal, ReplyCode, read_properties, write_properties
-from qmq.wire.amqp.properties import Properties
+from qmq.wire.amqp.properties import Properties, read_properties, write_properties
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 WHEN = datetime.datetime(2026, 11, 25, tzinfo=datetime.UTC)
 

@@ -12,7 +12,7 @@ from qmq.dots import Origin
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
 from qmq.gateways.beanstalk.jobs import id_of
-from qmq.wire.beanstalk import DELETED, DRAINING, INTERNAL_ERROR, JOB_TOO_BIG, NOT_FOUND, OUT_OF_MEMORY
+from qmq.wire.beanstalk.replies import DELETED, DRAINING, INTERNAL_ERROR, JOB_TOO_BIG, NOT_FOUND, OUT_OF_MEMORY
 
 
 def message(sequence: int = 1) -> Message:

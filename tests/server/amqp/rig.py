@@ -9,7 +9,7 @@ from pamqp import base, body, commands, frame, header
 
 from qmq.config import Address, ListenerSettings
 from qmq.environment import Pipe
-from qmq.wire.amqp import PROTOCOL_HEADER
+from qmq.wire.amqp.frames import PROTOCOL_HEADER
 from tests.server.rig import ANSWER_SECONDS, HOST, Rig
 
 AMQP_PORT = 5672

@@ -10,7 +10,7 @@ from pamqp import commands, encode
 from trio.testing import MockClock
 
 from qmq.config import AuthenticationSettings, User, UserLimitSettings
-from qmq.wire.amqp import PROTOCOL_HEADER
+from qmq.wire.amqp.frames import PROTOCOL_HEADER
 from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect, dial
 from tests.support.world import EPOCH_US

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
-from qmq.server.routing.vhosts import VHOSTS_MAX
+from qmq.server.routing.definitions import VHOSTS_MAX
 from tests.server.amqp.mesh import AmqpMesh
 from tests.server.amqp.rig import AmqpClient, Message, amqp_node, connect, dial
 from tests.server.rig import Rig, send, subscribe

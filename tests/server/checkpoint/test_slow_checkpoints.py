@@ -25,14 +25,14 @@ async def test_while_a_checkpoint_hangs_there_is_a_condition_and_new_clients_are
     rig = Rig(storage=StorageSettings(checkpoint_bytes=4096))
     async with rig.run():
         goes_on = trio.Event()
-        run_blocking = rig.alive.environment.run_blocking
+        run_blocking = rig.alive.environment._run_blocking
 
         async def hang(call: Callable[[], Any]) -> Any:
             if getattr(getattr(call, "func", None), "__name__", "") in HANGS:
                 await goes_on.wait()
             return await run_blocking(call)
 
-        monkeypatch.setattr(rig.alive.environment, "run_blocking", hang)
+        monkeypatch.setattr(rig.alive.environment, "_run_blocking", hang)
         sender = await rig.connect()
         for n in range(40):
             await sender.send(send("/queue/q", "x" * 1000, f"r{n}"))
@@ -59,7 +59,7 @@ async def test_the_condition_about_a_checkpoint_is_not_over_when_the_node_ends_o
     rig = Rig(storage=StorageSettings(checkpoint_bytes=4096))
     with pytest.RaisesGroup(LogBroken, flatten_subgroups=True, allow_unwrapped=True):
         async with rig.run():
-            run_blocking = rig.alive.environment.run_blocking
+            run_blocking = rig.alive.environment._run_blocking
 
             async def fail_late(call: Callable[[], Any]) -> Any:
                 if getattr(getattr(call, "func", None), "__name__", "") == "checkpoint":
@@ -67,7 +67,7 @@ async def test_the_condition_about_a_checkpoint_is_not_over_when_the_node_ends_o
                     raise LogBroken("the queue store postgresql://host/db failed: it went away")
                 return await run_blocking(call)
 
-            monkeypatch.setattr(rig.alive.environment, "run_blocking", fail_late)
+            monkeypatch.setattr(rig.alive.environment, "_run_blocking", fail_late)
             sender = await rig.connect()
             await sender.send(send("/queue/q", "x" * 8000))
             await trio.sleep(60)

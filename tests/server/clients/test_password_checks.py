@@ -169,7 +169,7 @@ async def guess(rig: Rig, address: str, user: str = "ann") -> Client:
 def slow_checks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let every blocking call last CHECK_SECONDS; returns when each began."""
     began: list[float] = []
-    run_blocking = rig.alive.environment.run_blocking
+    run_blocking = rig.alive.environment._run_blocking
 
     async def slow(call: Callable[[], object]) -> object:
         began.append(trio.current_time())
@@ -177,7 +177,7 @@ def slow_checks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
             await trio.sleep(CHECK_SECONDS)
         return await run_blocking(call)
 
-    monkeypatch.setattr(rig.alive.environment, "run_blocking", slow)
+    monkeypatch.setattr(rig.alive.environment, "_run_blocking", slow)
     return began
 
 

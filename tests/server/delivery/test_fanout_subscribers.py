@@ -62,7 +62,7 @@ async def test_a_log_that_cannot_be_read_ends_its_reader_and_nothing_else(
 async def test_many_readers_leave_worker_threads_to_the_commits(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         node = rig.alive
-        run_blocking = node.environment.run_blocking
+        run_blocking = node.environment._run_blocking
         now = most = 0
 
         async def counted(call: Callable[[], object]) -> object:
@@ -74,7 +74,7 @@ async def test_many_readers_leave_worker_threads_to_the_commits(autojump_clock: 
             finally:
                 now -= 1
 
-        node.environment.run_blocking = counted  # type: ignore[assignment]
+        node.environment._run_blocking = counted  # type: ignore[assignment]
         clients = [await rig.connect() for _ in range(5 * READS_AT_ONCE)]
         for client in clients:
             await client.send(subscribe("/fanout/f"))
@@ -92,7 +92,7 @@ async def test_a_waiting_reader_gets_nothing_twice_when_the_journal_drops_where_
     bodies = [str(number) * 100_000 for number in range(10, 24)]
     async with Rig(limits={"subscriber_buffer_bytes_default": 2000}).run() as rig:
         node = rig.alive
-        journal, run_blocking = node.store.journal, node.environment.run_blocking
+        journal, run_blocking = node.store.journal, node.environment._run_blocking
         turn = trio.Event()
 
         async def run_in_turn(call: Callable[[], object]) -> object:
@@ -104,7 +104,7 @@ async def test_a_waiting_reader_gets_nothing_twice_when_the_journal_drops_where_
         await slow.send(subscribe("/fanout/f"))
         await slow.receipt()
         await eventually(lambda: node.fanout_subscribers.live == 1)
-        node.environment.run_blocking = run_in_turn  # type: ignore[assignment]
+        node.environment._run_blocking = run_in_turn  # type: ignore[assignment]
         for body in bodies:
             await writer.send(send("/fanout/f", body, "r"))
             await writer.receipt()

@@ -159,14 +159,14 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         await eventually(lambda: not b.broker.borrowing.borrowed_from("c"))
         await mesh.kill("c")
         del mesh.nodes["c"]
-        run_blocking, go_on = b.environment.run_blocking, trio.Event()
+        run_blocking, go_on = b.environment._run_blocking, trio.Event()
 
         async def seek_late(call: Any) -> Any:
             if getattr(getattr(call, "func", None), "__name__", "") == "_seek":
                 await go_on.wait()
             return await run_blocking(call)
 
-        b.environment.run_blocking = seek_late  # type: ignore[method-assign]
+        b.environment._run_blocking = seek_late  # type: ignore[method-assign]
         mesh.heal("a", "b")
         await eventually(lambda: mesh.link("a", "b") in ("up", "caught-up"))
         await mesh.nodes["a"].decommission.retire("c", force=False)

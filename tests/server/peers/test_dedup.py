@@ -206,13 +206,13 @@ async def test_a_duplicate_is_not_receipted_before_its_first_is_on_the_disk(auto
         node = rig.alive
         first, second = await rig.connect(), await rig.connect()
         free = trio.Event()
-        run_blocking = node.environment.run_blocking
+        run_blocking = node.environment._run_blocking
 
         async def stuck(call: Any) -> Any:
             await free.wait()
             return await run_blocking(call)
 
-        node.environment.run_blocking = stuck  # type: ignore[assignment]
+        node.environment._run_blocking = stuck  # type: ignore[assignment]
         await first.send(send(Q, "1", "r1", dedup_id="x"))
         await eventually(lambda: node.commits.pending_bytes > 0)
         await second.send(send(Q, "1", "r2", dedup_id="x"))

@@ -124,7 +124,7 @@ async def test_store_that_hangs_holds_a_scrape_up_for_a_bounded_time(autojump_cl
         fill(rig, {"/queue/q": 1})
         free = trio.Event()
         environment = rig.alive.environment
-        run_blocking = environment.run_blocking
+        run_blocking = environment._run_blocking
         calls: list[Any] = []
 
         async def stuck(call: Any) -> Any:
@@ -133,7 +133,7 @@ async def test_store_that_hangs_holds_a_scrape_up_for_a_bounded_time(autojump_cl
                 await free.wait()
             return await run_blocking(call)
 
-        environment.run_blocking = stuck  # type: ignore[assignment]
+        environment._run_blocking = stuck  # type: ignore[assignment]
         await trio.sleep(PAUSE_SECONDS)
         for _ in range(3):
             began = trio.current_time()

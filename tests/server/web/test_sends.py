@@ -25,14 +25,14 @@ def stick(rig: Rig) -> trio.Event:
     """The disk of the node takes no append until the event is set."""
     free = trio.Event()
     environment = rig.alive.environment
-    run_blocking = environment.run_blocking
+    run_blocking = environment._run_blocking
 
     async def wait_and_run(call: Any) -> Any:
         if getattr(getattr(call, "func", None), "__name__", "") == "append":
             await free.wait()
         return await run_blocking(call)
 
-    environment.run_blocking = wait_and_run  # type: ignore[assignment]  # generic
+    environment._run_blocking = wait_and_run  # type: ignore[assignment]  # generic
     return free
 
 
@@ -312,13 +312,13 @@ async def test_an_avro_file_is_unpacked_in_a_thread(autojump_clock: MockClock) -
         client = await dial(rig)
         calls: list[str] = []
         environment = rig.alive.environment
-        run_blocking = environment.run_blocking
+        run_blocking = environment._run_blocking
 
         async def counted(call: Any) -> Any:
             calls.append(getattr(getattr(call, "func", None), "__name__", ""))
             return await run_blocking(call)
 
-        environment.run_blocking = counted  # type: ignore[assignment]  # generic
+        environment._run_blocking = counted  # type: ignore[assignment]  # generic
         file = container([{"id": "", "destination": "", "headers": {}, "body": b"x"}] * 2)
 
         assert len((await client.post(f"{Q}/messages", file, content_type="Avro/Binary")).rows) == 2

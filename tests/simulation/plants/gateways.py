@@ -10,7 +10,7 @@ from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost, publish_destination
 from qmq.gateways.beanstalk.encoder import ReplySlot
 from qmq.gateways.beanstalk.jobs import id_of_dot
 from qmq.server.amqp.publishes import ChannelPublishes
-from qmq.wire.amqp import Command
+from qmq.wire.amqp.frames import Command
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import seeded_bug
 

@@ -12,7 +12,7 @@ from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.values import pack_dot_groups
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.quarantine_restore import QuarantineRestore
-from qmq.server.repair.responses import RepairResponder
+from qmq.server.repair.requests import RepairResponder
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.failure_records import pack_attempts
 from qmq.storage.format.segment import BatchSpan, scan

@@ -153,7 +153,7 @@ def test_what_retention_drops_before_the_first_micro_batch_of_a_stream_from_the_
 ) -> None:
     """The next one begins where this one ended: there it is."""
     from qmq.spark.reading.plan import DataLoss
-    from qmq.spark.stream import LogStream
+    from qmq.spark.source import LogStream
 
     journal = node(tmp_path, "a")
     dropped = [journal.segment(split(A, 1, 10, 5)), journal.segment(split(A, 11, 20, 5), {A: 10})]
@@ -175,7 +175,7 @@ def test_what_retention_drops_before_the_first_micro_batch_of_a_stream_from_the_
 
 @pytest.mark.parametrize(("records", "expected"), [("7", 7), ("1000000", 10)])
 def test_of_two_bounds_of_a_micro_batch_the_smaller_counts(mesh: Path, records: str, expected: int) -> None:
-    from qmq.spark.stream import RECORD_BYTES, LogStream
+    from qmq.spark.source import RECORD_BYTES, LogStream
 
     said = {"path": f"{mesh}/a", "maxRecordsPerTrigger": records, "maxBytesPerTrigger": str(10 * RECORD_BYTES)}
     stream = LogStream(read_options(said), ["sequence"])

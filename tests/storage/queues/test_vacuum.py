@@ -6,8 +6,7 @@ from pathlib import Path
 from qmq.dots import Dot, Origin
 from qmq.storage.disk.sqlite import PAGE_BYTES
 from qmq.storage.format.queue_store import QueueRow
-from qmq.storage.queues.sqlite_store import SqliteQueueStore
-from qmq.storage.queues.vacuum import FREE_PAGES_KEPT, STEP_PAGES
+from qmq.storage.queues.sqlite_store import FREE_PAGES_KEPT, STEP_PAGES, SqliteQueueStore
 
 Q = "/queue/q"
 A = Origin("a", 1)

@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
-from qmq.wire.amqp import PROTOCOL_HEADER, AmqpReader, Command, ReplyCode, content_frames, method_frame, read_publish
-from qmq.wire.amqp.frames import HEARTBEAT, LOGIN_FRAME_BYTES_MAX
+from qmq.wire.amqp.frames import (
+    HEARTBEAT,
+    LOGIN_FRAME_BYTES_MAX,
+    PROTOCOL_HEADER,
+    AmqpReader,
+    Command,
+    content_frames,
+    method_frame,
+)
+from qmq.wire.amqp.methods import read_publish
+from qmq.wire.amqp.refusals import ReplyCode
 
 
 def reader(body_bytes_max: int = 1000) -> AmqpReader:

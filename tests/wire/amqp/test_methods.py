@@ -5,21 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from qmq.wire.amqp import (
-    AmqpRefusal,
-    Command,
-    ReplyCode,
-    encode_method,
-    read_ack,
-    read_method,
-    read_nack,
-    read_properties,
-    read_publish,
-    read_table,
-    short_string,
-    write_properties,
-)
-from qmq.wire.amqp.properties import NO_PROPERTIES, without_header
+from qmq.wire.amqp.frames import Command
+from qmq.wire.amqp.methods import encode_method, read_ack, read_method, read_nack, read_publish, short_string
+from qmq.wire.amqp.properties import NO_PROPERTIES, read_properties, read_table, without_header, write_properties
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.booleans(), st.booleans())

@@ -2,8 +2,8 @@
 
 import pytest
 
-from qmq.wire.beanstalk import BAD_FORMAT, UNKNOWN_COMMAND, BeanstalkCommand, BeanstalkVerb, WrongCommand, parse_line
-from qmq.wire.beanstalk.commands import ID_MAX, NUMBER_MAX
+from qmq.wire.beanstalk.commands import ID_MAX, NUMBER_MAX, BeanstalkCommand, BeanstalkVerb, WrongCommand, parse_line
+from qmq.wire.beanstalk.replies import BAD_FORMAT, UNKNOWN_COMMAND
 
 BAD = WrongCommand(BAD_FORMAT)
 UNKNOWN = WrongCommand(UNKNOWN_COMMAND)

@@ -4,19 +4,9 @@ import random
 
 import pytest
 
-from qmq.wire.beanstalk import (
-    BAD_FORMAT,
-    EXPECTED_CRLF,
-    JOB_TOO_BIG,
-    UNKNOWN_COMMAND,
-    BeanstalkCommand,
-    BeanstalkReader,
-    BeanstalkVerb,
-    WrongCommand,
-    yaml_list,
-    yaml_map,
-)
-from qmq.wire.beanstalk.reader import DISCARDED_BYTES_MAX, LINE_BYTES_MAX
+from qmq.wire.beanstalk.commands import BeanstalkCommand, BeanstalkVerb, WrongCommand
+from qmq.wire.beanstalk.reader import DISCARDED_BYTES_MAX, LINE_BYTES_MAX, BeanstalkReader
+from qmq.wire.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND, yaml_list, yaml_map
 
 JOB_BYTES_MAX = 100
 FUZZED_FRAMES = 3_000

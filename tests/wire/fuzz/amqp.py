@@ -10,23 +10,10 @@ from warnings import catch_warnings
 
 from pamqp import commands, encode
 
-from qmq.wire.amqp import (
-    HEARTBEAT,
-    PROTOCOL_HEADER,
-    AmqpReader,
-    AmqpRefusal,
-    Command,
-    ReplyCode,
-    content_frames,
-    encode_method,
-    method_frame,
-    read_ack,
-    read_method,
-    read_nack,
-    read_properties,
-    read_publish,
-    read_table,
-)
+from qmq.wire.amqp.frames import HEARTBEAT, PROTOCOL_HEADER, AmqpReader, Command, content_frames, method_frame
+from qmq.wire.amqp.methods import encode_method, read_ack, read_method, read_nack, read_publish
+from qmq.wire.amqp.properties import read_properties, read_table
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 from tests.wire.fuzz.figures import Figures, cut
 
 CHANNEL_MAX = 4

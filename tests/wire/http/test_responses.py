@@ -76,7 +76,6 @@ def test_stream_has_no_length_and_ends_with_the_connection() -> None:
     reader.receive(request() * 100)
     assert reader.next_request() is None
     assert reader.unfinished_bytes == 0
-    assert reader.may_receive
 
 
 def test_switch_hands_over_the_bytes_that_follow() -> None:
@@ -89,7 +88,6 @@ def test_switch_hands_over_the_bytes_that_follow() -> None:
     assert reader.take_leftover() == b"\x81\x80abcd"
     assert reader.take_leftover() == b""
     assert reader.unfinished_bytes == 0
-    assert not reader.may_receive
     assert reader.next_request() is None
     with pytest.raises(LocalProtocolError):
         reader.receive(b"x")

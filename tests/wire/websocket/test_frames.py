@@ -172,19 +172,15 @@ def test_message_at_the_limit_is_taken(parts: list[int]) -> None:
 def test_little_is_held_of_an_incomplete_frame() -> None:
     reader = opened(WebSocketLimits())
     reader.receive(frame(b"x" * 100000)[:50000])
-    assert reader.unread_bytes == 0
+    assert len(reader._unread) == 0
     reader.receive(frame(b"x" * 100000)[50000:] + frame(b"x" * 125, PING)[:-1])
-    assert reader.unread_bytes == 130
+    assert len(reader._unread) == 130
 
 
 @pytest.mark.parametrize(("data", "opcode"), [(b"one", 0x81), ("grün".encode(), 0x81), (b"\xff", 0x82), (b"", 0x81)])
 def test_text_is_sent_as_text_and_other_bytes_as_binary(data: bytes, opcode: int) -> None:
     assert opened().encode(data) == bytes([opcode, len(data)]) + data
     assert opened(is_text=False).encode(data) == bytes([0x82, len(data)]) + data
-
-
-def test_ping_has_no_payload() -> None:
-    assert opened().ping() == b"\x89\x00"
 
 
 def test_close_without_a_code_has_no_payload() -> None:

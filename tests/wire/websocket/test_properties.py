@@ -103,7 +103,7 @@ def test_wsproto_reads_the_same(frames: list[bytes], damages: list[tuple[int, in
 def test_wsproto_reads_what_is_sent(payloads: list[bytes], is_text: bool) -> None:
     server = opened(SMALL, is_text=is_text)
     client = Connection(ConnectionType.CLIENT)
-    client.receive_data(b"".join(map(server.encode, payloads)) + server.ping() + server.close(1001, "the node stops"))
+    client.receive_data(b"".join(map(server.encode, payloads)) + b"\x89\x00" + server.close(1001, "the node stops"))
 
     events: list[Event] = list(client.events())
     ended = events.pop()

@@ -6,7 +6,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.errors import RemoteProtocolError
 from qmq.server.clients.outbox import ClientOutbox
-from qmq.server.web.stomp.sockjs_pipe import SockJsPipe
+from qmq.server.web.stomp.sockjs import SockJsPipe
 from qmq.wire.sockjs import SockJsLimits, SockJsTransport
 from tests.server.web.support import Starts, StubPipe
 

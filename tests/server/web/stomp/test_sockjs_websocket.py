@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from qmq.server.web.stomp.sockjs_pipe import CLOSING_SECONDS, SockJsPipe, serve_sockjs_websocket
+from qmq.server.web.stomp.sockjs import CLOSING_SECONDS, SockJsPipe, serve_sockjs_websocket
 from qmq.wire.sockjs import SockJsLimits
 from tests.server.web.support import StubPipe, events, received, websocket
 from tests.wire.websocket.support import CLOSE, PING, close_frame, frame

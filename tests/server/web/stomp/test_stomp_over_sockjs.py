@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.environment import Pipe, PipeListener, Tls
-from qmq.server.web.stomp.sockjs_pipe import SockJsPipe
+from qmq.server.web.stomp.sockjs import SockJsPipe
 from qmq.wire.sockjs import SockJsLimits, SockJsTransport
 from qmq.wire.stomp import Connection, Frame, Role
 from tests.server.rig import HOST, Rig

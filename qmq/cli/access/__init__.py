@@ -1,1 +1,0 @@
-"""Commands about users, permissions and limits of a mesh."""

@@ -1,0 +1,228 @@
+"""Settings as plain values: how definitions of the mesh carry them, and how policies join those of a file.
+
+The values of a policy are the keys of `[[destinations.policies]]` without `pattern`, which is the name of the
+definition, and without `locked`, which only a file has. A declared queue has the keys of queues, those of its lifetime,
+and the user that declared it.
+
+A user is defined by its name, with the other keys of `[[users]]`. A permission has the keys of `[[permissions]]`, one
+destination, and a name that says the same: `group:billing allow send,subscribe /queue/billing.*`. So permissions that
+two nodes define at once never replace each other, unless they are equal. A limit is named by what it is about,
+`user:NAME` or `group:NAME`, and has the other keys of `[[user_limits]]`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from qmq.access.rules import ACTIONS, ADMINISTRATOR
+from qmq.access.user_limits import limit_name
+from qmq.errors import ConfigError
+
+from .destinations.declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
+from .destinations.policy import DestinationPolicy
+from .destinations.settings import DestinationSettings
+from .diagnostics import describe
+from .load import as_tuples
+from .node import NodeSettings
+from .users import LOCAL_ADMINISTRATOR, PermissionSettings, User, UserLimitSettings
+from .values.model import Section
+
+S = TypeVar("S", bound=Section)
+
+
+def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
+    """The policy with these values. Raises ConfigError, which names each bad key and what is allowed."""
+    source = f"policy {pattern}"
+    own = [key for key in ("pattern", "locked") if key in values]
+    if own:
+        raise ConfigError([f"{source}: {key}: only an entry of the node file has it" for key in own])
+    return _read(DestinationPolicy, source, {"pattern": pattern, **values})
+
+
+def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy, dict[str, Any]]:
+    """What the declaration of a queue says: a policy that sets only its keys, and all of it in canonical form.
+
+    Raises ConfigError, which names each bad key and what is allowed.
+    """
+    source = f"queue {queue}"
+    unknown = [key for key in values if key not in QUEUE_KEYS and key != DECLARED_BY]
+    if unknown:
+        raise ConfigError([f"{source}: {key}: {_instead(key)}" for key in unknown])
+    lifetime = {key: value for key, value in values.items() if key in QueueLifetime.model_fields}
+    model: type[Section] = QueueLifetime
+    try:
+        until = QueueLifetime.model_validate(lifetime)
+        model = QueueOwner
+        owner = QueueOwner.model_validate({DECLARED_BY: values.get(DECLARED_BY, "")})
+        model = DestinationPolicy
+        rules = {key: value for key, value in values.items() if key not in lifetime and key != DECLARED_BY}
+        policy = DestinationPolicy.model_validate(as_tuples({"pattern": queue, **rules}))
+    except ValidationError as error:
+        raise ConfigError(describe(error, model, source, None)) from error
+    others = [one.model_dump(mode="json", exclude_defaults=True) for one in (until, owner)]
+    return policy, {**policy_values(policy), **others[0], **others[1]}
+
+
+def queue_values(entry: QueueEntry) -> dict[str, Any]:
+    """What an entry of `[[queues]]` declares, in canonical form."""
+    return read_queue(entry.pattern, policy_values(entry))[1]
+
+
+def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> DestinationPolicy:
+    """What applies to a declared queue for which otherwise `policy` counts.
+
+    The keys of a locked entry win over those of the declaration, and these over those of other policies.
+    """
+    names = declared.model_fields_set - {"pattern"}
+    if "dead_letter" in names:
+        # The two are one thing.
+        names.add("dead_letter_routing_key")
+    if policy.locked:
+        names -= policy.model_fields_set
+    return policy.model_copy(update={name: getattr(declared, name) for name in names})
+
+
+def policy_values(policy: DestinationPolicy) -> dict[str, Any]:
+    """The inverse: what the policy sets, as JSON has it."""
+    values = policy.model_dump(mode="json", exclude_unset=True)
+    return {key: value for key, value in values.items() if key not in ("pattern", "locked")}
+
+
+def check_policies(settings: NodeSettings, policies: Iterable[DestinationPolicy]) -> DestinationSettings:
+    """`policies` in place of those of the file. Raises ConfigError when they do not fit together or with the limits."""
+    chosen = tuple(policies)
+    try:
+        joined = DestinationSettings.model_validate(
+            {"create_on_use": settings.destinations.create_on_use, "policies": chosen}
+        )
+        NodeSettings.model_validate({"limits": settings.limits, "destinations": joined})
+    except ValidationError as error:
+        raise ConfigError(describe(error, NodeSettings, "policies", None)) from error
+    return joined
+
+
+def join_policies(
+    settings: NodeSettings, policies: Iterable[DestinationPolicy]
+) -> tuple[DestinationSettings, list[str]]:
+    """As `check_policies`, for what cannot be refused any more: the patterns of those that are left out are second.
+
+    `policies` are in the order of their changes. Two nodes can each accept a change so that both do not fit together;
+    then the later one is left out, on every node.
+    """
+    chosen = list(policies)
+    left_out: list[str] = []
+    while True:
+        try:
+            return check_policies(settings, chosen), left_out
+        except ConfigError:
+            # The shortest beginning that does not fit ends with one that must be left out.
+            fits, fails = 0, len(chosen)
+            while fails - fits > 1:
+                middle = (fits + fails) // 2
+                try:
+                    check_policies(settings, chosen[:middle])
+                    fits = middle
+                except ConfigError:
+                    fails = middle
+            left_out.append(chosen.pop(fails - 1).pattern)
+
+
+def _instead(key: str) -> str:
+    like = get_close_matches(key, QUEUE_KEYS, 1)
+    return f"unknown key; {f'did you mean {like[0]}? ' if like else ''}Allowed are {', '.join(QUEUE_KEYS)}"
+
+
+def read_user(name: str, values: Mapping[str, Any]) -> User:
+    """The user with these values. Raises ConfigError, which names each bad key and what is allowed."""
+    source = f"user {name}"
+    if "name" in values:
+        raise ConfigError([f"{source}: name: must be left out: it is the name of the definition"])
+    _check_unlocked(source, values)
+    return _read(User, source, {"name": name, **values})
+
+
+def user_values(user: User) -> dict[str, Any]:
+    """The inverse, as JSON has it."""
+    return user.model_dump(mode="json", exclude_defaults=True, exclude={"name", "locked"})
+
+
+def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
+    """The permission with these values. Raises ConfigError, which names each bad key and what is allowed."""
+    source = f"permission {name}"
+    _check_unlocked(source, values)
+    row = _read(PermissionSettings, source, values)
+    if row.group == ADMINISTRATOR:
+        raise ConfigError([f"{source}: group: must be another group: an administrator may always do everything"])
+    if row.user == LOCAL_ADMINISTRATOR:
+        raise ConfigError([f"{source}: user: must be another user: clients at the Unix socket may do everything"])
+    if len(row.destinations) != 1:
+        raise ConfigError([f"{source}: destinations: must be one; define a permission for each of them"])
+    if permission_name(row) != name:
+        raise ConfigError([f"{source}: must be named as what it says: {permission_name(row)}"])
+    return row
+
+
+def permission_values(row: PermissionSettings) -> dict[str, Any]:
+    """The inverse, as JSON has it, with actions in the order of their declaration."""
+    values: dict[str, Any] = row.model_dump(mode="json", exclude_defaults=True, exclude={"locked"})
+    for key in ("allow", "deny"):
+        if key in values:
+            values[key] = _in_order(values[key])
+    return values
+
+
+def permission_name(row: PermissionSettings) -> str:
+    """The name of the definition of a permission about one destination."""
+    subject = f"user:{row.user}" if row.group is None else f"group:{row.group}"
+    return name_permission(subject, "allow" if row.allow else "deny", row.allow or row.deny, row.destinations[0])
+
+
+def name_permission(subject: str, word: str, actions: Sequence[str], destination: str) -> str:
+    """The same, by what it says: `user:NAME` or `group:NAME`, and allow or deny."""
+    return f"{subject} {word} {','.join(_in_order(actions))} {destination}"
+
+
+def split_permission(row: PermissionSettings) -> list[PermissionSettings]:
+    """The same as permissions about one destination each."""
+    return [row.model_copy(update={"destinations": (one,)}) for one in row.destinations]
+
+
+def read_limit(name: str, values: Mapping[str, Any]) -> UserLimitSettings:
+    """The limit with these values. Raises ConfigError, which names each bad key and what is allowed."""
+    source = f"limit {name}"
+    kind, _, subject = name.partition(":")
+    if kind not in ("user", "group"):
+        raise ConfigError([f"{source}: must be named user:NAME or group:NAME"])
+    if "user" in values or "group" in values:
+        raise ConfigError([f"{source}: user and group: must be left out: the name of the definition says it"])
+    return _read(UserLimitSettings, source, {kind: subject, **values})
+
+
+def limit_values(row: UserLimitSettings) -> dict[str, Any]:
+    """The inverse, as JSON has it."""
+    return row.model_dump(mode="json", exclude_defaults=True, exclude={"user", "group"})
+
+
+def name_limit(row: UserLimitSettings) -> str:
+    """The name of the definition."""
+    return limit_name(row.user, row.group)
+
+
+def _in_order(actions: Sequence[str]) -> list[str]:
+    return [action.value for action in ACTIONS if action.value in actions]
+
+
+def _check_unlocked(source: str, values: Mapping[str, Any]) -> None:
+    if "locked" in values:
+        raise ConfigError([f"{source}: locked: only an entry of the node file has it"])
+
+
+def _read(section: type[S], source: str, values: Mapping[str, Any]) -> S:
+    try:
+        return section.model_validate(as_tuples(dict(values)))
+    except ValidationError as error:
+        # A rule over several keys has no key of its own.
+        lines = describe(error, section, source, None)
+        raise ConfigError([line.replace(": the file: ", ": ", 1) for line in lines]) from error
