@@ -148,14 +148,15 @@ class QueueIndex:
         return await _picture_of(found, context.environment.now_us(), turns)
 
     async def _in_memory(self, turns: "Turns") -> "Found":
-        listed = self._context.broker.queues.listed
+        queues = self._context.broker.queues
+        listed, names = queues.listed, queues.listed_names
         found = Found()
         end = len(listed)
         while end:
             # From the end: what a queue that is dropped meanwhile leaves free is filled with one that was looked at.
             begin = max(0, end - TURN_QUEUES)
             part = listed[begin:end]
-            found.names += [queue.name for queue in part]
+            found.names += names[begin:end]
             found.depths.extend([queue.held + queue.stored for queue in part])
             found.firsts_us.extend([first_us(queue) if queue.levels else 0 for queue in part])
             await turns.after(slice(begin, end))
