@@ -120,12 +120,18 @@ async def _parts(listed: Sequence[object]) -> AsyncIterator[slice]:
         end = min(begin, len(listed))
 
 
+def _read(names: list[str]) -> list[str]:
+    """The same names, after all were read with little in between: so the processor waits for several at once."""
+    "".join(names)
+    return names
+
+
 async def _by_name(listed: list[str], found: list[str], *, is_reversed: bool, text: str, count: int) -> list[str]:
     first = nlargest if is_reversed else nsmallest
     found = first(count, dict.fromkeys(found))
     last = found[-1] if len(found) == count else None
     async for part in _parts(listed):
-        names = listed[part]
+        names = _read(listed[part])
         if last is not None:
             names = [name for name in names if name > last] if is_reversed else [name for name in names if name < last]
         found += [name for name in names if text in name] if text else names
@@ -154,7 +160,7 @@ async def _by_value(
         # Hardly any part has a better place. If all of it are equal, as ages often are, its names decide.
         if best > last[0]:
             continue
-        if best == last[0] and column.count(column[0]) == len(column) and min(names[part]) >= last[1]:
+        if best == last[0] and column.count(column[0]) == len(column) and min(_read(names[part])) >= last[1]:
             continue
         found += [
             place
