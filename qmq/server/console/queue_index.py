@@ -94,11 +94,13 @@ class QueueIndex:
             await self._passing.wait()
         return self._picture
 
-    def keep(self) -> None:
-        """Make the first pass before a page is asked for, and keep its result for later."""
+    def keep(self) -> bool:
+        """Make the first pass before a page is asked for, and keep its result for later; whether it begins now."""
         self._used_at = trio.current_time()
-        if self._passing is None and self._picture is None:
-            self._begin()
+        if self._passing is not None or self._picture is not None:
+            return False
+        self._begin()
+        return True
 
     def _begin(self) -> None:
         self._passing = trio.Event()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.server.console.first_queues import TURN_QUEUES as FIRST_TURN_QUEUES
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
-from qmq.server.console.queue_pages import LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest
+from qmq.server.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, send, subscribe
 from tests.server.web.rig import WebClient, dial, dial_node, web_rig
@@ -265,6 +265,24 @@ async def test_first_page_misses_no_queue_when_others_end_meanwhile(
 
         assert queues.by_name["/queue/a"].listed_at == 0
         assert found[0] == "/queue/a"
+
+
+@pytest.mark.parametrize("sort", ["name", "depth", "oldest", "rate"])
+async def test_open_console_finds_its_first_pages_before_they_are_asked_for(
+    autojump_clock: MockClock, sort: str
+) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {str(number): number for number in range(4 * TURN_QUEUES)})
+        pages = rig.alive.console._pages
+
+        pages.keep()
+        await wait_all_tasks_blocked()
+        fill(rig, {"0": 5 * TURN_QUEUES, "!": 1})
+        found = await pages.firsts(PageRequest({"sort": sort}).wanted)
+
+        assert not pages._index.is_ready
+        assert len(found["names"]) == LIMIT_DEFAULT + 1
+        assert found["names"][0] == f"/queue/{4 * TURN_QUEUES - 1 if sort == 'depth' else 0}"
 
 
 async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clock: MockClock) -> None:
