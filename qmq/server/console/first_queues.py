@@ -85,7 +85,13 @@ def depths(queues: Sequence[Queue]) -> list[int]:
 
 def depths_in_memory(queues: Sequence[Queue]) -> list[int]:
     """The same if the store has none: one look-up less for each queue."""
-    return [queue.held for queue in queues]
+    found: list[int] = []
+    each = iter(queues)
+    # A number above 256 is an object of its own. Read five at a time, with little in between: so the processor waits
+    # for several at once.
+    for a, b, c, d, e in zip(each, each, each, each, each, strict=False):
+        found += (a.held, b.held, c.held, d.held, e.held)
+    return [*found, *[queue.held for queue in queues[len(found) :]]]
 
 
 def ages(queues: Sequence[Queue], now_us: int) -> list[int]:

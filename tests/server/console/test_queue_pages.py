@@ -1,6 +1,7 @@
 """Pages of queues in any order: found in turns, by any of the nodes, and correct for what they show."""
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.server.console.first_queues import TURN_QUEUES as FIRST_TURN_QUEUES
+from qmq.server.console.first_queues import depths, depths_in_memory
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
 from qmq.server.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest
 from tests.server.mesh_rig import MeshRig
@@ -225,6 +227,13 @@ async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: 
         assert found["depth"] == ["/queue/deep", "/queue/middle", "/queue/flat"]
         assert found["name"] == ["/queue/deep", "/queue/flat", "/queue/middle"]
         assert names(await page(await dial(rig), sort="name", filter="dee")) == ["deep"]
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_depths_in_memory_are_those_of_all_queues_in_order(count: int) -> None:
+    queues: list[Any] = [SimpleNamespace(held=number, stored=0) for number in range(count)]
+
+    assert depths_in_memory(queues) == depths(queues) == list(range(count))
 
 
 async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojump_clock: MockClock) -> None:
