@@ -302,8 +302,10 @@ async def sorted_in_turns(
     for span in _parts(len(keys), SORT_AT_ONCE):
         parts.append(sorted(keys[span], key=key))
         await turn(span)
-    # Samples of each part are cuts that divide all keys into about as many groups of about the same size.
-    samples = sorted([key(one) for part in parts for one in part[:: SORT_AT_ONCE // SAMPLES]])
+    # Samples of each part are cuts that divide all keys into about as many groups of about the same size. Each part has
+    # them at other places: the parts are alike, so what is at the same place in all of them is in one small group.
+    step = SORT_AT_ONCE // SAMPLES
+    samples = sorted([key(one) for at, part in enumerate(parts) for one in part[at * step // len(parts) :: step]])
     cuts = samples[:: max(1, len(samples) // max(1, len(parts)))][1:]
     begins = [0] * len(parts)
     result = array("I")
