@@ -67,10 +67,11 @@ def fill(node: Node, queues: int, connections: int) -> None:
     for number in range(queues):
         node.broker.queues.get(f"/queue/device-{number}/commands").held = random.randrange(1, 1000)
     # In an order other than that of memory: a node makes and drops its queues as messages come and go.
-    listed = node.broker.queues.listed
+    listed, names = node.broker.queues.listed, node.broker.queues.listed_names
     random.shuffle(listed)
     for place, queue in enumerate(listed):
         queue.listed_at = place
+        names[place] = queue.name
     client: Any = SimpleNamespace(protocol="stomp", bytes_in=1, bytes_out=2, subscribed=3)
     node.sessions.update((-number, client) for number in range(1, connections + 1))
     node.broker.sessions.update((-number, client) for number in range(1, connections + 1))

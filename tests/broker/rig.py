@@ -234,7 +234,9 @@ def check_accounts(node: Node) -> None:
     for queue in queues.by_name.values():
         check_queue(node, queue)
         assert queues.listed[queue.listed_at] is queue, "the list of queues is wrong"
+        assert queues.listed_names[queue.listed_at] == queue.name, "the list of names is wrong"
     assert len(queues.listed) == len(queues.by_name), "the list has a queue that is dropped"
+    assert len(queues.listed_names) == len(queues.by_name), "the list of names has a queue that is dropped"
     in_flight = [
         d for c in node.broker.sessions.values() for s in c.subscriptions.values() for d in s.in_flight.values()
     ]

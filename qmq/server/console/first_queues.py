@@ -4,10 +4,14 @@ A pass makes all orders, and takes ten seconds or more for a million queues. One
 needed, is found faster: each queue is compared with the last one that has a place so far, and hardly any has a better
 one. What is held meanwhile does not grow with the number of queues.
 
+A million objects are in no cache of the processor, so most of the time is spent waiting for memory. The names have a
+list of their own, and what is read of a queue is in one place (`ListedQueue`).
+
 Queues that are only in the store are found where the store can sort them. Otherwise there is no answer here.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from heapq import nlargest, nsmallest
 from itertools import islice
@@ -23,8 +27,14 @@ from qmq.server.runtime.contexts import Engine, Tasks
 TURN_QUEUES: Final = 1_000
 """Looked at in one turn, a fraction of a millisecond. Other tasks have a turn after each."""
 
+PART_QUEUES: Final = 250
+"""Looked at together: what was read of so many is still in the first cache when it is read again."""
+
 Place = tuple[int, str]
 """Value and name. Where the largest values come first, values have their sign turned: names of equal ones go up."""
+
+NO_PLACE: Final = (math.inf, "")
+"""After all places."""
 
 
 class QueueIndexContext(Engine, Tasks, Protocol):
@@ -51,14 +61,16 @@ async def first_queues(
     special = [*context.declared_queues.texts, *context.paused_queues.names()]
     if by_name:
         others = [name for name in (*stored, *special) if text in name]
-        names = await _by_name(queues.listed, others, is_reversed=is_reversed, text=text, count=count)
+        names = await _by_name(queues.listed_names, others, is_reversed=is_reversed, text=text, count=count)
         return [(name, 0) for name in names]
     sign = -1 if is_reversed else 1
     found = [(sign * stored.get(name, 0), name) for name in {**stored, **dict.fromkeys(special)} if text in name]
     found = [place for place in found if place[1] not in queues.by_name or not queues.by_name[place[1]].is_counted]
     now_us = context.environment.now_us()
-    values = depths if sort == "depth" else partial(ages, now_us=now_us)
-    places = await _by_value(queues.listed, found, values, sign=sign, text=text, count=count)
+    values: Callable[[Sequence[Queue]], list[int]] = partial(ages, now_us=now_us)
+    if sort == "depth":
+        values = depths if queues.owned.has_stored else depths_in_memory
+    places = await _by_value(queues.listed, queues.listed_names, found, values, sign=sign, text=text, count=count)
     return [(name, sign * value) for value, name in places]
 
 
@@ -71,8 +83,22 @@ def depths(queues: Sequence[Queue]) -> list[int]:
     return [queue.held + queue.stored for queue in queues]
 
 
+def depths_in_memory(queues: Sequence[Queue]) -> list[int]:
+    """The same if the store has none: one look-up less for each queue."""
+    found: list[int] = []
+    each = iter(queues)
+    # A number above 256 is an object of its own. Read five at a time, with little in between: so the processor waits
+    # for several at once.
+    for a, b, c, d, e in zip(each, each, each, each, each, strict=False):
+        found += (a.held, b.held, c.held, d.held, e.held)
+    return [*found, *[queue.held for queue in queues[len(found) :]]]
+
+
 def ages(queues: Sequence[Queue], now_us: int) -> list[int]:
     """Of the oldest message in memory that waits, in whole seconds, 1 at least; 0 if none is known."""
+    levels = [queue.levels for queue in queues]
+    if not any(levels):
+        return [0] * len(queues)
     firsts_us = [first_us(queue) if queue.levels else 0 for queue in queues]
     return [max(1, (now_us - one_us) // 1_000_000) if one_us else 0 for one_us in firsts_us]
 
@@ -88,32 +114,42 @@ def first_us(queue: Queue) -> int:
     return first
 
 
-async def _by_name(listed: list[Queue], found: list[str], *, is_reversed: bool, text: str, count: int) -> list[str]:
-    first = nlargest if is_reversed else nsmallest
-    found = first(count, dict.fromkeys(found))
-    last = found[-1] if len(found) == count else None
+async def _parts(listed: Sequence[object]) -> AsyncIterator[slice]:
+    """The places of all of them. Other tasks have a turn after each TURN_QUEUES."""
     end = len(listed)
     while end:
         # From the end: what a queue that is dropped meanwhile leaves free is filled with one that was looked at.
         begin = max(0, end - TURN_QUEUES)
-        part = listed[begin:end]
-        if last is None:
-            names = [queue.name for queue in part]
-        elif is_reversed:
-            names = [name for queue in part if (name := queue.name) > last]
-        else:
-            names = [name for queue in part if (name := queue.name) < last]
-        found += [name for name in names if text in name] if text else names
-        if len(found) > 2 * count or begin == 0:
-            found = first(count, dict.fromkeys(found))
-            last = found[-1] if len(found) == count else None
+        for stop in range(end, begin, -PART_QUEUES):
+            yield slice(max(begin, stop - PART_QUEUES), stop)
         await trio.lowlevel.checkpoint()
         end = min(begin, len(listed))
+
+
+def _read(names: list[str]) -> list[str]:
+    """The same names, after all were read with little in between: so the processor waits for several at once."""
+    "".join(names)
+    return names
+
+
+async def _by_name(listed: list[str], found: list[str], *, is_reversed: bool, text: str, count: int) -> list[str]:
+    first = nlargest if is_reversed else nsmallest
+    found = first(count, dict.fromkeys(found))
+    last = found[-1] if len(found) == count else None
+    async for part in _parts(listed):
+        names = _read(listed[part])
+        if last is not None:
+            names = [name for name in names if name > last] if is_reversed else [name for name in names if name < last]
+        found += [name for name in names if text in name] if text else names
+        if len(found) > 2 * count:
+            found = first(count, dict.fromkeys(found))
+            last = found[-1] if len(found) == count else None
     return first(count, dict.fromkeys(found))
 
 
 async def _by_value(
     listed: list[Queue],
+    names: list[str],
     found: list[Place],
     values: Callable[[Sequence[Queue]], list[int]],
     *,
@@ -122,34 +158,24 @@ async def _by_value(
     count: int,
 ) -> list[Place]:
     found = nsmallest(count, found)
-    last = found[-1] if len(found) == count else None
-    end = len(listed)
-    while end:
-        begin = max(0, end - TURN_QUEUES)
-        part = listed[begin:end]
-        pairs = zip(values(part), part, strict=True)
-        if last is None:
-            places = [(sign * value, queue.name) for value, queue in pairs]
-        else:
-            most, name = sign * last[0], last[1]
-            if sign < 0:
-                places = [
-                    (-value, queue.name)
-                    for value, queue in pairs
-                    if value >= most and (value > most or queue.name < name)
-                ]
-            else:
-                places = [
-                    (value, queue.name)
-                    for value, queue in pairs
-                    if value <= most and (value < most or queue.name < name)
-                ]
-        found += [place for place in places if text in place[1]] if text else places
+    last: tuple[float, str] = found[-1] if len(found) == count else NO_PLACE
+    best_of = max if sign < 0 else min
+    async for part in _parts(listed):
+        column = values(listed[part])
+        best = sign * best_of(column)
+        # Hardly any part has a better place. If all of it are equal, as ages often are, its names decide.
+        if best > last[0]:
+            continue
+        if best == last[0] and column.count(column[0]) == len(column) and min(_read(names[part])) >= last[1]:
+            continue
+        found += [
+            place
+            for at, value in enumerate(column, part.start)
+            if sign * value <= last[0] and text in names[at] and (place := (sign * value, names[at])) < last
+        ]
         if len(found) > 2 * count:
             found = _smallest(count, found)
-            last = found[-1] if len(found) == count else None
-        await trio.lowlevel.checkpoint()
-        end = min(begin, len(listed))
+            last = found[-1] if len(found) == count else NO_PLACE
     return _smallest(count, found)
 
 

@@ -94,11 +94,13 @@ class QueueIndex:
             await self._passing.wait()
         return self._picture
 
-    def keep(self) -> None:
-        """Make the first pass before a page is asked for, and keep its result for later."""
+    def keep(self) -> bool:
+        """Make the first pass before a page is asked for, and keep its result for later; whether it begins now."""
         self._used_at = trio.current_time()
-        if self._passing is None and self._picture is None:
-            self._begin()
+        if self._passing is not None or self._picture is not None:
+            return False
+        self._begin()
+        return True
 
     def _begin(self) -> None:
         self._passing = trio.Event()
@@ -148,14 +150,15 @@ class QueueIndex:
         return await _picture_of(found, context.environment.now_us(), turns)
 
     async def _in_memory(self, turns: "Turns") -> "Found":
-        listed = self._context.broker.queues.listed
+        queues = self._context.broker.queues
+        listed, names = queues.listed, queues.listed_names
         found = Found()
         end = len(listed)
         while end:
             # From the end: what a queue that is dropped meanwhile leaves free is filled with one that was looked at.
             begin = max(0, end - TURN_QUEUES)
             part = listed[begin:end]
-            found.names += [queue.name for queue in part]
+            found.names += names[begin:end]
             found.depths.extend([queue.held + queue.stored for queue in part])
             found.firsts_us.extend([first_us(queue) if queue.levels else 0 for queue in part])
             await turns.after(slice(begin, end))
@@ -299,8 +302,10 @@ async def sorted_in_turns(
     for span in _parts(len(keys), SORT_AT_ONCE):
         parts.append(sorted(keys[span], key=key))
         await turn(span)
-    # Samples of each part are cuts that divide all keys into about as many groups of about the same size.
-    samples = sorted([key(one) for part in parts for one in part[:: SORT_AT_ONCE // SAMPLES]])
+    # Samples of each part are cuts that divide all keys into about as many groups of about the same size. Each part has
+    # them at other places: the parts are alike, so what is at the same place in all of them is in one small group.
+    step = SORT_AT_ONCE // SAMPLES
+    samples = sorted([key(one) for at, part in enumerate(parts) for one in part[at * step // len(parts) :: step]])
     cuts = samples[:: max(1, len(samples) // max(1, len(parts)))][1:]
     begins = [0] * len(parts)
     result = array("I")

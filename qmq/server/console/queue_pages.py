@@ -30,6 +30,9 @@ OFFSET_MAX: Final = 2_000
 
 FILTER_CHARS_MAX: Final = 256
 
+USUAL: Final = (("depth", True), ("oldest", True), ("name", False))
+"""Orders that a console asks for, and whether the largest values come first. Rates have that of the names."""
+
 FIRST_MAX: Final = 8
 """Pages that are remembered while the first pass is not done."""
 
@@ -120,7 +123,13 @@ class QueuePages:
 
     def keep(self) -> None:
         """A console is open: the first page should not wait for its order."""
-        self._index.keep()
+        if self._index.keep():
+            self._context.spawn(self._find_usual)
+
+    async def _find_usual(self) -> None:
+        """The pages that a console asks for first, until the pass is done."""
+        for by, is_reversed in USUAL:
+            await self._find_first(by, is_reversed, "", LIMIT_DEFAULT + 1)
 
     async def firsts(self, wanted: Mapping[str, Any]) -> Facts:
         """`names`: the first queues in the order, and `values` by which they are sorted; `queues`: how many there are;

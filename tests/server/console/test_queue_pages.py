@@ -1,14 +1,17 @@
 """Pages of queues in any order: found in turns, by any of the nodes, and correct for what they show."""
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from qmq.server.console.first_queues import TURN_QUEUES as FIRST_TURN_QUEUES
+from qmq.server.console.first_queues import depths, depths_in_memory
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
-from qmq.server.console.queue_pages import LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest
+from qmq.server.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, send, subscribe
 from tests.server.web.rig import WebClient, dial, dial_node, web_rig
@@ -52,6 +55,7 @@ async def test_equal_queues_are_in_the_order_of_their_names(autojump_clock: Mock
 
 async def test_oldest_message_comes_first(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
+        fill(rig, {"empty": 0})
         stomp = await rig.connect()
         for name in ("old", "middle", "new"):
             await stomp.send(send(f"/queue/{name}", "x", "r"))
@@ -61,8 +65,8 @@ async def test_oldest_message_comes_first(autojump_clock: MockClock) -> None:
 
         facts = await page(client, sort="oldest")
 
-        assert names(facts) == ["old", "middle", "new"]
-        assert [round(row["oldest_age_us"] / 1e8) for row in facts["destinations"]] == [3, 2, 1]
+        assert names(facts) == ["old", "middle", "new", "empty"]
+        assert [round(row["oldest_age_us"] / 1e8) for row in facts["destinations"][:3]] == [3, 2, 1]
 
 
 async def test_queue_that_is_only_in_the_store_has_its_place(autojump_clock: MockClock) -> None:
@@ -225,6 +229,71 @@ async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: 
         assert names(await page(await dial(rig), sort="name", filter="dee")) == ["deep"]
 
 
+@pytest.mark.parametrize("count", range(12))
+def test_depths_in_memory_are_those_of_all_queues_in_order(count: int) -> None:
+    queues: list[Any] = [SimpleNamespace(held=number, stored=0) for number in range(count)]
+
+    assert depths_in_memory(queues) == depths(queues) == list(range(count))
+
+
+async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"flat": 1, "middle": 2})
+        queues = rig.alive.broker.queues
+        queues.by_name["/queue/flat"].stored = 3
+        queues.owned.has_stored = True
+        pages = rig.alive.console._pages
+
+        found = await pages.firsts(PageRequest({"sort": "depth"}).wanted)
+
+        assert not pages._index.is_ready
+        assert list(zip(found["names"], found["values"], strict=True)) == [("/queue/flat", 4), ("/queue/middle", 2)]
+
+
+@pytest.mark.parametrize("sort", ["name", "depth"])
+@pytest.mark.parametrize("turns", range(6))
+async def test_first_page_misses_no_queue_when_others_end_meanwhile(
+    autojump_clock: MockClock, sort: str, turns: int
+) -> None:
+    async with web_rig().run() as rig:
+        queues, pages = rig.alive.broker.queues, rig.alive.console._pages
+        fill(rig, {f"q{number}": 1 for number in range(2 * FIRST_TURN_QUEUES)})
+        fill(rig, {"a": 2})
+        found: list[str] = []
+
+        async def find() -> None:
+            found.extend((await pages.firsts(PageRequest({"sort": sort, "limit": "1"}).wanted))["names"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(find)
+            for _ in range(turns):
+                await trio.lowlevel.checkpoint()
+            # The first queues, so that those from the end of the list take their places.
+            for number in range(FIRST_TURN_QUEUES // 2):
+                queues.drop(queues.by_name[f"/queue/q{number}"])
+
+        assert queues.by_name["/queue/a"].listed_at == 0
+        assert found[0] == "/queue/a"
+
+
+@pytest.mark.parametrize("sort", ["name", "depth", "oldest", "rate"])
+async def test_open_console_finds_its_first_pages_before_they_are_asked_for(
+    autojump_clock: MockClock, sort: str
+) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {str(number): number for number in range(4 * TURN_QUEUES)})
+        pages = rig.alive.console._pages
+
+        pages.keep()
+        await wait_all_tasks_blocked()
+        fill(rig, {"0": 5 * TURN_QUEUES, "!": 1})
+        found = await pages.firsts(PageRequest({"sort": sort}).wanted)
+
+        assert not pages._index.is_ready
+        assert len(found["names"]) == LIMIT_DEFAULT + 1
+        assert found["names"][0] == f"/queue/{4 * TURN_QUEUES - 1 if sort == 'depth' else 0}"
+
+
 async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         fill(rig, {str(number): number for number in range(3 * TURN_QUEUES)})
@@ -305,10 +374,10 @@ async def test_sorting_in_turns_sorts_and_is_never_long_at_once() -> None:
 
     async def turn(part: slice) -> None:
         nonlocal turns
-        assert part.stop - part.start <= 4 * SORT_AT_ONCE
+        assert part.stop - part.start <= 2 * SORT_AT_ONCE
         turns += 1
 
-    for count in (0, 1, SORT_AT_ONCE, 5 * SORT_AT_ONCE + 7):
+    for count in (0, 1, SORT_AT_ONCE, 5 * SORT_AT_ONCE + 7, 60 * SORT_AT_ONCE):
         values = [chance.randrange(count + 1) for _ in range(count)]
         turns = 0
 

@@ -31,6 +31,8 @@ class QueueRegistry:
         """The same queues in no order, for a pass over a million of them. A pass takes turns with other tasks, and a
         dictionary that changes meanwhile can only be copied as a whole.
         """
+        self.listed_names: list[str] = []
+        """Their names, each at the same place: a pass by name looks at no queue, which would be slow."""
         self.stored_names = StoredNames(0)
         """Queues that are only in the store."""
         self.shared = QueueContext(origin.node)
@@ -59,6 +61,7 @@ class QueueRegistry:
             queue = self.by_name[name] = Queue(name, self.rules_for(name), self.shared)
             queue.listed_at = len(self.listed)
             self.listed.append(queue)
+            self.listed_names.append(name)
             if self.stored_names.count:
                 self.stored_names.discard(name)
         return queue
@@ -74,9 +77,10 @@ class QueueRegistry:
         self.deadlines.forget(queue)
         if self.by_name.get(queue.name) is queue:
             del self.by_name[queue.name]
-            last = self.listed.pop()
+            last, last_name = self.listed.pop(), self.listed_names.pop()
             if last is not queue:
                 self.listed[queue.listed_at] = last
+                self.listed_names[queue.listed_at] = last_name
                 last.listed_at = queue.listed_at
             if queue.stored or not queue.is_counted:
                 self.stored_names.add(queue.name)
