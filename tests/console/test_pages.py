@@ -190,6 +190,20 @@ def test_focus_returns_from_a_dialog_to_a_page_that_was_drawn_again_meanwhile(pa
     expect(page.get_by_role("button", name="Pause")).to_be_focused()
 
 
+def test_a_button_that_would_be_drawn_again_while_it_is_pressed_is_clicked(page: Any, node: Console) -> None:
+    page.goto(node.address)
+    expect(page.locator("svg.picture")).to_be_visible()
+    drawn = page.locator("svg.picture").element_handle()
+    page.get_by_role("button", name="Dark").hover()
+
+    page.mouse.down()
+    page.wait_for_function("(picture) => !picture.isConnected", arg=drawn)
+    page.mouse.up()
+
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.get_by_role("button", name="Light")).to_be_visible()
+
+
 def test_charts_show_the_nodes(page: Any, filled: Console) -> None:
     page.goto(f"{filled.address}/#/charts")
 
@@ -237,14 +251,11 @@ def test_page_fits_a_phone(page: Any, filled: Console) -> None:
 
 
 def test_first_page_needs_few_bytes_and_nothing_from_elsewhere(page: Any, node: Console) -> None:
-    sizes: dict[str, int] = {}
-
-    def note(response: Any) -> None:
-        sizes[response.url] = 0 if "events" in response.url else len(response.body())
-
-    page.on("requestfinished", lambda request: note(request.response()))
+    finished: list[Any] = []
+    page.on("requestfinished", finished.append)
     page.goto(node.address)
     expect(page.locator("svg.picture")).to_be_visible()
+    sizes = {one.url: 0 if "events" in one.url else len(one.response().body()) for one in list(finished)}
 
     assert 10_000 < sum(sizes.values()) <= FIRST_BYTES_MAX, sizes
     assert all(url.startswith(node.address) for url in sizes), sizes

@@ -27,6 +27,8 @@ CONNECTIONS: Mapping[str, Callable[..., Any]] = {
     "1.2": stomp.Connection12,
 }
 ANSWER_SECONDS = 15.0
+ALL_ANSWERS_SECONDS = 60.0
+"""For the receipts of many messages, on a slow disk."""
 HEARTBEAT = b"\n"
 
 # It warns of every refused connection, and here nodes are down on purpose; what matters is raised as LostError.
@@ -164,7 +166,8 @@ class Client(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no
 
     def publish(self, destination: str, *bodies: bytes, **headers: str) -> None:
         """SEND each with a receipt and wait until all are receipted."""
-        self.wait_receipts([self.send(destination, body, receipt=True, **headers) for body in bodies])
+        receipts = [self.send(destination, body, receipt=True, **headers) for body in bodies]
+        self.wait_receipts(receipts, ALL_ANSWERS_SECONDS)
 
     def subscribe(
         self,

@@ -47,6 +47,9 @@ beat_seconds = 0.5
 suspicion_seconds = 2.0
 redeliver_after_seconds = 3.0
 """
+PATIENT_NODE_FILE = NODE_FILE.replace("suspicion_seconds = 2.0", "suspicion_seconds = 10.0")
+"""For chapters in which nobody is only silent: where other programs have most of the machine, no node takes another for
+away because that is slow. A process that ends is noticed at once all the same."""
 
 
 _given: set[int] = set()
@@ -82,11 +85,13 @@ class Cluster:
         cuttable: Iterable[tuple[str, str]] = (),
         secret: bool = True,
         node_files: Mapping[str, str] | None = None,
+        node_file: str = NODE_FILE,
     ) -> None:
         """`cuttable` are pairs of nodes whose links, both ways, go through proxies that can cut, and count.
 
         With `members` only these nodes of the file belong to the mesh, until `change_peers` says otherwise. Without
-        `secret` the peers file has none. `node_files` gives text to add to the node file of single nodes.
+        `secret` the peers file has none. `node_file` is what the node files begin with; `node_files` gives text to add
+        to those of single nodes.
         """
         self.folder = folder
         text = (ROOT / "cluster" / template).read_text("utf-8")
@@ -98,7 +103,7 @@ class Cluster:
         self.peers_text = text
         self.peers_path = self._write("peers.toml", text)
         self.fleet = LocalMesh(self.peers_path, folder / "data")
-        self.node_files = {name: NODE_FILE for name in self.fleet.nodes}
+        self.node_files = dict.fromkeys(self.fleet.nodes, node_file)
         for name, more in (node_files or {}).items():
             self.node_files[name] += more
         self.logins: dict[str, tuple[str, str]] = {}

@@ -26,8 +26,26 @@ export const s = (tag, properties, ...children) => fill(document.createElementNS
 // Focus what has this `data-key` now.
 export const focusOn = (element, key) => [...element.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
 
-// Put new children in place of the old ones; what has the focus keeps it, by its `data-key`.
+// What the pointer holds down now. Removed before it is let go, it would not be clicked.
+let pressed = null;
+const postponed = new Map();
+addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
+for (const end of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(end, () => setTimeout(letGo), true); // After the click.
+
+function letGo() {
+  pressed = null;
+  const all = [...postponed];
+  postponed.clear();
+  for (const [element, children] of all) replace(element, ...children);
+}
+
+// Put new children in place of the old ones; what has the focus keeps it, by its `data-key`. Under a pointer that is held
+// down this waits until it is let go.
 export function replace(element, ...children) {
+  if (pressed && element.contains(pressed)) {
+    postponed.set(element, children);
+    return;
+  }
   const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   const scrolled = element.scrollTop;
   element.replaceChildren();

@@ -13,8 +13,8 @@ import pytest
 from qmq.cli.launch import answers
 from qmq.unix_socket import SOCKET_NAME
 from tests.cli.conftest import Run
-from tests.cli.nodes.test_launch import free_ports
 from tests.server.clients.test_tls import Papers
+from tests.support.cluster_mesh import free_ports
 from tests.support.cluster_wait import eventually
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$aaaaaaaaaaaaaaaaaaaaaa$" + "b" * 43

@@ -31,18 +31,14 @@ from qmq.server.clients.login import FAILED_LOGIN_SECONDS
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.stub import StubNode, frame, polite, receipt_of
+from tests.support.cluster_mesh import free_ports
+
+PATIENCE_SECONDS = 20.0
+"""For a stand-in that answers at once, where other programs have most of the machine."""
 
 STUB = (sys.executable, "-m", "tests.cli.stub")
 
 MakeMesh = Callable[..., LocalMesh]
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def write_peers(path: Path, names: tuple[str, ...]) -> Path:
@@ -58,6 +54,7 @@ def write_peers(path: Path, names: tuple[str, ...]) -> Path:
 @pytest.fixture
 def make_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeMesh]:
     monkeypatch.setattr(launch, "PROGRAM", STUB)
+    monkeypatch.setattr("qmq.cli.mesh.PROBE_SECONDS", PATIENCE_SECONDS)
     made: list[LocalMesh] = []
 
     def make(*names: str) -> LocalMesh:
@@ -80,7 +77,7 @@ def test_all_nodes_are_started_answer_and_are_stopped(make_mesh: MakeMesh) -> No
         mesh.start_all()
         mesh.wait_until_ready()
 
-        assert mesh.is_ready("a") and mesh.is_ready("b")
+        assert mesh.is_ready("a", PATIENCE_SECONDS) and mesh.is_ready("b", PATIENCE_SECONDS)
         assert [(one.name, one.pid) for one in recorded(mesh.data)] == [(n, pid_of(mesh, n)) for n in ("a", "b")]
 
     assert [node.exit_code for node in mesh.nodes.values()] == [0, 0]
@@ -97,7 +94,7 @@ def test_a_killed_node_can_be_started_again_with_its_data(make_mesh: MakeMesh) -
 
     assert mesh.nodes["a"].exit_code == -signal.SIGKILL
     assert not mesh.is_ready("a")
-    assert mesh.is_ready("b")
+    assert mesh.is_ready("b", PATIENCE_SECONDS)
     mesh.start("a")
     mesh.wait_until_ready(["a"])
     assert (mesh.nodes["a"].data / "something").read_text("utf-8") == "kept"

@@ -1,9 +1,19 @@
 """kill -9 in the middle of work: what was receipted is there when the node returns, on every node."""
 
+from collections.abc import Iterator
+
+import pytest
+
 from tests.support.cluster_bodies import bodies, endless, numbered
-from tests.support.cluster_mesh import Cluster
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster
 from tests.support.cluster_wait import eventually
 from tests.support.cluster_work import Consumer, Follower, Publisher
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("killed"), node_file=PATIENT_NODE_FILE) as made:
+        yield made
 
 
 def test_nothing_receipted_is_missing_on_any_node_after_kill_and_return(mesh: Cluster) -> None:

@@ -1,14 +1,22 @@
 """Messages that no consumer can process, between good ones, while their owner and their borrowers are killed."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.cluster_client import Client, LostError, Message
-from tests.support.cluster_mesh import Cluster
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster
 from tests.support.cluster_wait import eventually
 
 DEAD = "/queue/dead-letters"
 LIMIT = 6
 POISON = 5
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("poison"), node_file=PATIENT_NODE_FILE) as made:
+        yield made
 
 
 class Works:

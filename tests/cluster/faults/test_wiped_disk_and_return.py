@@ -1,8 +1,18 @@
 """A node loses its disk and comes back empty: the others give it everything, and it is not confused about itself."""
 
+from collections.abc import Iterator
+
+import pytest
+
 from tests.support.cluster_bodies import bodies, numbered
-from tests.support.cluster_mesh import Cluster
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster
 from tests.support.cluster_wait import eventually
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("wiped"), node_file=PATIENT_NODE_FILE) as made:
+        yield made
 
 
 def test_a_wiped_node_gets_every_fanout_back(mesh: Cluster) -> None:

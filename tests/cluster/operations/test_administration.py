@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from qmq.cli import main
 from tests.support.cluster_bodies import bodies, numbered
 from tests.support.cluster_client import Client, LostError
-from tests.support.cluster_mesh import Cluster, free_ports
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster, free_ports
 from tests.support.cluster_wait import eventually
 
 ROOT = ("root", "correct horse")
@@ -44,9 +44,11 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 def cluster(tmp_path_factory: pytest.TempPathFactory, tls: tuple[str, Path]) -> Iterator[Cluster]:
     """Three nodes with one administrator in their files."""
     address, folder = tls
-    with Cluster(tmp_path_factory.mktemp("administration")) as made:
+    with Cluster(tmp_path_factory.mktemp("administration"), node_file=PATIENT_NODE_FILE) as made:
         for name in made.names:
-            made.node_files[name] += f"""
+            # What a dead node has stays away, however long the commands take.
+            made.node_files[name] += f"""takeover_after_seconds = 60
+
 [[users]]
 name = "{ROOT[0]}"
 password_hash = '{QUICK.hash(ROOT[1])}'
@@ -220,6 +222,7 @@ def test_a_message_is_shown_and_traced_and_its_queue_paused_while_a_node_is_dead
     assert rows[0]["paused"] and got == []
     assert run(mesh, "c", "resume", "/queue/paused", "--json").exit_code == 0
     eventually(lambda: bodies(got) == [b"one"], "the queue is still paused")
+    mesh.wait_for_links()
     mesh.wait_until_clear()
     assert ask(mesh, "b", "conditions") == {"rows": [], "nodes_missing": []}
 

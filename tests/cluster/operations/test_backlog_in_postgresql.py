@@ -1,6 +1,7 @@
 """A node that keeps its backlog in PostgreSQL: through kills of the node and of the server, as with a file."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from tests.support.cluster_client import LostError
 from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import eventually
 from tests.support.postgres import Server, running_server
+
+IMPATIENT, PATIENT = 5, 60
+"""Seconds that a node waits for its server."""
 
 BACKLOG = numbered("a backlog's message of some length " * 10, 2000)
 
@@ -26,7 +30,7 @@ def server() -> Iterator[Server]:
 def cluster(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[Cluster]:
     """Three nodes; a's backlog is in PostgreSQL, and checkpoints come often."""
     storage = f'[storage]\nqueue_store = "{server.fresh_schema()}"\ncheckpoint_bytes = "64KiB"\n'
-    storage += "queue_store_seconds_max = 5\n"
+    storage += f"queue_store_seconds_max = {PATIENT}\n"
     with Cluster(tmp_path_factory.mktemp("postgres"), node_files={"a": storage}) as made:
         yield made
 
@@ -40,13 +44,20 @@ def rows(server: Server, queue: str) -> int:
     return int(found[0] or 0) if found is not None else 0
 
 
+def start_again(mesh: Cluster, seconds: int) -> None:
+    """Node a, which from now on waits so long for its server."""
+    mesh.stop("a")
+    mesh.node_files["a"] = re.sub(r"(queue_store_seconds_max =) \d+", rf"\1 {seconds}", mesh.node_files["a"])
+    mesh.start("a")
+
+
 def test_a_backlog_outlives_its_node_and_finds_consumers_elsewhere(mesh: Cluster, server: Server) -> None:
     mesh.client("a").publish("/queue/pg", *BACKLOG)
     eventually(lambda: rows(server, "/queue/pg") > 1000, lambda: f"{rows(server, '/queue/pg')} rows in PostgreSQL")
 
     mesh.kill("a")
     mesh.start("a")
-    assert mesh.depth("a", "/queue/pg") == len(BACKLOG)
+    eventually(lambda: mesh.depth("a", "/queue/pg") == len(BACKLOG), lambda: f"a has {mesh.depth('a', '/queue/pg')}")
     got = mesh.client("b").consume("/queue/pg")
 
     eventually(lambda: len(got) >= len(BACKLOG), lambda: f"b has {len(got)} of {len(BACKLOG)}")
@@ -62,6 +73,7 @@ def test_a_backlog_outlives_its_node_and_finds_consumers_elsewhere(mesh: Cluster
 
 
 def test_a_node_whose_server_is_gone_ends_and_goes_on_where_it_was(mesh: Cluster, server: Server) -> None:
+    start_again(mesh, IMPATIENT)
     publisher = mesh.client("a")
     publisher.publish("/queue/pg.down", *BACKLOG[:300])
     node = mesh.fleet.nodes["a"]
@@ -85,6 +97,7 @@ def test_a_node_whose_server_is_gone_ends_and_goes_on_where_it_was(mesh: Cluster
 
 def test_a_restart_of_the_server_ends_no_node(mesh: Cluster, server: Server) -> None:
     node = mesh.fleet.nodes["a"]
+    start_again(mesh, PATIENT)
     process = node.process
     publisher = mesh.client("a")
 
@@ -94,13 +107,14 @@ def test_a_restart_of_the_server_ends_no_node(mesh: Cluster, server: Server) -> 
         server.start()
         publisher.publish("/queue/pg.restart", *BACKLOG[:300])
 
-    assert mesh.depth("a", "/queue/pg.restart") == 1800
+    eventually(lambda: mesh.depth("a", "/queue/pg.restart") == 1800, "not all of 1800 are there")
     assert node.process is process and node.is_alive
 
 
 def test_a_node_whose_server_hangs_ends_when_its_time_is_over_and_goes_on_where_it_was(
     mesh: Cluster, server: Server
 ) -> None:
+    start_again(mesh, IMPATIENT)
     publisher = mesh.client("a")
     publisher.publish("/queue/pg.hangs", *BACKLOG[:300])
     node = mesh.fleet.nodes["a"]

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from qmq.cli import main
 from tests.support.cluster_bodies import bodies, numbered
 from tests.support.cluster_client import Client, LostError
-from tests.support.cluster_mesh import Cluster, free_ports
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster, free_ports
 from tests.support.cluster_wait import eventually
 
 PASSWORD = "correct horse"
@@ -40,7 +40,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(tmp_path_factory: pytest.TempPathFactory, admission: tuple[str, int], authority: Path) -> Iterator[Cluster]:
     """Three nodes; a has a second listener and a user whose password `qmq config hash` has hashed."""
     hashed = CliRunner().invoke(main, ["config", "hash"], input=PASSWORD + "\n").output.split()[-1]
-    with Cluster(tmp_path_factory.mktemp("login")) as made:
+    with Cluster(tmp_path_factory.mktemp("login"), node_file=PATIENT_NODE_FILE) as made:
         made.node_files["a"] += f"""
 [[stomp]]
 address = "{made.at("a")}"

@@ -5,15 +5,23 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from click.testing import CliRunner
+import pytest
+from click.testing import CliRunner, Result
 
 from qmq.cli import main
 from qmq.cli.launch import recorded, start_mark
 from tests.support.cluster_client import Client
-from tests.support.cluster_mesh import LEASH, ROOT, Cluster
+from tests.support.cluster_mesh import LEASH, PATIENT_NODE_FILE, ROOT, Cluster
 from tests.support.cluster_wait import eventually
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("join"), node_file=PATIENT_NODE_FILE) as made:
+        yield made
 
 
 def test_every_node_is_linked_with_every_other_both_ways(mesh: Cluster) -> None:
@@ -24,6 +32,7 @@ def test_every_node_is_linked_with_every_other_both_ways(mesh: Cluster) -> None:
 
 
 def test_qmq_status_names_the_node_and_says_that_nothing_is_wrong(mesh: Cluster) -> None:
+    mesh.wait_until_clear()
     result = CliRunner().invoke(main, ["status", "--at", mesh.at("b"), "--json"])
 
     facts = json.loads(result.output)
@@ -39,10 +48,15 @@ def test_qmq_status_names_the_node_and_says_that_nothing_is_wrong(mesh: Cluster)
 def test_qmq_mesh_status_shows_all_nodes_ready_with_all_links(mesh: Cluster) -> None:
     command = ["mesh", "status", str(mesh.peers_path), "--data", str(mesh.fleet.data), "--json"]
 
-    result = CliRunner().invoke(main, command)
+    def ask() -> Result | None:
+        """None where a node has not answered within the second that the command waits for each."""
+        result = CliRunner().invoke(main, command)
+        return result if result.exit_code == 0 else None
 
+    result = eventually(ask, "not all nodes are ready with all links")
+
+    assert result is not None
     nodes = json.loads(result.output)["nodes"]
-    assert result.exit_code == 0
     assert [(node["node"], node["state"], node["links_up"], node["links"]) for node in nodes] == [
         (name, "ready", 4, 4) for name in mesh.names
     ]

@@ -114,7 +114,8 @@ def test_a_fourth_node_joins_under_load_and_one_leaves_for_good(changing: Changi
     assert still_there.returncode == 1
     assert "still-reachable" in still_there.stderr
     mesh.stop("c")
-    eventually(lambda: mesh.misses("a", "c"), "a still hears c")
+    for name in ("a", "b", "d"):
+        eventually(lambda n=name: mesh.misses(n, "c"), lambda n=name: f"{n} still hears c")
     done = changing.command("mesh", "retire", "c", "--at", mesh.at("a"), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["adopter"] == "a"
@@ -127,10 +128,15 @@ def test_a_fourth_node_joins_under_load_and_one_leaves_for_good(changing: Changi
     changing.leave_behind("c")
     changing.write("a", "b", "d")
     changing.hang_up("a", "b", "d")
-    assert changing.membership("b")["members"] == ["a", "b", "d"]
+    eventually(lambda: changing.membership("b").get("members") == ["a", "b", "d"], "b has other members")
     c = mesh.fleet.start("c")
     eventually(lambda: c.exit_code == 3, lambda: f"the retired node goes on, or ends with {c.exit_code}", 60)
-    eventually(lambda: "retired-node" in mesh.reported("a"), "a has not raised a condition about the retired node")
+
+    def report_it() -> list[str]:
+        return [name for name in ("a", "b", "d") if "retired-node" in mesh.reported(name)]
+
+    # The refusals of a majority are enough for c to end.
+    eventually(lambda: len(report_it()) >= 2, lambda: f"only {report_it()} report that the retired node was there")
     again = mesh.fleet.start("c")
     eventually(lambda: again.exit_code == 3, lambda: f"the retired node starts again: {again.exit_code}", 30)
 
@@ -150,7 +156,7 @@ def test_a_node_that_lost_its_disk_learns_before_it_counts(changing: Changing) -
 
     mesh.start("c")
     eventually(lambda: mesh.links("c").get("a") == ("up", "up"), "c and a are not linked")
-    assert changing.membership("c")["learner"]
+    eventually(lambda: changing.membership("c").get("learner"), "c counts before it has learnt from all")
     eventually(lambda: "new-disk" in mesh.reported("a"), "a does not notice the new disk")
     client = mesh.client("a")
     receipt = client.send("/queue/level", b"x", receipt=True)
@@ -170,5 +176,5 @@ def test_a_file_that_would_cut_the_mesh_changes_nothing(changing: Changing) -> N
     process.send_signal(signal.SIGHUP)
 
     eventually(lambda: "reload" in mesh.reported("a"), "a took up a file without c, which was not retired")
-    assert changing.membership("a")["members"] == ["a", "b", "c"]
-    assert mesh.links("a")["c"] == ("up", "up")
+    eventually(lambda: changing.membership("a").get("members") == ["a", "b", "c"], "a has other members")
+    eventually(lambda: mesh.links("a").get("c") == ("up", "up"), "a has no link with c")

@@ -1,10 +1,20 @@
 """SIGTERM: a node sends what it has decided, closes its clients, and exits with code 0; no message is lost."""
 
+from collections.abc import Iterator
+
+import pytest
+
 from tests.support.cluster_bodies import bodies, endless, numbered
 from tests.support.cluster_client import Client, Message
-from tests.support.cluster_mesh import Cluster
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster
 from tests.support.cluster_wait import eventually
 from tests.support.cluster_work import Consumer, Publisher
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("stop"), node_file=PATIENT_NODE_FILE) as made:
+        yield made
 
 
 def test_a_node_that_is_asked_to_stop_ends_in_order_and_its_publishers_go_elsewhere(mesh: Cluster) -> None:

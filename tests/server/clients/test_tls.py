@@ -24,7 +24,7 @@ from qmq.wire.stomp import Connection, Role
 from tests.server.rig import Rig
 
 HOST = "127.0.0.1"
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 class Papers:

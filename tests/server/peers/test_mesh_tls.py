@@ -1,8 +1,6 @@
 """Two nodes of a mesh without a secret: only their certificates identify them."""
 
 import random
-import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 import trio
@@ -15,20 +13,12 @@ from qmq.server.runtime.sockets import TcpNetwork
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store
 from tests.server.clients.test_tls import HOST, SECONDS_MAX, Papers
-
-
-def free_addresses(number: int) -> list[Address]:
-    """Held all at once, so that none is given out twice."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
-        for found in sockets:
-            found.bind((HOST, 0))
-        return [Address(HOST, int(found.getsockname()[1])) for found in sockets]
+from tests.support.cluster_mesh import free_ports
 
 
 async def test_nodes_that_have_only_certificates_find_each_other(tmp_path: Path) -> None:
     papers = Papers(tmp_path / "papers")
-    addresses = free_addresses(4)
+    addresses = [Address(HOST, port) for port in free_ports(4)]
     peers = PeersFile(
         mesh="m",
         version=1,

@@ -56,7 +56,7 @@ def test_history_is_kept_proven_and_sent_again(spark: Any, mesh: Cluster, tmp_pa
         wait_for_files(table, known)
         assert driver.process.poll() is None, (tmp_path / "log").read_text("utf-8", "replace")[-3000:]
         os.kill(driver.process.pid, signal.SIGINT)
-        driver.process.wait(60)
+        driver.process.wait(PATIENCE_SECONDS)
     for worker in publishers:
         worker.enough()
         worker.wait()

@@ -114,9 +114,10 @@ def test_a_missing_schema_is_a_storage_error(postgres: Server) -> None:
 
 
 def test_a_server_that_goes_away_breaks_the_store_and_nothing_is_half_done(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a", 0.5)
+    store = module.PostgresQueueStore(own_server.url, "a")
     store.apply([ROW], {}, [], [], 1)
     own_server.stop()
+    store._watch.seconds_max = 0.5
 
     with pytest.raises(LogBroken, match="failed"):
         store.apply([], {"/queue/q": [ROW.dot]}, [], [], 2)
@@ -250,10 +251,11 @@ def test_a_commit_whose_answer_is_lost_is_not_done_twice(own_server: Server) -> 
 
 
 def test_a_server_that_hangs_breaks_the_store_when_its_time_is_over(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a", 1.0)
+    store = module.PostgresQueueStore(own_server.url, "a")
     store.apply([ROW], {}, [], [], 1)
 
     with own_server.paused():
+        store._watch.seconds_max = 1.0
         with pytest.raises(
             LogBroken, match=r"(failed|cannot be used).*; no call .* for 1 s \(queue_store_seconds_max\)"
         ):
