@@ -2,8 +2,8 @@
 
 The processes are `qmq.cli.launch`'s; here are the peers files (written from those in cluster/, with free ports in
 place of the fixed ones), the lines between nodes that go through proxies, and "healthy": every node runs and every
-link is up, which is where each test begins. Nodes are started from the main thread only, because the leash
-(cluster_leash.py) is held by the thread that starts them.
+link is up, which is where each test begins. Nodes are started by one thread only, the one that made the mesh: the
+leash (cluster_leash.py) is held by the thread that starts them, and the kernel kills them when that thread ends.
 """
 
 import contextlib
@@ -13,9 +13,12 @@ import re
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import trio
 
 from qmq.cli.launch import LocalMesh, tail
 
@@ -112,6 +115,7 @@ class Cluster:
             self._put_proxy(other, one)
         if members is not None:
             self.change_peers(self.names, version=1)
+        self._thread = threading.current_thread()
         self._clients: list[Client] = []
         self._probes: dict[str, Client] = {}
 
@@ -184,6 +188,10 @@ class Cluster:
 
     def start_soon(self, *names: str) -> None:
         """Start nodes without waiting for them."""
+        if threading.current_thread() is not self._thread:
+            # A worker thread of trio, which ends when it has had nothing to do for ten seconds.
+            trio.from_thread.run_sync(self.start_soon, *names)
+            return
         for name in names:
             self.fleet.config_file = self.write_node_file(name)
             self.fleet.start(name)
