@@ -51,6 +51,13 @@ suspicion_seconds = 2.0
 redeliver_after_seconds = 3.0
 """
 
+QUICK_TAKEOVER = """\
+takeover_after_seconds = 3.0
+receipt_degrade_seconds = 15.0
+"""
+"""More for the node files of tests that go on without a node: what it has confirmed must be on a second disk. By the
+default a node confirms after one second without a copy, and says so in ways that few clients look at."""
+
 
 _given: set[int] = set()
 """Ports that `free_ports` gave out: who got one may listen there only later, or not for a while."""
