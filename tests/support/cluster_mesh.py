@@ -338,6 +338,21 @@ class Cluster:
 
         eventually(same, lambda: f"nodes {wanted} do not hold the same records: {vectors()}")
 
+    def wait_until_copied(self, name: str) -> None:
+        """Return once every other node has what `name` has now: as much is safe when it is killed."""
+
+        def own(picture: Mapping[str, Any]) -> dict[str, int]:
+            return {origin: last for origin, last in picture.get("vector", {}).items() if origin.startswith(f"{name}-")}
+
+        wanted = eventually(lambda: own(self.status(name)), f"{name} does not say what it has")
+
+        def has_all(other: str) -> bool:
+            got = own(self.status(other))
+            return all(got.get(origin, 0) >= last for origin, last in wanted.items())
+
+        others = [other for other in self.names if other != name]
+        eventually(lambda: all(map(has_all, others)), lambda: f"{others} do not have {wanted}")
+
     def wait_until_clear(self, names: Sequence[str] | None = None) -> None:
         """Return once none of `names` (all) has a condition."""
         wanted = list(names or self.names)
