@@ -2,8 +2,8 @@
 
 The processes are `qmq.cli.launch`'s; here are the peers files (written from those in cluster/, with free ports in
 place of the fixed ones), the lines between nodes that go through proxies, and "healthy": every node runs and every
-link is up, which is where each test begins. Nodes are started from the main thread only, because the leash
-(cluster_leash.py) is held by the thread that starts them.
+link is up, which is where each test begins. Nodes are started by one thread only, the one that made the mesh: the
+leash (cluster_leash.py) is held by the thread that starts them, and the kernel kills them when that thread ends.
 """
 
 import contextlib
@@ -13,9 +13,12 @@ import re
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import trio
 
 from qmq.cli.launch import LocalMesh, tail
 
@@ -50,6 +53,13 @@ redeliver_after_seconds = 3.0
 PATIENT_NODE_FILE = NODE_FILE.replace("suspicion_seconds = 2.0", "suspicion_seconds = 10.0")
 """For chapters in which nobody is only silent: where other programs have most of the machine, no node takes another for
 away because that is slow. A process that ends is noticed at once all the same."""
+
+QUICK_TAKEOVER = """\
+takeover_after_seconds = 3.0
+receipt_degrade_seconds = 15.0
+"""
+"""More for the node files of tests that go on without a node: what it has confirmed must be on a second disk. By the
+default a node confirms after one second without a copy, and says so in ways that few clients look at."""
 
 
 _given: set[int] = set()
@@ -117,6 +127,7 @@ class Cluster:
             self._put_proxy(other, one)
         if members is not None:
             self.change_peers(self.names, version=1)
+        self._thread = threading.current_thread()
         self._clients: list[Client] = []
         self._probes: dict[str, Client] = {}
 
@@ -189,6 +200,10 @@ class Cluster:
 
     def start_soon(self, *names: str) -> None:
         """Start nodes without waiting for them."""
+        if threading.current_thread() is not self._thread:
+            # A worker thread of trio, which ends when it has had nothing to do for ten seconds.
+            trio.from_thread.run_sync(self.start_soon, *names)
+            return
         for name in names:
             self.fleet.config_file = self.write_node_file(name)
             self.fleet.start(name)
@@ -327,6 +342,21 @@ class Cluster:
             return bool(first) and all(other == first for other in others)
 
         eventually(same, lambda: f"nodes {wanted} do not hold the same records: {vectors()}")
+
+    def wait_until_copied(self, name: str) -> None:
+        """Return once every other node has what `name` has now: as much is safe when it is killed."""
+
+        def own(picture: Mapping[str, Any]) -> dict[str, int]:
+            return {origin: last for origin, last in picture.get("vector", {}).items() if origin.startswith(f"{name}-")}
+
+        wanted = eventually(lambda: own(self.status(name)), f"{name} does not say what it has")
+
+        def has_all(other: str) -> bool:
+            got = own(self.status(other))
+            return all(got.get(origin, 0) >= last for origin, last in wanted.items())
+
+        others = [other for other in self.names if other != name]
+        eventually(lambda: all(map(has_all, others)), lambda: f"{others} do not have {wanted}")
 
     def wait_until_clear(self, names: Sequence[str] | None = None) -> None:
         """Return once none of `names` (all) has a condition."""

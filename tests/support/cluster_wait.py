@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_SECONDS = 0.03
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 """Long enough for a machine that is busy with other things; what works needs a small part of it."""
 
 

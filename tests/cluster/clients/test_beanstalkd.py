@@ -10,8 +10,10 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,14 @@ from tests.support.cluster_wait import eventually
 
 PROGRAM = os.environ.get("QMQ_BEANSTALKD") or shutil.which("beanstalkd") or ""
 SECONDS = 20.0
+
+ATTEMPTS = 8
+"""On a busy machine beanstalkd 1.12 forgets the end of a reservation in one run of three (its issues 262 and 380)."""
+
+LATE_SECONDS = (0.3, 5.0)
+"""A step that takes so much longer here than there was held up, while the clocks of jobs went on. What takes longer
+still was not held up: it has missed something, and came at the end of a wait."""
+
 WITH_BODY = ("RESERVED", "FOUND", "OK")
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="the program beanstalkd is not installed")
@@ -429,10 +439,23 @@ class Speaker:
         return bool(data)
 
 
-def transcript(address: tuple[str, int], script: list[str], tube: str) -> list[str]:
-    """What is sent and what comes, with numbers in place of job ids."""
+@dataclass
+class Transcript:
+    """What was sent and what came, with numbers in place of job ids."""
+
+    lines: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """For each step."""
+
+    def was_held_up(self, other: "Transcript") -> bool:
+        """Whether clocks may have gone on in the midst of this one, but not of that of another server."""
+        late = [mine - theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)]
+        return any(LATE_SECONDS[0] < seconds < LATE_SECONDS[1] for seconds in late)
+
+
+def transcript(address: tuple[str, int], script: list[str], tube: str) -> Transcript:
     ids: list[str] = []
-    found: list[str] = []
+    found = Transcript()
     with ExitStack() as closing:
         clients: dict[str, Speaker] = {}
         for step in script:
@@ -446,6 +469,7 @@ def transcript(address: tuple[str, int], script: list[str], tube: str) -> list[s
                 del clients[number]
                 continue
             waits = not line.startswith("…")
+            began = time.monotonic()
             if line != "<":
                 client.send(_encoded(line.removeprefix("…"), tube, ids))
             if waits:
@@ -453,7 +477,8 @@ def transcript(address: tuple[str, int], script: list[str], tube: str) -> list[s
                 inserted = re.fullmatch("INSERTED ([0-9]+)", reply)
                 if inserted is not None:
                     ids.append(inserted[1])
-                found.append(f"{step[:80]} -> {_normal(reply, tube, ids)}")
+                found.lines.append(f"{step[:80]} -> {_normal(reply, tube, ids)}")
+                found.seconds.append(time.monotonic() - began)
     return found
 
 
@@ -500,16 +525,16 @@ def beanstalkd() -> Iterator[tuple[str, int]]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_same_script_has_the_same_transcript(name: str, mesh: Cluster, beanstalkd: tuple[str, int]) -> None:
     tube = f"t{list(SCRIPTS).index(name)}"
-
-    ours = transcript(mesh.beanstalk_address("a"), SCRIPTS[name], tube)
-    # On a busy machine beanstalkd 1.12 forgets the end of a reservation in one run of three (its issues 262 and 380).
-    # The script then runs there again, in another tube.
-    for attempt in range(5):
+    is_proof = False
+    for attempt in range(ATTEMPTS):
+        if not is_proof:
+            ours = transcript(mesh.beanstalk_address("a"), SCRIPTS[name], f"{tube}-{attempt}")
         theirs = transcript(beanstalkd, SCRIPTS[name], f"{tube}-{attempt}")
-        if ours == theirs:
+        if ours.lines == theirs.lines:
             break
+        is_proof = not ours.was_held_up(theirs)
 
-    assert ours == theirs
+    assert ours.lines == theirs.lines
 
 
 def test_the_page_names_every_program_that_was_compared() -> None:

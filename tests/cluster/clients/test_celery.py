@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_mesh import ROOT, Cluster
+from tests.support.cluster_mesh import QUICK_TAKEOVER, ROOT, Cluster
 from tests.support.cluster_wait import eventually
 
 PAGE = (ROOT / "docs/celery.md").read_text("utf-8")
@@ -38,18 +39,17 @@ def mark(number):
 
 TASK_COUNT = 300
 IN_FLIGHT_MAX = 40
-"""Tasks that the worker may have finished without its node having recorded their acks, or without having acked."""
+"""Tasks that the worker may have finished without its node having taken their acks, or without having acked."""
 
 FINISH_SECONDS = 120.0
+
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes which take over after 3 s."""
-    made = Cluster(tmp_path_factory.mktemp("celery"))
-    for name, text in made.node_files.items():
-        made.node_files[name] = f"{text}takeover_after_seconds = 3.0\n"
-    with made:
+    with Cluster(tmp_path_factory.mktemp("celery"), node_files=dict.fromkeys("abc", QUICK_TAKEOVER)) as made:
         yield made
 
 
@@ -90,7 +90,13 @@ class Celery:
 
     def run(self, *command: str) -> str:
         """What a program prints."""
-        done = subprocess.run(
+        done = self.tried(*command)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.read('worker.log')[-3000:]}"
+        return done.stdout
+
+    def tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """A program that has ended, in one way or the other."""
+        return subprocess.run(
             [sys.executable, *command],
             cwd=self.folder,
             env=self._environment,
@@ -98,8 +104,11 @@ class Celery:
             text=True,
             timeout=FINISH_SECONDS,
         )
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.read('worker.log')[-3000:]}"
-        return done.stdout
+
+    def is_replied(self, command: str) -> bool:
+        """Whether the worker replies to a command of the page: Celery waits for one second, and then fails."""
+        done = self.tried("-m", *command.split())
+        return done.returncode == 0 and "OK" in done.stdout
 
     def read(self, name: str) -> str:
         path = self.folder / name
@@ -133,7 +142,7 @@ def test_the_page_does_what_it_says_and_goes_on_when_a_node_is_killed(mesh: Clus
     celery.start("-m", *beat.split(), log="beat.log")
     eventually(lambda: "tasks.every_second" in celery.read("worker.log"), lambda: celery.read("beat.log")[-3000:], 60.0)
     for command in others:
-        assert "OK" in celery.run("-m", *command.split()), command
+        eventually(partial(celery.is_replied, command), lambda c=command: f"{c}: {celery.read('worker.log')[-3000:]}")
     mesh.kill("a")
     again = "from tasks import add\nprint(add.delay(1, 1).get(timeout=60))"
     assert celery.run("-c", again).split() == ["2"]
@@ -150,9 +159,12 @@ def test_each_task_of_a_job_is_done_and_only_those_in_flight_twice_when_a_node_i
     caller = celery.start("-c", send, log="caller.log")
     eventually(lambda: len(celery.ran()) > TASK_COUNT // 3, lambda: celery.read("caller.log")[-3000:], 60.0)
 
+    early = celery.ran()
+    mesh.wait_until_copied("a")
+
     # Of the worker, and of the caller.
     mesh.kill("a")
-    before = celery.ran()
+    late = len(celery.ran()) - len(early)
 
     eventually(
         lambda: len(set(celery.ran())) == TASK_COUNT and caller.poll() is not None,
@@ -161,6 +173,7 @@ def test_each_task_of_a_job_is_done_and_only_those_in_flight_twice_when_a_node_i
     )
     assert caller.returncode == 0, celery.read("caller.log")
     twice = {number for number, count in Counter(celery.ran()).items() if count > 1}
-    # Besides what was in flight to the worker, the one that the caller had not seen confirmed, and sent again.
-    assert not twice & set(before[:-IN_FLIGHT_MAX])
-    assert len(twice) <= IN_FLIGHT_MAX
+    # Besides what was in flight to the worker, the one that the caller had not seen confirmed, and sent again. The acks
+    # of what came late may have reached no other node.
+    assert not twice & set(early[:-IN_FLIGHT_MAX])
+    assert len(twice) <= IN_FLIGHT_MAX + late

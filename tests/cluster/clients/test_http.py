@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster_mesh import Cluster
+from tests.support.cluster_mesh import QUICK_TAKEOVER, Cluster
 from tests.support.cluster_wait import PATIENCE_SECONDS, eventually
 
 Q = "/v1/queues/jobs"
@@ -18,10 +18,7 @@ F = "/v1/fanouts/news"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes with web ports, which take over after 3 s."""
-    made = Cluster(tmp_path_factory.mktemp("web"))
-    for name, text in made.node_files.items():
-        made.node_files[name] = f"{text}takeover_after_seconds = 3.0\n"
-    with made:
+    with Cluster(tmp_path_factory.mktemp("web"), node_files=dict.fromkeys("abc", QUICK_TAKEOVER)) as made:
         yield made
 
 

@@ -17,9 +17,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_five_nodes_have_twenty_links_both_ways(mesh: Cluster) -> None:
-    links = [state for name in mesh.names for state in mesh.links(name).values()]
+    def links() -> list[tuple[str, str]]:
+        return [state for name in mesh.names for state in mesh.links(name).values()]
 
-    assert links == [("up", "up")] * 20
+    eventually(lambda: links() == [("up", "up")] * 20, lambda: f"links: {links()}")
 
 
 def test_a_fanout_reaches_all_five_in_order(mesh: Cluster) -> None:

@@ -5,9 +5,17 @@ from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import eventually
 
 
+def publish_on_two_disks(mesh: Cluster, destination: str, sent: list[bytes]) -> None:
+    """Send to a. If other nodes were late, so that a RECEIPT promises less, what it does not promise is waited for."""
+    client = mesh.client("a")
+    client.publish(destination, *sent)
+    if any("copies" in headers for headers in client.receipts.values()):
+        mesh.wait_until_same()
+
+
 def test_what_was_receipted_survives_the_disk_that_took_it(mesh: Cluster) -> None:
     sent = numbered("copied", 200)
-    mesh.client("a").publish("/fanout/copied", *sent)
+    publish_on_two_disks(mesh, "/fanout/copied", sent)
     mesh.kill("a")
     mesh.wipe("a")
 
@@ -20,7 +28,7 @@ def test_what_was_receipted_survives_the_disk_that_took_it(mesh: Cluster) -> Non
 
 def test_a_receipted_queue_message_survives_the_disk_that_took_it(mesh: Cluster) -> None:
     sent = numbered("job", 100)
-    mesh.client("a").publish("/queue/copied", *sent)
+    publish_on_two_disks(mesh, "/queue/copied", sent)
     mesh.kill("a")
     mesh.wipe("a")
     mesh.start("a")

@@ -1,4 +1,5 @@
-"""The commands of the tutorial do what the page shows, on other ports and with a shorter silence before a takeover."""
+"""The commands of the tutorial do what the page shows: on other ports, with a shorter silence before a takeover, and
+with more time for a second copy."""
 
 import contextlib
 import os
@@ -12,7 +13,13 @@ from tests.support.cluster_mesh import ROOT, free_ports
 
 PAGE = (ROOT / "docs/tutorial.md").read_text("utf-8")
 ADDRESSES = sorted(set(re.findall(r"127\.0\.0\.1:\d+", PAGE)))
-QUICK = "[mesh]\nbeat_seconds = 0.5\nsuspicion_seconds = 1\ntakeover_after_seconds = 3\n"
+QUICK = """\
+[mesh]
+beat_seconds = 0.5
+suspicion_seconds = 2
+takeover_after_seconds = 3
+receipt_degrade_seconds = 8
+"""
 
 
 def blocks(kind: str) -> list[str]:
