@@ -7,12 +7,14 @@ leash (cluster_leash.py) is held by the thread that starts them, and the kernel 
 """
 
 import contextlib
+import fcntl
 import os
 import random
 import re
 import shutil
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +37,8 @@ LEASHED = (*LEASH, "SIGKILL")
 # Below what the system hands out to dialling sockets: a node that is down for a while keeps its port free of them.
 # A port of that range could also be dialled by a socket that was given the very same port, and answer itself.
 PORTS = range(20000, 30000)
+BLOCK = 250
+"""Ports that a process takes at once: enough for a dozen meshes."""
 
 READY_SECONDS = 60.0
 """For a node to answer, where other programs have most of the machine. A node that ends is noticed at once."""
@@ -62,25 +66,37 @@ receipt_degrade_seconds = 15.0
 default a node confirms after one second without a copy, and says so in ways that few clients look at."""
 
 
-_given: set[int] = set()
-"""Ports that `free_ports` gave out: who got one may listen there only later, or not for a while."""
+_ours: list[int] = []
+"""Ports of this process that it has not given out yet: who gets one may listen there later, or not for a while."""
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports on which nothing listens now, each given out once. The workers of one test run never share one, and several
-    test runs at once draw different ones, most likely."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    ours = PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    """Ports on which nothing listens now, each given out once on this machine while this process lives: several workers
+    and several test runs at once never share one."""
     found: list[int] = []
-    for port in random.SystemRandom().sample(ours, len(ours)):
-        if port not in _given:
-            with contextlib.suppress(OSError), socket.socket() as probe:
-                probe.bind(("127.0.0.1", port))
-                found.append(port)
-        if len(found) == number:
-            _given.update(found)
-            return found
-    raise AssertionError(f"no {number} free ports in {PORTS}")
+    while len(found) < number:
+        if not _ours:
+            _ours.extend(random.SystemRandom().sample(block := _take_block(), len(block)))
+        port = _ours.pop()
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
+
+
+def _take_block() -> range:
+    """A part of PORTS that no other process has; the kernel gives it back when this one ends."""
+    blocks = [PORTS[at : at + BLOCK] for at in range(0, len(PORTS), BLOCK)]
+    for block in random.SystemRandom().sample(blocks, len(blocks)):
+        with contextlib.suppress(OSError):
+            lock = os.open(Path(tempfile.gettempdir(), f"qmq-tests-ports-{block[0]}"), os.O_CREAT | os.O_RDWR, 0o666)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+                raise
+            return block
+    raise AssertionError(f"other processes have all of {PORTS}")
 
 
 class Cluster:
