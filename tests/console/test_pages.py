@@ -251,11 +251,14 @@ def test_page_fits_a_phone(page: Any, filled: Console) -> None:
 
 
 def test_first_page_needs_few_bytes_and_nothing_from_elsewhere(page: Any, node: Console) -> None:
-    finished: list[Any] = []
-    page.on("requestfinished", finished.append)
+    sizes: dict[str, int] = {}
+
+    def note(response: Any) -> None:
+        sizes[response.url] = 0 if "events" in response.url else len(response.body())
+
+    page.on("requestfinished", lambda request: note(request.response()))
     page.goto(node.address)
     expect(page.locator("svg.picture")).to_be_visible()
-    sizes = {one.url: 0 if "events" in one.url else len(one.response().body()) for one in list(finished)}
 
     assert 10_000 < sum(sizes.values()) <= FIRST_BYTES_MAX, sizes
     assert all(url.startswith(node.address) for url in sizes), sizes
