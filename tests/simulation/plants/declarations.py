@@ -17,7 +17,7 @@ from tests.simulation.plants.registry import seeded_bug
 from tests.simulation.routing import COPIED
 
 
-@seeded_bug(Family.OPERATORS, "L3", seed=0)
+@seeded_bug(Family.OPERATORS, "L3", seed=3)
 def declaration_resurrected() -> Iterator[None]:
     """A node that starts declares the queues of its last life again, before it has heard what became of them."""
     begin = DeletedQueues.begin
@@ -34,7 +34,7 @@ def declaration_resurrected() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.OPERATORS, "L2", seed=4)
+@seeded_bug(Family.OPERATORS, "L2", seed=10)
 def deletions_of_peers_forgotten() -> Iterator[None]:
     """A node does not keep in mind which queues others have deleted: it drops messages for its own deletions only."""
     drop = DeletedQueues.drop

@@ -34,7 +34,7 @@ def live_behind_what_was_committed() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.SLOW, "I1", seed=12)
+@seeded_bug(Family.SLOW, "I1", seed=58)
 def read_again_behind_what_was_missed() -> Iterator[None]:
     """A follower beyond its buffer reads again from behind the group of commits that it has not got."""
 

@@ -27,7 +27,7 @@ def multiple_acks_take_all() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.GATEWAYS, "I1", seed=4)
+@seeded_bug(Family.GATEWAYS, "I1", seed=13)
 def confirms_do_not_wait() -> Iterator[None]:
     """A publish is confirmed when it is read, before it is on any disk."""
     publish = ChannelPublishes.publish

@@ -22,7 +22,7 @@ from tests.simulation.plants.registry import seeded_bug
 from tests.simulation.routing import BOUND
 
 
-@seeded_bug(Family.OPERATORS, "D1", seed=2)
+@seeded_bug(Family.OPERATORS, "D1", seed=11)
 def tombstone_dropped_early() -> Iterator[None]:
     """A node forgets a deletion with its next checkpoint, whatever the others know."""
 
@@ -40,7 +40,7 @@ def deletions_forgotten_for_good() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.OPERATORS, "P1", "P2", seed=1)
+@seeded_bug(Family.OPERATORS, "P1", "P2", seed=3)
 def permission_cached() -> Iterator[None]:
     """A change of permissions counts for the next login of a user, and not for the sessions that there are."""
 
@@ -55,7 +55,7 @@ def permission_cached() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.OPERATORS, "O2", "L1", seed=3)
+@seeded_bug(Family.OPERATORS, "O2", "L1", seed=4)
 def purge_settles_later_arrivals() -> Iterator[None]:
     """A purge ends with all that its queue holds by then, and not with what was there when it began."""
     real = _Run.all
