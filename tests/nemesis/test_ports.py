@@ -1,4 +1,4 @@
-"""Ports for nodes of tests: those that a node which is down will need again go to nobody else on this machine."""
+"""Ports for nodes of tests: a port that a stopped node will need again is given to no other process of this machine."""
 
 import subprocess
 import sys

@@ -55,8 +55,8 @@ suspicion_seconds = 2.0
 redeliver_after_seconds = 3.0
 """
 PATIENT_NODE_FILE = NODE_FILE.replace("suspicion_seconds = 2.0", "suspicion_seconds = 10.0")
-"""For chapters in which nobody is only silent: where other programs have most of the machine, no node takes another for
-away because that is slow. A process that ends is noticed at once all the same."""
+"""For chapters that neither pause nor cut a node: on a busy machine, a slow node is not taken for one that is away. The
+end of a process is still noticed at once."""
 
 QUICK_TAKEOVER = """\
 takeover_after_seconds = 3.0

@@ -190,9 +190,7 @@ class JobChanges:
         bulk = context.broker.bulk_settlement
         async with context.queue_pager.load_lock:
             now_us = context.environment.now_us()
-            rows = await context.environment.run_blocking(
-                partial(context.served_rows().due, queue, now_us, FAR_US, most)
-            )
+            rows = await context.environment.run_blocking(context.served_rows().due, queue, now_us, FAR_US, most)
             messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
             out = Outcome(now_us=context.environment.now_us())
             done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]

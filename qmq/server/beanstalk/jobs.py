@@ -31,6 +31,7 @@ from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.runtime.contexts import MeshPeers
+from qmq.storage.format.queue_store import QueueRow
 
 SENT_BODY_BYTES_MAX: Final = 128 << 10
 """Of the body in a response to a peer; a longer one is read from the store of the node that asks."""
@@ -129,9 +130,7 @@ class JobFinder:
         context = self._context
         await context.flushed()
         await context.checkpoints.bring_up()
-        rows = await context.environment.run_blocking(
-            partial(context.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
-        )
+        rows = await self._rows(dot)
         message = context.replay.message_of_row(rows[0]) if rows else None
         if message is None:
             raise ValueError(f"no message {dot}")
@@ -178,13 +177,18 @@ class JobFinder:
         """An unsettled message that only the store has."""
         context = self._context
         queues = context.broker.queues
-        rows = await context.environment.run_blocking(
-            partial(context.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
-        )
+        rows = await self._rows(dot)
         for row in rows:
             if not queues.paging.is_settled(row.queue, dot):
                 return context.replay.message_of_row(row)
         return None
+
+    async def _rows(self, dot: Dot) -> list[QueueRow]:
+        """The row of a message in the store; none if it is settled there."""
+        unsettled_rows = self._context.store.queues.unsettled_rows
+        return await self._context.environment.run_blocking(
+            unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1
+        )
 
     def _state_of(self, message: Message) -> FoundJob:
         context = self._context

@@ -89,7 +89,7 @@ def test_while_the_node_of_a_message_is_dead_its_acks_are_receipted_as_edge_unti
     mesh.kill("a")
     early = consumer.acknowledge(got[0], receipt=True)
     consumer.wait_receipts([early])
-    eventually(lambda: any(serves_a(mesh, name) for name in "bc"), "nobody serves what the dead node had")
+    eventually(lambda: any(serves_a(mesh, name) for name in "bc"), "no node serves what the dead node had")
     late = iter(got[1:])
 
     def is_for_good() -> bool:

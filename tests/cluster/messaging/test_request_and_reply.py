@@ -88,7 +88,7 @@ def test_counts_and_lists_of_the_mesh_name_a_node_that_is_down(mesh: Cluster) ->
             said.update({"nodes-missing": ""} | ask(destination))
             return said["nodes-missing"] == missing
 
-        eventually(is_said, lambda: f"not just {missing or 'nobody'} is missing: {said}")
+        eventually(is_said, lambda: f"not just {missing or 'no node'} is missing: {said}")
         return said
 
     whole = ask_without("", "/control/count-msgs/queue/counted")
