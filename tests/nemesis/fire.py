@@ -31,6 +31,9 @@ FRAIL_SECONDS = 15.0
 PATIENCE_SECONDS = 90.0
 """For what must come true while nothing burns, on a machine that is busy with other things."""
 
+CATCH_UP_SECONDS = 600.0
+"""For all nodes to deliver. One with a new disk may take minutes to fill it while the clients go on."""
+
 
 class NoneFreeError(Exception):
     """What a fault wants is claimed by others."""
@@ -195,7 +198,7 @@ class Fire:
 
         What is receipted as being on one disk only may be on one only if it was receipted after that.
         """
-        self.mesh.make_healthy()
+        self.mesh.make_healthy(CATCH_UP_SECONDS)
         mesh, names = self.mesh, self.mesh.names
         moment = self.history.now
         wanted: dict[str, int] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.nemesis import faults, losses, members
 from tests.nemesis.checker import Row, judge, missing, wrongs
-from tests.nemesis.fire import FAULTS, Fire
+from tests.nemesis.fire import CATCH_UP_SECONDS, FAULTS, Fire
 from tests.nemesis.history import History
 from tests.nemesis.hostile import Hostile
 from tests.nemesis.page import page
@@ -104,7 +104,7 @@ def run(
         fire.on_change.append(let_in)
         try:
             fire.burn(seconds)
-            mesh.make_healthy()
+            mesh.make_healthy(CATCH_UP_SECONDS)
             hostile.finish()
             others = _settle(mesh, history, publishers)
             lasted = history.now

@@ -26,7 +26,7 @@ from qmq.cli.launch import LocalMesh, tail
 
 from .cluster_client import Client, LostError
 from .cluster_proxy import BACK, FORTH, Proxy
-from .cluster_wait import eventually
+from .cluster_wait import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).parents[2]
 LEASH = (sys.executable, str(Path(__file__).with_name("cluster_leash.py")), str(os.getpid()))
@@ -272,8 +272,11 @@ class Cluster:
         """What has crossed the line between the two so far, both ways."""
         return self.proxies[one, other].bytes_passed + self.proxies[other, one].bytes_passed
 
-    def make_healthy(self) -> None:
-        """Every node runs and delivers, every line is whole, every link is up."""
+    def make_healthy(self, delivers_within: float = PATIENCE_SECONDS) -> None:
+        """Every node runs and delivers, every line is whole, every link is up.
+
+        A node with a new disk delivers when it has caught up.
+        """
         for proxy in self.proxies.values():
             proxy.heal()
         for name in self.names:
@@ -286,6 +289,7 @@ class Cluster:
         eventually(
             lambda: not any(self.status(name).get("held", True) for name in self.names),
             lambda: f"held: { {name: self.status(name).get('held') for name in self.names} }",
+            delivers_within,
         )
 
     # What nodes say
