@@ -28,6 +28,16 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("name", ["numpy", "pandas"])
+def test_a_node_does_not_import_what_only_spark_needs(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('it is imported')", "utf-8")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import qmq.server.main; print({name!r} in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
 def test_help_lists_every_command_with_what_it_does(run: Run) -> None:
     result = run("--help")
 

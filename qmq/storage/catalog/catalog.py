@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-import sqlite_utils
-from sqlite_utils.migrations import Migrations
-
 from qmq.cursors import Cursor, Name
 from qmq.definitions.definition import Definition, Key
 from qmq.dots import Dot, Origin, Vector, parse_origin
 from qmq.errors import LogBroken
 from qmq.storage.disk.sqlite import medium, open_migrated, vector_from_json, vector_to_json
+from qmq.storage.disk.sqlite_import import Database, Migrations
 from qmq.storage.format.definition_record import version_fields, version_of
 from qmq.storage.format.interfaces import CheckpointState, DirectoryIdentity, FanoutExtent
 from qmq.storage.format.term_record import TermNote
@@ -41,7 +39,7 @@ migrations = Migrations("qmq-catalog")
 
 
 @migrations()
-def m001_first(database: sqlite_utils.Database) -> None:
+def m001_first(database: Database) -> None:
     """Each row has a CRC-32 of itself (`row_checksum`).
 
     `positions` has two rows: `checkpoint`, and `base` for the start of the kept journal. `facts`: see `mesh_facts`.
@@ -74,7 +72,7 @@ def m001_first(database: sqlite_utils.Database) -> None:
 
 
 @migrations()
-def m002_definitions(database: sqlite_utils.Database) -> None:
+def m002_definitions(database: Database) -> None:
     """`value` is JSON, empty for a tombstone; `version` and `replaced` are JSON (`definition_record`)."""
     columns = {**dict.fromkeys(("kind", "name", "value", "version", "replaced"), str), "checksum": int}
     database.table("definitions").create(columns, pk=("kind", "name"), not_null=set(columns))

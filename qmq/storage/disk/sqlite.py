@@ -11,18 +11,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import sqlite_utils
-from sqlite_utils.migrations import Migrations
-
 from qmq.dots import Vector, parse_origin
 from qmq.errors import DiskFull, FutureVersion, LogBroken
+from qmq.storage.disk.sqlite_import import Database, Migrations
 
 PAGE_BYTES: Final = 8192
 CACHE_KIB: Final = 4096
 """Per connection. What is not in it comes from the system's page cache, which costs a copy."""
 
 
-def open_database(path: Path, *, first: str = "") -> sqlite_utils.Database:
+def open_database(path: Path, *, first: str = "") -> Database:
     """One connection for the life of the node; `first` is said before a new file has a page. Raises LogBroken."""
     with medium():
         # SQLite would let every user read it; the files beside it get the rights of this one. Only where there is none:
@@ -37,12 +35,10 @@ def open_database(path: Path, *, first: str = "") -> sqlite_utils.Database:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         _keep_temporaries_in_memory(connection)
-        return sqlite_utils.Database(connection, strict=True)
+        return Database(connection, strict=True)
 
 
-def open_migrated(
-    path: Path, migrations: Migrations, known: frozenset[str], *, first: str = ""
-) -> sqlite_utils.Database:
+def open_migrated(path: Path, migrations: Migrations, known: frozenset[str], *, first: str = "") -> Database:
     """`open_database`, brought to the version of this software, which is that of the migrations it has.
 
     Raises:

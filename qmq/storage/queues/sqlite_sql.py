@@ -9,16 +9,14 @@ names on disk stay.
 
 from typing import Final
 
-import sqlite_utils
-from sqlite_utils.migrations import Migrations
-
+from qmq.storage.disk.sqlite_import import Database, Migrations
 from qmq.storage.format.row_checksum import number_checksum
 
 migrations = Migrations("qmq-queues")
 
 
 @migrations()
-def m001_first(database: sqlite_utils.Database) -> None:
+def m001_first(database: Database) -> None:
     """`rank` is the level (`qmq.levels`) with its sign turned.
 
     One statement at a time: a script would end the transaction in which the migration runs.
