@@ -11,9 +11,9 @@ source, which cost more than a short tail.
 """
 
 from contextlib import closing
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from qmq.spark.jobs.archive import read_archive
 from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
@@ -24,6 +24,8 @@ from qmq.spark.reading.options import BadOption, known_options, read_options
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.views import columns_of, ddl
+
+MESSAGE_ID: Final = "concat_ws('-', origin, sequence) AS message_id"
 
 
 def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
@@ -51,9 +53,9 @@ def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
     columns = columns_of(options)
     delta = open_table(table)
     begun = archive_choice(delta, table)
-    id = f.concat_ws("-", "origin", "sequence").alias("message_id")
-    archived = only(read_archive(spark, table, delta=delta), options)
-    archived = archived.select(*(id if name == "message_id" else name for name in columns))
+    # Expressions, not columns: each column would be several calls to the JVM.
+    shown = [MESSAGE_ID if name == "message_id" else name for name in columns]
+    archived = only(read_archive(spark, table, delta=delta), options).selectExpr(*shown)
     # What the table was started with narrows the tail, and so does what is asked for: options can say one of the two.
     chosen = begun or {name: said[name] for name in CHOOSING if name in said}
     tail_options = read_options({**{name: text for name, text in said.items() if name not in CHOOSING}, **chosen})
@@ -65,4 +67,4 @@ def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
         return archived
     needed = list(dict.fromkeys([*columns, *(("destination", "timestamp") if both else ())]))
     tail = frame_of(spark, parts, lambda part: rows_of_part(part, tail_options, needed), ddl("messages", needed))
-    return archived.unionByName((only(tail, options) if both else tail).select(*columns))
+    return archived.union(only(tail, options).selectExpr(*columns) if both else tail)
