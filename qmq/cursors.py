@@ -21,6 +21,8 @@ Surprising: `delivered_up_to` and `credit` are only hints, for `redelivered:true
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from qmq.dots import Origin, Vector
@@ -56,7 +58,7 @@ def add_range(ranges: list[Range], after: int, through: int) -> None:
     if not ranges or ranges[-1][1] < after:
         ranges.append((after, through))
         return
-    low = bisect_left(ranges, after, key=_through)
+    low = bisect_left(ranges, after, key=itemgetter(1))
     high = low
     while high < len(ranges) and ranges[high][0] <= through:
         after = min(after, ranges[high][0])
@@ -65,10 +67,7 @@ def add_range(ranges: list[Range], after: int, through: int) -> None:
     ranges[low:high] = [(after, through)]
 
 
-def _through(one: Range) -> int:
-    return one[1]
-
-
+@dataclass(slots=True, eq=False)
 class Move:
     """What one record adds. `start` is set only in a snapshot (see `Cursor.picture`).
 
@@ -77,48 +76,33 @@ class Move:
     attached from here on, and by which node.
     """
 
-    __slots__ = ("created_us", "credit", "deleted_us", "done", "holder", "name", "start", "delivered_up_to")
-
-    def __init__(
-        self,
-        name: Name,
-        created_us: int,
-        deleted_us: int = 0,
-        *,
-        start: Vector | None = None,
-        done: dict[Origin, list[Range]] | None = None,
-        credit: int = 0,
-        delivered_up_to: Vector | None = None,
-        holder: Holder | None = None,
-    ) -> None:
-        self.holder = holder
-        self.name = name
-        self.created_us = created_us
-        self.deleted_us = deleted_us
-        self.start = start
-        self.done = {} if done is None else done
-        self.credit = credit
-        self.delivered_up_to = delivered_up_to
+    name: Name
+    created_us: int
+    deleted_us: int = 0
+    _: KW_ONLY
+    start: Vector | None = None
+    done: dict[Origin, list[Range]] = field(default_factory=dict)
+    credit: int = 0
+    delivered_up_to: Vector | None = None
+    holder: Holder | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Cursor:
     """What is known of one name. `created_us` is 0 while there is no subscription, only its deletion."""
 
-    __slots__ = ("created_us", "credit", "deleted_us", "done", "holder", "name", "start", "delivered_up_to")
-
-    def __init__(self, name: Name) -> None:
-        self.name = name
-        self.created_us = 0
-        self.deleted_us = 0
-        self.start: Vector | None = None
-        """Messages up to here are not wanted. None: the beginning is unknown so far, and nothing is left out."""
-        self.done: dict[Origin, list[Range]] = {}
-        self.credit = 0
-        """Above 0: attached, or its node died; so many messages of each origin may have been delivered."""
-        self.delivered_up_to: Vector = {}
-        """With `credit` 0: per origin the last sequence that was ever delivered, where that is beyond `done`."""
-        self.holder: Holder | None = None
-        """The greatest holder; None before the first. It may be detached."""
+    name: Name
+    created_us: int = 0
+    deleted_us: int = 0
+    start: Vector | None = None
+    """Messages up to here are not wanted. None: the beginning is unknown so far, and nothing is left out."""
+    done: dict[Origin, list[Range]] = field(default_factory=dict)
+    credit: int = 0
+    """Above 0: attached, or its node died; so many messages of each origin may have been delivered."""
+    delivered_up_to: Vector = field(default_factory=dict)
+    """With `credit` 0: per origin the last sequence that was ever delivered, where that is beyond `done`."""
+    holder: Holder | None = None
+    """The greatest holder; None before the first. It may be detached."""
 
     def apply(self, move: Move) -> bool:
         """Apply one move; True when it ended the subscription."""
@@ -181,7 +165,7 @@ class Cursor:
         ranges = self.done.get(origin)
         if not ranges:
             return False
-        index = bisect_left(ranges, sequence, key=_through)
+        index = bisect_left(ranges, sequence, key=itemgetter(1))
         return index < len(ranges) and ranges[index][0] < sequence
 
     def done_up_to(self, origin: Origin) -> int:
@@ -228,8 +212,4 @@ def _earlier(one: Vector, other: Vector) -> Vector:
 def surplus_deletions(cursors: Iterable[Cursor]) -> list[Cursor]:
     """The oldest deletions, as many as there are beyond DELETIONS_MAX."""
     deleted = [cursor for cursor in cursors if not cursor.created_us]
-    return heapq.nsmallest(max(0, len(deleted) - DELETIONS_MAX), deleted, key=_deletion)
-
-
-def _deletion(cursor: Cursor) -> int:
-    return cursor.deleted_us
+    return heapq.nsmallest(max(0, len(deleted) - DELETIONS_MAX), deleted, key=attrgetter("deleted_us"))

@@ -73,6 +73,8 @@ class Core:
         self.server = ""
         self.requests = self._exchange.requests
         self.feeds = self._feeds.all
+        self.take = self._feeds.take
+        self.is_stale = self._feeds.is_stale
         self.replies = PendingReplies()
         self._answers = Answers(self._exchange, self._feeds, self.replies)
         self._login = login
@@ -281,14 +283,6 @@ class Core:
     def unsubscribe(self, feed: Feed) -> None:
         """Its owner has left. Waiting and unsettled messages return to their queue. Idempotent."""
         self._feeds.end(feed, None)
-
-    def take(self, feed: Feed) -> Delivered | None:
-        """The next message for the application; None when none is here. `auto` acknowledges it."""
-        return self._feeds.take(feed)
-
-    def is_stale(self, delivery: Delivered) -> bool:
-        """Whether it is too late to settle it: its connection or subscription has ended."""
-        return self._feeds.is_stale(delivery)
 
     def settle(self, delivery: Delivered, is_ack: bool, with_receipt: bool) -> Request | None:
         """ACK or NACK (in `client` mode of everything before it too). Does nothing for a message settled before, or

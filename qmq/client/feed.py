@@ -14,6 +14,7 @@ is sent would be lost in this buffer if the client died, and nothing would bound
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
 from qmq.client.vectors import Progress, parse_gap
@@ -88,81 +89,50 @@ class Delivered:
         return len(self.body) + MESSAGE_OVERHEAD_BYTES
 
 
+@dataclass(slots=True, eq=False)
 class Feed:
     """One subscription over all connections. `wire_id` is its id on the present one: new at each SUBSCRIBE, so that
     what was still on its way for an earlier SUBSCRIBE is not taken for this one.
     """
 
-    __slots__ = (
-        "ack",
-        "ack_level",
-        "buffer",
-        "buffer_bytes_max",
-        "buffered_bytes",
-        "destination",
-        "drops_oldest",
-        "dropped",
-        "durable",
-        "error",
-        "handed",
-        "headers",
-        "ids",
-        "is_fresh",
-        "kind",
-        "opened",
-        "prefetch",
-        "seen",
-        "start",
-        "state",
-        "unsettled",
-        "wire_id",
-    )
+    destination: str
+    _: KW_ONLY
+    ack: AckMode
+    prefetch: int
+    buffer_bytes_max: int
+    drops_oldest: bool
+    start: str
+    """`first`, `next`, or `resume`: after `seen`."""
+    seen: Progress
+    """Fanouts: what has been put into the buffer."""
+    headers: Mapping[str, str]
+    durable: str = ""
+    """Its name at the nodes, for a durable subscription; otherwise empty."""
+    ack_level: str = ""
+    """Of ACKs with a receipt; empty: as the node's policy says."""
+    kind: FeedKind = field(init=False)
+    state: FeedState = FeedState.CLOSED
+    opened: bool = False
+    """Whether a node has ever accepted it."""
+    error: ClientError | Refused | None = None
+    wire_id: str = ""
+    buffer: deque[Delivered] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    handed: Progress = field(init=False)
+    """Fanouts: what has been handed out."""
+    is_fresh: bool = field(init=False)
+    """Fanouts: whether nothing has come yet of a start at the first kept message."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Fanouts: dedup ids of the messages that came last, oldest first, and which origin's came first."""
+    unsettled: dict[str, Delivered] = field(default_factory=dict)
+    """By ack id, in the order of delivery: came over the present connection, and neither ACK nor NACK is said."""
+    dropped: int = 0
 
-    def __init__(
-        self,
-        destination: str,
-        *,
-        ack: AckMode,
-        prefetch: int,
-        buffer_bytes_max: int,
-        drops_oldest: bool,
-        start: str,
-        seen: Progress,
-        headers: Mapping[str, str],
-        durable: str = "",
-        ack_level: str = "",
-    ) -> None:
-        self.destination = destination
-        self.durable = durable
-        """Its name at the nodes, for a durable subscription; otherwise empty."""
-        self.kind = FeedKind.QUEUE if durable else kind_of(destination)
-        self.ack = ack
-        self.ack_level = ack_level
-        """Of ACKs with a receipt; empty: as the node's policy says."""
-        self.prefetch = prefetch
-        self.buffer_bytes_max = buffer_bytes_max
-        self.drops_oldest = drops_oldest
-        self.start = start
-        """`first`, `next`, or `resume`: after `seen`."""
-        self.headers = dict(headers)
-        self.state = FeedState.CLOSED
-        self.opened = False
-        """Whether a node has ever accepted it."""
-        self.error: ClientError | Refused | None = None
-        self.wire_id = ""
-        self.buffer: deque[Delivered] = deque()
-        self.buffered_bytes = 0
-        self.seen = seen
-        """Fanouts: what has been put into the buffer."""
-        self.handed = seen.copy()
-        """Fanouts: what has been handed out."""
-        self.is_fresh = start == "first"
-        """Fanouts: whether nothing has come yet of a start at the first kept message."""
-        self.ids: dict[str, str] = {}
-        """Fanouts: dedup ids of the messages that came last, oldest first, and which origin's came first."""
-        self.unsettled: dict[str, Delivered] = {}
-        """By ack id, in the order of delivery: came over the present connection, and neither ACK nor NACK is said."""
-        self.dropped = 0
+    def __post_init__(self) -> None:
+        self.kind = FeedKind.QUEUE if self.durable else kind_of(self.destination)
+        self.headers = dict(self.headers)
+        self.handed = self.seen.copy()
+        self.is_fresh = self.start == "first"
 
     @property
     def is_full(self) -> bool:

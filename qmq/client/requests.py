@@ -9,6 +9,7 @@ still be applied, and it is not written again. Only a transaction that settles m
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
 from qmq.client.feed import AckMode, Delivered, Feed
@@ -29,6 +30,7 @@ class RequestKind(Enum):
     LEAVE = "leave"
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One request. `done` with `error` None means: the node has confirmed it.
 
@@ -37,45 +39,20 @@ class Request:
     SUBSCRIBE and STATUS, `correlation_id` where a task waits for an answer.
     """
 
-    __slots__ = (
-        "again",
-        "answer",
-        "blamed",
-        "correlation_id",
-        "data",
-        "deliveries",
-        "done",
-        "error",
-        "feed",
-        "is_forgotten",
-        "kind",
-        "receipt",
-        "written",
-    )
-
-    def __init__(
-        self,
-        kind: RequestKind,
-        receipt: str,
-        data: bytes,
-        *,
-        again: Callable[[], bytes] | None = None,
-        feed: Feed | None = None,
-        deliveries: tuple[Delivered, ...] = (),
-    ) -> None:
-        self.again = again
-        self.answer: Mapping[str, str] = {}
-        self.kind = kind
-        self.receipt = receipt
-        self.data = data
-        self.feed = feed
-        self.deliveries = deliveries
-        self.done = False
-        self.error: ClientError | Refused | None = None
-        self.blamed = 0
-        self.written = False
-        self.is_forgotten = False
-        self.correlation_id = ""
+    kind: RequestKind
+    receipt: str
+    data: bytes
+    _: KW_ONLY
+    again: Callable[[], bytes] | None = None
+    feed: Feed | None = None
+    deliveries: tuple[Delivered, ...] = ()
+    answer: Mapping[str, str] = field(default_factory=dict)
+    done: bool = False
+    error: ClientError | Refused | None = None
+    blamed: int = 0
+    written: bool = False
+    is_forgotten: bool = False
+    correlation_id: str = ""
 
     @property
     def takes_room(self) -> bool:
@@ -94,37 +71,27 @@ class Request:
 class Requests:
     """The table. `messages_max` and `bytes_max` bound what takes room; a single larger one passes when alone."""
 
-    __slots__ = ("_bytes", "_by_receipt", "_bytes_max", "_messages", "_messages_max")
-
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._by_receipt: dict[str, Request] = {}
-        self._messages = 0
-        self._bytes = 0
+        self.messages = 0
+        self.bytes = 0
 
     def __iter__(self) -> Iterator[Request]:
         return iter(list(self._by_receipt.values()))
 
-    @property
-    def messages(self) -> int:
-        return self._messages
-
-    @property
-    def bytes(self) -> int:
-        return self._bytes
-
     def has_room(self, size: int) -> bool:
-        if not self._messages:
+        if not self.messages:
             return True
-        return self._messages < self._messages_max and self._bytes + size <= self._bytes_max
+        return self.messages < self._messages_max and self.bytes + size <= self._bytes_max
 
     def add(self, request: Request) -> None:
         assert request.receipt not in self._by_receipt
         self._by_receipt[request.receipt] = request
         if request.takes_room:
-            self._messages += 1
-            self._bytes += len(request.data)
+            self.messages += 1
+            self.bytes += len(request.data)
 
     def find(self, receipt: str) -> Request | None:
         """The request that `receipt` belongs to: its own, or that of one of its frames (`t7.2` is of `t7`)."""
@@ -139,8 +106,8 @@ class Requests:
             return False
         del self._by_receipt[request.receipt]
         if request.takes_room:
-            self._messages -= 1
-            self._bytes -= len(request.data)
+            self.messages -= 1
+            self.bytes -= len(request.data)
         return True
 
     def first(self) -> Request | None:
@@ -150,17 +117,15 @@ class Requests:
 REPLIES = "/temp-queue/replies"
 
 
+@dataclass(slots=True, eq=False)
 class PendingReply:
     """One request. `done` with `error` None means that `reply` is there."""
 
-    __slots__ = ("correlation_id", "done", "error", "reply", "request")
-
-    def __init__(self, correlation_id: str, request: Request) -> None:
-        self.correlation_id = correlation_id
-        self.request = request
-        self.reply: Delivered | None = None
-        self.error: ClientError | Refused | None = None
-        self.done = False
+    correlation_id: str
+    request: Request
+    reply: Delivered | None = None
+    error: ClientError | Refused | None = None
+    done: bool = False
 
     def fail(self, error: ClientError | Refused) -> None:
         self.error = error
@@ -180,8 +145,6 @@ class PendingReplies:
           │          taken ──connection lost──▶ ReplyLost
           └──refused──▶ done
     """
-
-    __slots__ = ("_by_correlation", "_feed")
 
     def __init__(self) -> None:
         self._by_correlation: dict[str, PendingReply] = {}

@@ -18,8 +18,6 @@ TOKEN = re.compile(r'"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}
 class LineIndex:
     """Line numbers of one text, counted from 1."""
 
-    __slots__ = ("_lines",)
-
     def __init__(self, text: str) -> None:
         self._lines: dict[Path, int] = {}
         for path, line in _keys(text.replace("\r\n", "\n")):

@@ -1,6 +1,7 @@
 """What the operator lets clients do, as gateways ask about it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from qmq.broker.messages.receipt_levels import FSYNC, asked_level, asks_quorum, with_quorum
 from qmq.broker.routing.table import RoutingTable
@@ -9,6 +10,7 @@ BodyCheck = Callable[[bytes], int]
 """Raises Refused for a body that its destination does not take. Returns what it has cost, in units of COST_MAX."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Rules:
     """`policy` gives (exists, durable) for a destination name, `defaults` the headers that a message of a queue gets
     when its sender does not say otherwise, `children` the queues that get a copy of what is sent to a fanout,
@@ -23,59 +25,22 @@ class Rules:
     A change of anything here, or of what these answer, raises `generation`: plans of another one are made again.
     """
 
-    __slots__ = (
-        "body_check",
-        "buffer_bytes_max",
-        "children",
-        "defaults",
-        "destination_bytes_max",
-        "generation",
-        "level",
-        "likeness",
-        "lock",
-        "needs_quorum",
-        "policy",
-        "prefetch_default",
-        "prefetch_max",
-        "replicas_max",
-        "retains",
-        "routing",
-    )
-
-    def __init__(
-        self,
-        *,
-        policy: Callable[[str], tuple[bool, bool]],
-        children: Callable[[str], tuple[str, ...]] = lambda name: (),
-        prefetch_default: int,
-        prefetch_max: int,
-        destination_bytes_max: int,
-        buffer_bytes_max: int = 16 << 20,
-        defaults: Callable[[str], Mapping[str, str]] = lambda name: {},
-        retains: Callable[[str], bool] = lambda name: False,
-        level: Callable[[str], int] = lambda name: FSYNC,
-        needs_quorum: Callable[[str], bool] = lambda name: False,
-        likeness: Callable[[str], object] = lambda name: object(),
-        lock: Callable[[str, int], None] = lambda name, session: None,
-        replicas_max: int = 0,
-        routing: RoutingTable | None = None,
-    ) -> None:
-        self.body_check: Callable[[str], BodyCheck | None] | None = None
-        self.policy = policy
-        self.children = children
-        self.prefetch_default = prefetch_default
-        self.prefetch_max = prefetch_max
-        self.destination_bytes_max = destination_bytes_max
-        self.buffer_bytes_max = buffer_bytes_max
-        self.defaults = defaults
-        self.generation = 1
-        self.retains = retains
-        self.level = level
-        self.needs_quorum = needs_quorum
-        self.likeness = likeness
-        self.lock = lock
-        self.replicas_max = replicas_max
-        self.routing = routing or RoutingTable()
+    policy: Callable[[str], tuple[bool, bool]]
+    children: Callable[[str], tuple[str, ...]] = lambda name: ()
+    prefetch_default: int
+    prefetch_max: int
+    destination_bytes_max: int
+    buffer_bytes_max: int = 16 << 20
+    defaults: Callable[[str], Mapping[str, str]] = lambda name: {}
+    retains: Callable[[str], bool] = lambda name: False
+    level: Callable[[str], int] = lambda name: FSYNC
+    needs_quorum: Callable[[str], bool] = lambda name: False
+    likeness: Callable[[str], object] = lambda name: object()
+    lock: Callable[[str, int], None] = lambda name, session: None
+    replicas_max: int = 0
+    routing: RoutingTable = field(default_factory=RoutingTable)
+    body_check: Callable[[str], BodyCheck | None] | None = None
+    generation: int = 1
 
     def level_of(self, headers: Mapping[str, str], destination: str) -> int:
         """The level of receipts about `destination` that a frame asks for. Raises Refused."""

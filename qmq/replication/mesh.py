@@ -5,7 +5,7 @@
     send_topics, send_replies  relayed by a node that has links with both sides, if there is one; else dropped and
                                counted: topics and replies promise no delivery
     ask, answer                dropped: the requester counts the responses
-    offer, interest_changed    dropped: both are sent again, as a whole, when the link begins
+    offer, routes.own_changed  dropped: both are sent again, as a whole, when the link begins
     settled                    dropped: a durable settle also travels in the journal; a memory-only message that was
                                settled is delivered once more, because its owner cannot know
     give_back                  dropped: the owner sees it missing from the next `Held`
@@ -83,6 +83,11 @@ class Mesh:
         self._topics_dropped: dict[str, int] = {}
         self._nursery: trio.Nursery | None = None
         self._registry.peer_came = self._schedule_dial
+        self.gaps = self._registry.gaps
+        """What peers have dropped."""
+        self.routes = self._registry.routes
+        self.membership_changed = self._registry.membership_changed
+        self.send_membership = self._registry.send_membership
         self.take_up(peers)
         self.replies_dropped = 0
         """Replies that no link took, since the start."""
@@ -126,25 +131,17 @@ class Mesh:
                 if self._nursery is not None:
                     self._nursery.start_soon(link.run)
         self.membership_changed()
-        self._registry.send_membership()
+        self.send_membership()
 
     def _turned(self, name: str, pipe: Pipe) -> bool:
         link = self._links.get(name)
         return link is not None and link.take(pipe)
-
-    def membership_changed(self) -> None:
-        """Obey `Host.membership` as it is now, as far as no link begins or ends by it."""
-        self._registry.membership_changed()
 
     def reconnect(self, peer: str) -> None:
         """End the link by which `peer` is followed, and dial again at once."""
         link = self._links.get(peer)
         if link is not None:
             link.reconnect()
-
-    def send_membership(self) -> None:
-        """The standing of this node has changed."""
-        self._registry.send_membership()
 
     # Called by the node
 
@@ -156,13 +153,13 @@ class Mesh:
             serving.outbox.put_topics(messages)
             self._topics_dropped[peer] += serving.outbox.topics_dropped - dropped
         elif peer in self._topics_dropped:
-            self._topics_dropped[peer] += self._registry.routes.send(peer, messages)
+            self._topics_dropped[peer] += self.routes.send(peer, messages)
 
     def send_replies(self, peer: Origin, messages: list[Message]) -> None:
         """Messages for temporary queues of sessions of `peer`."""
         outbox = self._registry.outboxes.get(peer)
         if outbox is None:
-            self.replies_dropped += self._registry.routes.send_replies(peer, messages)
+            self.replies_dropped += self.routes.send_replies(peer, messages)
         else:
             dropped = outbox.replies_dropped
             outbox.put_replies(messages)
@@ -211,18 +208,11 @@ class Mesh:
 
     # What peers have dropped
 
-    @property
-    def gaps(self) -> Collection[Origin]:
-        """The origins of which something is missing that a peer cannot send from its journal."""
-        return self._registry.gaps.origins
-
     def next_repair(self) -> NextRepair | None:
         """What to do about it now; None when there is nothing to do, or nothing yet."""
         followed = self._registry.followings.items()
         reach = {peer: JournalReach(link.partner.origin, link.had) for peer, link in followed if link.welcomed}
-        return self._registry.gaps.next(
-            self._registry.host.received_vector(), reach, self._registry.acceptance.forgotten
-        )
+        return self.gaps.next(self._registry.host.received_vector(), reach, self._registry.acceptance.forgotten)
 
     def take_snapshot(self, missing: MissingRange, snapshot: RangeSnapshot, out: Outcome) -> None:
         """Take what a peer had left of what was wanted. Raises MeshError when it cannot be that."""
@@ -255,14 +245,6 @@ class Mesh:
         """Whether this node has no link, or has not yet what a linked peer had when the link began."""
         followings = self._registry.followings.values()
         return not all(link.caught_up for link in followings) if followings else True
-
-    def knows_nothing(self, peer: str, origin: Origin, through: int) -> None:
-        """`peer` was asked, and has nothing up to `through`."""
-        self._registry.gaps.lost(peer, origin, through)
-
-    def postpone(self, origin: Origin) -> None:
-        """Nothing came of it now: gaps of other origins come first."""
-        self._registry.gaps.postpone(origin)
 
     def send_terms(self, peer: str, frame: Terms) -> bool:
         """Send `peer` something about terms: a beat over every link, anything else over one. False when there is none.
@@ -350,27 +332,13 @@ class Mesh:
                 for start in range(0, len(limits), OFFERS_PER_FRAME):
                     following.outbox.put(Credit(limits[start : start + OFFERS_PER_FRAME]))
 
-    def interest_changed(self, changes: dict[str, bool]) -> None:
-        """Topic patterns that local subscribers want from now on (True), or no longer."""
-        self._registry.routes.own_changed(changes)
-
     # Read by the node
-
-    @property
-    def interest_version(self) -> int:
-        """The version of the present interest of local subscribers."""
-        return self._registry.routes.version
-
-    @property
-    def interest_confirmed(self) -> int:
-        """The version of it that is in force at every peer that can be reached."""
-        return self._registry.routes.confirmed
 
     @property
     def knows_interest(self) -> bool:
         """Whether every peer was tried, and the interest of all reachable ones is known."""
         were_tried = all(link.tried or link.following is not None for link in self._links.values())
-        return were_tried and self._registry.routes.is_ready
+        return were_tried and self.routes.is_ready
 
     # Read by console, tests and metrics
 

@@ -338,7 +338,7 @@ class NodeParts(NodeServices):
                 dial_tls=dial_tls,
             )
             self.dispatcher.mesh = self.mesh
-            self.receipts.interest = self.mesh
+            self.receipts.interest = self.mesh.routes
             self.peer_rpc.links = self.mesh
             self.catch_up.links = self.mesh
             self.fanout_repair.links = self.mesh

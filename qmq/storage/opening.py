@@ -150,7 +150,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
         messages=messages,
         settled=left.deletes if left is not None else {},
         attempts=attempts,
-        tombstones=left.tombstones() if left is not None else checkpointer.tombstones,
+        tombstones=left.tombstones() if left is not None else checkpointer.stored.tombstones,
         torn_bytes=found.torn_bytes,
         quarantined=found.quarantined,
         quarantined_before=quarantined_before,

@@ -20,7 +20,7 @@ from qmq.storage.checkpoints.report import CheckpointReport
 from qmq.storage.disk.disk import RealDisk
 from qmq.storage.fanouts.reader import FanoutBegin, FanoutInfo, FanoutPage, FanoutPosition, FanoutReader
 from qmq.storage.format.batch import encode_batch
-from qmq.storage.format.interfaces import Catalog, Disk, Shift
+from qmq.storage.format.interfaces import Catalog, Disk
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueStore
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, pack_start
@@ -57,10 +57,12 @@ class Store:
         self.journal = journal
         self.catalog = catalog
         self.queues = queues
-        self._disk = disk
+        self.disk = disk
+        """The data directory."""
         self._node = node
         self._settings = settings
         self._checkpointer = checkpointer
+        self.retention = checkpointer.retention
         self._logs = logs
         self._lock = lock
         self._deletions = deletions = self.recovered.deletions
@@ -110,28 +112,10 @@ class Store:
         """
         return self._checkpointer.give_back()
 
-    def retention_due_us(self, retention: Mapping[str, Retention]) -> int:
-        """The earliest time (µs) at which a fanout log may hold something too old; 0: all fanout logs are empty."""
-        return self._checkpointer.retention.due_us(retention)
-
-    @property
-    def shift(self) -> Shift:
-        """How retention corrects times from before the start; a new value takes effect at the next checkpoint."""
-        return self._checkpointer.retention.shift
-
-    @shift.setter
-    def shift(self, shift: Shift) -> None:
-        self._checkpointer.retention.shift = shift
-
-    @property
-    def disk(self) -> Disk:
-        """The data directory."""
-        return self._disk
-
     @property
     def tombstones(self) -> set[Dot]:
         """Settled messages that the stores have not received yet."""
-        return self._checkpointer.tombstones
+        return self._checkpointer.stored.tombstones
 
     @property
     def checkpoint_position(self) -> int:
@@ -207,7 +191,7 @@ class Store:
 
     def read_quarantined(self, dot: Dot) -> bytes | None:
         """The packed record of this message, if it is in quarantine. Reads all of the quarantine."""
-        return record_quarantined(self._disk, dot)
+        return record_quarantined(self.disk, dot)
 
     def damaged_fanouts(self) -> list[str]:
         """Fanouts whose log was found damaged and is not repaired yet. Takes no lock."""
@@ -230,11 +214,6 @@ class Store:
         self._logs.damaged.pop(destination, None)
         return True
 
-    def unsettled(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:
-        """Up to `limit` messages in the queue store, by dot, each with its queue and how often it has failed; only what
-        comes after `after`."""
-        return self.repair_source.unsettled(after, limit)
-
     def fanouts(self) -> list[str]:
         """Destinations that have a fanout log, sorted."""
         with self._lock:
@@ -248,7 +227,7 @@ class Store:
             self._logs.close()
             self.queues.close()
             self.catalog.close()
-            self._disk.unlock()
+            self.disk.unlock()
 
 
 def open_store(

@@ -383,7 +383,7 @@ class Node:
         self._work.set()
         self.mesh.offer(self.broker.borrowing.offers())
         if out.interest_changes:
-            self.mesh.interest_changed(out.interest_changes)
+            self.mesh.routes.own_changed(out.interest_changes)
 
     async def commit_slot(self) -> None:
         await self.slots.wait()
@@ -432,7 +432,7 @@ class Node:
         while (todo := self.mesh.next_repair()) is not None:
             missing = todo.missing
             for peer in todo.peers:
-                self.mesh.knows_nothing(peer, missing.origin, missing.through)
+                self.mesh.gaps.lost(peer, missing.origin, missing.through)
             if not todo.peers:
                 self.accept_gap(missing.origin, missing.through)
 

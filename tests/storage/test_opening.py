@@ -122,11 +122,11 @@ def test_a_slice_ends_after_many_changes_however_few_bytes_they_take(monkeypatch
     a = Writer(A)
     for _ in range(10):
         store.journal.append([a.published("/queue/q", *[b"x"] * 6)])
-    commits = store._disk.calls["commit"]  # type: ignore[attr-defined]
+    commits = store.disk.calls["commit"]  # type: ignore[attr-defined]
 
     store.checkpoint(store.journal.end, NOW, {})
 
-    assert store._disk.calls["commit"] - commits == 5 * 2  # type: ignore[attr-defined]
+    assert store.disk.calls["commit"] - commits == 5 * 2  # type: ignore[attr-defined]
     assert len(all_rows(store)) == 60
 
 

@@ -21,8 +21,6 @@ class Watched(Protocol):
 class Deadlines:
     """Times are µs of wall clock. Pure: the caller asks what is due."""
 
-    __slots__ = ("_heap", "_number", "_stale")
-
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Watched]] = []
         self._number = 0

@@ -77,8 +77,6 @@ def is_dead_letter(headers: bytes) -> bool:
 class Dedup:
     """Key → the message that has it, for the last IDS_MAX of them and SECONDS."""
 
-    __slots__ = ("_asked", "_asked_order", "_ids_max", "_known", "_order", "_us_max", "is_behind", "retries")
-
     def __init__(self, ids_max: int = IDS_MAX, seconds: int = SECONDS) -> None:
         self._ids_max = ids_max
         self._us_max = seconds * 1_000_000

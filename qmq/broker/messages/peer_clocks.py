@@ -35,8 +35,6 @@ class _Known:
 class PeerClocks:
     """One entry per peer that was heard of."""
 
-    __slots__ = ("_began_us", "_is_silent", "_known", "in_doubt_us", "served_us")
-
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self.served_us: dict[str, int] = {}

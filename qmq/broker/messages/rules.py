@@ -4,6 +4,7 @@ One object per policy, shared by all queues under it, and replaced as a whole wh
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal
 
 Overflow = Literal["refuse", "drop-oldest", "drop-newest"]
@@ -14,6 +15,7 @@ REDELIVERY_US_MIN: Final = 100_000
 REDELIVERY_US_MAX: Final = 60_000_000
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class QueueRules:
     """Times in µs, sizes in bytes of bodies; 0 is no bound.
 
@@ -28,55 +30,20 @@ class QueueRules:
     `keeps_dropped`: what expires or does not fit goes to the dead letters, too, and not only what consumers refuse.
     """
 
-    __slots__ = (
-        "ack_timeout_us",
-        "bytes_max",
-        "check_owner",
-        "dead_letter",
-        "delivery_limit",
-        "exclusive",
-        "has_lifetime",
-        "is_acceptance_paused",
-        "is_delivery_paused",
-        "keeps_dropped",
-        "messages_max",
-        "overflow",
-        "redelivery_us_max",
-        "redelivery_us_min",
-    )
-
-    def __init__(
-        self,
-        *,
-        messages_max: int = 0,
-        bytes_max: int = 0,
-        overflow: Overflow = "refuse",
-        ack_timeout_us: int = 0,
-        delivery_limit: int = DELIVERY_LIMIT_DEFAULT,
-        redelivery_us_min: int = REDELIVERY_US_MIN,
-        redelivery_us_max: int = REDELIVERY_US_MAX,
-        dead_letter: str = DEAD_LETTERS,
-        keeps_dropped: bool = False,
-        exclusive: bool = False,
-        is_delivery_paused: bool = False,
-        is_acceptance_paused: bool = False,
-        has_lifetime: bool = False,
-        check_owner: Callable[[int], None] | None = None,
-    ) -> None:
-        self.messages_max = messages_max
-        self.bytes_max = bytes_max
-        self.overflow = overflow
-        self.ack_timeout_us = ack_timeout_us
-        self.delivery_limit = delivery_limit
-        self.redelivery_us_min = redelivery_us_min
-        self.redelivery_us_max = redelivery_us_max
-        self.dead_letter = dead_letter
-        self.keeps_dropped = keeps_dropped
-        self.exclusive = exclusive
-        self.is_delivery_paused = is_delivery_paused
-        self.is_acceptance_paused = is_acceptance_paused
-        self.has_lifetime = has_lifetime
-        self.check_owner = check_owner
+    messages_max: int = 0
+    bytes_max: int = 0
+    overflow: Overflow = "refuse"
+    ack_timeout_us: int = 0
+    delivery_limit: int = DELIVERY_LIMIT_DEFAULT
+    redelivery_us_min: int = REDELIVERY_US_MIN
+    redelivery_us_max: int = REDELIVERY_US_MAX
+    dead_letter: str = DEAD_LETTERS
+    keeps_dropped: bool = False
+    exclusive: bool = False
+    is_delivery_paused: bool = False
+    is_acceptance_paused: bool = False
+    has_lifetime: bool = False
+    check_owner: Callable[[int], None] | None = None
 
     def back_off(self, failures: int) -> int:
         """How long a message waits after its n-th failed delivery, in µs: doubled each time up to the most."""

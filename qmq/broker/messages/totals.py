@@ -7,6 +7,7 @@ Memory is bounded, however many destinations there are: beyond `DESTINATIONS_MAX
 `others`. Now and then those that have been quiet since the last time make room; their totals are added to `others`.
 """
 
+from operator import attrgetter
 from typing import Final
 
 DESTINATIONS_MAX: Final = 10_000
@@ -24,6 +25,8 @@ NAMES: Final = (
     "removed",
     "refused",
 )
+
+_ALL: Final = attrgetter(*NAMES)
 
 
 class Totals:
@@ -64,16 +67,8 @@ class Totals:
 
     def all(self) -> tuple[int, ...]:
         """The totals in the order of NAMES."""
-        return (
-            self.accepted,
-            self.delivered,
-            self.acknowledged,
-            self.redelivered,
-            self.expired,
-            self.dead_lettered,
-            self.removed,
-            self.refused,
-        )
+        totals: tuple[int, ...] = _ALL(self)
+        return totals
 
     def add(self, other: "Totals") -> None:
         """These include those of `other` from now on."""

@@ -15,8 +15,6 @@ ORIGINS_MAX = 4096
 class SequenceFilter:
     """What was delivered of every origin. `late` counts what was not."""
 
-    __slots__ = ("_last", "late")
-
     def __init__(self) -> None:
         self.late = 0
         self._last: dict[Origin, int] = {}

@@ -23,8 +23,6 @@ CACHED_MAX = 16_384
 class PolicyTable:
     """Destination → policy, with one look-up per distinct length of a prefix, not one per policy."""
 
-    __slots__ = ("_exact", "_lengths", "_prefixes", "_cache")
-
     def __init__(self, policies: tuple[DestinationPolicy, ...]) -> None:
         self._exact = {policy.pattern: policy for policy in policies if policy.is_exact}
         self._prefixes = {policy.pattern[:-1]: policy for policy in policies if not policy.is_exact}

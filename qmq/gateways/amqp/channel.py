@@ -4,6 +4,7 @@ Delivery tags count up per channel, over all its consumers. An ack with `multipl
 """
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from struct import Struct
 from typing import Final
 
@@ -28,67 +29,51 @@ LATE_MAX: Final = 1000
 """An ack of one of so many deliveries, the last ones, is never an error, whatever became of the delivery."""
 
 
+@dataclass(slots=True, eq=False)
 class Consumer:
     """One basic.consume, or one basic.get (`is_get`). `id` is that of its subscription."""
 
-    __slots__ = ("channel", "id", "is_cancelled", "is_get", "lead", "needs_ack", "queue", "tag", "was_given")
+    channel: "Channel"
+    id: str
+    tag: str
+    queue: str
+    """A destination."""
+    _: KW_ONLY
+    needs_ack: bool
+    is_get: bool = False
+    is_cancelled: bool = False
+    was_given: bool = False
+    """Whether any message was delivered to it."""
+    lead: bytes = field(init=False)
 
-    def __init__(
-        self, channel: "Channel", id: str, tag: str, queue: str, *, needs_ack: bool, is_get: bool = False
-    ) -> None:
-        self.channel = channel
-        self.id = id
-        self.tag = tag
-        self.queue = queue
-        """A destination."""
-        self.needs_ack = needs_ack
-        self.is_get = is_get
-        self.is_cancelled = False
-        self.was_given = False
-        """Whether any message was delivered to it."""
-        self.lead = GET_OK if is_get else DELIVER + short_string(tag)
+    def __post_init__(self) -> None:
+        self.lead = GET_OK if self.is_get else DELIVER + short_string(self.tag)
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
     """One open channel, or one that is closing: then the client has not confirmed its close yet."""
 
-    __slots__ = (
-        "confirms",
-        "consumers",
-        "is_closing",
-        "last_queue",
-        "last_tag",
-        "number",
-        "prefetch",
-        "published",
-        "reply_consumer",
-        "serial",
-        "unacked",
-        "unacked_max",
-        "unconfirmed",
-    )
-
-    def __init__(self, number: int, serial: str) -> None:
-        self.number = number
-        self.serial = serial
-        """Names this channel among all that the connection has opened: numbers are used again."""
-        self.is_closing = False
-        self.last_tag = 0
-        self.unacked: dict[int, Delivery] = {}
-        """Delivery tag → the delivery, in order. Some may have been taken back: their acks may still come."""
-        self.unacked_max = 2 * LATE_MAX
-        self.consumers: dict[str, Consumer] = {}
-        """By consumer tag."""
-        self.reply_consumer: Consumer | None = None
-        self.prefetch = 0
-        """Of each consumer that begins from now on; 0 for as many as the node allows."""
-        self.confirms = False
-        self.published = 0
-        """Publishes since confirm.select: the number of the last one."""
-        self.unconfirmed: dict[int, None] = {}
-        """Numbers of publishes, in order."""
-        self.last_queue = ""
-        """The queue that was declared last: an empty name means it."""
+    number: int
+    serial: str
+    """Names this channel among all that the connection has opened: numbers are used again."""
+    is_closing: bool = False
+    last_tag: int = 0
+    unacked: dict[int, Delivery] = field(default_factory=dict)
+    """Delivery tag → the delivery, in order. Some may have been taken back: their acks may still come."""
+    unacked_max: int = 2 * LATE_MAX
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    """By consumer tag."""
+    reply_consumer: Consumer | None = None
+    prefetch: int = 0
+    """Of each consumer that begins from now on; 0 for as many as the node allows."""
+    confirms: bool = False
+    published: int = 0
+    """Publishes since confirm.select: the number of the last one."""
+    unconfirmed: dict[int, None] = field(default_factory=dict)
+    """Numbers of publishes, in order."""
+    last_queue: str = ""
+    """The queue that was declared last: an empty name means it."""
 
     @property
     def reply_queue(self) -> str:

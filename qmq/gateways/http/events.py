@@ -49,8 +49,6 @@ SHARED_BYTES_MAX: Final = 4 << 20
 class EventData:
     """The data of messages as events, written once for all streams of the node."""
 
-    __slots__ = ("_bytes", "_known")
-
     def __init__(self) -> None:
         self._known: dict[Message, bytes] = {}
         self._bytes = 0

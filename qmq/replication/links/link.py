@@ -191,7 +191,8 @@ class Link:
         self.following: PullingSide | None = None
         self._registry = registry
         self._host = registry.host
-        self._address = peer.mesh
+        self.address = peer.mesh
+        """Where the peer is dialled."""
         self._settings = settings
         self._tls = tls
         self._acked_at = 0.0
@@ -209,8 +210,8 @@ class Link:
 
     def dial_at(self, address: PeerAddress) -> None:
         """The peer is there from now on; nothing happens when it was before."""
-        if (address.host, address.port) != (self._address.host, self._address.port):
-            self._address = address
+        if (address.host, address.port) != (self.address.host, self.address.port):
+            self.address = address
             self.reconnect()
 
     def reconnect(self) -> None:
@@ -220,11 +221,6 @@ class Link:
     def deliver_first(self) -> None:
         """The peer has reached us, so it may be reached: a pause between two attempts ends."""
         self._pause.cancel()
-
-    @property
-    def address(self) -> PeerAddress:
-        """Where the peer is dialled."""
-        return self._address
 
     def take(self, pipe: Pipe) -> bool:
         """Follow the peer over this connection, which it has dialled; False when that is not wanted."""
@@ -273,7 +269,7 @@ class Link:
         pipe, self._offered = self._offered, None
         if pipe is None:
             with trio.fail_after(LOGIN_SECONDS):
-                pipe = await environment.network.connect(self._address.host, self._address.port, self._tls, self.peer)
+                pipe = await environment.network.connect(self.address.host, self.address.port, self._tls, self.peer)
         dialling = Dialling(self._registry.identity, self.peer, fresh_nonce(environment))
         line = LinkStream(
             pipe,

@@ -52,7 +52,7 @@ class PullingSide:
         self._gaps = gaps
         self.had: Vector = {}
         """What the peer had when the link began."""
-        self._ack_due = False
+        self.ack_due = False
         self._frames = 0
         self._acked_frames = 0
         self._missing: Vector = {}
@@ -170,12 +170,8 @@ class PullingSide:
 
     def request_ack(self) -> None:
         """Something changed that the peer waits for; the writer will call `send_ack`."""
-        self._ack_due = True
+        self.ack_due = True
         self.outbox.wake()
-
-    @property
-    def ack_due(self) -> bool:
-        return self._ack_due
 
     def send_ack(self, direct: tuple[Origin, ...]) -> None:
         """Queue an Ack if something has not been reported to the peer.
@@ -183,8 +179,8 @@ class PullingSide:
         While the disk is full, no frame is acknowledged, so the peer stops at its window: the remaining disk space is
         for settles. Everything else on the link continues, and each beat checks whether there is room again.
         """
-        frame_waits = self._ack_due
-        self._ack_due = False
+        frame_waits = self.ack_due
+        self.ack_due = False
         received = _changes(self._host.received_vector(), self._received_reported)
         durable = _changes(self._host.durable_vector(), self._durable_reported)
         news = direct if direct != self._sent_direct else None

@@ -13,6 +13,7 @@ not fit the known version, the whole state is requested again. Pure.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
@@ -31,36 +32,24 @@ REACH_MAX: Final = 16
 """Origins in one Reach: twice the nodes of a mesh."""
 
 
+@dataclass(slots=True, eq=False)
 class Neighbour:
     """One incarnation of a node with a link to this node; `outbox` belongs to its newest connection."""
 
-    __slots__ = (
-        "arriving",
-        "confirmed",
-        "origin",
-        "outbox",
-        "passed",
-        "reach",
-        "reach_number",
-        "publisher",
-        "sent_confirmations",
-    )
-
-    def __init__(self, origin: Origin, outbox: LinkOutbox) -> None:
-        self.origin = origin
-        self.outbox = outbox
-        self.publisher: InterestPublisher
-        self.reach: frozenset[Origin] | None = None
-        """Its other neighbours, without this node; None until its first Reach."""
-        self.reach_number = -1
-        self.confirmed = NEVER
-        """The version of this node's interest that it has confirmed."""
-        self.passed: dict[Origin, int] = {}
-        """The confirmed versions of other origins that it cannot reach."""
-        self.sent_confirmations: dict[Origin, int] = {}
-        """The versions that this node has confirmed to it."""
-        self.arriving: dict[Origin, tuple[int, list[dict[str, bool]]]] = {}
-        """Received parts of the interest of an origin, without the last one, and their common number."""
+    origin: Origin
+    outbox: LinkOutbox
+    publisher: InterestPublisher = field(init=False)
+    reach: frozenset[Origin] | None = None
+    """Its other neighbours, without this node; None until its first Reach."""
+    reach_number: int = -1
+    confirmed: int = NEVER
+    """The version of this node's interest that it has confirmed."""
+    passed: dict[Origin, int] = field(default_factory=dict)
+    """The confirmed versions of other origins that it cannot reach."""
+    sent_confirmations: dict[Origin, int] = field(default_factory=dict)
+    """The versions that this node has confirmed to it."""
+    arriving: dict[Origin, tuple[int, list[dict[str, bool]]]] = field(default_factory=dict)
+    """Received parts of the interest of an origin, without the last one, and their common number."""
 
     def missing_ranges(self, origin: Origin) -> bool:
         """Whether it gets the interest of that origin from this node only."""

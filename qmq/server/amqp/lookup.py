@@ -7,6 +7,7 @@ messages, or has consumers; STOMP clients use queues that are not declared.
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
@@ -84,14 +85,12 @@ def _allow(destination: str) -> None:
 Ask = Callable[[str], Awaitable[bool]]
 
 
+@dataclass(slots=True)
 class _Question:
     """One that is under way. `answer` is None until it is over, and if it was cancelled."""
 
-    __slots__ = ("answer", "is_over")
-
-    def __init__(self) -> None:
-        self.answer: bool | None = None
-        self.is_over = trio.Event()
+    answer: bool | None = None
+    is_over: trio.Event = field(default_factory=trio.Event)
 
 
 class QueueQuestions:

@@ -100,7 +100,7 @@ class Checkpoints:
         self._context = context
         self._settings = settings
         self._done = context.store.journal.end
-        self._due_us = context.store.retention_due_us(Retentions(context.settings))
+        self._due_us = context.store.retention.due_us(Retentions(context.settings))
         self._patience = trio.CancelScope()
         self._is_stale = False
         self.members: dict[str, Vector] = {}

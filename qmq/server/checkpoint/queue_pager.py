@@ -5,6 +5,7 @@ Pages of many queues are loaded in one read. A node whose queues always fit in m
 """
 
 import logging
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -60,17 +61,15 @@ class PagerContext(Engine, Committing, Reporting, Protocol):
     def schedule_checkpoint(self) -> None: ...
 
 
+@dataclass(slots=True)
 class LoadResult:
     """What the store returned for one Load, as it came from the worker thread."""
 
-    __slots__ = ("head", "limit", "next_due_us", "priority", "rows")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.head: QueueHead | None = None
-        self.priority: int | None = None
-        self.rows: list[QueueRow] = []
-        self.next_due_us = 0
+    limit: int
+    head: QueueHead | None = None
+    priority: int | None = None
+    rows: list[QueueRow] = field(default_factory=list)
+    next_due_us: int = 0
 
 
 class QueuePager:

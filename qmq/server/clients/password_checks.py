@@ -11,6 +11,7 @@ A client that disconnects while it waits gives up its turn.
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -21,13 +22,11 @@ REMEMBERED_MAX: Final = 10_000
 """Addresses and users whose checks are counted; beyond that all counts begin at zero."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    __slots__ = ("address", "granted", "user")
-
-    def __init__(self, address: str, user: int) -> None:
-        self.address = address
-        self.user = user
-        self.granted = trio.Event()
+    address: str
+    user: int
+    granted: trio.Event = field(default_factory=trio.Event)
 
 
 class PasswordChecks:

@@ -6,6 +6,7 @@ or a permission goes an event of the audit. Neither has a passcode or a body.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -26,15 +27,13 @@ Audit = Callable[..., None]
 log = logging.getLogger("qmq.login")
 
 
+@dataclass(slots=True)
 class _Counted:
     """For one reason: how many refusals since its last line, and the last of them, as text and as facts."""
 
-    __slots__ = ("count", "facts", "last")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.last = ""
-        self.facts: dict[str, str | None] = {}
+    count: int = 0
+    last: str = ""
+    facts: dict[str, str | None] = field(default_factory=dict)
 
 
 class Refusals:

@@ -14,7 +14,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
-from qmq.replication.mesh import Mesh
+from qmq.replication.links.routes import Routes
 from qmq.server.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
 from qmq.server.runtime.heartbeats import Heartbeats
 
@@ -43,7 +43,7 @@ class Receipts:
         self._freed: list[PendingReceipt] = []
         self._watched = -1
         self._due = math.inf
-        self.interest: Mesh | None = None
+        self.interest: Routes | None = None
         self._room = trio.lowlevel.ParkingLot()
 
     async def slot(self) -> None:
@@ -57,8 +57,8 @@ class Receipts:
         now = trio.current_time()
         for answer in answers_of(out):
             if answer.level == HEARD and self.interest is not None:
-                answer.sequence = self.interest.interest_version
-                answer.waits = int(self.interest.interest_confirmed < answer.sequence)
+                answer.sequence = self.interest.version
+                answer.waits = int(self.interest.confirmed < answer.sequence)
             if self._copies.ask(answer, now):
                 self._put(answer)
         self._watch()
@@ -91,7 +91,7 @@ class Receipts:
     def interest_progressed(self) -> None:
         """Peers may have confirmed a later version of this node's interest. The caller flushes soon."""
         if self.interest is not None:
-            self._freed += self._copies.interest_confirmed(self.interest.interest_confirmed)
+            self._freed += self._copies.interest_confirmed(self.interest.confirmed)
 
     def send_freed(self) -> None:
         """Put the responses that reports of peers have freed."""

@@ -83,7 +83,7 @@ class Dispatcher:
         mesh = self.mesh
         if mesh is not None:
             if out.interest_changes:
-                mesh.interest_changed(out.interest_changes)
+                mesh.routes.own_changed(out.interest_changes)
             if out.offers:
                 mesh.offer(out.offers)
         if out.begins and (session := self._sessions.get(out.session)) is not None:

@@ -7,6 +7,7 @@ Surprising: what a read has taken is taken, also if the client then disconnects.
 outlives its last session, and a client gains nothing by connecting again.
 """
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
@@ -38,21 +39,17 @@ class TokenBucket:
     I.371). What is taken is taken at once, in the order of the calls, so several clients of one bucket take turns.
     """
 
-    __slots__ = ("_paid_at", "rate")
+    __slots__ = ("paid_at", "rate")
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
-        self._paid_at = float("-inf")
+        self.paid_at = float("-inf")
+        """From when on the bucket is full, if nothing more is taken."""
 
     def take(self, amount: int, now: float) -> float:
         """Take `amount`; returns from when on it may be used. At most `now` if it is within the rate."""
-        self._paid_at = max(self._paid_at, now) + amount / self.rate
-        return self._paid_at - BURST_SECONDS
-
-    @property
-    def paid_at(self) -> float:
-        """From when on the bucket is full, if nothing more is taken."""
-        return self._paid_at
+        self.paid_at = max(self.paid_at, now) + amount / self.rate
+        return self.paid_at - BURST_SECONDS
 
 
 class UsageContext(Engine, Protocol):
@@ -62,19 +59,17 @@ class UsageContext(Engine, Protocol):
     def limits_of(self, principal: Principal) -> UserLimits: ...
 
 
+@dataclass(slots=True, eq=False)
 class ClientUsage:
     """One user or one address, by its `key`. `subscriptions_max` 0 is no limit."""
 
-    __slots__ = ("bytes", "is_kept", "key", "messages", "sessions", "subscriptions_max")
-
-    def __init__(self, key: Principal | str) -> None:
-        self.key = key
-        self.is_kept = False
-        """A check is due that forgets it, if it has no session then."""
-        self.sessions: dict[int, None] = {}
-        self.subscriptions_max = 0
-        self.messages: TokenBucket | None = None
-        self.bytes: TokenBucket | None = None
+    key: Principal | str
+    is_kept: bool = False
+    """A check is due that forgets it, if it has no session then."""
+    sessions: dict[int, None] = field(default_factory=dict)
+    subscriptions_max: int = 0
+    messages: TokenBucket | None = None
+    bytes: TokenBucket | None = None
 
     def limit(self, subscriptions: int | None, messages: int | None, size: int | None) -> None:
         """Let these count from now on. A rate that stays keeps what was taken."""

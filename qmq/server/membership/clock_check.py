@@ -86,7 +86,7 @@ class ClockCheck:
         if self._ahead_us > 0:
             context.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
             # Data that comes to an empty disk is never too old, whatever the clocks say.
-            context.store.shift = Shift(_NEVER_US, _NEVER_US) if is_new else Shift(now_us, self._ahead_us)
+            context.store.retention.shift = Shift(_NEVER_US, _NEVER_US) if is_new else Shift(now_us, self._ahead_us)
         else:
             context.broker.clocks.doubt(0, 0, is_silent=True)
 
@@ -167,7 +167,7 @@ class ClockCheck:
         self._condition.show([])
         clocks, now_us = context.broker.clocks, context.environment.now_us()
         clocks.believe()
-        context.store.shift = Shift()
+        context.store.retention.shift = Shift()
         for queue in context.broker.queues.by_name.values():
             if queue.expires_us:
                 queue.will_expire(now_us)

@@ -67,27 +67,23 @@ class CatchUp(RepairTask, Sink):
         self._unchecked: dict[str, None] = {}
         # Whether one of them has responded: then a peer that is down is not waited for.
         self._has_answer = False
-        self._is_marked = UNCHECKED in context.store.catalog.facts()
+        self.is_stale = UNCHECKED in context.store.catalog.facts()
+        """Messages in the queue store may be settled: none of them may be delivered."""
         # Whether the last request had no response: other work comes first.
         self._is_postponed = False
         # Open gaps: the time since which nothing of them has come.
         self._waiting: dict[Origin, float] = {}
 
-    @property
-    def is_stale(self) -> bool:
-        """Messages in the queue store may be settled: none of them may be delivered."""
-        return self._is_marked
-
     async def _round(self) -> float:
         links = self.links
-        if self._is_marked and not self._context.member_names and not self._context.is_missing_rows:
+        if self.is_stale and not self._context.member_names and not self._context.is_missing_rows:
             # No member can know more than this node.
             await self._end()
         if links is None:
             return inf
         if await self._step(links):
             return 0.0
-        return RETRY_SECONDS if links.gaps or self.is_stale else inf
+        return RETRY_SECONDS if links.gaps.origins or self.is_stale else inf
 
     async def _step(self, links: Mesh) -> bool:
         """Do the next step; False when there is nothing to do now."""
@@ -103,7 +99,7 @@ class CatchUp(RepairTask, Sink):
             await ask_in_turn(context, self, todo.missing, todo.peers, is_all=not todo.peers)
             if not self._is_postponed:
                 return True
-        if self._is_marked and not self._waits_for_gaps(links) and not context.is_missing_rows:
+        if self.is_stale and not self._waits_for_gaps(links) and not context.is_missing_rows:
             if not self._unchecked:
                 # An earlier incarnation was interrupted, or no peer responded: each reachable peer is asked.
                 self._unchecked.update(dict.fromkeys(links.reachable()))
@@ -137,7 +133,7 @@ class CatchUp(RepairTask, Sink):
 
     def _note_gaps(self, links: Mesh) -> None:
         now = trio.current_time()
-        self._waiting = {origin: self._waiting.get(origin, now) for origin in links.gaps}
+        self._waiting = {origin: self._waiting.get(origin, now) for origin in links.gaps.origins}
 
     def _is_overdue(self, origin: Origin) -> bool:
         return trio.current_time() - self._waiting.get(origin, inf) >= GAP_SECONDS
@@ -150,7 +146,7 @@ class CatchUp(RepairTask, Sink):
         await context.flushed()
         await context.environment.run_blocking(context.store.journal.sync)
         await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: None}))
-        self._is_marked = False
+        self.is_stale = False
         context.repaired()
 
     # The journal as a sink
@@ -161,7 +157,7 @@ class CatchUp(RepairTask, Sink):
         await self._hold_back(links, peer, missing)
         self._waiting.pop(origin, None)
         if snapshot.lost:
-            links.knows_nothing(peer, origin, snapshot.lost)
+            links.gaps.lost(peer, origin, snapshot.lost)
             return missing, missing.through
         await context.commit_slot()
         out = Outcome(now_us=context.environment.now_us())
@@ -172,7 +168,7 @@ class CatchUp(RepairTask, Sink):
                 context.note_lost(LostRange(origin, after + 1, snapshot.dropped), out)
         except MeshError as error:
             log.error("! the snapshot that %s sent of %s cannot be applied: %s", peer, origin, error.message)
-            links.knows_nothing(peer, origin, missing.through)
+            links.gaps.lost(peer, origin, missing.through)
             return missing, missing.through
         finally:
             context.submit(out)
@@ -184,7 +180,7 @@ class CatchUp(RepairTask, Sink):
 
     def no_answer(self, missing: MissingRange) -> None:
         assert self.links is not None
-        self.links.postpone(missing.origin)
+        self.links.gaps.postpone(missing.origin)
         self._is_postponed = True
 
     async def give_up(self, missing: MissingRange) -> MissingRange | None:
@@ -200,9 +196,9 @@ class CatchUp(RepairTask, Sink):
             self._unchecked.update(dict.fromkeys([peer, *links.reachable()]))
             self._has_answer = False
         context.hold_back()
-        if not self._is_marked:
+        if not self.is_stale:
             # At once: parts that decide meanwhile whether to deliver find it stale.
-            self._is_marked = True
+            self.is_stale = True
             # Before the first record: after the vector has passed over settles, nothing else would inform the next
             # incarnation.
             await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {UNCHECKED: ""}))

@@ -262,19 +262,15 @@ class VhostDefinitions:
     def __init__(self, context: VhostContext, table: RoutingTable) -> None:
         self._context = context
         self._table = table
-        self._names: set[str] = set()
+        self.declared: set[str] = set()
+        """All but `/`."""
         context.definitions.kinds[VHOST] = SimpleKind(_checked, self._changed)
         context.definitions.fits.append(self._check_fit)
         self._follow()
 
     def exists(self, name: str) -> bool:
         """Whether clients may open it."""
-        return name == VHOST_DEFAULT or name in self._names
-
-    @property
-    def declared(self) -> Collection[str]:
-        """All but `/`."""
-        return self._names
+        return name == VHOST_DEFAULT or name in self.declared
 
     def _changed(self, names: Collection[str]) -> None:
         self._follow()
@@ -283,19 +279,19 @@ class VhostDefinitions:
     def _follow(self) -> None:
         # A later version of the software may allow more names.
         names = {name for name in self._context.definitions.values(VHOST) if is_vhost_name(name)}
-        for name in self._names - names:
+        for name in self.declared - names:
             for exchange in predefined_of(vhost_prefix(name)):
                 self._table.remove_exchange(exchange.name)
-        for name in names - self._names:
+        for name in names - self.declared:
             for exchange in predefined_of(vhost_prefix(name)):
                 self._table.put_exchange(exchange)
-        self._names = names
+        self.declared = names
 
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse to delete a virtual host while something is in it, and too many of them."""
-        declared = {key.name for key, value in changes.items() if key.kind == VHOST and value is not None}
+        added = {key.name for key, value in changes.items() if key.kind == VHOST and value is not None}
         deleted = {key.name for key, value in changes.items() if key.kind == VHOST and value is None}
-        if len((self._names | declared) - deleted) > max(VHOSTS_MAX, len(self._names)):
+        if len((self.declared | added) - deleted) > max(VHOSTS_MAX, len(self.declared)):
             raise Refused("too-many-definitions", f"There are {VHOSTS_MAX} virtual hosts at most.")
         for name in sorted(deleted):
             left = self._left_in(vhost_prefix(name), changes)

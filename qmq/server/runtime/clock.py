@@ -26,8 +26,6 @@ _COUNTED = getattr(time, "CLOCK_BOOTTIME", None)
 class SteadyClock:
     """µs since 1970. `wall_us` may jump, `passed_us` only grows. For one thread."""
 
-    __slots__ = ("_base_us", "_passed", "_seen_us", "_wall", "_wrong_us")
-
     def __init__(self, wall_us: Callable[[], int], passed_us: Callable[[], int]) -> None:
         self._wall = wall_us
         self._passed = passed_us

@@ -7,6 +7,7 @@ including `through`. A fanout's log has one per batch, so nothing here goes thro
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 from qmq.cursors import Range, add_range
@@ -47,10 +48,6 @@ def common(ranges: Iterable[Range], others: list[Range]) -> list[Range]:
     return found
 
 
-def _through(one: Range) -> int:
-    return one[1]
-
-
 class RangeMap:
     """Origin → set of sequences."""
 
@@ -76,7 +73,7 @@ class RangeMap:
     def overlapping(self, origin: Origin, first: int, last: int) -> Iterator[Range]:
         """The ranges that hold something of `first` to `last`."""
         ranges = self.of(origin)
-        for index in range(bisect_left(ranges, first, key=_through), len(ranges)):
+        for index in range(bisect_left(ranges, first, key=itemgetter(1)), len(ranges)):
             if ranges[index][0] >= last:
                 return
             yield ranges[index]

@@ -97,11 +97,6 @@ class Checkpointer:
         """The last committed checkpoint."""
         return self._logs.state
 
-    @property
-    def tombstones(self) -> set[Dot]:
-        """The tombstones of the queue store, at its position."""
-        return self.stored.tombstones
-
     def run(
         self, end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
     ) -> CheckpointReport:
@@ -202,7 +197,7 @@ class Checkpointer:
             self._settings,
             self._node,
             self._vector_of_queues(),
-            self.tombstones,
+            self.stored.tombstones,
             queue_position=place,
             fanout_position=NEVER,
             forgotten=self._facts.seals.forgotten,
@@ -228,7 +223,7 @@ class Checkpointer:
             self._settings,
             self._node,
             dict(vector),
-            self.tombstones,
+            self.stored.tombstones,
             queue_position=self._queues.position(),
             fanout_position=self.state.position,
             forgotten=self._facts.seals.forgotten,
@@ -262,7 +257,7 @@ class Checkpointer:
 
     def _apply(self, reduction: Compaction, position: int) -> None:
         """Write the slice to the queue store. Raises DiskFull; nothing has changed then."""
-        tombstones = self.tombstones
+        tombstones = self.stored.tombstones
         if position > self._queues.position():
             self._note_settled(reduction)
             self._queues.apply(

@@ -52,34 +52,6 @@ class Compaction:
     messages that the range publishes, so their settles delete rows too. `deleted`: earlier deletions of fanouts.
     """
 
-    __slots__ = (
-        "vector",
-        "live",
-        "deletes",
-        "tombstones_add",
-        "tombstones_del",
-        "fanouts",
-        "attempts",
-        "moves",
-        "terms",
-        "changes",
-        "given_up",
-        "lost",
-        "seals",
-        "deletions",
-        "definitions",
-        "deleted",
-        "_deleted_before",
-        "_forgotten",
-        "_known_tombstones",
-        "_failed",
-        "_settings",
-        "_node",
-        "_queue_position",
-        "_fanout_position",
-        "_is_again",
-    )
-
     def __init__(
         self,
         settings: StoreSettings,

@@ -35,6 +35,7 @@ class LogRetention:
         self._settings = settings
         self._lock = lock
         self.shift = Shift()
+        """Corrects times from before the start; a new value takes effect at the next checkpoint."""
         self.retention: Mapping[str, Retention] = {}
 
     def drop_journal(self, now_us: int, members: Mapping[str, Vector]) -> int:
@@ -70,7 +71,7 @@ class LogRetention:
             return self._settings.fanout_retention
 
     def due_us(self, retention: Mapping[str, Retention]) -> int:
-        """The earliest time at which a fanout log may hold something too old for `retention`; 0: never."""
+        """The earliest time (µs) at which a fanout log may hold something too old for `retention`; 0: all are empty."""
         self.retention = retention
         extents = self._logs.extents.items()
         return min((self._due_us(name, extent) for name, extent in extents if extent.records), default=0)

@@ -8,6 +8,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from operator import itemgetter
 from typing import Final, NoReturn
 
 from qmq.deletions import Deletions
@@ -168,7 +169,7 @@ class FanoutLogs:
                 extent = self.extents.get(destination)
                 return extent.end if extent else 0
             boundaries = self._boundaries.get(destination, [])
-            index = bisect_right(boundaries, journal_position, key=_boundary_position) - 1
+            index = bisect_right(boundaries, journal_position, key=itemgetter(0)) - 1
             return boundaries[index][1] if index >= 0 else 0
 
     def _close_idle(self) -> None:
@@ -188,7 +189,3 @@ class FanoutLogs:
         for log in self._open.values():
             log.close()
         self._open.clear()
-
-
-def _boundary_position(boundary: tuple[int, int]) -> int:
-    return boundary[0]

@@ -10,6 +10,7 @@ the next checkpoint. So a node without late readers has no cost.
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from qmq.deletions import Deletions
@@ -216,7 +217,7 @@ class FanoutReader:
         # The index lacks what could not be read, of whatever fanout it was.
         unreadable = min((start for start, _ in self._journal.damage if start >= journal_position), default=None)
         entries = self._index.get(destination, [])
-        for entry in entries[bisect_right(entries, journal_position - 1, key=_entry_position) :]:
+        for entry in entries[bisect_right(entries, journal_position - 1, key=attrgetter("position")) :]:
             if unreadable is not None and entry.position > unreadable:
                 break
             if left <= 0:
@@ -353,7 +354,7 @@ class FanoutReader:
         if self._indexed_from < checkpoint:
             for destination in list(self._index):
                 entries = self._index[destination]
-                kept = entries[bisect_right(entries, checkpoint - 1, key=_entry_position) :]
+                kept = entries[bisect_right(entries, checkpoint - 1, key=attrgetter("position")) :]
                 if kept:
                     self._index[destination] = kept
                 else:
@@ -379,7 +380,3 @@ class FanoutReader:
 
 def _times(head: BatchHead) -> tuple[int, int]:
     return head.first_us, head.last_us
-
-
-def _entry_position(entry: _Entry) -> int:
-    return entry.position

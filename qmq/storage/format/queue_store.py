@@ -49,8 +49,6 @@ class QueueHead(NamedTuple):
 class RowDamage:
     """The damaged rows that were read since a queue store was opened; only grows."""
 
-    __slots__ = ("lines", "met")
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         """Text for the operator; bounded."""

@@ -12,6 +12,7 @@ of the next one are the same number, and the next batch begins one segment head 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -42,6 +43,7 @@ Damage = tuple[int, int]
 """Positions (start, end) where no batch could be read."""
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
     """One file of a chain. `end` is the position after its last batch; for the last segment it grows.
 
@@ -49,15 +51,12 @@ class Segment:
     `damage` gets no index, because an index over unreadable bytes would say that there are no records.
     """
 
-    __slots__ = ("head", "path", "file", "end", "sealed", "damage")
-
-    def __init__(self, head: SegmentHead, path: str, file: File, end: int) -> None:
-        self.head = head
-        self.path = path
-        self.file = file
-        self.end = end
-        self.sealed = False
-        self.damage: list[Damage] = []
+    head: SegmentHead
+    path: str
+    file: File
+    end: int
+    sealed: bool = False
+    damage: list[Damage] = field(default_factory=list)
 
     @property
     def base(self) -> int:

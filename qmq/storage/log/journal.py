@@ -15,6 +15,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from typing import Final
 
 from qmq.dots import Vector, covers, merge
@@ -195,7 +196,7 @@ class Journal:
     def vector_at(self, position: int) -> Vector:
         """The vector of everything before `position`; for a dropped position, the base."""
         with self._state:
-            index = bisect_right(self._marks, position, key=_mark_position) - 1
+            index = bisect_right(self._marks, position, key=itemgetter(0)) - 1
             place, known = self._marks[max(index, 0)]
         vector = dict(known)
         while place < position:
@@ -356,7 +357,3 @@ def advance(vector: Vector, head: BatchHead, data: bytes, node: str) -> None:
             if record.kind == RecordKind.GAP:
                 origin, through = unpack_gap(record.body)
                 merge(vector, {origin: through})
-
-
-def _mark_position(mark: Mark) -> int:
-    return mark[0]

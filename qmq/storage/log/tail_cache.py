@@ -18,8 +18,6 @@ BYTES_MAX: Final = 1024 * 1024
 class TailCache:
     """Batches with the positions where they begin, in log order, without a gap but for heads of segments."""
 
-    __slots__ = ("_batches", "_bytes")
-
     def __init__(self) -> None:
         self._batches: deque[tuple[int, BatchHead, bytes]] = deque()
         self._bytes = 0

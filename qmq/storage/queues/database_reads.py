@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -140,7 +141,7 @@ class DatabaseReads(ABC, Generic[C]):
                     statement = self.statements.OVERDUE if is_late else self.statements.READY
                     bounds = (partition.id, now_us, beyond) if is_late else (partition.id, beyond)
                     found += self._sound(reader, partition, statement, bounds, limit - len(rows))
-                found.sort(key=_sequence)
+                found.sort(key=attrgetter("dot.sequence"))
                 rows += found[: limit - len(rows)]
                 if len(rows) >= limit:
                     break
@@ -203,7 +204,7 @@ class DatabaseReads(ABC, Generic[C]):
             for partition in self._partitions(reader, self.statements.DELAYED, node, queue, (queue, node)):
                 bounds = (partition.id, after_us, until_us)
                 rows += self._sound(reader, partition, self.statements.DUE, bounds, limit)
-        rows.sort(key=_due_time)
+        rows.sort(key=attrgetter("due_us"))
         return rows[:limit]
 
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
@@ -376,11 +377,3 @@ def partition_of(found: tuple[int, str, int, int, int, str, int, int]) -> Partit
     """From a row of the statement `PARTITION`. Its checksum is the stored one."""
     partition, queue, rank, delayed, origin, node, incarnation, checksum = found
     return PartitionRow(partition, queue, rank, bool(delayed), origin, Origin(node, unsigned(incarnation)), checksum)
-
-
-def _sequence(row: QueueRow) -> int:
-    return row.dot.sequence
-
-
-def _due_time(row: QueueRow) -> int:
-    return row.due_us

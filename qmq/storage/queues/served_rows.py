@@ -7,6 +7,7 @@ Times in rows are those of the clock of the node that accepted them; times here 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -70,7 +71,7 @@ class ServedRows:
             # Of this number, a node before that of `after` has no more rows.
             first = exact + 1 if after is not None and node < after.origin.node else exact
             rows += self._queues.page(node, queue, level, begin, now_us - self._ahead(node), limit, first)
-        return sorted(rows, key=_exact_of)[:limit]
+        return sorted(rows, key=attrgetter("exact"))[:limit]
 
     def due(self, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         """See `QueueStore.due`."""
@@ -115,10 +116,6 @@ class ServedRows:
     def is_empty(self) -> bool:
         """Whether there is no row at all."""
         return all(self._queues.is_empty(node) for node in self.nodes)
-
-
-def _exact_of(row: QueueRow) -> int:
-    return row.exact
 
 
 def _sum(one: QueueHead, other: QueueHead) -> QueueHead:

@@ -90,7 +90,8 @@ class FoundRange:
         self._disk = disk
         self._file = disk.create(SPOOL)
         self._at: dict[int, list[tuple[int, int]]] = {}
-        self._size = 0
+        self.size = 0
+        """Bytes of what was found."""
 
     def add(self, index: int, through: int, records: list[bytes]) -> None:
         """`records`, packed, are all of `left[index]` up to `through`. Raises LogBroken, and DiskFull."""
@@ -112,8 +113,8 @@ class FoundRange:
                 if error.errno in NO_SPACE:
                     raise DiskFull(f"no room for what was found of a fanout: {error}") from error
                 raise LogBroken(f"cannot keep what was found of a fanout: {error}") from error
-            self._at.setdefault(self.survey.missing_ranges[index][0], []).append((self._size, len(data)))
-            self._size += len(data)
+            self._at.setdefault(self.survey.missing_ranges[index][0], []).append((self.size, len(data)))
+            self.size += len(data)
         self.left[index] = gap._replace(after=min(through, gap.through))
 
     @property
@@ -137,11 +138,6 @@ class FoundRange:
             if place in places:
                 for offset, size in self._at[place]:
                     yield self._file.read(offset, size)
-
-    @property
-    def size(self) -> int:
-        """Bytes of what was found."""
-        return self._size
 
     def close(self) -> None:
         """Remove the file."""

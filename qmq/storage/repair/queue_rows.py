@@ -148,7 +148,7 @@ class RowRepairer:
 
     def _wanted(self, rows: list[QueueRow]) -> list[QueueRow]:
         """Without the rows that have a tombstone."""
-        tombstones = self._checkpointer.tombstones
+        tombstones = self._checkpointer.stored.tombstones
         return [row for row in rows if row.dot not in tombstones]
 
 

@@ -7,6 +7,7 @@ says so: its channel ends, and the connection does not.
 Surprising: the payload of a method is not decoded here, so frames of a channel that is closing cost little.
 """
 
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -59,18 +60,16 @@ class Command(NamedTuple):
     size: int = 0
 
 
+@dataclass(slots=True)
 class _Content:
     """A publish whose content is not complete. `left` bytes are missing; -1 before its header frame."""
 
-    __slots__ = ("arguments", "left", "parts", "properties", "size")
-
-    def __init__(self, arguments: bytes) -> None:
-        self.arguments = arguments
-        self.properties = b""
-        self.size = 0
-        self.left = -1
-        self.parts: list[bytes | bytearray] | None = []
-        """Small ones are joined. None: the body is too long, and skipped."""
+    arguments: bytes
+    properties: bytes = b""
+    size: int = 0
+    left: int = -1
+    parts: list[bytes | bytearray] | None = field(default_factory=list)
+    """Small ones are joined. None: the body is too long, and skipped."""
 
     @property
     def held(self) -> int:

@@ -99,8 +99,6 @@ class HeadCache:
 class HeadCaches:
     """The caches of one node. Only blocks that a connection's own limits allow are ever looked up for it."""
 
-    __slots__ = ("_caches",)
-
     def __init__(self) -> None:
         self._caches: dict[tuple[Version, Limits], HeadCache] = {}
 

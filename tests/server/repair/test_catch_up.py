@@ -70,7 +70,7 @@ async def test_what_is_left_of_a_dropped_journal_reaches_a_node_that_comes_back(
         assert b.catch_up.taken > 4
         assert "gap" not in {one["code"] for one in reported(b)}
         await b.checkpoints.checkpoint()
-        waiting = {queue for queue, dot, _ in b.store.unsettled(None, 1000) if dot.origin.node == "a"}
+        waiting = {queue for queue, dot, _ in b.store.repair_source.unsettled(None, 1000) if dot.origin.node == "a"}
         assert waiting == {JOBS, "/queue/elsewhere"}
 
 
@@ -242,7 +242,7 @@ async def test_a_node_in_the_middle_brings_what_another_has_dropped(autojump_clo
 
         c = mesh.nodes["c"]
         await c.checkpoints.checkpoint()
-        assert sum(queue == JOBS for queue, _, _ in c.store.unsettled(None, 10_000)) == 20
+        assert sum(queue == JOBS for queue, _, _ in c.store.repair_source.unsettled(None, 10_000)) == 20
 
 
 async def test_a_life_that_was_cut_off_before_it_had_asked_leaves_the_question_to_the_next(
@@ -391,7 +391,7 @@ async def test_what_only_a_node_with_a_damaged_journal_has_reaches_its_peers_fro
         assert await reader.messages(1) == [b"fanout message"]
         b = mesh.nodes["b"]
         await b.checkpoints.checkpoint()
-        assert [queue for queue, _, _ in b.store.unsettled(None, 10)] == [JOBS]
+        assert [queue for queue, _, _ in b.store.repair_source.unsettled(None, 10)] == [JOBS]
         vectors = [mesh.nodes[name].durable_vector() for name in "ab"]
         await eventually(lambda: vectors[0].items() <= mesh.nodes["b"].durable_vector().items())
 

@@ -324,7 +324,9 @@ async def test_a_disk_that_is_replaced_later_gets_all_but_what_is_gone(autojump_
         await eventually(lambda: node.durable_vector().get(origin) == 5)
         assert await waiting(mesh, "b") == [b"four", b"one", b"three"]
         await node.checkpoints.checkpoint()
-        assert [dot.sequence for _, dot, _ in node.store.unsettled(None, 1000) if dot.origin == origin] == [2, 4, 5]
+        assert [
+            dot.sequence for _, dot, _ in node.store.repair_source.unsettled(None, 1000) if dot.origin == origin
+        ] == [2, 4, 5]
 
 
 async def test_what_has_rotted_in_the_quarantine_too_is_given_up_with_the_rest(autojump_clock: MockClock) -> None:

@@ -92,7 +92,7 @@ def test_what_all_have_released_leaves_every_vector_and_stays_away() -> None:
     a.settle("/queue/q", [Dot(DEAD, 1)])
     store.journal.append([a.batch()])
     store.checkpoint(store.journal.end, NOW, {})
-    assert not store._checkpointer.tombstones
+    assert not store.tombstones
 
 
 def test_what_a_member_still_has_is_not_forgotten() -> None:

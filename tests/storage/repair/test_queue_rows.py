@@ -57,7 +57,7 @@ class Filled:
         database.close()
 
     def standing(self) -> list[int]:
-        return [dot.sequence for _, dot, _ in self.store.unsettled(None, 100) if dot.origin == A]
+        return [dot.sequence for _, dot, _ in self.store.repair_source.unsettled(None, 100) if dot.origin == A]
 
 
 def answer(sequence: int, through: int) -> RangeSnapshot:
@@ -273,7 +273,7 @@ def test_a_row_of_a_damaged_file_whose_settle_only_the_journal_has_does_not_come
 
     assert "moved to quarantine" in filled.store.damage()[0]
     assert filled.standing() == [1, 2, 3, 4, 5, first + 1, first + 2]
-    assert [failed for _, dot, failed in filled.store.unsettled(Dot(A, first), 1)] == [3]
+    assert [failed for _, dot, failed in filled.store.repair_source.unsettled(Dot(A, first), 1)] == [3]
     filled.store.close()
 
 

@@ -193,8 +193,8 @@ def test_only_what_a_node_has_whole_does_it_know_to_be_done(opened: Callable[[st
     assert store.repair_source.known_of(asked, nothing).done == [Dot(B, 1)]
     assert store.repair_source.known_of(asked, {B: 1}).done == []
     assert store.repair_source.known_of(asked, {B: 1}, {Origin("c", 1)}).done == [Dot(Origin("c", 1), 1)]
-    assert store.unsettled(None, 10) == [("/queue/q", Dot(B, 2), 0)]
-    assert store.unsettled(Dot(B, 2), 10) == []
+    assert store.repair_source.unsettled(None, 10) == [("/queue/q", Dot(B, 2), 0)]
+    assert store.repair_source.unsettled(Dot(B, 2), 10) == []
 
 
 def test_a_node_knows_to_be_done_what_was_settled_before_it_got_the_message() -> None:

@@ -14,8 +14,6 @@ Record = int | Dot
 class PendingDeletes:
     """Queue → origin → sequence → record. `len` counts the messages."""
 
-    __slots__ = ("_count", "_queues")
-
     def __init__(self) -> None:
         self._count = 0
         self._queues: dict[str, dict[Origin, dict[int, Record]]] = {}

@@ -14,24 +14,6 @@ from qmq.broker.queues.state.served_messages import OwnedMessages
 class QueueContext:
     """`expire` is called with a message that its queue has just removed from its order because its time has passed."""
 
-    __slots__ = (
-        "clocks",
-        "deadlines",
-        "deliveries",
-        "dirty_queues",
-        "expire",
-        "is_disk_full",
-        "is_fenced",
-        "memory_bytes",
-        "node",
-        "owned",
-        "tag",
-        "totals",
-        "turns",
-        "waiting_elsewhere",
-        "withdrawn",
-    )
-
     def __init__(self, node: str) -> None:
         self.node = node
         self.deliveries: dict[int, Delivery] = {}

@@ -26,8 +26,6 @@ WINDOW_US = SECONDS * 1_000_000
 class FirstAttempts:
     """Those of one node's queues; `dedup` knows the retries."""
 
-    __slots__ = ("_clocks", "_dedup")
-
     def __init__(self, dedup: Dedup, clocks: PeerClocks) -> None:
         self._dedup = dedup
         self._clocks = clocks

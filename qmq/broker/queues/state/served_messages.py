@@ -23,19 +23,6 @@ class Gathered:
 class OwnedMessages:
     """See the module's opening. `serves` names the nodes whose messages this node delivers, as a rule itself only."""
 
-    __slots__ = (
-        "by_origin",
-        "covered",
-        "elsewhere",
-        "gathering",
-        "has_stored",
-        "lent",
-        "serves",
-        "settled_early",
-        "settled_here",
-        "needs_checkpoint",
-    )
-
     def __init__(self, node: str) -> None:
         self.by_origin: dict[Origin, dict[int, Message]] = {}
         """Durable ones in memory, by origin and sequence."""

@@ -26,8 +26,6 @@ COUNTED_MAX: Final = 255
 class StoredNames:
     """`names_max`: how many it is made for; with more it errs more often."""
 
-    __slots__ = ("_places", "count")
-
     def __init__(self, names_max: int) -> None:
         self.count = 0
         """How many names are in it."""
