@@ -257,7 +257,8 @@ class QueuePager:
         """Look for expired messages in the store at that time or before."""
         if not self._sweep_at_us or at_us < self._sweep_at_us:
             self._sweep_at_us = at_us
-            self._sweeper.wake()
+        # An earlier time may have been asked for when the store had nothing of this node: the sweeper waits since then.
+        self._sweeper.wake()
 
     async def _sweep(self) -> None:
         context = self._context

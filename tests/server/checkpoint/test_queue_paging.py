@@ -187,6 +187,22 @@ async def test_an_expired_message_that_is_only_in_the_store_is_settled_without_a
         assert rig.alive.store.queues.is_empty("a")
 
 
+async def test_what_is_only_in_the_store_expires_at_a_node_whose_first_checkpoint_left_nothing_there(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig(limits=SMALL)
+    async with rig.run():
+        client = await rig.connect()
+        await rig.alive.checkpoints.checkpoint()
+        await publish(client, 1, 1200, ttl="30000")
+        await rig.alive.checkpoints.checkpoint()
+        assert in_memory(rig) == 0
+        await trio.sleep(60)
+        await rig.alive.checkpoints.checkpoint()
+
+        assert rig.alive.store.queues.is_empty("a")
+
+
 async def test_large_expired_messages_go_in_parts_until_none_is_left(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
