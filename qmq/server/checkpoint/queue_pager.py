@@ -287,7 +287,7 @@ class QueuePager:
         look = partial(_expired, served, now_us - doubt_us, self._sweep_rows, self._sweep_bytes)
         rows, is_full, next_us = await context.environment.run_blocking(look)
         context.check_damage()
-        if self._ceased(served):
+        if self._ceased(served) or context.broker.queues.held:
             self.sweep_at(now_us + 1_000_000)
             return
         out = Outcome(now_us=now_us)
