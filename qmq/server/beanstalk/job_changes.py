@@ -198,12 +198,14 @@ class JobChanges:
         while count < bound:
             most = min(KICKED_ROWS, bound - count)
             done = await self._kick_delayed(name, most)
+            if done is None:
+                return count or None
             count += done
             if done < most:
                 break
         return count
 
-    async def _kick_delayed(self, queue: str, most: int) -> int:
+    async def _kick_delayed(self, queue: str, most: int) -> int | None:
         context = self._context
         await context.flushed()
         await context.checkpoints.bring_up()
@@ -212,6 +214,8 @@ class JobChanges:
         async with context.queue_pager.load_lock:
             now_us = context.environment.now_us()
             rows = await context.environment.run_blocking(context.served_rows().due, queue, now_us, FAR_US, most)
+            if context.broker.queues.held:
+                return None
             messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
             out = Outcome(now_us=context.environment.now_us())
             done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]

@@ -272,3 +272,25 @@ async def test_a_deletion_whose_response_is_lost_is_not_denied(
         assert found["state"] == "ready"
         assert await client.ask(f"delete {job}") == expected
         assert await client.ask(f"peek {job}") == b"NOT_FOUND"
+
+
+async def test_delayed_jobs_are_not_kicked_by_a_node_that_may_not_deliver_any_more(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        client, node = await rig.client("a"), rig.nodes["a"]
+        job = await client.put(delay=1000)
+        run_blocking = node.environment.run_blocking
+
+        async def held_meanwhile(call: Any, *arguments: Any) -> Any:
+            """Another node may serve the jobs when the store has answered."""
+            found = await run_blocking(call, *arguments)
+            if getattr(call, "__name__", "") == "due":
+                node.start_hold.hold_back()
+            return found
+
+        monkeypatch.setattr(node.environment, "run_blocking", held_meanwhile)
+
+        assert await client.ask("kick 1") == b"INTERNAL_ERROR"
+        monkeypatch.setattr(node.environment, "run_blocking", run_blocking)
+        assert (await client.facts(f"stats-job {job}"))["state"] == "delayed"
