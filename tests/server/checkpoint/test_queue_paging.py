@@ -444,3 +444,27 @@ async def test_nothing_of_the_store_expires_at_a_node_that_may_not_deliver_any_m
         monkeypatch.setattr(node.environment, "run_blocking", run_blocking)
         node.start_hold.release()
         await eventually(lambda: node.broker.totals.node().dead_lettered == 1)
+
+
+async def test_what_a_consumer_of_a_peer_has_since_before_the_start_does_not_expire(autojump_clock: MockClock) -> None:
+    policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
+    async with MeshRig("a", "b", "c", destinations=DestinationSettings(policies=(policy,))).run() as rig:
+        worker = await rig.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual", prefetch_count="1"))
+        await worker.receipt()
+        await publish(await rig.connect("a"), 1, 1, ttl="30000")
+        frame = await worker.next("MESSAGE")
+        await rig.nodes["a"].checkpoints.checkpoint()
+        await rig.kill("a")
+        await rig.start("a")
+        await rig.until_linked()
+        node = rig.nodes["a"]
+        await eventually(lambda: not node.broker.queues.held)
+        await node.checkpoints.checkpoint()
+
+        await trio.sleep(60)
+
+        await worker.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:done\n\n")
+        assert await worker.receipt() == "done"
+        await trio.sleep(5)
+        assert not node.broker.totals.node().dead_lettered
