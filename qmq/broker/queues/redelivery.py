@@ -249,16 +249,23 @@ class Redelivery:
         self._dead_letter(queue, message, reason, target, out)
 
     def expire_stored(self, messages: list[Message], out: Outcome) -> None:
-        """The time of these messages of the store has passed; those in memory see to it themselves."""
+        """The time of these messages of the store has passed; those in memory see to it themselves, and those that
+        consumers of a peer have are left to them.
+        """
         for message in messages:
-            if self._shared.is_disk_full() and self._registry.rules_for(message.envelope.destination).keeps_dropped:
+            if message.dot in self._owned.elsewhere:
+                continue
+            is_superseded = self._registry.first_attempts.is_superseded(message)
+            keeps_dropped = self._registry.rules_for(message.envelope.destination).keeps_dropped and not is_superseded
+            if self._shared.is_disk_full() and keeps_dropped:
                 continue
             if self._paging.take_stored(message):
                 queue = self._registry.get(message.envelope.destination)
                 backlog.stored_settled(queue, len(message.body))
-                rules = queue.rules
-                target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
-                self.count(queue.name, EXPIRED, is_kept=bool(target))
+                dead_letter = queue.rules.dead_letter
+                target = dead_letter if keeps_dropped and dead_letter != queue.name else ""
+                if not is_superseded:
+                    self.count(queue.name, EXPIRED, is_kept=bool(target))
                 self._settle(queue, message, self._copy(EXPIRED, target), out)
                 self._registry.forget_if_idle(queue)
 

@@ -48,7 +48,8 @@ class ChannelOwner(TopologyOwner, Protocol):
     """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
     questions: QueueQuestions
     absent: set[str]
-    """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come."""
+    """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come; PREFIX stands
+    for bindings that were not known then."""
 
     @property
     def context(self) -> ChannelContext: ...

@@ -8,6 +8,7 @@ from typing import Final
 from qmq.gateways.amqp.messages import BCC, send_headers
 from qmq.gateways.amqp.names import DEFAULT_VHOST, QUEUE, REPLIES, exchange_name, publish_destination, queue_name
 from qmq.gateways.copies import EXCHANGE, ROUTING_KEY, ROUTING_KEYS, destination_with, further_keys
+from qmq.routing_names import PREFIX
 from qmq.server.amqp.channel_frames import ChannelFrames
 from qmq.server.amqp.lookup import check_exchange, knows_queue, queue_exists
 from qmq.wire.amqp.frames import Command, content_frames, method_frame
@@ -119,8 +120,25 @@ class ChannelPublishes:
             return destination.startswith(REPLIES) or await self._exists(destination)
         if not is_mandatory:
             return True
-        name, _, key = destination.removeprefix("/exchange/").partition("/")
-        return bool(context.rules.routing.queues_of_exchange(name, key, headers, further))
+        name, _, key = destination.removeprefix(PREFIX).partition("/")
+        routing = context.rules.routing
+        if routing.queues_of_exchange(name, key, headers, further):
+            return True
+        await self._learn_bindings()
+        return bool(routing.queues_of_exchange(name, key, headers, further))
+
+    async def _learn_bindings(self) -> None:
+        """Ask the peers for bindings that were made a moment ago: once for all publishes that have come."""
+        owner = self._owner
+        sync = owner.context.definition_sync
+
+        async def ask(_: str) -> bool:
+            await sync.refresh()
+            return False
+
+        if PREFIX not in owner.absent:
+            await owner.questions.exists(PREFIX, ask)
+            owner.absent.add(PREFIX)
 
     async def _exists(self, queue: str) -> bool:
         """Whether a queue exists on any node; one without a name does not."""

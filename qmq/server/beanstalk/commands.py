@@ -224,7 +224,7 @@ class BeanstalkCommands:
         self._check(Action.SUBSCRIBE, found.message.envelope.destination)
         is_deleted = await self._part.changes.delete(found)
         self._part.count(found.tube, "delete")
-        slot.fill(reply.DELETED if is_deleted else reply.NOT_FOUND)
+        slot.fill(_changed(is_deleted, reply.DELETED))
 
     def _delete_reserved(self, command: BeanstalkCommand) -> bool:
         """Delete a job that this connection has reserved; False for another one."""
@@ -257,12 +257,13 @@ class BeanstalkCommands:
         if delivery is None:
             slot.fill(reply.NOT_FOUND)
             return
-        is_mine = False
+        is_mine: bool | None = False
         with suppress(Refused):
             is_mine = await self._part.changes.delete(found)
         if self.is_over:
             return
-        if is_mine and self._reservations.is_valid(delivery):
+        # If the node of the former message does not respond, there may be two of them; else there might be none.
+        if is_mine is not False and self._reservations.is_valid(delivery):
             delivery.sent = True
             slot.fill(reply.reserved(job, delivery.message.body))
             return
@@ -309,7 +310,7 @@ class BeanstalkCommands:
             return
         self._check_kick(found.tube)
         self._check(Action.SUBSCRIBE, found.message.envelope.destination)
-        slot.fill(reply.KICKED_ONE if await self._part.changes.kick(found) else reply.NOT_FOUND)
+        slot.fill(_changed(await self._part.changes.kick(found), reply.KICKED_ONE))
 
     def _check_kick(self, tube: str) -> None:
         self._check(Action.SUBSCRIBE, queue_of(tube))
@@ -337,6 +338,11 @@ class BeanstalkCommands:
     async def _quit(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         slot.fill(b"")
         self._session.end_in_order()
+
+
+def _changed(done: bool | None, word: bytes) -> bytes:
+    """The reply to a change of a job; None: whether it is done is not known."""
+    return reply.INTERNAL_ERROR if done is None else word if done else reply.NOT_FOUND
 
 
 RESERVING: Final = frozenset({BeanstalkVerb.RESERVE, BeanstalkVerb.RESERVE_WITH_TIMEOUT})

@@ -3,6 +3,9 @@
 A job is decided about by the node that serves its message, so a request goes there. Messages that are with a consumer,
 here or elsewhere, are reserved, and left to it. A node that may not deliver yet, because it has just started or takes
 over, is waited for.
+
+A request is sent again if its link ends, and its response may be lost. So each request has an id, by which a node knows
+what it has done already.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,6 +33,12 @@ HELD_SECONDS: Final = 10.0
 
 HELD_PAUSE_SECONDS: Final = 0.1
 
+DONE_MAX: Final = 1_000
+"""Requests of peers that were done and are remembered."""
+
+SILENT: Final = "silent"
+"""In place of a response that has not come: what was asked for may be done or not."""
+
 T = TypeVar("T")
 
 Act = Callable[[Message, Outcome], bool]
@@ -41,30 +50,33 @@ class JobChanges:
     def __init__(self, context: FinderContext, finder: JobFinder) -> None:
         self._context = context
         self._finder = finder
+        self._numbers = 0
+        self._done: dict[str, None] = {}
+        """The ids of requests of peers that were done."""
 
     async def waits(self, found: FoundJob) -> bool:
         """Whether no client has reserved a job, at its node. Raises Refused while that node may not deliver."""
-        return await self._do(found, "check")
+        return await self._do(found, "check") is True
 
-    async def delete(self, found: FoundJob) -> bool:
+    async def delete(self, found: FoundJob) -> bool | None:
         """Settle a job that no client has reserved; False if it is gone, or reserved by now. Durable on return.
 
-        Raises Refused while its node may not deliver.
+        None: its node does not respond, so it may be settled. Raises Refused while its node may not deliver.
         """
         return await self._do(found, "delete")
 
-    async def kick(self, found: FoundJob) -> bool:
-        """Make a buried or delayed job ready. Raises Refused while its node may not deliver."""
+    async def kick(self, found: FoundJob) -> bool | None:
+        """Make a buried or delayed job ready; returns and raises as `delete`."""
         return await self._do(found, "kick")
 
-    async def _do(self, found: FoundJob, verb: str) -> bool:
+    async def _do(self, found: FoundJob, verb: str) -> bool | None:
         dot = found.message.dot
         if found.node == self._context.origin.node:
-            done = await _when_serving(partial(self._act_here, dot, self._action(verb)))
-        else:
-            request = {"do": verb, "dot": str(dot)}
-            done = await _when_serving(partial(self._ask_fact, found.node, request, "done", False))
-        return done is True
+            return await _when_serving(partial(self._act_here, dot, self._action(verb)))
+        self._numbers += 1
+        request = {"do": verb, "dot": str(dot), "id": f"{self._context.origin}/{self._numbers}"}
+        done = await _when_serving(partial(self._ask_fact, found.node, request, "done", SILENT))
+        return None if done == SILENT else done is True
 
     async def kick_tube(self, tube: str, bound: int) -> int:
         """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones.
@@ -100,7 +112,8 @@ class JobChanges:
         """The response to a request of a peer; None if it changes no jobs. Raises ValueError, KeyError, TypeError."""
         verb = asked["do"]
         if verb in ("check", "delete", "kick"):
-            return {"done": await self._act_here(parse_message_id(str(asked["dot"])), self._action(verb))}
+            dot, id = parse_message_id(str(asked["dot"])), "" if verb == "check" else str(asked["id"])
+            return {"done": await self._act_here(dot, self._action(verb), id)}
         if verb == "kick-tube":
             return {"count": await self._kick_here(str(asked["tube"]), int(asked["bound"]), str(asked["what"]))}
         return None
@@ -134,32 +147,40 @@ class JobChanges:
         due_us = context.broker.queues.shared.clocks.due(message)
         return due_us > out.now_us and bulk.hasten(message, kick_lines(message), out)
 
-    async def _act_here(self, dot: Dot, act: Act) -> bool | None:
-        """Do something with a message that waits here. False if none does; None while this node may not deliver.
+    async def _act_here(self, dot: Dot, act: Act, id: str = "") -> bool | None:
+        """Do something with a message that waits here, for a request with this id or a client of this node. False if
+        none waits; None while this node may not deliver.
 
         Durable on return. Raises Refused.
         """
         context = self._context
         queues = context.broker.queues
-        if dot.origin.node not in queues.owned.serves:
-            return False
         if dot.sequence not in queues.owned.by_origin.get(dot.origin, {}):
             await context.flushed()
             await context.checkpoints.bring_up()
         await context.slot(asks=True)
         # No checkpoint ends between the reading of a row and its settlement.
         async with context.queue_pager.load_lock:
-            one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._finder.row(dot)
-            if one is None:
-                return False
-            if queues.held:
-                return None
-            waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
-            out = Outcome(now_us=context.environment.now_us())
-            done = bool(waiting) and act(waiting[0], out)
-            context.submit(out)
+            done = id in self._done
+            if not done:
+                one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._finder.row(dot)
+                if one is None or dot.origin.node not in queues.owned.serves:
+                    return False
+                if queues.held:
+                    return None
+                waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
+                out = Outcome(now_us=context.environment.now_us())
+                done = bool(waiting) and act(waiting[0], out)
+                if done and id:
+                    self._remember(id)
+                context.submit(out)
         await context.flushed()
         return done
+
+    def _remember(self, id: str) -> None:
+        self._done[id] = None
+        if len(self._done) > DONE_MAX:
+            del self._done[next(iter(self._done))]
 
     async def _kick_here(self, tube: str, bound: int, what: str) -> int | None:
         """The number of jobs that this node has made ready; None while it may not deliver."""
@@ -177,12 +198,14 @@ class JobChanges:
         while count < bound:
             most = min(KICKED_ROWS, bound - count)
             done = await self._kick_delayed(name, most)
+            if done is None:
+                return count or None
             count += done
             if done < most:
                 break
         return count
 
-    async def _kick_delayed(self, queue: str, most: int) -> int:
+    async def _kick_delayed(self, queue: str, most: int) -> int | None:
         context = self._context
         await context.flushed()
         await context.checkpoints.bring_up()
@@ -191,6 +214,8 @@ class JobChanges:
         async with context.queue_pager.load_lock:
             now_us = context.environment.now_us()
             rows = await context.environment.run_blocking(context.served_rows().due, queue, now_us, FAR_US, most)
+            if context.broker.queues.held:
+                return None
             messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
             out = Outcome(now_us=context.environment.now_us())
             done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]

@@ -1,7 +1,10 @@
 """How old the oldest message of each queue is that waits or is in flight, by the time when its node accepted it.
 
-In memory these are the first of each priority, and those in flight. What is only in the queue store is found by its
+In memory these are the first of each level, and those in flight. What is only in the queue store is found by its
 index, page by page: the first rows may be settled and still be there until the next checkpoint. Nothing is loaded.
+
+Surprising: the first of a level is not always its oldest. A message that was delayed is behind what came meanwhile, and
+one with an exact number is behind all lower ones. To look at every message would take too long.
 """
 
 from collections.abc import Iterable, Sequence

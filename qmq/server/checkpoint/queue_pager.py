@@ -256,7 +256,8 @@ class QueuePager:
         """Look for expired messages in the store at that time or before."""
         if not self._sweep_at_us or at_us < self._sweep_at_us:
             self._sweep_at_us = at_us
-            self._sweeper.wake()
+        # An earlier time may have been asked for when the store had nothing of this node: the sweeper waits since then.
+        self._sweeper.wake()
 
     async def _sweep(self) -> None:
         context = self._context
@@ -285,7 +286,7 @@ class QueuePager:
         look = partial(_expired, served, now_us - doubt_us, self._sweep_rows, self._sweep_bytes)
         rows, is_full, next_us = await context.environment.run_blocking(look)
         context.check_damage()
-        if self._ceased(served):
+        if self._ceased(served) or context.broker.queues.held:
             self.sweep_at(now_us + 1_000_000)
             return
         out = Outcome(now_us=now_us)

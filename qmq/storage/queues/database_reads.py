@@ -161,7 +161,9 @@ class DatabaseReads(ABC, Generic[C]):
             bounds = (partition.id, now_us, exact, beyond) if is_late else (partition.id, exact, beyond)
             for row in self._sound(reader, partition, statement, bounds, limit):
                 found.append((row.exact, partition.number, row.dot.sequence, row))
-        return [row for _, _, _, row in sorted(found)[:limit]]
+            # Cut each time: never more than two pages are held, however many origins there are.
+            found = sorted(found)[:limit]
+        return [row for _, _, _, row in found]
 
     def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int, int]:
         last: Dot | None = None

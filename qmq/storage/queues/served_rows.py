@@ -71,7 +71,8 @@ class ServedRows:
             # Of this number, a node before that of `after` has no more rows.
             first = exact + 1 if after is not None and node < after.origin.node else exact
             rows += self._queues.page(node, queue, level, begin, now_us - self._ahead(node), limit, first)
-        return sorted(rows, key=attrgetter("exact"))[:limit]
+            rows = sorted(rows, key=attrgetter("exact"))[:limit]
+        return rows
 
     def due(self, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:
         """See `QueueStore.due`."""

@@ -94,6 +94,26 @@ async def test_a_publish_after_a_declaration_on_another_node_reaches_the_queue(a
                 pass
 
 
+async def test_a_mandatory_publish_after_a_binding_on_another_node_is_not_returned(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a", "b").run() as mesh:
+        client, other = await with_confirms(mesh, "a"), await mesh.client("b")
+        await other.declare("jobs")
+        # The record of the binding takes long: only a question finds it.
+        mesh.nodes["a"].replay.on_definition = lambda change: None
+        await other.call(1, commands.Queue.Bind(0, "jobs", "amq.topic", "eu.*"), commands.Queue.BindOk)
+        asked = counted(mesh.nodes["a"])
+
+        eu = [client.publishing("eu.new", b"%d" % number, "amq.topic", mandatory=True) for number in range(10)]
+        us = [client.publishing("us.new", b"%d" % number, "amq.topic", mandatory=True) for number in range(10)]
+        await client.pipe.send_all(b"".join([*us[:5], *eu, *us[5:]]))
+        await confirmed(client, 20)
+
+        assert [message.method.routing_key for message in await client.messages(10)] == ["us.new"] * 10
+        assert len(asked) == 1
+        await other.consume("jobs")
+        assert await other.bodies(10) == [b"%d" % number for number in range(10)]
+
+
 class Asked:
     """Questions that are answered when the test says so."""
 

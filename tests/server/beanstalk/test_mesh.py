@@ -1,9 +1,12 @@
 """Jobs of one node as clients of another one see them."""
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.replication.protocol.frames import PeerRequest
 from tests.server.beanstalk.mesh import BeanstalkMesh
 from tests.server.beanstalk.rig import BeanstalkClient
 
@@ -224,3 +227,70 @@ async def test_a_command_fails_if_the_node_of_its_job_may_not_deliver_for_long(
 
         rig.nodes["a"].start_hold.release()
         assert (await client.facts(f"stats-job {job}"))["state"] == "buried"
+
+
+@pytest.mark.parametrize("fault", ["lost", "repeated"])
+async def test_a_job_is_not_lost_when_the_response_of_its_node_is(
+    fault: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        job = await in_state(await rig.client("a"), "buried")
+        worker, node = await rig.client("b"), rig.nodes["b"]
+        ask_one = node.ask_one
+
+        async def faulty(peer: str, request: PeerRequest) -> bytes | None:
+            """A link ends behind the request to delete the job: with its response, or so that it is sent again."""
+            response = await ask_one(peer, request)
+            if b'"delete"' not in request.body:
+                return response
+            return None if fault == "lost" else await ask_one(peer, request)
+
+        monkeypatch.setattr(node, "ask_one", faulty)
+
+        assert await worker.ask(f"reserve-job {job}") == b"RESERVED %d 3\njob" % job
+
+        assert await worker.ask(f"delete {job}") == b"DELETED"
+        assert await worker.ask(f"peek {job}") == b"NOT_FOUND"
+
+
+@pytest.mark.parametrize(("fault", "expected"), [("lost", b"INTERNAL_ERROR"), ("repeated", b"DELETED")])
+async def test_a_deletion_whose_response_is_lost_is_not_denied(
+    fault: str, expected: bytes, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        job = await in_state(await rig.client("a"), "ready")
+        client, node = await rig.client("b"), rig.nodes["b"]
+        ask_one = node.ask_one
+
+        async def faulty(peer: str, request: PeerRequest) -> bytes | None:
+            response = await ask_one(peer, request)
+            return None if fault == "lost" else response and await ask_one(peer, request)
+
+        found = await client.facts(f"stats-job {job}")
+        monkeypatch.setattr(node, "ask_one", faulty)
+
+        assert found["state"] == "ready"
+        assert await client.ask(f"delete {job}") == expected
+        assert await client.ask(f"peek {job}") == b"NOT_FOUND"
+
+
+async def test_delayed_jobs_are_not_kicked_by_a_node_that_may_not_deliver_any_more(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        client, node = await rig.client("a"), rig.nodes["a"]
+        job = await client.put(delay=1000)
+        run_blocking = node.environment.run_blocking
+
+        async def held_meanwhile(call: Any, *arguments: Any) -> Any:
+            """Another node may serve the jobs when the store has answered."""
+            found = await run_blocking(call, *arguments)
+            if getattr(call, "__name__", "") == "due":
+                node.start_hold.hold_back()
+            return found
+
+        monkeypatch.setattr(node.environment, "run_blocking", held_meanwhile)
+
+        assert await client.ask("kick 1") == b"INTERNAL_ERROR"
+        monkeypatch.setattr(node.environment, "run_blocking", run_blocking)
+        assert (await client.facts(f"stats-job {job}"))["state"] == "delayed"

@@ -7,10 +7,12 @@ import trio
 from trio.testing import MockClock
 
 from qmq.broker.queues.paging import backlog, pager
+from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.server.checkpoint import queue_pager
 from qmq.storage.format.queue_store import QueueRow
 from tests.fakes.queue_store import MemoryQueueStore
 
+from ..mesh_rig import MeshRig
 from ..rig import Client, Rig, eventually, send, subscribe
 
 JOBS = "/queue/jobs"
@@ -178,6 +180,22 @@ async def test_an_expired_message_that_is_only_in_the_store_is_settled_without_a
     rig = Rig(limits=SMALL)
     async with rig.run():
         client = await rig.connect()
+        await publish(client, 1, 1200, ttl="30000")
+        await rig.alive.checkpoints.checkpoint()
+        assert in_memory(rig) == 0
+        await trio.sleep(60)
+        await rig.alive.checkpoints.checkpoint()
+
+        assert rig.alive.store.queues.is_empty("a")
+
+
+async def test_what_is_only_in_the_store_expires_at_a_node_whose_first_checkpoint_left_nothing_there(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig(limits=SMALL)
+    async with rig.run():
+        client = await rig.connect()
+        await rig.alive.checkpoints.checkpoint()
         await publish(client, 1, 1200, ttl="30000")
         await rig.alive.checkpoints.checkpoint()
         assert in_memory(rig) == 0
@@ -397,3 +415,56 @@ async def test_queues_that_no_trip_to_the_store_had_room_for_are_served_by_the_n
 
         got = [(await client.next("MESSAGE")).head.headers["destination"] for _ in range(90)]
         assert sorted(got) == sorted(names * 3)
+
+
+async def test_nothing_of_the_store_expires_at_a_node_that_may_not_deliver_any_more(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
+    async with MeshRig("a", "b", destinations=DestinationSettings(policies=(policy,))).run() as rig:
+        client, node = await rig.connect("a"), rig.nodes["a"]
+        queues, run_blocking = node.broker.queues, node.environment.run_blocking
+        await publish(client, 1, 1, ttl="5000")
+        await node.checkpoints.checkpoint()
+        assert queues.paging.evict(queues.by_name[JOBS]) == 1
+        node.queue_pager.sweep_at(node.environment.now_us())
+
+        async def held_meanwhile(call: Any, *arguments: Any) -> Any:
+            """Another node may serve the message when the store has answered."""
+            found = await run_blocking(call, *arguments)
+            if getattr(call, "func", None) is queue_pager._expired and found[0]:
+                node.start_hold.hold_back()
+            return found
+
+        monkeypatch.setattr(node.environment, "run_blocking", held_meanwhile)
+        await trio.sleep(10)
+
+        assert queues.held
+        assert not node.broker.totals.node().dead_lettered
+        monkeypatch.setattr(node.environment, "run_blocking", run_blocking)
+        node.start_hold.release()
+        await eventually(lambda: node.broker.totals.node().dead_lettered == 1)
+
+
+async def test_what_a_consumer_of_a_peer_has_since_before_the_start_does_not_expire(autojump_clock: MockClock) -> None:
+    policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
+    async with MeshRig("a", "b", "c", destinations=DestinationSettings(policies=(policy,))).run() as rig:
+        worker = await rig.connect("b")
+        await worker.send(subscribe(JOBS, ack="client-individual", prefetch_count="1"))
+        await worker.receipt()
+        await publish(await rig.connect("a"), 1, 1, ttl="30000")
+        frame = await worker.next("MESSAGE")
+        await rig.nodes["a"].checkpoints.checkpoint()
+        await rig.kill("a")
+        await rig.start("a")
+        await rig.until_linked()
+        node = rig.nodes["a"]
+        await eventually(lambda: not node.broker.queues.held)
+        await node.checkpoints.checkpoint()
+
+        await trio.sleep(60)
+
+        await worker.send(f"ACK\nid:{frame.head.headers['ack']}\nreceipt:done\n\n")
+        assert await worker.receipt() == "done"
+        await trio.sleep(5)
+        assert not node.broker.totals.node().dead_lettered

@@ -112,6 +112,24 @@ async def test_what_lies_behind_the_first_page_was_with_no_consumer_and_is_not_m
         assert [mark for _, mark in found] == [MARKED] * 3 + [{}] * 4
 
 
+async def test_what_was_handed_out_first_of_its_exact_number_is_marked_behind_later_messages_of_lower_ones(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pager, "PAGE_MESSAGES", 3)
+    async with MeshRig("a", "b", "c").run() as rig:
+        sender = await rig.connect("a")
+        await publish(sender, 1, priority="6", beanstalk_priority="100")
+        assert await taken(await rig.connect("a"), 1) == [(b"0", {})]
+        await publish(sender, 5, priority="6", beanstalk_priority="20")
+        await replicated(rig)
+        await rig.kill("a")
+        await rig.start("a")
+        found = await taken(await rig.connect("a"), 6)
+
+        assert [body for body, _ in found] == [b"0", b"1", b"2", b"3", b"4", b"0"]
+        assert [mark for _, mark in found] == [MARKED] * 3 + [{}] * 2 + [MARKED]
+
+
 async def test_nothing_is_marked_that_was_accepted_since_the_start(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():

@@ -612,6 +612,36 @@ async def test_a_first_attempt_whose_retry_was_recorded_before_a_start_is_proces
         assert sorted(await consumed(await rig.connect("a"))) == [b"1", b"2"]
 
 
+async def test_a_first_attempt_whose_retry_was_processed_is_no_dead_letter_when_it_expires(autojump_clock: Any) -> None:
+    policy = DestinationPolicy(pattern=Q, dead_letter="/queue/late")
+    settings = DestinationSettings(policies=(policy,))
+    async with MeshRig("a", "b", "c", mesh={"receipt_degrade_seconds": 0.1}, destinations=settings).run() as rig:
+        isolate(rig, "b")
+        client, other = await rig.connect("b"), await rig.connect("c")
+        await client.send(send(Q, "1", "1", dedup_id="1", ttl="60000"))
+        await other.send(again(Q, "1", "1", "1"))
+        assert await receipts(client, 1) == await receipts(other, 1) == [("1", False)]
+        consumer = await rig.connect("c")
+        assert await consumed(consumer) == [b"1"]
+        consumer.pipe.close()
+        with patch.object(FirstAttempts, "is_superseded", lambda *_: False):
+            rejoin(rig, "b")
+            await until_equal(rig)
+            await rig.nodes["b"].checkpoints.checkpoint()
+            await rig.kill("b")
+        await rig.start("b")
+        await rig.until_linked()
+        node = rig.nodes["b"]
+        await eventually(lambda: not node.broker.queues.held)
+        await node.checkpoints.checkpoint()
+
+        await trio.sleep(120)
+
+        assert not node.broker.totals.node().dead_lettered
+        await node.checkpoints.checkpoint()
+        assert node.store.queues.is_empty("b")
+
+
 async def test_what_a_retired_node_had_recorded_too_is_adopted_by_none(autojump_clock: Any) -> None:
     async with MeshRig("a", "b", "c", mesh={"receipt_degrade_seconds": 0.1}).run() as rig:
         await record_twice(rig)

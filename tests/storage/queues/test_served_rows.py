@@ -1,9 +1,13 @@
 """Rows of several nodes, read as one."""
 
+import tracemalloc
+from pathlib import Path
+
 from qmq.dots import Dot, Origin
 from qmq.levels import EXACT_LEVEL
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.served_rows import ServedRows
+from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.queue_store import MemoryQueueStore
 
@@ -48,6 +52,27 @@ def test_rows_with_exact_numbers_are_merged_over_the_nodes() -> None:
             found += [one.dot for one in page]
             after, exact = page[-1].dot, page[-1].exact
         assert found == wanted
+
+
+def test_few_pages_of_exact_numbers_are_held_at_once_however_many_nodes_and_incarnations_have_rows(
+    tmp_path: Path,
+) -> None:
+    level, size, limit = 4 + EXACT_LEVEL, 10_000, 20
+    store = SqliteQueueStore(tmp_path / "q.sqlite")
+    origins = [Origin(node, 1 + number) for node in "abc" for number in range(20)]
+    for position, origin in enumerate(origins, 1):
+        one = row(origin, 1)._replace(priority=level, exact=5, body=bytes(size))
+        store.apply([one._replace(dot=Dot(origin, 1 + n)) for n in range(limit)], {}, (), (), position)
+    rows = ServedRows(store, "abc")
+
+    tracemalloc.start()
+    found = rows.page("/queue/q", level, None, 0, limit)
+    _, highest = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    store.close()
+
+    assert [one.dot for one in found] == [Dot(origins[0], 1 + n) for n in range(limit)]
+    assert highest < 6 * limit * size
 
 
 def test_heads_and_listings_are_sums() -> None:

@@ -23,6 +23,7 @@ from qmq.broker.queues.paging.pending_deletes import PendingDeletes
 from qmq.broker.queues.state.exact_level import exact_of
 from qmq.broker.queues.state.priority_level import is_spare
 from qmq.dots import Dot, Origin, Vector
+from qmq.levels import EXACT_MAX
 
 ALL = (1 << 63) - 1
 """Beyond every sequence."""
@@ -252,7 +253,7 @@ class Pager:
                 fetched = found.messages
                 after = fetched[-1].dot if fetched else load.after
                 exact = exact_of(fetched[-1]) if fetched else load.exact
-                news = self._news(queue, fetched, out, may_be_seen=load.after is None)
+                news = self._news(queue, fetched, out, seen_beyond=-1 if load.after is None else load.exact)
                 backlog.take_page(queue, level, news, after, exact, len(fetched) < load.limit)
         registry.dispatch(queue, out)
         registry.forget_if_idle(queue)
@@ -322,11 +323,14 @@ class Pager:
             known += [message for message in lent.values() if message.envelope.destination == queue.name]
         return sum(1 for m in known if not m.settled and 0 < m.sequence <= self._owned.covered.get(m.origin, 0))
 
-    def _news(self, queue: Queue, messages: list[Message], out: Outcome, *, may_be_seen: bool = False) -> list[Message]:
+    def _news(
+        self, queue: Queue, messages: list[Message], out: Outcome, *, seen_beyond: int = EXACT_MAX
+    ) -> list[Message]:
         """Those that are neither in memory nor settled; from now on they are in memory.
 
-        `may_be_seen`: they are the first of the store, where that stands which was with consumers when this node or
-        its owner went away. Nothing says which of them were.
+        `seen_beyond`: those with a higher exact number, -1 for all, are the first ones of their number in the store, or
+        of their level if they have none. There stands what was with consumers when this node or its owner went away.
+        Nothing says which of them were.
         """
         news: list[Message] = []
         for message in messages:
@@ -340,7 +344,7 @@ class Pager:
                     continue
                 by_sequence[message.sequence] = message
                 self.recall_attempts(message)
-                if may_be_seen and not message.attempts and self._is_of_before(message):
+                if exact_of(message) > seen_beyond and not message.attempts and self._is_of_before(message):
                     message.attempts = MAYBE_SEEN
                 news.append(message)
         return news

@@ -61,10 +61,11 @@ class ExactLevel(PriorityLevel):
             super().push_back(message)
 
     def take_page(self, messages: Sequence[Message], placed: int, after: Dot | None, exact: int) -> int:
+        reached: list[Message] = []
         for message in messages:
             placed += 1
             _place(message, placed)
-            self._insert(message)
+            reached.append(message)
         self.after, self.after_exact = after, exact
         self.bound = max(self.bound, exact << PLACE_BITS | placed)
         fresh: list[Message] = []
@@ -76,11 +77,9 @@ class ExactLevel(PriorityLevel):
                 if is_reached:
                     placed += 1
                     _place(message, placed)
-            if is_reached:
-                self._insert(message)
-            else:
-                fresh.append(message)
+            (reached if is_reached else fresh).append(message)
         self.fresh = fresh or None
+        self._merge(reached)
         return placed
 
     def number_fresh(self, placed: int) -> int:
@@ -90,9 +89,12 @@ class ExactLevel(PriorityLevel):
                 _place(message, placed)
         return placed
 
+    def _merge(self, messages: Sequence[Message]) -> None:
+        """Insert many at once: to make room in a long `ready` for each of them would take a quadratic time."""
+        self.ready = deque(sorted((*self.ready, *messages), key=place_of))
+
     def close_gap(self) -> None:
-        for message in self.fresh or ():
-            self._insert(message)
+        self._merge(self.fresh or ())
         self.fresh = None
         self.behind = False
         self.after = None

@@ -8,6 +8,7 @@ A request from another address does not find it.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import trio
@@ -17,6 +18,7 @@ from qmq.errors import Refused
 from qmq.gateways.http.responses import HttpEncoder
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.outbox import count_nothing
 from qmq.server.clients.session import ClientSession, SessionContext
 from qmq.server.runtime.contexts import Tasks
 from qmq.wire.http import HttpRefusal
@@ -80,13 +82,24 @@ class PolledPipe:
         self._received_bytes_max = received_bytes_max
         self._closed = False
         self._changed = trio.Event()
+        self.grew: Callable[[int], None] = count_nothing
+        """Called with each change of `held_bytes`."""
+        self._counted = 0
 
     def wake(self) -> None:
         """Something has changed: all that wait look again. There are three at most: reader, writer and response, and
         one for each request under way that sends.
         """
+        self.count()
         self._changed.set()
         self._changed = trio.Event()
+
+    def count(self) -> None:
+        """Count what is held. Called after each change."""
+        delta = self.held_bytes - self._counted
+        if delta:
+            self._counted += delta
+            self.grew(delta)
 
     # For the STOMP session
 
@@ -140,6 +153,8 @@ class PolledPipe:
             self._state.close(*GO_AWAY)
             self._received.clear()
             self.wake()
+            # It refers to the session, which has ended.
+            self.grew = count_nothing
 
     # For the HTTP side
 
@@ -228,7 +243,9 @@ class PolledSessions(Generic[P]):
         """
         login = pipe.login = self._context.admission.admit(pipe.peer_address, now=trio.current_time())
         self._carry(pipe, carrier)
-        self._context.spawn(ClientSession(self._context, pipe, session.listener, login, self._protocol).serve)
+        begun = ClientSession(self._context, pipe, session.listener, login, self._protocol)
+        pipe.grew = partial(self._context.memory_budget.change, begun)
+        self._context.spawn(begun.serve)
 
     def body_bytes_max(self, id: str, asking: Pipe) -> int:
         """Bytes that the body of a request of this session may have."""

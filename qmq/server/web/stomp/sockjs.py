@@ -5,7 +5,6 @@ which the client has drawn at random.
 """
 
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from typing import Final
 
@@ -58,7 +57,13 @@ class SockJsPipe(PolledPipe):
     def __init__(self, limits: SockJsLimits, first: Pipe) -> None:
         self._session = SockJsSession(limits, trio.current_time())
         self._limits = limits
+        self.begun_bytes = 0
+        """Of a message of a WebSocket that is not complete."""
         super().__init__(self._session, first, limits.received_bytes_max)
+
+    @property
+    def held_bytes(self) -> int:
+        return super().held_bytes + self.begun_bytes
 
     async def send(self, body: bytes) -> None:
         """Pass the messages in `body` to the session; returns when it has room for them.
@@ -237,7 +242,13 @@ class SockJsSessions:
         """SockJS over a WebSocket, until either side has ended. `login` is that of its connection."""
         opened = SockJsPipe(SockJsLimits(), websocket)
         self._sessions.begin(opened, session, login)
-        await serve_sockjs_websocket(websocket, opened, partial(bytes_max, opened))
+
+        def message_bytes_max() -> int:
+            opened.begun_bytes = websocket.begun_bytes
+            opened.count()
+            return bytes_max(opened)
+
+        await serve_sockjs_websocket(websocket, opened, message_bytes_max)
 
     def body_bytes_max(self, request: HttpRequest, asking: Pipe) -> int:
         """Bytes that the body of this request may have."""

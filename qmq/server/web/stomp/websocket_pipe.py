@@ -91,6 +91,11 @@ class WebSocketPipe:
     def peer_certificate_subject(self) -> frozenset[str]:
         return self._pipe.peer_certificate_subject
 
+    @property
+    def begun_bytes(self) -> int:
+        """Of the message that is not complete, for `receive_messages`."""
+        return len(self._begun)
+
     async def receive_some(self, bytes_max: int) -> bytes:
         """As the pipe below. A close frame of the client, and a broken protocol, are the end of the stream."""
         if self._payload:
@@ -109,7 +114,8 @@ class WebSocketPipe:
     ) -> list[bytes]:
         """The whole messages that one read completes; an empty list at the end of the stream. Instead of
         `receive_some`, for a protocol that is no stream. A message has the bound of the frames, and that of
-        `message_bytes_max` while it is incomplete: beyond it the stream ends, with a close frame of the code 1009.
+        `message_bytes_max`, which is called after each read, while it is incomplete: beyond it the stream ends, with a
+        close frame of the code 1009.
         """
         messages: list[bytes] = []
         while not messages:
