@@ -51,7 +51,7 @@ async def first_queues(
     queues = context.broker.queues
     by_name = sort == "name"
     stored: dict[str, int] = {}
-    if queues.stored_names.count or queues.owned.has_stored:
+    if queues.has_stored:
         if text or not ((by_name and not is_reversed) or (sort == "depth" and is_reversed)):
             return None
         rows = context.served_rows()
