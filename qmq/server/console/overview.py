@@ -105,9 +105,9 @@ class Overview:
 
 def _facts(statistics: Any) -> dict[str, Any]:
     """The fields of a snapshot whose values are plain. `asdict` copies each value, which takes most of an overview."""
-    return {name: getattr(statistics, name) for name in _names(type(statistics))}
+    return {name: getattr(statistics, name) for name in _names(statistics.__class__)}
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _names(kind: type) -> tuple[str, ...]:
     return tuple([field.name for field in fields(kind)])

@@ -56,7 +56,7 @@ class QueueRegistry:
 
     @property
     def has_stored(self) -> bool:
-        """Whether some messages may be in the store alone. Otherwise no row there tells more than memory."""
+        """Whether some messages may be in the store alone. Otherwise memory has all that its rows have."""
         return self.owned.has_stored or self.stored_names.count > 0
 
     def get(self, name: str) -> Queue:
