@@ -58,6 +58,8 @@ SETTLE_SECONDS = 5.0
 """For the requests with which a page begins; they are a cost of opening it, not of keeping it open."""
 VISITS = 9
 TURNS = 12
+CONNECTIONS = 4
+"""Of a browser to one host, besides its two streams."""
 KILO = 1000
 TICKS = os.sysconf("SC_CLK_TCK")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
@@ -193,10 +195,11 @@ class Tabs:
         parts = urlsplit(address)
         assert parts.hostname is not None and parts.port is not None
         self._address = (parts.hostname, parts.port)
-        self._requests = requests
         self._seconds = seconds
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._ask), threading.Thread(target=self._follow)]
+        self._threads = [threading.Thread(target=self._follow)]
+        for number in range(CONNECTIONS):
+            self._threads.append(threading.Thread(target=self._ask, args=(requests[number::CONNECTIONS],)))
 
     def __enter__(self) -> "Tabs":
         for thread in self._threads:
@@ -208,12 +211,12 @@ class Tabs:
         for thread in self._threads:
             thread.join()
 
-    def _ask(self) -> None:
+    def _ask(self, requests: Sequence[tuple[float, str]]) -> None:
         yield_always(threading.get_native_id())
         with socket.create_connection(self._address) as one, one.makefile("rb") as answers:
             began = time.monotonic()
             while True:
-                for at, target in self._requests:
+                for at, target in requests:
                     if self._ended.wait(max(0.0, began + at - time.monotonic())):
                         return
                     one.sendall(f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())

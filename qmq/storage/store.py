@@ -177,6 +177,15 @@ class Store:
         with self._lock:
             return self._reader.info(destination)
 
+    def fanout_info_at_once(self, destination: str) -> FanoutInfo | None:
+        """The same, if it is in memory and no other thread is reading; else None."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._reader.info(destination) if self._reader.reads_nothing(destination) else None
+        finally:
+            self._lock.release()
+
     def damage(self) -> list[str]:
         """The damage that reads have found since the start, as text. The list only grows. Takes no lock."""
         rows = list(self.queues.damage.lines)

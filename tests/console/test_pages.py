@@ -1,6 +1,7 @@
 """What each page shows of three nodes, also with one of them dead."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,30 @@ def test_hidden_tab_passes_the_stream_on_and_the_last_one_ends_it(
     expect(tabs[0].locator("#bar")).to_contain_text("3 nodes")
     context.close()
     assert problems == []
+
+
+def test_pages_ask_again_at_the_same_moments(page: Any, node: Console) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/list/topic" in request.url else None)
+
+    def answered(call: Callable[[], object]) -> None:
+        """The page has asked during `call`, and has set its next timer."""
+        with page.expect_response(lambda response: "/list/topic" in response.url) as found:
+            call()
+        found.value.finished()
+        page.evaluate("fetch('/livez').then((response) => response.text())")
+
+    page.clock.install(time="2030-01-01T00:00:01Z")
+    answered(lambda: page.goto(f"{node.address}/#/topics"))
+    answered(lambda: page.clock.pause_at("2030-01-01T00:01:03Z"))
+    asked.clear()
+
+    page.clock.run_for(1990)
+    assert asked == []
+    for _ in range(3):
+        answered(lambda: page.clock.run_for(20))
+        page.clock.run_for(4980)
+    assert len(asked) == 3
 
 
 def test_messages_are_read_again_when_numbers_of_the_queue_have_changed(page: Any, node: Console) -> None:

@@ -67,22 +67,23 @@ def takeover_statistics(elections: Elections, now: float, view: NodeView, *, is_
     """A snapshot. `is_held`: the node delivers no queue messages."""
     rules = elections.rules
 
-    def state_of(owner: str) -> OwnerState:
+    def state_of(owner: str, lease_seconds: float) -> OwnerState:
         if owner in view.syncs:
             return OwnerState.ARRIVING
         if owner in view.serves:
-            return OwnerState.SERVING if rules.leads(owner, now) and not is_held else OwnerState.WAITING
+            return OwnerState.SERVING if lease_seconds > 0 and not is_held else OwnerState.WAITING
         return OwnerState.BIDDING if owner in elections.campaigns.by_owner else OwnerState.OTHERS
 
     def statistics_of(owner: str) -> OwnerStatistics:
         term, claim = rules.term_of(owner), rules.claims.get(owner)
+        lease_seconds = rules.lease_until(owner, now) - now
         return OwnerStatistics(
             owner,
             term.server,
             term.number,
-            state_of(owner).name.lower(),
+            state_of(owner, lease_seconds).name.lower(),
             None if claim is None else round(now - claim.since, 1),
-            round(max(0.0, min(rules.lease_until(owner, now) - now, rules.after)), 1),
+            round(max(0.0, min(lease_seconds, rules.after)), 1),
         )
 
     owners = [statistics_of(owner) for owner in rules.members]

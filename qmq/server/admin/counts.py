@@ -23,6 +23,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.runtime.contexts import Engine, Tasks
+from qmq.storage.fanouts.reader import FanoutInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ FANOUTS_COUNTED = 20
 
 PICKED_AT_ONCE = 2_000
 """Names of topics or fanouts from which a page is picked on the event loop; more are picked in a worker thread."""
+
+INFOS_AT_ONCE = 100
+"""Fanouts whose counts are read on the event loop, if they are in memory."""
 
 OLDEST = "oldest_age_us"
 
@@ -187,6 +191,9 @@ def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[s
 
 async def queue_rows(context: CountsContext, names: list[str]) -> list[Row]:
     """The rows of these queues, in this order; none for a queue of which nothing is known."""
+    if not context.broker.queues.has_stored:
+        # A console asks for rows again and again, and a thread takes longer than they do.
+        return _queue_rows(context, names, {})
     heads = await context.environment.run_blocking(context.served_rows().heads, names, 0)
     return _queue_rows(context, names, {name: (one.messages, one.body_bytes) for name, one in heads.items()})
 
@@ -227,21 +234,26 @@ async def add_ages(context: CountsContext, rows: list[Row]) -> None:
 
 
 async def _fanout_rows(context: CountsContext, names: list[str]) -> list[Row]:
-    def read() -> list[tuple[int, int]]:
-        found = [context.store.fanout_info(name) for name in names]
-        return [(info.records, info.bytes) for info in found]
-
-    facts = await context.environment.run_blocking(read)
+    store = context.store
+    infos: list[FanoutInfo] = []
+    for name in names[:INFOS_AT_ONCE]:
+        info = store.fanout_info_at_once(name)
+        if info is None:
+            break
+        infos.append(info)
+    if len(infos) < len(names):
+        # A thread takes longer than these, but the log must be read, or they are many.
+        infos = await context.environment.run_blocking(lambda: [store.fanout_info(name) for name in names])
     fanouts, totals = context.broker.subscriptions.fanouts, context.broker.totals
     return [
         {
             "destination": name,
-            "messages": messages,
-            "bytes": held,
+            "messages": info.records,
+            "bytes": info.bytes,
             "consumers": len(fanouts.get(name, ())),
             **row_totals(totals, name),
         }
-        for name, (messages, held) in zip(names, facts, strict=True)
+        for name, info in zip(names, infos, strict=True)
     ]
 
 

@@ -51,56 +51,90 @@ async def first_queues(
     queues = context.broker.queues
     by_name = sort == "name"
     stored: dict[str, int] = {}
-    if queues.stored_names.count or queues.owned.has_stored:
+    if queues.has_stored:
         if text or not ((by_name and not is_reversed) or (sort == "depth" and is_reversed)):
             return None
         rows = context.served_rows()
         read = partial(rows.listing, None, count) if by_name else partial(_deepest, rows.deepest, count)
         for name, messages, body_bytes in await context.environment.run_blocking(read):
             stored[name] = queues.paging.depth(name, messages, body_bytes)[0]
-    special = [*context.declared_queues.texts, *context.paused_queues.names()]
+    others = [
+        name for name in (*stored, *context.declared_queues.texts, *context.paused_queues.names()) if text in name
+    ]
     if by_name:
-        others = [name for name in (*stored, *special) if text in name]
         names = await _by_name(queues.listed_names, others, is_reversed=is_reversed, text=text, count=count)
         return [(name, 0) for name in names]
+    if sort == "oldest":
+        return await _by_age(context, others, is_reversed=is_reversed, text=text, count=count)
     sign = -1 if is_reversed else 1
-    found = [(sign * stored.get(name, 0), name) for name in {**stored, **dict.fromkeys(special)} if text in name]
+    found = [(sign * stored.get(name, 0), name) for name in others]
     found = [place for place in found if place[1] not in queues.by_name or not queues.by_name[place[1]].is_counted]
-    now_us = context.environment.now_us()
-    values: Callable[[Sequence[Queue]], list[int]] = partial(ages, now_us=now_us)
-    if sort == "depth":
-        values = depths if queues.owned.has_stored else depths_in_memory
-    places = await _by_value(queues.listed, queues.listed_names, found, values, sign=sign, text=text, count=count)
+    pick = _flatter if not is_reversed else _deeper if queues.owned.has_stored else _deeper_in_memory
+    places = await _by_value(queues.listed, found, pick, _depth, sign=sign, text=text, count=count)
     return [(name, sign * value) for value, name in places]
+
+
+async def _by_age(
+    context: QueueIndexContext, others: list[str], *, is_reversed: bool, text: str, count: int
+) -> list[tuple[str, int]]:
+    """Queues without a known age are in the order of their names, so only the names of most need to be looked at."""
+    queues = context.broker.queues
+    now_us = context.environment.now_us()
+    sign = -1 if is_reversed else 1
+
+    def age(queue: Queue) -> int:
+        """In whole seconds, 1 at least; 0 if no message in memory waits."""
+        accepted_us = first_us(queue)
+        return max(1, (now_us - accepted_us) // 1_000_000) if accepted_us else 0
+
+    def older(queues: list[Queue], age: float) -> list[Queue]:
+        latest_us = now_us - age * 1_000_000 if is_reversed and age > 1 else math.inf
+        return [queue for queue in queues if queue.levels and first_us(queue) <= latest_us]
+
+    def has_no_age(name: str) -> bool:
+        queue = queues.by_name.get(name)
+        return queue is None or not first_us(queue)
+
+    async def with_age() -> list[tuple[str, int]]:
+        places = await _by_value(queues.listed, [], older, age, sign=sign, text=text, count=count)
+        return [(name, sign * value) for value, name in places if value]
+
+    async def without_age() -> list[tuple[str, int]]:
+        names = await _by_name(
+            queues.listed_names, others, is_reversed=False, text=text, count=count, is_wanted=has_no_age
+        )
+        return [(name, 0) for name in names]
+
+    first, second = (with_age, without_age) if is_reversed else (without_age, with_age)
+    found = await first()
+    if len(found) < count:
+        known = {name for name, _ in found}
+        found += [one for one in await second() if one[0] not in known]
+    return found[:count]
 
 
 def _deepest(deepest: Callable[[int], dict[str, tuple[int, int]]], count: int) -> list[tuple[str, int, int]]:
     return [(name, *sizes) for name, sizes in deepest(count).items()]
 
 
-def depths(queues: Sequence[Queue]) -> list[int]:
-    """Messages of each."""
-    return [queue.held + queue.stored for queue in queues]
+def _depth(queue: Queue) -> int:
+    return queue.held + queue.stored
 
 
-def depths_in_memory(queues: Sequence[Queue]) -> list[int]:
-    """The same if the store has none: one look-up less for each queue."""
-    found: list[int] = []
-    each = iter(queues)
-    # A number above 256 is an object of its own. Read five at a time, with little in between: so the processor waits
-    # for several at once.
-    for a, b, c, d, e in zip(each, each, each, each, each, strict=False):
-        found += (a.held, b.held, c.held, d.held, e.held)
-    return [*found, *[queue.held for queue in queues[len(found) :]]]
+# Of some queues those that may be as good as the last place. One look at each: nearly all are left out.
 
 
-def ages(queues: Sequence[Queue], now_us: int) -> list[int]:
-    """Of the oldest message in memory that waits, in whole seconds, 1 at least; 0 if none is known."""
-    levels = [queue.levels for queue in queues]
-    if not any(levels):
-        return [0] * len(queues)
-    firsts_us = [first_us(queue) if queue.levels else 0 for queue in queues]
-    return [max(1, (now_us - one_us) // 1_000_000) if one_us else 0 for one_us in firsts_us]
+def _deeper(queues: list[Queue], depth: float) -> list[Queue]:
+    return [queue for queue in queues if queue.held + queue.stored >= depth]
+
+
+def _deeper_in_memory(queues: list[Queue], depth: float) -> list[Queue]:
+    """The same if the store has no messages: one look-up less for each queue."""
+    return [queue for queue in queues if queue.held >= depth]
+
+
+def _flatter(queues: list[Queue], depth: float) -> list[Queue]:
+    return [queue for queue in queues if queue.held <= depth]
 
 
 def first_us(queue: Queue) -> int:
@@ -132,15 +166,23 @@ def _read(names: list[str]) -> list[str]:
     return names
 
 
-async def _by_name(listed: list[str], found: list[str], *, is_reversed: bool, text: str, count: int) -> list[str]:
+async def _by_name(
+    listed: list[str],
+    found: list[str],
+    *,
+    is_reversed: bool,
+    text: str,
+    count: int,
+    is_wanted: Callable[[str], bool] | None = None,
+) -> list[str]:
     first = nlargest if is_reversed else nsmallest
-    found = first(count, dict.fromkeys(found))
+    found = first(count, dict.fromkeys(filter(is_wanted, found) if is_wanted else found))
     last = found[-1] if len(found) == count else None
     async for part in _parts(listed):
         names = _read(listed[part])
         if last is not None:
             names = [name for name in names if name > last] if is_reversed else [name for name in names if name < last]
-        found += [name for name in names if text in name] if text else names
+        found += [name for name in names if text in name and (is_wanted is None or is_wanted(name))]
         if len(found) > 2 * count:
             found = first(count, dict.fromkeys(found))
             last = found[-1] if len(found) == count else None
@@ -149,29 +191,22 @@ async def _by_name(listed: list[str], found: list[str], *, is_reversed: bool, te
 
 async def _by_value(
     listed: list[Queue],
-    names: list[str],
     found: list[Place],
-    values: Callable[[Sequence[Queue]], list[int]],
+    pick: Callable[[list[Queue], float], list[Queue]],
+    value_of: Callable[[Queue], int],
     *,
     sign: int,
     text: str,
     count: int,
 ) -> list[Place]:
+    """`pick` leaves out queues whose value is certainly worse than the one that it is called with."""
     found = nsmallest(count, found)
     last: tuple[float, str] = found[-1] if len(found) == count else NO_PLACE
-    best_of = max if sign < 0 else min
     async for part in _parts(listed):
-        column = values(listed[part])
-        best = sign * best_of(column)
-        # Hardly any part has a better place. If all of it are equal, as ages often are, its names decide.
-        if best > last[0]:
-            continue
-        if best == last[0] and column.count(column[0]) == len(column) and min(_read(names[part])) >= last[1]:
-            continue
         found += [
             place
-            for at, value in enumerate(column, part.start)
-            if sign * value <= last[0] and text in names[at] and (place := (sign * value, names[at])) < last
+            for queue in pick(listed[part], sign * last[0])
+            if (place := (sign * value_of(queue), queue.name)) < last and text in queue.name
         ]
         if len(found) > 2 * count:
             found = _smallest(count, found)

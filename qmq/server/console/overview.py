@@ -1,6 +1,7 @@
 """What one node reports on the first page of the console: a few KB, the same for all users."""
 
 from dataclasses import fields
+from functools import cache
 from typing import Any, Final, Protocol
 
 import trio
@@ -104,4 +105,9 @@ class Overview:
 
 def _facts(statistics: Any) -> dict[str, Any]:
     """The fields of a snapshot whose values are plain. `asdict` copies each value, which takes most of an overview."""
-    return {field.name: getattr(statistics, field.name) for field in fields(statistics)}
+    return {name: getattr(statistics, name) for name in _names(statistics.__class__)}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple([field.name for field in fields(kind)])

@@ -169,7 +169,7 @@ class QueueIndex:
         """Add the queues of the store that are not in memory, or not counted there."""
         context = self._context
         rows, queues = context.served_rows(), context.broker.queues
-        if not (queues.owned.has_stored or queues.stored_names.count):
+        if not queues.has_stored:
             return
         deepest: list[tuple[int, str]] = []
         after: str | None = None

@@ -349,6 +349,12 @@ class FanoutReader:
         last_us = entries[-1].last_us if entries else (extent.last_us if extent else 0)
         return FanoutInfo(records, extent.end - extent.start if extent else 0, first_us, last_us)
 
+    def reads_nothing(self, destination: str) -> bool:
+        """Whether `info` finds all in memory now."""
+        state, extent = self._logs.view(destination)
+        is_indexed = state.position <= self._indexed_from and self._journal.end <= self._indexed_to
+        return is_indexed and (extent is None or not self._pending(destination))
+
     def _update(self, checkpoint: int) -> None:
         """Bring the index to the journal's end, and forget what the checkpoint there has taken over."""
         if self._indexed_from < checkpoint:

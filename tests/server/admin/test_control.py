@@ -1,6 +1,8 @@
 """Questions to a node over STOMP: ocamlmq's counts, and the status."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import argon2
 import pytest
@@ -98,3 +100,42 @@ async def test_a_user_without_the_right_learns_only_how_far_the_node_is(autojump
             "incarnation",
             "vector",
         }
+
+
+async def test_list_of_what_is_in_memory_needs_no_thread(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    threads: list[object] = []
+
+    def watch() -> None:
+        environment: Any = rig.alive.environment
+        run_blocking = environment.run_blocking
+
+        async def noted(call: Callable[..., Any], *arguments: Any) -> Any:
+            threads.append(call)
+            return await run_blocking(call, *arguments)
+
+        environment.run_blocking = noted
+
+    async def rows(kind: str, prefix: str = "") -> list[tuple[str, int]]:
+        headers = {"destination": f"/control/list/{kind}{prefix}", "limit": "1"}
+        found = json.loads((await rig.alive.answer(0, None, "", headers)).body)
+        return [(row["destination"], row["messages"]) for row in found["destinations"]]
+
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(*[send(name, "x", name, persistent="true") for name in ("/queue/jobs", "/fanout/log")])
+        await client.receipt()
+        await client.receipt()
+        # The first list of fanouts reads what was written before it.
+        assert await rows("fanout") == [("/fanout/log", 1)]
+        watch()
+        for _ in range(2):
+            assert await rows("queue", "/jobs") == [("/queue/jobs", 1)]
+            assert await rows("fanout") == [("/fanout/log", 1)]
+        assert threads == []
+
+        await client.send(send("/fanout/log", "x", "more", persistent="true"))
+        await client.receipt()
+        threads.clear()
+        assert await rows("fanout") == [("/fanout/log", 2)]
+        assert len(threads) == 1

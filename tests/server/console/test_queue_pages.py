@@ -1,7 +1,6 @@
 """Pages of queues in any order: found in turns, by any of the nodes, and correct for what they show."""
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.server.console.first_queues import TURN_QUEUES as FIRST_TURN_QUEUES
-from qmq.server.console.first_queues import depths, depths_in_memory
+from qmq.server.console.first_queues import first_queues
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
 from qmq.server.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest
 from tests.server.mesh_rig import MeshRig
@@ -209,6 +208,50 @@ async def test_first_page_is_found_without_a_pass(autojump_clock: MockClock, sor
         assert {**first, "age_seconds": 0} == {**later, "age_seconds": 0}
 
 
+@pytest.mark.parametrize("text", ["", "7"])
+@pytest.mark.parametrize("count", [1, 20, 70, 300])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_first_page_by_age_has_queues_without_messages_by_name(
+    autojump_clock: MockClock, order: str, count: int, text: str
+) -> None:
+    chance = random.Random(7)
+    async with web_rig().run() as rig:
+        names = [f"q{number}" for number in range(100)]
+        chance.shuffle(names)
+        stomp = await rig.connect()
+        for name in names:
+            if chance.randrange(2):
+                await stomp.send(send(f"/queue/{name}", "x", "r"))
+                await stomp.receipt()
+                await trio.sleep(chance.choice([0, 10]))
+            else:
+                fill(rig, {name: 1})
+        await trio.sleep(10)
+        now_us = rig.alive.environment.now_us()
+
+        found = await first_queues(rig.alive, "oldest", is_reversed=order == "desc", text=text, count=count)
+
+        queues = rig.alive.broker.queues.listed
+        ages = {one.name: sum((now_us - message.timestamp_us) // 1_000_000 for message in one.ready) for one in queues}
+        sign = -1 if order == "desc" else 1
+        wanted = sorted([name for name in ages if text in name], key=lambda name: (sign * ages[name], name))
+        assert found == [(name, ages[name]) for name in wanted[:count]]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_first_page_by_depth_decides_between_equal_depths_by_name(autojump_clock: MockClock, order: str) -> None:
+    chance = random.Random(7)
+    async with web_rig().run() as rig:
+        depths = {f"q{number}": chance.randrange(5) for number in range(3 * FIRST_TURN_QUEUES)}
+        fill(rig, depths)
+
+        found = await first_queues(rig.alive, "depth", is_reversed=order == "desc", text="", count=60)
+
+        sign = -1 if order == "desc" else 1
+        wanted = sorted(depths, key=lambda name: (sign * depths[name], name))[:60]
+        assert found == [(f"/queue/{name}", depths[name]) for name in wanted]
+
+
 async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: MockClock) -> None:
     rig = web_rig()
     async with rig.run():
@@ -227,13 +270,6 @@ async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: 
         assert found["depth"] == ["/queue/deep", "/queue/middle", "/queue/flat"]
         assert found["name"] == ["/queue/deep", "/queue/flat", "/queue/middle"]
         assert names(await page(await dial(rig), sort="name", filter="dee")) == ["deep"]
-
-
-@pytest.mark.parametrize("count", range(12))
-def test_depths_in_memory_are_those_of_all_queues_in_order(count: int) -> None:
-    queues: list[Any] = [SimpleNamespace(held=number, stored=0) for number in range(count)]
-
-    assert depths_in_memory(queues) == depths(queues) == list(range(count))
 
 
 async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojump_clock: MockClock) -> None:

@@ -54,6 +54,11 @@ class QueueRegistry:
         self.touched: dict[str, None] = {}
         """Queues whose free credit may have changed since the last offers to peers."""
 
+    @property
+    def has_stored(self) -> bool:
+        """Whether some messages may be in the store alone. Otherwise memory has all that its rows have."""
+        return self.owned.has_stored or self.stored_names.count > 0
+
     def get(self, name: str) -> Queue:
         """The queue called `name`, made on first use."""
         queue = self.by_name.get(name)
