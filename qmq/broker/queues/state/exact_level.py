@@ -91,7 +91,8 @@ class ExactLevel(PriorityLevel):
 
     def _merge(self, messages: Sequence[Message]) -> None:
         """Insert many at once: to make room in a long `ready` for each of them would take a quadratic time."""
-        self.ready = deque(sorted((*self.ready, *messages), key=place_of))
+        if messages:
+            self.ready = deque(sorted((*self.ready, *messages), key=place_of))
 
     def close_gap(self) -> None:
         self._merge(self.fresh or ())
