@@ -87,7 +87,7 @@ async def _by_age(
         accepted_us = first_us(queue)
         return max(1, (now_us - accepted_us) // 1_000_000) if accepted_us else 0
 
-    def older(queues: list[Queue], age: float) -> list[Queue]:
+    def older(queues: list[Queue], age: float, _name: str) -> list[Queue]:
         latest_us = now_us - age * 1_000_000 if is_reversed and age > 1 else math.inf
         return [queue for queue in queues if queue.levels and first_us(queue) <= latest_us]
 
@@ -121,20 +121,26 @@ def _depth(queue: Queue) -> int:
     return queue.held + queue.stored
 
 
-# Of some queues those that may be as good as the last place. One look at each: nearly all are left out.
+# Of some queues those that may be better than the last place. One look at each: nearly all are left out, even if very
+# many queues have the same depth.
 
 
-def _deeper(queues: list[Queue], depth: float) -> list[Queue]:
-    return [queue for queue in queues if queue.held + queue.stored >= depth]
+def _deeper(queues: list[Queue], depth: float, name: str) -> list[Queue]:
+    return [
+        queue
+        for queue in queues
+        if (found := queue.held + queue.stored) >= depth and (found > depth or queue.name < name)
+    ]
 
 
-def _deeper_in_memory(queues: list[Queue], depth: float) -> list[Queue]:
+def _deeper_in_memory(queues: list[Queue], depth: float, name: str) -> list[Queue]:
     """The same if the store has no messages: one look-up less for each queue."""
-    return [queue for queue in queues if queue.held >= depth]
+    return [queue for queue in queues if (found := queue.held) >= depth and (found > depth or queue.name < name)]
 
 
-def _flatter(queues: list[Queue], depth: float) -> list[Queue]:
-    return [queue for queue in queues if queue.held <= depth]
+def _flatter(queues: list[Queue], depth: float, name: str) -> list[Queue]:
+    """The store may have more of a queue than memory."""
+    return [queue for queue in queues if (found := queue.held) <= depth and (found < depth or queue.name < name)]
 
 
 def first_us(queue: Queue) -> int:
@@ -192,20 +198,20 @@ async def _by_name(
 async def _by_value(
     listed: list[Queue],
     found: list[Place],
-    pick: Callable[[list[Queue], float], list[Queue]],
+    pick: Callable[[list[Queue], float, str], list[Queue]],
     value_of: Callable[[Queue], int],
     *,
     sign: int,
     text: str,
     count: int,
 ) -> list[Place]:
-    """`pick` leaves out queues whose value is certainly worse than the one that it is called with."""
+    """`pick` leaves out queues that are certainly after the place with this value and name."""
     found = nsmallest(count, found)
     last: tuple[float, str] = found[-1] if len(found) == count else NO_PLACE
     async for part in _parts(listed):
         found += [
             place
-            for queue in pick(listed[part], sign * last[0])
+            for queue in pick(listed[part], sign * last[0], last[1])
             if (place := (sign * value_of(queue), queue.name)) < last and text in queue.name
         ]
         if len(found) > 2 * count:
