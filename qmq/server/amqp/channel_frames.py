@@ -12,7 +12,7 @@ from qmq.config import DestinationPolicy, LimitSettings
 from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, ChannelEncoder
 from qmq.server.amqp.blocked import Blocking
-from qmq.server.amqp.lookup import QueueQuestions
+from qmq.server.amqp.lookup import Questions
 from qmq.server.amqp.topology import TopologyContext, TopologyOwner
 from qmq.server.definitions.queue_watchers import QueueWatchers
 from qmq.server.runtime.contexts import Tasks
@@ -46,10 +46,11 @@ class ChannelOwner(TopologyOwner, Protocol):
     blocking: Blocking
     heads: dict[tuple[str, str, str, bytes], Head]
     """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
-    questions: QueueQuestions
+    questions: Questions
     absent: set[str]
-    """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come; PREFIX stands
-    for bindings that were not known then."""
+    """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come."""
+    asked_for_bindings: bool
+    """Whether this node knows all bindings that there were then."""
 
     @property
     def context(self) -> ChannelContext: ...

@@ -20,7 +20,7 @@ from qmq.server.amqp.blocked import Blocking, BlockingContext
 from qmq.server.amqp.channel import AmqpChannel
 from qmq.server.amqp.channel_frames import ChannelContext
 from qmq.server.amqp.handshake import Handshake, OpenContext
-from qmq.server.amqp.lookup import QueueQuestions
+from qmq.server.amqp.lookup import Questions
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
@@ -55,7 +55,7 @@ class AmqpDialogue(ClientDialogue):
     def __init__(
         self,
         contents: SharedContents,
-        questions: QueueQuestions,
+        questions: Questions,
         context: AmqpContext,
         session: ClientSession,
         pipe: Pipe,
@@ -76,6 +76,7 @@ class AmqpDialogue(ClientDialogue):
         self.vhost = DEFAULT_VHOST
         self.questions = questions
         self.absent: set[str] = set()
+        self.asked_for_bindings = False
         self.blocking = Blocking(context, self)
         self.heads: dict[tuple[str, str, str, bytes], Head] = {}
         self._loop: FrameLoop | None = None
@@ -151,8 +152,9 @@ class AmqpDialogue(ClientDialogue):
     # Commands
 
     async def _serve(self, received: list[Command]) -> None:
-        # Before this read came, a queue may have been declared.
+        # Before this read came, a queue may have been declared, or bound.
         self.absent.clear()
+        self.asked_for_bindings = False
         for command in received:
             if self.is_over:
                 return
@@ -285,4 +287,4 @@ def _refusal(refused: Refused) -> bytes:
 
 def amqp_protocol() -> ClientProtocol:
     """AMQP for one node, whose sessions share what they have encoded, and what they ask the mesh."""
-    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents(), QueueQuestions()), _refusal)
+    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents(), Questions()), _refusal)

@@ -93,8 +93,9 @@ class _Question:
     is_over: trio.Event = field(default_factory=trio.Event)
 
 
-class QueueQuestions:
-    """Questions of the publishers of one node to the mesh, whether a queue exists: one at a time for each queue.
+class Questions:
+    """Questions of the publishers of one node to the mesh, whether a queue exists: one at a time for each queue. So is
+    the question for new bindings, under the name PREFIX; its answer is always "no".
 
     A publish that comes after a queue was declared on any node must find it. So a "no" counts only for publishes that
     came before its question began; those that come meanwhile wait, and are all answered by the next one. A "yes"

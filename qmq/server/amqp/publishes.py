@@ -136,9 +136,9 @@ class ChannelPublishes:
             await sync.refresh()
             return False
 
-        if PREFIX not in owner.absent:
+        if not owner.asked_for_bindings:
             await owner.questions.exists(PREFIX, ask)
-            owner.absent.add(PREFIX)
+            owner.asked_for_bindings = True
 
     async def _exists(self, queue: str) -> bool:
         """Whether a queue exists on any node; one without a name does not."""

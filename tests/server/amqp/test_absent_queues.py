@@ -7,7 +7,7 @@ import trio
 from pamqp import commands
 from trio.testing import MockClock
 
-from qmq.server.amqp.lookup import QueueQuestions
+from qmq.server.amqp.lookup import Questions
 from qmq.server.node import Node
 from tests.server.amqp.mesh import AmqpMesh
 from tests.server.amqp.rig import AmqpClient, Message
@@ -140,7 +140,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_question_that_began_before_a_publish_came_does_not_answer_no(autojump_clock: MockClock) -> None:
     asked = Asked()
-    questions = QueueQuestions()
+    questions = Questions()
     answers: dict[str, bool] = {}
 
     async def publish(name: str) -> None:
@@ -167,7 +167,7 @@ async def test_a_question_that_began_before_a_publish_came_does_not_answer_no(au
 async def test_a_question_that_found_the_queue_answers_all(autojump_clock: MockClock) -> None:
     asked = Asked()
     asked.known.add("/queue/q")
-    questions = QueueQuestions()
+    questions = Questions()
     found: list[bool] = []
 
     async def publish() -> None:
@@ -187,7 +187,7 @@ async def test_a_question_that_found_the_queue_answers_all(autojump_clock: MockC
 async def test_a_publisher_that_leaves_lets_the_others_ask(autojump_clock: MockClock, is_first: bool) -> None:
     """The question that is not answered is the first one, or one for which the others have waited from its begin."""
     asked = Asked()
-    questions = QueueQuestions()
+    questions = Questions()
     found: list[bool] = []
     scopes = {name: trio.CancelScope() for name in ("ann", "bob")}
     asking: list[str] = []
