@@ -2,7 +2,7 @@
 
 A part that has rules of its own has a module of its own, and gets the node as the narrow context that it names. So the
 node has each part as an attribute, and what parts need of each other as methods, some of them a part's own. `Node` runs
-them.
+them. All of it is one module, because the order in which parts are built is what it decides.
 """
 
 from collections.abc import Collection, Mapping

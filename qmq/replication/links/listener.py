@@ -7,6 +7,8 @@ only if the old one has been silent for two beats. Otherwise it is refused, and 
 
 Each follower has a feed task that walks the journal at the follower's pace. When a link ends, the messages lent to the
 follower stay lent until `redeliver_after_seconds`, because it may return and still hold them.
+
+Admission and serving are one module: both decide by the same table of connections.
 """
 
 import logging

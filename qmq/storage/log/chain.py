@@ -7,6 +7,8 @@ from undoing another.
 
 Surprising: a segment's batches end at the base of the next segment. So the position after a full segment and the base
 of the next one are the same number, and the next batch begins one segment head later.
+
+Appending, reading and dropping are one module, because the list, its lock and this arithmetic bind all three.
 """
 
 import threading

@@ -8,7 +8,8 @@ check.
 
 Surprising: the fast paths decide nothing on their own. Any irregular frame (incomplete, too large, no NUL)
 takes the slow path, so every error is found in one place. No byte is searched again because its frame came in many
-reads: a frame cut in its head waits in `_partial`, one cut in its body in `_body`.
+reads: a frame cut in its head waits in `_partial`, one cut in its body in `_body`. All paths are one class, because
+each continues where another left the chunk.
 """
 
 from qmq.errors import RemoteProtocolError
