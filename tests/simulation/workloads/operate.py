@@ -16,6 +16,7 @@ from qmq.definitions.definition import Key
 from qmq.dots import Vector, covers, merge
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
+from tests.simulation.lookout import handed_out_by
 from tests.simulation.operations import (
     BURIED,
     DECLARED,
@@ -202,7 +203,7 @@ async def _request(
 
 async def restore(stage: Stage, name: str) -> None:
     """When every node has the records of all others, resume the queues and give the rights back. When the nodes have
-    also dropped what deletions take, all is done."""
+    also dropped what deletions take, even of a node that has left, all is done."""
     operations = stage.ledger.operations
     await _until(lambda: stage.settling and all(member.up for member in stage.members))
     await _until_alike(stage)
@@ -225,6 +226,7 @@ async def restore(stage: Stage, name: str) -> None:
                 stage.trace.note(f"{name} could not delete {queue}: {gone}")
             await trio.sleep(LOOK_SECONDS)
     await _until_alike(stage)
+    await _until(lambda: stage.leaving is None or _is_served(stage, stage.leaving))
     nodes = [member.node for member in stage.members if member.node is not None]
     await _until(lambda: not any(node.deleted_queues.is_running for node in nodes))
     operations.is_restored = True
@@ -247,6 +249,11 @@ def _never_ending(stage: Stage) -> list[str]:
 
 def _has(member: Member, key: Key) -> bool:
     return member.node is not None and member.node.definitions.table.get(key) is not None
+
+
+def _is_served(stage: Stage, left: Member) -> bool:
+    """Whether a node has taken over the messages of this one: only then does it drop those of deleted queues."""
+    return any(left.name in handed_out_by(member) for member in stage.members if member.node is not None)
 
 
 async def _until_alike(stage: Stage) -> None:
