@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from tests.server.beanstalk.mesh import BeanstalkMesh
 from tests.server.beanstalk.rig import BeanstalkClient
@@ -251,6 +252,33 @@ async def test_a_job_is_not_lost_when_the_response_of_its_node_is(
 
         assert await worker.ask(f"delete {job}") == b"DELETED"
         assert await worker.ask(f"peek {job}") == b"NOT_FOUND"
+
+
+@pytest.mark.parametrize("fault", ["none", "evicted", "late"])
+async def test_a_job_that_is_deleted_while_it_is_reserved_by_its_id_does_not_come_back(
+    fault: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        client, worker, node = await rig.client("a"), await rig.client("b"), rig.nodes["b"]
+        job = await client.put(delay=1000, ttr=1)
+        ask_one = node.ask_one
+
+        async def deleted_meanwhile(peer: str, request: PeerRequest) -> bytes | None:
+            """The reservation may end before the node of the job responds."""
+            if b'"delete"' in request.body:
+                assert await client.ask(f"delete {job}") == b"DELETED"
+                if fault == "evicted":
+                    next(iter(node.sessions.values())).evict(Refused("memory-exceeded", "too much"))
+                elif fault == "late":
+                    await trio.sleep(2)
+            return await ask_one(peer, request)
+
+        monkeypatch.setattr(node, "ask_one", deleted_meanwhile)
+        await worker.send(f"reserve-job {job}")
+
+        assert await (worker.until_closed() if fault == "evicted" else worker.reply()) != b"RESERVED %d 3\njob" % job
+        await trio.sleep(1)
+        assert await client.ask(f"peek {job}") == b"NOT_FOUND"
 
 
 @pytest.mark.parametrize(("fault", "expected"), [("lost", b"INTERNAL_ERROR"), ("repeated", b"DELETED")])
