@@ -144,6 +144,33 @@ async def test_buried_jobs_of_all_nodes_are_kicked(autojump_clock: MockClock) ->
         assert {(await client.reserve())[0] for _ in jobs} == set(jobs)
 
 
+@pytest.mark.parametrize("state", ["buried", "delayed"])
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_a_kick_that_is_sent_again_kicks_no_further_jobs(
+    state: str, is_at_once: bool, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        there = await rig.client("a")
+        for _ in range(5):
+            await in_state(there, state)
+        client, node = await rig.client("b"), rig.nodes["b"]
+        ask_one = node.ask_one
+
+        async def repeated(peer: str, request: PeerRequest) -> bytes | None:
+            """A link ends behind the request, before its node has responded or with the response."""
+            if is_at_once:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask_one, peer, request)
+                    return await ask_one(peer, request)
+            await ask_one(peer, request)
+            return await ask_one(peer, request)
+
+        monkeypatch.setattr(node, "ask_one", repeated)
+
+        assert await client.ask("kick 2") == b"KICKED 2"
+        assert (await there.facts("stats-tube default"))[f"current-jobs-{state}"] == "3"
+
+
 async def test_tubes_and_counts_are_those_of_the_mesh(autojump_clock: MockClock) -> None:
     async with BeanstalkMesh("a", "b").run() as rig:
         here, there = await rig.client("a"), await rig.client("b")
