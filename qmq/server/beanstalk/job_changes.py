@@ -93,7 +93,7 @@ class JobChanges:
     async def kick_tube(self, tube: str, bound: int) -> int:
         """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones.
 
-        Raises Refused if there are none while a node may not deliver.
+        Raises Refused if there are none while a node may not deliver, or does not respond.
         """
         refused: Refused | None = None
         for what in ("buried", "delayed"):
@@ -115,8 +115,10 @@ class JobChanges:
         if node == self._context.origin.node:
             return await _when_serving(partial(self._kick_here, tube, bound, what))
         request = {"do": "kick-tube", "tube": tube, "bound": bound, "what": what, "id": self._new_id()}
-        count = await _when_serving(partial(self._ask_fact, node, request, "count", 0))
-        return count if type(count) is int else 0
+        count = await _when_serving(partial(self._ask_fact, node, request, "count", SILENT))
+        if type(count) is not int:
+            raise Refused(NOT_SERVING, f"The node {node} does not respond; it may have kicked jobs.")
+        return count
 
     # Requests of peers
 

@@ -171,6 +171,24 @@ async def test_a_kick_that_is_sent_again_kicks_no_further_jobs(
         assert (await there.facts("stats-tube default"))[f"current-jobs-{state}"] == "3"
 
 
+async def test_a_kick_whose_response_is_lost_is_not_denied(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        job = await in_state(await rig.client("a"), "buried")
+        client, node = await rig.client("b"), rig.nodes["b"]
+        ask_one = node.ask_one
+
+        async def lost(peer: str, request: PeerRequest) -> bytes | None:
+            await ask_one(peer, request)
+            return None
+
+        monkeypatch.setattr(node, "ask_one", lost)
+
+        assert await client.ask("kick 1") == b"INTERNAL_ERROR"
+        assert (await client.facts(f"stats-job {job}"))["state"] == "ready"
+
+
 async def test_tubes_and_counts_are_those_of_the_mesh(autojump_clock: MockClock) -> None:
     async with BeanstalkMesh("a", "b").run() as rig:
         here, there = await rig.client("a"), await rig.client("b")
