@@ -39,8 +39,10 @@ class BulkSettlement:
         for message in messages:
             dot = message.dot
             known = owned.by_origin.get(dot.origin, {}).get(dot.sequence)
-            if known is None and dot.sequence > 0 and (dot in owned.elsewhere or paging.is_settled(queue, dot)):
-                continue
+            if known is None and dot.sequence > 0:
+                is_elsewhere = dot.origin.node not in owned.serves or dot in owned.elsewhere
+                if is_elsewhere or paging.is_settled(queue, dot):
+                    continue
             one = message if known is None else known
             if not one.settled and not any([dot in lent for lent in owned.lent.values()]):
                 found.append(one)

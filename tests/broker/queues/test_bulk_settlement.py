@@ -60,6 +60,18 @@ def test_a_look_at_one_message_takes_no_list_of_all_that_is_in_flight() -> None:
     assert allocated[1] < 2 * allocated[0]
 
 
+def test_what_another_node_serves_since_a_page_was_read_is_left_to_it() -> None:
+    node = Node()
+    node.send()
+    bulk = node.broker.bulk_settlement
+    page = bulk.in_memory(JOBS)
+    assert bulk.waiting(JOBS, page) == page
+
+    node.broker.queues.handoff.cede(page[0].origin.node, "b")
+
+    assert not bulk.waiting(JOBS, page)
+
+
 def test_a_purge_settles_what_waits_and_leaves_what_is_in_flight() -> None:
     node = Node()
     client = node.client()
