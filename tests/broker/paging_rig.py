@@ -10,6 +10,7 @@ The rig keeps the truth beside the broker: which messages were accepted, and whi
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from qmq.broker.broker import Broker
@@ -460,7 +461,7 @@ class PagedNode:
             queue = self.queues.by_name[name]
             load = self.paging.next_load(queue, self.now_us)
             if load is None:
-                queue.is_loading = False
+                self.decide(partial(self.paging.take_none, queue))
             else:
                 self.loads.append(load)
         if self.loads:

@@ -14,7 +14,6 @@ from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.queues.dead_letters import source_of
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.queues import Queues
-from qmq.dots import Dot
 from qmq.errors import Refused
 
 NO_SOURCE: Final = "no-source"
@@ -36,20 +35,22 @@ class BulkSettlement:
         A message of the store that is in memory, too, is returned as it is in memory.
         """
         owned, paging = self._queues.owned, self._queues.paging
-        deliveries = self._queues.deliveries.values()
-        consumed: set[Dot] = {one.message.dot for one in deliveries if one.subscription.destination == queue}
-        for lent in owned.lent.values():
-            consumed.update(lent)
         found: list[Message] = []
         for message in messages:
             dot = message.dot
             known = owned.by_origin.get(dot.origin, {}).get(dot.sequence)
-            if known is None and dot.sequence > 0 and (dot in owned.elsewhere or paging.is_settled(queue, dot)):
-                continue
+            if known is None and dot.sequence > 0:
+                is_elsewhere = dot.origin.node not in owned.serves or dot in owned.elsewhere
+                if is_elsewhere or paging.is_settled(queue, dot):
+                    continue
             one = message if known is None else known
-            if not one.settled and dot not in consumed:
+            if not one.settled and not any([dot in lent for lent in owned.lent.values()]):
                 found.append(one)
-        return found
+        # Very many may be in flight, and often one is asked about: hardly any of them has its number.
+        numbers = {one.sequence for one in found}
+        deliveries = self._queues.deliveries.values()
+        consumed = {one.message.dot for one in deliveries if one.message.sequence in numbers}
+        return [one for one in found if one.dot not in consumed] if consumed else found
 
     def in_memory(self, queue: str) -> list[Message]:
         """The messages of `queue` that wait in memory, the highest priority first."""

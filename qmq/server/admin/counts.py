@@ -241,9 +241,10 @@ async def _fanout_rows(context: CountsContext, names: list[str]) -> list[Row]:
         if info is None:
             break
         infos.append(info)
-    if len(infos) < len(names):
-        # A thread takes longer than these, but the log must be read, or they are many.
-        infos = await context.environment.run_blocking(lambda: [store.fanout_info(name) for name in names])
+    left = names[len(infos) :]
+    if left:
+        # A thread takes longer than those, but the log must be read, or they are many.
+        infos += await context.environment.run_blocking(lambda: [store.fanout_info(name) for name in left])
     fanouts, totals = context.broker.subscriptions.fanouts, context.broker.totals
     return [
         {

@@ -9,11 +9,12 @@ commands that only look at jobs and tubes are in `inspection`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Delivery
 from qmq.config import LimitSettings
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
@@ -260,6 +261,9 @@ class BeanstalkCommands:
         is_mine: bool | None = False
         with suppress(Refused):
             is_mine = await self._part.changes.delete(found)
+        if is_mine is False:
+            # Another one has it: there must not be two of them.
+            await self._withdraw(delivery)
         if self.is_over:
             return
         # If the node of the former message does not respond, there may be two of them; else there might be none.
@@ -267,15 +271,21 @@ class BeanstalkCommands:
             delivery.sent = True
             slot.fill(reply.reserved(job, delivery.message.body))
             return
-        # Another one has it: there must not be two of them.
         self._reservations.done(job)
-        if self._reservations.is_valid(delivery):
-            out = Outcome(self._session.id, self._context.environment.now_us())
-            self._context.broker.settle([delivery], out)
-            self._context.submit(out)
         slot.fill(reply.NOT_FOUND)
 
-    async def _taken(self, found: FoundJob) -> Any:
+    async def _withdraw(self, delivery: Delivery) -> None:
+        """Settle the copy of a job; if its reservation has ended meanwhile, it waits in its tube."""
+        context = self._context
+        if self._reservations.is_valid(delivery):
+            out = Outcome(self._session.id, context.environment.now_us())
+            context.broker.settle([delivery], out)
+            context.submit(out)
+        else:
+            with suppress(Refused):
+                await self._part.changes.delete(FoundJob(delivery.message, context.origin.node, JobState.READY))
+
+    async def _taken(self, found: FoundJob) -> Delivery | None:
         """The delivery of a copy of a job to this connection; None if that cannot be. Durable on return."""
         context, message = self._context, found.message
         queue = queue_of(found.tube)

@@ -5,10 +5,11 @@ here or elsewhere, are reserved, and left to it. A node that may not deliver yet
 over, is waited for.
 
 A request is sent again if its link ends, and its response may be lost. So each request has an id, by which a node knows
-what it has done already.
+what it has done already, or is doing.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -33,8 +34,8 @@ HELD_SECONDS: Final = 10.0
 
 HELD_PAUSE_SECONDS: Final = 0.1
 
-DONE_MAX: Final = 1_000
-"""Requests of peers that were done and are remembered."""
+REQUESTS_MAX: Final = 1_000
+"""Of peers that are remembered with what was done."""
 
 SILENT: Final = "silent"
 """In place of a response that has not come: what was asked for may be done or not."""
@@ -44,6 +45,14 @@ T = TypeVar("T")
 Act = Callable[[Message, Outcome], bool]
 
 
+@dataclass(slots=True)
+class _Request:
+    """One of a peer. `answer` is None until it is over, and if nothing was decided."""
+
+    answer: int | None = None
+    is_over: trio.Event = field(default_factory=trio.Event)
+
+
 class JobChanges:
     """Changes of the jobs that this node serves, and requests for those of its peers."""
 
@@ -51,8 +60,8 @@ class JobChanges:
         self._context = context
         self._finder = finder
         self._numbers = 0
-        self._done: dict[str, None] = {}
-        """The ids of requests of peers that were done."""
+        self._requests: dict[str, _Request] = {}
+        """Those of peers, by their ids, the oldest first."""
 
     async def waits(self, found: FoundJob) -> bool:
         """Whether no client has reserved a job, at its node. Raises Refused while that node may not deliver."""
@@ -73,15 +82,18 @@ class JobChanges:
         dot = found.message.dot
         if found.node == self._context.origin.node:
             return await _when_serving(partial(self._act_here, dot, self._action(verb)))
-        self._numbers += 1
-        request = {"do": verb, "dot": str(dot), "id": f"{self._context.origin}/{self._numbers}"}
+        request = {"do": verb, "dot": str(dot), "id": self._new_id()}
         done = await _when_serving(partial(self._ask_fact, found.node, request, "done", SILENT))
         return None if done == SILENT else done is True
+
+    def _new_id(self) -> str:
+        self._numbers += 1
+        return f"{self._context.origin}/{self._numbers}"
 
     async def kick_tube(self, tube: str, bound: int) -> int:
         """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones.
 
-        Raises Refused if there are none while a node may not deliver.
+        Raises Refused if there are none while a node may not deliver, or does not respond.
         """
         refused: Refused | None = None
         for what in ("buried", "delayed"):
@@ -102,9 +114,11 @@ class JobChanges:
     async def _kick_at(self, node: str, tube: str, bound: int, what: str) -> int:
         if node == self._context.origin.node:
             return await _when_serving(partial(self._kick_here, tube, bound, what))
-        request = {"do": "kick-tube", "tube": tube, "bound": bound, "what": what}
-        count = await _when_serving(partial(self._ask_fact, node, request, "count", 0))
-        return count if type(count) is int else 0
+        request = {"do": "kick-tube", "tube": tube, "bound": bound, "what": what, "id": self._new_id()}
+        count = await _when_serving(partial(self._ask_fact, node, request, "count", SILENT))
+        if type(count) is not int:
+            raise Refused(NOT_SERVING, f"The node {node} does not respond; it may have kicked jobs.")
+        return count
 
     # Requests of peers
 
@@ -112,11 +126,29 @@ class JobChanges:
         """The response to a request of a peer; None if it changes no jobs. Raises ValueError, KeyError, TypeError."""
         verb = asked["do"]
         if verb in ("check", "delete", "kick"):
-            dot, id = parse_message_id(str(asked["dot"])), "" if verb == "check" else str(asked["id"])
-            return {"done": await self._act_here(dot, self._action(verb), id)}
+            dot = parse_message_id(str(asked["dot"]))
+            return {"done": await self._once(str(asked["id"]), partial(self._act_here, dot, self._action(verb)))}
         if verb == "kick-tube":
-            return {"count": await self._kick_here(str(asked["tube"]), int(asked["bound"]), str(asked["what"]))}
+            kick = partial(self._kick_here, str(asked["tube"]), int(asked["bound"]), str(asked["what"]))
+            return {"count": await self._once(str(asked["id"]), kick)}
         return None
+
+    async def _once(self, id: str, act: Callable[[], Awaitable[int | None]]) -> int | None:
+        """What `act` returns for the request with this id; if the request comes again, what it has returned."""
+        while (known := self._requests.get(id)) is not None:
+            await known.is_over.wait()
+            if known.answer is not None:
+                return known.answer
+        request = self._requests[id] = _Request()
+        if len(self._requests) > REQUESTS_MAX:
+            del self._requests[next(iter(self._requests))]
+        try:
+            request.answer = await act()
+            return request.answer
+        finally:
+            if request.answer is None:
+                self._requests.pop(id, None)
+            request.is_over.set()
 
     async def _ask_fact(self, node: str, request: dict[str, Any], name: str, otherwise: object) -> Any:
         """One fact of a peer's response; None while the peer may not deliver, `otherwise` without such a response."""
@@ -147,9 +179,8 @@ class JobChanges:
         due_us = context.broker.queues.shared.clocks.due(message)
         return due_us > out.now_us and bulk.hasten(message, kick_lines(message), out)
 
-    async def _act_here(self, dot: Dot, act: Act, id: str = "") -> bool | None:
-        """Do something with a message that waits here, for a request with this id or a client of this node. False if
-        none waits; None while this node may not deliver.
+    async def _act_here(self, dot: Dot, act: Act) -> bool | None:
+        """Do something with a message that waits here. False if none does; None while this node may not deliver.
 
         Durable on return. Raises Refused.
         """
@@ -161,26 +192,17 @@ class JobChanges:
         await context.slot(asks=True)
         # No checkpoint ends between the reading of a row and its settlement.
         async with context.queue_pager.load_lock:
-            done = id in self._done
-            if not done:
-                one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._finder.row(dot)
-                if one is None or dot.origin.node not in queues.owned.serves:
-                    return False
-                if queues.held:
-                    return None
-                waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
-                out = Outcome(now_us=context.environment.now_us())
-                done = bool(waiting) and act(waiting[0], out)
-                if done and id:
-                    self._remember(id)
-                context.submit(out)
+            one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._finder.row(dot)
+            if one is None or dot.origin.node not in queues.owned.serves:
+                return False
+            if queues.held:
+                return None
+            waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
+            out = Outcome(now_us=context.environment.now_us())
+            done = bool(waiting) and act(waiting[0], out)
+            context.submit(out)
         await context.flushed()
         return done
-
-    def _remember(self, id: str) -> None:
-        self._done[id] = None
-        if len(self._done) > DONE_MAX:
-            del self._done[next(iter(self._done))]
 
     async def _kick_here(self, tube: str, bound: int, what: str) -> int | None:
         """The number of jobs that this node has made ready; None while it may not deliver."""

@@ -196,7 +196,8 @@ class JobFinder:
         now_us = context.environment.now_us()
         here, dot = context.origin.node, message.dot
         for delivery in queues.deliveries.values():
-            if delivery.message.dot == dot:
+            # Nearly all have another number, which takes less time to see.
+            if delivery.message.sequence == dot.sequence and delivery.message.dot == dot:
                 return FoundJob(message, here, JobState.RESERVED, max(0, delivery.deadline_us - now_us))
         if any(dot in lent for lent in queues.owned.lent.values()) or dot in queues.owned.elsewhere:
             return FoundJob(message, here, JobState.RESERVED)

@@ -134,15 +134,16 @@ class QueuePager:
         loads: list[Load] = []
         loading: list[str] = []
         now_us = context.environment.now_us()
+        out = Outcome(now_us=now_us)
         for name in names:
             queue = queues.by_name[name]  # A queue that waits for a load is not idle, so it was not dropped.
             load = paging.next_load(queue, now_us)
             if load is None:
-                queue.is_loading = False
-                queues.forget_if_idle(queue)
+                paging.take_none(queue, out)
             else:
                 loads.append(load)
                 loading.append(name)
+        context.submit(out)
         if not loads:
             return
         rows = self._rows()

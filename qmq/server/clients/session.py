@@ -84,6 +84,8 @@ class ClientSession:
         """With which ERROR the connection ends after that answer."""
         self.waits_for_slot = False
         """The client is not read now."""
+        self.is_responding = False
+        """What it has sent is obeyed now; it is read again after that."""
         self.has_left = False
         """The client has gone while its request was answered; see `watch_leaving`."""
         self._reader_done = Latch()
@@ -258,7 +260,9 @@ class ClientSession:
                 continue
             dialogue.receive(data)
             del data  # A silent client keeps nothing of its last read in memory.
+            self.is_responding = True
             await dialogue.respond()
+            self.is_responding = False
             self.count()
 
     async def until_left(self) -> None:

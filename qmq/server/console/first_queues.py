@@ -58,9 +58,9 @@ async def first_queues(
         read = partial(rows.listing, None, count) if by_name else partial(_deepest, rows.deepest, count)
         for name, messages, body_bytes in await context.environment.run_blocking(read):
             stored[name] = queues.paging.depth(name, messages, body_bytes)[0]
-    others = [
-        name for name in (*stored, *context.declared_queues.texts, *context.paused_queues.names()) if text in name
-    ]
+    # Each once: places are counted.
+    elsewhere = dict.fromkeys((*stored, *context.declared_queues.texts, *context.paused_queues.names()))
+    others = [name for name in elsewhere if text in name]
     if by_name:
         names = await _by_name(queues.listed_names, others, is_reversed=is_reversed, text=text, count=count)
         return [(name, 0) for name in names]

@@ -78,7 +78,7 @@ class ClientHeartbeats:
         session = self._session
         if session.finishing:
             return None
-        if session.waits_for_slot:
+        if session.waits_for_slot or session.is_responding:
             # The silence is ours: this node does not read.
             self.received_at = now
         if self._silence_seconds and now >= self.received_at + self._silence_seconds:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.work import work_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import DeadLetter, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
@@ -41,6 +42,34 @@ def bodies(node: Node, queue: str) -> list[bytes]:
 def headers(node: Node, queue: str) -> list[str]:
     (message,) = waiting(node, queue)
     return message.envelope.headers.decode().splitlines()
+
+
+def test_a_look_at_one_message_takes_no_list_of_all_that_is_in_flight() -> None:
+    allocated = []
+    for in_flight in (10, 1000):
+        node = Node()
+        node.client().subscribe(credit=in_flight)
+        for _ in range(in_flight + 1):
+            node.send()
+        bulk = node.broker.bulk_settlement
+        one = bulk.in_memory(JOBS)
+
+        assert bulk.waiting(JOBS, one) == one
+        allocated.append(work_of(lambda: bulk.waiting(JOBS, one)).bytes)  # noqa: B023  # called at once
+
+    assert allocated[1] < 2 * allocated[0]
+
+
+def test_what_another_node_serves_since_a_page_was_read_is_left_to_it() -> None:
+    node = Node()
+    node.send()
+    bulk = node.broker.bulk_settlement
+    page = bulk.in_memory(JOBS)
+    assert bulk.waiting(JOBS, page) == page
+
+    node.broker.queues.handoff.cede(page[0].origin.node, "b")
+
+    assert not bulk.waiting(JOBS, page)
 
 
 def test_a_purge_settles_what_waits_and_leaves_what_is_in_flight() -> None:

@@ -139,3 +139,24 @@ async def test_list_of_what_is_in_memory_needs_no_thread(autojump_clock: MockClo
         threads.clear()
         assert await rows("fanout") == [("/fanout/log", 2)]
         assert len(threads) == 1
+
+
+async def test_list_of_fanouts_reads_in_a_thread_only_what_is_not_in_memory(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(*[send(f"/fanout/{name}", "x", name) for name in "abc"])
+        for _ in range(3):
+            await client.receipt()
+        store, read = rig.alive.store, []
+        store.fanout_info("/fanout/a")
+        info, at_once = store.fanout_info, store.fanout_info_at_once
+        monkeypatch.setattr(store, "fanout_info", lambda name: (read.append(name), info(name))[1])
+        monkeypatch.setattr(store, "fanout_info_at_once", lambda name: None if name == "/fanout/b" else at_once(name))
+
+        found = json.loads((await rig.alive.answer(0, None, "", {"destination": "/control/list/fanout"})).body)
+
+        assert [row["messages"] for row in found["destinations"]] == [1, 1, 1]
+        assert read == ["/fanout/b", "/fanout/c"]

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from qmq.server.amqp.lookup import Questions
 from qmq.server.node import Node
+from qmq.wire.amqp.frames import HEARTBEAT
 from tests.server.amqp.mesh import AmqpMesh
 from tests.server.amqp.rig import AmqpClient, Message
 
@@ -112,6 +113,31 @@ async def test_a_mandatory_publish_after_a_binding_on_another_node_is_not_return
         assert len(asked) == 1
         await other.consume("jobs")
         assert await other.bodies(10) == [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.parametrize("exchange", ["", "amq.topic"])
+async def test_a_publisher_is_not_silent_while_its_node_waits_for_peers(
+    exchange: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AmqpMesh("a", "b").run() as mesh:
+        client = await mesh.client("a", heartbeat=1)
+        await client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+        async def slow() -> None:
+            await trio.sleep(3)
+
+        monkeypatch.setattr(mesh.nodes["a"].definition_sync, "refresh", slow)
+        await client.pipe.send_all(b"".join([client.publishing(key, b"x", exchange, mandatory=True) for key in "abc"]))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beat, client)
+            await confirmed(client, 3)
+            nursery.cancel_scope.cancel()
+
+
+async def beat(client: AmqpClient) -> None:
+    while True:
+        await trio.sleep(0.5)
+        await client.pipe.send_all(HEARTBEAT)
 
 
 class Asked:

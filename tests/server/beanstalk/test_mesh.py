@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from tests.server.beanstalk.mesh import BeanstalkMesh
 from tests.server.beanstalk.rig import BeanstalkClient
@@ -143,6 +144,51 @@ async def test_buried_jobs_of_all_nodes_are_kicked(autojump_clock: MockClock) ->
         assert {(await client.reserve())[0] for _ in jobs} == set(jobs)
 
 
+@pytest.mark.parametrize("state", ["buried", "delayed"])
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_a_kick_that_is_sent_again_kicks_no_further_jobs(
+    state: str, is_at_once: bool, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        there = await rig.client("a")
+        for _ in range(5):
+            await in_state(there, state)
+        client, node = await rig.client("b"), rig.nodes["b"]
+        ask_one = node.ask_one
+
+        async def repeated(peer: str, request: PeerRequest) -> bytes | None:
+            """A link ends behind the request, before its node has responded or with the response."""
+            if is_at_once:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask_one, peer, request)
+                    return await ask_one(peer, request)
+            await ask_one(peer, request)
+            return await ask_one(peer, request)
+
+        monkeypatch.setattr(node, "ask_one", repeated)
+
+        assert await client.ask("kick 2") == b"KICKED 2"
+        assert (await there.facts("stats-tube default"))[f"current-jobs-{state}"] == "3"
+
+
+async def test_a_kick_whose_response_is_lost_is_not_denied(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        job = await in_state(await rig.client("a"), "buried")
+        client, node = await rig.client("b"), rig.nodes["b"]
+        ask_one = node.ask_one
+
+        async def lost(peer: str, request: PeerRequest) -> bytes | None:
+            await ask_one(peer, request)
+            return None
+
+        monkeypatch.setattr(node, "ask_one", lost)
+
+        assert await client.ask("kick 1") == b"INTERNAL_ERROR"
+        assert (await client.facts(f"stats-job {job}"))["state"] == "ready"
+
+
 async def test_tubes_and_counts_are_those_of_the_mesh(autojump_clock: MockClock) -> None:
     async with BeanstalkMesh("a", "b").run() as rig:
         here, there = await rig.client("a"), await rig.client("b")
@@ -251,6 +297,33 @@ async def test_a_job_is_not_lost_when_the_response_of_its_node_is(
 
         assert await worker.ask(f"delete {job}") == b"DELETED"
         assert await worker.ask(f"peek {job}") == b"NOT_FOUND"
+
+
+@pytest.mark.parametrize("fault", ["none", "evicted", "late"])
+async def test_a_job_that_is_deleted_while_it_is_reserved_by_its_id_does_not_come_back(
+    fault: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        client, worker, node = await rig.client("a"), await rig.client("b"), rig.nodes["b"]
+        job = await client.put(delay=1000, ttr=1)
+        ask_one = node.ask_one
+
+        async def deleted_meanwhile(peer: str, request: PeerRequest) -> bytes | None:
+            """The reservation may end before the node of the job responds."""
+            if b'"delete"' in request.body:
+                assert await client.ask(f"delete {job}") == b"DELETED"
+                if fault == "evicted":
+                    next(iter(node.sessions.values())).evict(Refused("memory-exceeded", "too much"))
+                elif fault == "late":
+                    await trio.sleep(2)
+            return await ask_one(peer, request)
+
+        monkeypatch.setattr(node, "ask_one", deleted_meanwhile)
+        await worker.send(f"reserve-job {job}")
+
+        assert await (worker.until_closed() if fault == "evicted" else worker.reply()) != b"RESERVED %d 3\njob" % job
+        await trio.sleep(1)
+        assert await client.ask(f"peek {job}") == b"NOT_FOUND"
 
 
 @pytest.mark.parametrize(("fault", "expected"), [("lost", b"INTERNAL_ERROR"), ("repeated", b"DELETED")])

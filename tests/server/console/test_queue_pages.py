@@ -252,6 +252,21 @@ async def test_first_page_by_depth_decides_between_equal_depths_by_name(autojump
         assert found == [(f"/queue/{name}", depths[name]) for name in wanted]
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_first_page_by_depth_has_a_queue_once_that_is_declared_and_paused(
+    autojump_clock: MockClock, order: str
+) -> None:
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        for verb in ("declare", "pause"):
+            assert (await client.post(f"/v1/control/{verb}/queue/a")).status == 200
+        fill(rig, {"b": 0})
+
+        found = await first_queues(rig.alive, "depth", is_reversed=order == "desc", text="", count=2)
+
+        assert found == [("/queue/a", 0), ("/queue/b", 0)]
+
+
 async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: MockClock) -> None:
     rig = web_rig()
     async with rig.run():

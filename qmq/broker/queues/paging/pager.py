@@ -220,7 +220,9 @@ class Pager:
     # Loads
 
     def next_load(self, queue: Queue, now_us: int) -> Load | None:
-        """What to ask for `queue`, which has asked for more; None when nothing is missing any more."""
+        """What to ask for `queue`, which has asked for more; None when nothing is missing any more: then `take_none`
+        follows.
+        """
         if not queue.is_counted:
             return Load(queue.name, None, None, now_us, 0, PAGE_MESSAGES)
         if 0 < queue.stored_due_us <= now_us:
@@ -257,6 +259,13 @@ class Pager:
                 backlog.take_page(queue, level, news, after, exact, len(fetched) < load.limit)
         registry.dispatch(queue, out)
         registry.forget_if_idle(queue)
+
+    def take_none(self, queue: Queue, out: Outcome) -> None:
+        """There was nothing to ask the store for."""
+        queue.is_loading = False
+        # Consumers that have come meanwhile waited for a load.
+        self._registry.dispatch(queue, out)
+        self._registry.forget_if_idle(queue)
 
     def _take_due(self, queue: Queue, load: Load, found: LoadedPage, out: Outcome) -> None:
         fetched = found.messages

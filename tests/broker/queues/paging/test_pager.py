@@ -589,6 +589,25 @@ def test_what_no_consumer_wanted_is_not_overtaken_when_the_store_is_read_again(h
     assert drain(node, subscription) == dots
 
 
+def test_consumer_that_comes_before_a_load_turns_out_to_be_of_nothing_gets_what_others_did_not_want() -> None:
+    node = PagedNode(lambda name: QueueRules(messages_max=12, overflow="drop-oldest"))
+    for _ in range(12):
+        node.send()
+    node.checkpoint()
+    node.evict()
+    with patch.object(dispatcher, "EVICT_FROM", 4):
+        node.subscribe(selector=WANTS_RED)
+        node.load_all()
+    # Room is made of what is in memory, then by a load; but the store has nothing that was not read.
+    while not jobs(node).is_loading:
+        node.send()
+
+    subscription = node.subscribe(credit=100)
+    node.load_all()
+
+    assert set(held_by(subscription)) == node.open_dots(JOBS)
+
+
 def test_page_that_passes_over_new_messages_does_not_hide_them_when_they_leave_memory() -> None:
     node = PagedNode()
     node.queues.owned.has_stored = True
