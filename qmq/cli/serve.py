@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import click
 
+from ..address import Address
 from ..config import load
 from ..config.node import DEFAULT_HTTP
-from ..config.values.address import Address
 from ..server.runtime.log_events import facts_of
 from .options import node_options, overrides, read_optional_address
 
