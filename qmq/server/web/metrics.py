@@ -28,7 +28,7 @@ from qmq.server.clients.traffic import Traffic
 from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
 from qmq.server.runtime.contexts import Engine
-from qmq.server.web.samples import Samples
+from qmq.server.web.part import WebPart
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -63,7 +63,9 @@ class MetricsContext(Engine, Protocol):
     takeover: Takeover
     mesh: Mesh | None
     conditions: Conditions
-    samples: Samples
+
+    @property
+    def web(self) -> WebPart: ...
 
 
 class MetricFamilies:
@@ -101,7 +103,7 @@ class MetricFamilies:
 
 async def metrics_page(context: MetricsContext) -> bytes:
     """The page, as CONTENT_TYPE. Waits for new samples, at most `samples.WAIT_SECONDS`; then never again."""
-    await context.samples.refresh()
+    await context.web.samples.refresh()
     families = MetricFamilies()
     _add_node(families, context)
     _add_messages(families, context)
@@ -170,7 +172,7 @@ def _add_storage(families: MetricFamilies, context: MetricsContext) -> None:
     families.counter("qmq_checkpoints", "Checkpoints that are done.", context.checkpoints.count)
     text = "1 while new durable messages are refused because the disk is nearly full."
     families.gauge("qmq_disk_full", text, context.broker.send_limits.disk_full)
-    samples = context.samples
+    samples = context.web.samples
     if samples.taken_at is None:
         free, age = [], []
     else:
@@ -201,7 +203,7 @@ def _add_mesh(families: MetricFamilies, context: MetricsContext) -> None:
 
 
 def _add_queues(families: MetricFamilies, context: MetricsContext) -> None:
-    queues, deepest = context.broker.queues, context.samples.queues
+    queues, deepest = context.broker.queues, context.web.samples.queues
     count = len(queues.by_name) + queues.stored_names.count
     families.gauge("qmq_queues", "Queues of this node that have messages or consumers, about.", count)
     text = "Messages that this node serves, of the 100 deepest queues, as of the last samples."
