@@ -40,12 +40,20 @@ def test_commands_that_ask_a_node_do_not_load_its_configuration() -> None:
 
 
 def test_a_node_does_not_load_the_protocols_that_it_may_not_serve() -> None:
-    names = ("h11", "prometheus_client", "qmq.server.web.dialogue", "pamqp", "qmq.server.amqp", "qmq.server.beanstalk")
+    names = ("h11", "qmq.server.web.dialogue", "pamqp", "qmq.server.amqp", "qmq.server.beanstalk")
     code = f"import sys, qmq.server.main; print([name for name in {names} if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_a_node_with_http_does_not_load_prometheus_before_the_first_scrape() -> None:
+    code = "import sys, qmq.server.main, qmq.server.web.dialogue; print('prometheus_client' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("name", ["numpy", "pandas"])
