@@ -46,10 +46,11 @@ OBSTACLE := $(BIN)/python -c 'import native; print(native.obstacle() or "")'
 OF_COMPILED := wire broker gateways replication $(addprefix storage/,format log checkpoints fanouts) \
 cluster/faults/test_ten_thousand_under_kills.py simulation/test_seeds.py
 # Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter,
-# and of rules that are not compiled (native.py).
+# and of rules and codecs that are not compiled (native.py), nor use what is.
 OF_TEXT := configuration.py docs.py imports.py migration.py vocabulary.py
-INTERPRETED := tests/broker/test_growth.py $(addprefix tests/broker/takeover/test_leases.py::test_,\
-two_nodes_never_serve nothing_forbidden long_histories a_rule_that_is_broken)
+INTERPRETED := tests/broker/test_growth.py $(addprefix tests/wire/,amqp beanstalk http test_fuzz.py test_sockjs.py) \
+$(addprefix tests/broker/takeover/test_leases.py::test_,two_nodes_never_serve nothing_forbidden long_histories \
+a_rule_that_is_broken)
 # First in a recipe: says at its end how long it took.
 TIMED = trap 'echo "$@: $$SECONDS s"' EXIT;
 BEGAN := $(shell date +%s)

@@ -89,9 +89,13 @@ def compile_in(directory: Path) -> None:
 
     os.chdir(directory)
     paths = [str(Path("qmq", module)) for module in modules(Path("qmq"))]
-    # Types are checked by `make types`. Here libraries may be missing, and their types are then unknown.
     extensions = mypycify(
-        ["--config-file=", "--ignore-missing-imports", *paths], opt_level=OPTIMISE, debug_level="0", group_name=GROUP
+        # Types are checked by `make types`. Here libraries may be missing, and their types are then unknown.
+        ["--config-file=", "--ignore-missing-imports", *paths],
+        opt_level=OPTIMISE,
+        debug_level="0",
+        group_name=GROUP,
+        multi_file=True,  # One file of C for each module: gcc needs half the time that one of 580,000 lines takes.
     )
     build = Distribution({"ext_modules": extensions, "packages": ["qmq"]}).get_command_obj("build_ext")
     build.inplace = True

@@ -27,8 +27,8 @@ from benchmarks.beanstalk import free_port, server
 from benchmarks.builds import NODE_FILE, Build, builds
 from benchmarks.others import RABBITMQ, Started, resident_kib, started
 from benchmarks.page import DOCS, MACHINE, shown, table, write_section
+from qmq.address import Address
 from qmq.cli.bench.target import cores
-from qmq.config.values.address import Address
 
 MESSAGES: int = 40_000
 """Of each measurement, of all connections together."""

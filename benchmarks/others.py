@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from qmq.address import Address
 from qmq.cli.launch import tail
 from qmq.cli.throwaway import free_addresses
-from qmq.config.values.address import Address
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0

@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from qmq.address import Address
 from qmq.cli.throwaway import PEER, PEERS_FILE, free_addresses
-from qmq.config import Address
 
 PARTS = (
     ("parsing frames", ("qmq.wire.",)),

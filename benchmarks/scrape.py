@@ -98,11 +98,11 @@ async def measure(queues: int, connections: int, scrapes: int, folder: Path, wor
         found: dict[str, list[float]] = {"page": [], "turn": [], "looking": [], "pass": []}
         size = 0
         for _ in range(scrapes):
-            node.samples = Samples(node)
+            node.web.samples = Samples(node)
             turns.reset()
             began = time.perf_counter()
-            while node.samples.taken_at is None:
-                await node.samples.refresh()
+            while node.web.samples.taken_at is None:
+                await node.web.samples.refresh()
             found["pass"].append(MS * (time.perf_counter() - began))
             found["turn"].append(MS * turns.longest)
             found["looking"].append(MS * turns.together)

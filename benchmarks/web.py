@@ -26,10 +26,10 @@ from pathlib import Path
 
 from benchmarks.others import RABBITMQ, Started, resident_kib, started
 from qmq import __version__
+from qmq.address import Address
 from qmq.build import BUILD
 from qmq.cli.bench.target import allow_files, cores, limits_for
 from qmq.cli.throwaway import exit_on_signals, free_addresses, throwaway
-from qmq.config import Address
 
 CONNECTIONS = 4
 BODY_BYTES = 200

@@ -11,8 +11,8 @@ import socket
 import ssl
 from typing import Final, Protocol
 
+from qmq.address import Address
 from qmq.bench.dialect import DIALECTS, Dialect
-from qmq.config import Address
 from qmq.wire.stomp import Connection, Frame, Role, encode_frame
 
 READ_BYTES_MAX = 1 << 18

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qmq.address import Address
 from qmq.bench.connection import Counter, LoadConnection
 from qmq.bench.dialect import DIALECTS, Dialect, Headers
 from qmq.bench.process import Usage, sum_of, usage
 from qmq.bench.progress import SILENT, RunProgress
-from qmq.config import Address
 
 BUSY_SHARE = 0.9
 """Share of a core: a process that uses as much limits the rate."""

@@ -24,6 +24,7 @@ import select
 import time
 from collections.abc import Callable, Mapping
 
+from qmq.address import Address
 from qmq.bench.connection import Ignore, LoadConnection
 from qmq.bench.exchange import Exchange, timed
 from qmq.bench.frames import (
@@ -42,7 +43,6 @@ from qmq.bench.many import backlog, drained, queues, subscriptions
 from qmq.bench.paced import Paced, Schedule, Stopwatch
 from qmq.bench.plan import BenchPlan, LoadConnections, Meter, Report, Value
 from qmq.bench.process import Usage, sum_of, usage, wake_on_time
-from qmq.config import Address
 from qmq.wire.stomp import encode_frame
 
 BODY_BYTES_MIN = NUMBERED_BODY_BYTES_MIN

@@ -4,9 +4,9 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..address import Address
 from ..blocking import TIMEOUT_SECONDS as TIMEOUT_SECONDS
 from ..blocking import BlockingClient, Headers, error_of
-from ..config.values.address import Address
 from ..wire.stomp import Frame
 from .output import Failed
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..config.values.address import Address, parse_address
+from ..address import Address, parse_address
 from ..unix_socket import SOCKET_NAME
 from .client import Endpoint, Login
 from .output import Failed

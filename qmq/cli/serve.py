@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import click
 
+from ..address import Address
 from ..config import load
 from ..config.node import DEFAULT_HTTP
-from ..config.values.address import Address
 from ..server.runtime.log_events import facts_of
+from .lazy import without_collections
 from .options import node_options, overrides, read_optional_address
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -137,8 +138,9 @@ def serve(
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
     # Imported last: an error in a file is printed without waiting until the whole server is loaded.
-    from ..server.main import print_error
-    from ..server.main import serve as run
+    with without_collections():
+        from ..server.main import print_error
+        from ..server.main import serve as run
 
     report = log_as_json(settings.name, handler) if log_format == "json" else print_error
     has_files = config_file is not None or peers_file is not None

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
-from ..config.values.address import Address
+from ..address import Address
 from .launch import POLL_SECONDS, PROGRAM, READY_SECONDS, STOP_SECONDS, LocalMesh, answers, exit_text, tail
 from .output import Failed
 

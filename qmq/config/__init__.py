@@ -1,6 +1,5 @@
 """The operator's files: a node file (optional) and a peers file, read once, checked as a whole, then frozen.
 
-    address      host:port in text
     model        the base of all sections, and their types
     limits       every bound of a node
     destinations policies of destinations, and which one applies to a name
@@ -19,6 +18,8 @@
 
 No other part of QMQ reads a settings file or an environment variable, or has defaults of its own.
 """
+
+from qmq.address import Address as Address
 
 from .authentication import AuthenticationSettings as AuthenticationSettings
 from .destinations.policy import DestinationPolicy as DestinationPolicy
@@ -39,4 +40,3 @@ from .peers import PeersFile as PeersFile
 from .users import PermissionSettings as PermissionSettings
 from .users import User as User
 from .users import UserLimitSettings as UserLimitSettings
-from .values.address import Address as Address

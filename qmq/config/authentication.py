@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
+from qmq.address import Address
 from qmq.auth.credentials import HTTP, TOKEN, USERS
 from qmq.auth.jwks import ASYMMETRIC, SYMMETRIC
 
-from .values.address import Address
 from .values.model import FilePath, Section
 
 OF_CALLS: Final = ("timeout_seconds", "cache_seconds", "checks_at_once")

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
+from qmq.address import Address
+
 from .authentication import AuthenticationSettings, asks_others, asks_users
 from .destinations.declared import (
     BindingEntry,
@@ -25,7 +27,6 @@ from .destinations.settings import DestinationSettings
 from .limits import LimitSettings
 from .listeners import BeanstalkListenerSettings, HttpListenerSettings, ListenerSettings, TlsSettings
 from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
-from .values.address import Address
 from .values.model import (
     EntryError,
     FilePath,

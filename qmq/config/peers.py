@@ -14,7 +14,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from .values.address import Address
+from qmq.address import Address
+
 from .values.model import AddressText, NodeName, Section
 
 NODES_MAX = 8

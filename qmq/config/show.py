@@ -6,9 +6,10 @@ text is pasted into reports.
 
 from pathlib import Path
 
+from qmq.address import Address
+
 from .diagnostics import SECRET_KEYS
 from .node import NodeSettings
-from .values.address import Address
 from .values.model import Section
 
 HIDDEN = "(hidden)"

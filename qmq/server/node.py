@@ -26,7 +26,6 @@ from qmq.server.parts import NodeParts
 from qmq.server.restore import restore
 from qmq.server.runtime.local_socket import LocalListener
 from qmq.server.stomp.dialogue import STOMP
-from qmq.server.web.dialogue import HTTP
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
@@ -153,10 +152,13 @@ class Node(NodeParts):
     async def _listen_for_clients(self, nursery: trio.Nursery) -> list[Callable[[], None]]:
         settings = self.settings
         served: list[tuple[Sequence[ListenerSettings], ClientProtocol, list[tuple[str, int]]]] = [
-            (settings.stomp, STOMP, self.addresses),
-            (settings.http, HTTP, self.web_addresses),
+            (settings.stomp, STOMP, self.addresses)
         ]
         # These are loaded only where they are used; AMQP needs a package of its own.
+        if settings.http:
+            from qmq.server.web.dialogue import HTTP
+
+            served.append((settings.http, HTTP, self.web_addresses))
         if settings.amqp:
             from qmq.server.amqp.dialogue import amqp_protocol
 

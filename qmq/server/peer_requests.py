@@ -1,7 +1,7 @@
 """Requests of peers, and which part responds to each."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
@@ -16,7 +16,9 @@ from qmq.server.membership.decommission import DecommissionContext, respond_hear
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.repair.catch_up import CatchUp
 from qmq.server.repair.quarantine_restore import QuarantineRestore
-from qmq.server.web.pulls import Pulls
+
+if TYPE_CHECKING:
+    from qmq.server.web.part import WebPart
 
 
 class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Protocol):
@@ -29,7 +31,9 @@ class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Proto
     console: ConsoleRequests
     definition_sync: DefinitionSync
     quarantine_restore: QuarantineRestore
-    pulls: Pulls
+
+    @property
+    def web(self) -> "WebPart": ...
 
 
 async def _hearing(context: RequestContext, body: bytes) -> bytes:
@@ -56,7 +60,7 @@ ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]]
     RequestKind.HELD: _holding,
     RequestKind.BULK_JOB: lambda context, body: context.mesh_jobs.answer(body),
     RequestKind.ADMIN_QUERY: respond_to_query,
-    RequestKind.PULL_ACKS: lambda context, body: context.pulls.answer(body),
+    RequestKind.PULL_ACKS: lambda context, body: context.web.pulls.answer(body),
     RequestKind.BEANSTALK: _beanstalk,
     RequestKind.MESSAGE: respond_about_message,
     RequestKind.CONSOLE: lambda context, body: context.console.answer(body),

@@ -28,6 +28,34 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_commands_that_ask_a_node_do_not_load_its_configuration() -> None:
+    modules = ("send", "listen", "listing", "status", "log")
+    admin = ("access", "bulk", "conditions", "connections", "delete", "messages", "queues", "routing")
+    imports = ", ".join(f"qmq.cli.{name}" for name in (*modules, *(f"admin.{name}" for name in admin)))
+
+    code = f"import sys, {imports}; print([name for name in ('trio', 'pydantic', 'qmq.config') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+def test_a_node_does_not_load_the_protocols_that_it_may_not_serve() -> None:
+    names = ("h11", "qmq.server.web.dialogue", "pamqp", "qmq.server.amqp", "qmq.server.beanstalk")
+    code = f"import sys, qmq.server.main; print([name for name in {names} if name in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+def test_a_node_with_http_does_not_load_prometheus_before_the_first_scrape() -> None:
+    code = "import sys, qmq.server.main, qmq.server.web.dialogue; print('prometheus_client' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("name", ["numpy", "pandas"])
 def test_a_node_does_not_import_what_only_spark_needs(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit('it is imported')", "utf-8")

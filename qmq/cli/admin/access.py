@@ -10,12 +10,18 @@ from typing import Any
 
 import click
 
-from ...config.definition_values import name_permission
 from ..client import Endpoint
 from ..options import client_options, json_option, together
 from ..output import print_json
-from .definitions import read_values, show_rows, warn_of_closing
-from .request import DefinitionChange, ask, change_options, list_command
+from .request import (
+    DefinitionChange,
+    ask,
+    change_options,
+    list_command,
+    read_values,
+    show_rows,
+    warn_of_closing,
+)
 
 
 @click.group
@@ -158,6 +164,8 @@ def _value(subject: str, word: str, actions: str, pattern: str) -> dict[str, Any
 
 def _name(value: dict[str, Any]) -> str:
     """The definition of a permission. The node checks what the value has."""
+    from ...config.definition_values import name_permission  # the whole configuration: twice the time of a command
+
     word = "allow" if "allow" in value else "deny"
     return f"permission/{name_permission(_subject(value), word, value[word], value['destinations'][0])}"
 

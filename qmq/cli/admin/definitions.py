@@ -11,14 +11,19 @@ from ...wire.avro import read_schema
 from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import print_json, printable, show_table
-from .request import DefinitionChange, ask, change_options, check_kind, check_quorum, list_command
+from .request import (
+    DefinitionChange,
+    ask,
+    change_options,
+    check_kind,
+    check_quorum,
+    list_command,
+    read_values,
+    show_rows,
+    warn_of_closing,
+)
 
 SECRET: Final = "password_hash"
-
-CLOSED: Final = (
-    "qmq: these are the first users: from now on clients without login are refused, except at listeners with "
-    "anonymous = true. `qmq … --data DIR` on the machine of a node needs no login"
-)
 
 
 @click.group
@@ -153,36 +158,8 @@ def _hidden(value: Mapping[str, Any] | None, word: str) -> Mapping[str, Any] | N
     return {**value, SECRET: word} if value is not None and SECRET in value else value
 
 
-def warn_of_closing(dry_run: bool) -> None:
-    """Say what the first users of a mesh mean for its other clients."""
-    click.echo(CLOSED.replace("from now on", "then") if dry_run else CLOSED, err=True)
-
-
-def read_values(given: tuple[str, ...]) -> dict[str, Any]:
-    """What `KEY=VALUE...` says; a value is JSON, or text."""
-    values: dict[str, Any] = {}
-    for one in given:
-        key, sign, text = one.partition("=")
-        if not sign or not key:
-            raise click.BadParameter(f"{one!r} must be KEY=VALUE")
-        if key in values:
-            raise click.BadParameter(f"{key} is given twice")
-        try:
-            values[key] = json.loads(text)
-        except ValueError:
-            values[key] = text
-    return values
-
-
 def _text(value: object) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def show_rows(facts: Mapping[str, Any], kind: str, heads: list[str], rows: list[list[str]]) -> None:
-    """Print the definitions of one kind, and whether they are those of the node file."""
-    show_table(heads, rows)
-    if not facts.get("seeded", True):
-        click.echo(f"qmq: these are from the node file: no {kind} was changed at run time", err=True)
 
 
 @click.group

@@ -10,9 +10,8 @@ from ..client import Endpoint, headers_of
 from ..listing import list_queues
 from ..options import client_options, json_option, together
 from ..output import print_json, printable
-from .definitions import read_values
 from .delete import delete_queue
-from .request import ask, check_kind, check_quorum
+from .request import ask, check_kind, check_quorum, read_values
 
 
 class QueueGroup(click.Group):

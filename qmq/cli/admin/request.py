@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -12,10 +12,15 @@ from ..client import Endpoint, Headers, headers_of
 from ..listing import ANSWERS
 from ..options import KEY, client_options, json_option, together
 from ..options import check_kind as check_kind
-from ..output import Failed, counted, print_json, printable
+from ..output import Failed, counted, print_json, printable, show_table
 
 JOB_SECONDS = 3600.0
 """How long a command waits for a job that may settle millions of messages, unless `--patience` says otherwise."""
+
+CLOSED: Final = (
+    "qmq: these are the first users: from now on clients without login are refused, except at listeners with "
+    "anonymous = true. `qmq … --data DIR` on the machine of a node needs no login"
+)
 
 count_option: Callable[..., Any] = click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="At most so many messages, the first ones."
@@ -177,3 +182,31 @@ def check_quorum(facts: Mapping[str, Any]) -> None:
     """Raises Failed when a majority was asked for and did not answer in time."""
     if facts.get("quorum") is False:
         raise Failed("no majority has the change yet; it stands, and spreads when the other nodes can be reached")
+
+
+def warn_of_closing(dry_run: bool) -> None:
+    """Say what the first users of a mesh mean for its other clients."""
+    click.echo(CLOSED.replace("from now on", "then") if dry_run else CLOSED, err=True)
+
+
+def read_values(given: tuple[str, ...]) -> dict[str, Any]:
+    """What `KEY=VALUE...` says; a value is JSON, or text."""
+    values: dict[str, Any] = {}
+    for one in given:
+        key, sign, text = one.partition("=")
+        if not sign or not key:
+            raise click.BadParameter(f"{one!r} must be KEY=VALUE")
+        if key in values:
+            raise click.BadParameter(f"{key} is given twice")
+        try:
+            values[key] = json.loads(text)
+        except ValueError:
+            values[key] = text
+    return values
+
+
+def show_rows(facts: Mapping[str, Any], kind: str, heads: list[str], rows: list[list[str]]) -> None:
+    """Print the definitions of one kind, and whether they are those of the node file."""
+    show_table(heads, rows)
+    if not facts.get("seeded", True):
+        click.echo(f"qmq: these are from the node file: no {kind} was changed at run time", err=True)

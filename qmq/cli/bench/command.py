@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
+from ...address import Address
 from ...bench.dialect import DIALECTS
 from ...bench.plan import BenchPlan
 from ...bench.progress import SILENT, Live, RunProgress
 from ...bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
-from ...config.values.address import Address
 from ..client import Login
 from ..options import (
     DEFAULT_AT,

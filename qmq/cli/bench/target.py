@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
+from ...address import Address
 from ...config.limits import LimitSettings
-from ...config.values.address import Address
 from ..output import Failed
 from ..throwaway import throwaway, throwaway_mesh
 

@@ -1,1 +1,1 @@
-"""Types of values in the files: addresses, sizes, times, names, and the section that holds them."""
+"""Types of values in the files: sizes, times, names, and the section that holds them."""

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from .address import Address, parse_address
+from qmq.address import Address, parse_address
 
 NODE_NAME = r"[a-z0-9-]{1,32}"
 

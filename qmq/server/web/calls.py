@@ -15,7 +15,7 @@ from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.http.avro import AVRO, container
 from qmq.gateways.http.control import control_of
-from qmq.gateways.http.events import HEARTBEAT, EventData, EventEncoder, subscribe_of
+from qmq.gateways.http.events import HEARTBEAT, EventEncoder, subscribe_of
 from qmq.gateways.http.management import QUEUES_MAX, control_headers, management_call, management_response
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder
@@ -29,9 +29,8 @@ from qmq.server.stomp.dialogue import STOMP
 from qmq.server.web.client import WebClient, WebClientContext
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
 from qmq.server.web.pages import PAGES, PageContext, PageResponse
-from qmq.server.web.stomp.long_poll import LongPollSessions
 from qmq.server.web.stomp.polled_sessions import Asking
-from qmq.server.web.stomp.sockjs import RAW, SockJsSessions
+from qmq.server.web.stomp.sockjs import RAW
 from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpRequest
 from qmq.wire.stomp import Frame, Head, Limits, Version
@@ -61,9 +60,6 @@ WEB_STOMP: Final = STOMP._replace(name="web-stomp")
 
 
 class CallContext(WebClientContext, PageContext, MetricsContext, Protocol):
-    event_data: EventData
-    long_poll: LongPollSessions
-    sockjs: SockJsSessions
     vhosts: VhostDefinitions
     wire_limits: Limits
 
@@ -140,7 +136,7 @@ class WebCalls:
 
     async def _stream(self, request: HttpRequest, destination: str) -> None:
         frame, vector = subscribe_of(request, destination, self._context.received_vector())
-        encoder = EventEncoder(self._http, self._encoder, self._context.event_data, vector)
+        encoder = EventEncoder(self._http, self._encoder, self._context.web.event_data, vector)
         gateway = self._client.gateway
         assert gateway is not None
         self._session.encoder = gateway.encoder = encoder
@@ -167,7 +163,7 @@ class WebCalls:
 
     async def _console(self, request: HttpRequest, call: str) -> None:
         """Log a browser in or out, or begin its stream of events."""
-        console, session = self._context.web_console, self._session
+        console, session = self._context.web.console, self._session
         if call == "events":
             first = console.follow(session, self._client.cookie)
             self._encoder.is_due = False
@@ -195,7 +191,7 @@ class WebCalls:
 
     async def _settle(self, request: HttpRequest, _: str) -> None:
         acks = acks_of(request)
-        results = await self._context.pulls.settle(acks, self._session.user)
+        results = await self._context.web.pulls.settle(acks, self._session.user)
         rows = [{"ack_token": ack.text, "result": result} for ack, result in zip(acks, results, strict=True)]
         self.put(self._encoder.respond(200, {"acks": rows}))
 
@@ -211,16 +207,16 @@ class WebCalls:
             if is_websocket:
                 session.switch(websocket, WEB_STOMP, self._login)
             else:
-                await self._context.sockjs.serve_websocket(websocket, session, self._login)
+                await self._context.web.sockjs.serve_websocket(websocket, session, self._login)
                 session.finish()
             return
-        await self._context.sockjs.serve(request, self._http, self._asking())
+        await self._context.web.sockjs.serve(request, self._http, self._asking())
         if self._http.must_close:
             self.is_stream = True
             session.finish()
 
     async def _long_poll(self, request: HttpRequest, path: str) -> None:
-        await self._context.long_poll.serve(request, path, self._asking())
+        await self._context.web.long_poll.serve(request, path, self._asking())
 
     async def _metrics(self, request: HttpRequest, _: str) -> None:
         self._context.rights_of(self._session.principal).check_control(STATUS)

@@ -21,15 +21,14 @@ from qmq.server.clients.client_login import LoginContext
 from qmq.server.clients.login import certified_names, credentials_of
 from qmq.server.clients.session import ClientSession
 from qmq.server.stomp.frame_loop import FrameContext, FrameLoop, gateway_of
-from qmq.server.web.console import WebConsole
+from qmq.server.web.part import WebPart
 from qmq.server.web.pull_session import PullSession
-from qmq.server.web.pulls import Pulls
 from qmq.wire.http import HttpRequest
 
 
 class WebClientContext(FrameContext, LoginContext, Protocol):
-    pulls: Pulls
-    web_console: WebConsole
+    @property
+    def web(self) -> WebPart: ...
 
 
 class WebClient:
@@ -66,7 +65,7 @@ class WebClient:
     @property
     def is_expired(self) -> bool:
         """Whether its token, or the login of its browser, has ended."""
-        if self.cookie is not None and not self._context.web_console.is_open(self.cookie):
+        if self.cookie is not None and not self._context.web.console.is_open(self.cookie):
             return True
         return bool(self.expires_us) and self._context.environment.now_us() >= self.expires_us
 
@@ -78,7 +77,7 @@ class WebClient:
         """
         context, session = self._context, self._session
         said = authorization_of(request)
-        cookie = None if said else context.web_console.cookie_of(request)
+        cookie = None if said else context.web.console.cookie_of(request)
         if self.gateway is not None and (said, cookie) == (self._said, self.cookie) and not self.is_expired:
             return True
         self._login.is_silent = False
@@ -87,7 +86,7 @@ class WebClient:
         grant: Grant | None = None
         try:
             with self._checking:
-                grant = context.web_console.grant_of(cookie, session.user) or await context.logins.check(
+                grant = context.web.console.grant_of(cookie, session.user) or await context.logins.check(
                     self._credentials(said),
                     session.listener,
                     session.until_left,
@@ -138,7 +137,7 @@ class WebClient:
     async def pull(self) -> PullSession:
         """The session for what it receives. Raises Refused."""
         if self._pull is None or self._pull.has_ended:
-            self._pull = await self._context.pulls.open(self._session)
+            self._pull = await self._context.web.pulls.open(self._session)
         return self._pull
 
     def leave_pull(self) -> None:

@@ -8,12 +8,10 @@ bounded as well. What would take long to find is in `samples`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from qmq import __version__
 from qmq.build import BUILD
@@ -28,8 +26,11 @@ from qmq.server.clients.traffic import Traffic
 from qmq.server.commit.commits import Commits
 from qmq.server.membership.takeover import Takeover
 from qmq.server.runtime.contexts import Engine
-from qmq.server.web.samples import Samples
+from qmq.server.web.part import WebPart
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
+
+if TYPE_CHECKING:
+    from qmq.server.web.metric_families import MetricFamilies
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,12 +46,6 @@ MESSAGES: Final[Mapping[str, str]] = {
 }
 """Name of a total (`qmq.broker.messages.totals`) → help text."""
 
-ESCAPES: Final = {
-    ord("\\"): "\\\\",
-    **{code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)},
-}
-"""In names that a client chose. Two different names stay different."""
-
 
 class MetricsContext(Engine, Protocol):
     started_seconds: float
@@ -63,45 +58,16 @@ class MetricsContext(Engine, Protocol):
     takeover: Takeover
     mesh: Mesh | None
     conditions: Conditions
-    samples: Samples
 
-
-class MetricFamilies:
-    """The metrics of one page, in order; what a registry of prometheus-client calls a collector."""
-
-    def __init__(self) -> None:
-        self._all: list[Metric] = []
-
-    def collect(self) -> Iterable[Metric]:
-        return self._all
-
-    def counter(self, name: str, text: str, value: float) -> None:
-        """`name` without `_total`."""
-        self._all.append(CounterMetricFamily(name, text, value=value))
-
-    def gauge(self, name: str, text: str, value: float) -> None:
-        self._all.append(GaugeMetricFamily(name, text, value=value))
-
-    def gauges(self, name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> None:
-        """One series for each row: the values of `labels`, and its value. Without a row only the help text is there."""
-        family = GaugeMetricFamily(name, text, labels=labels)
-        for values, value in rows:
-            family.add_metric([one.translate(ESCAPES) for one in values], value)
-        self._all.append(family)
-
-    def histogram(self, name: str, text: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> None:
-        """`counts` has one number for each bound, and one for what is above all."""
-        reached = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
-            reached += count
-            buckets.append((bound, reached))
-        self._all.append(HistogramMetricFamily(name, text, buckets=buckets, sum_value=total))
+    @property
+    def web(self) -> WebPart: ...
 
 
 async def metrics_page(context: MetricsContext) -> bytes:
     """The page, as CONTENT_TYPE. Waits for new samples, at most `samples.WAIT_SECONDS`; then never again."""
-    await context.samples.refresh()
+    from qmq.server.web.metric_families import MetricFamilies  # late: prometheus-client takes 3 % of a node's start
+
+    await context.web.samples.refresh()
     families = MetricFamilies()
     _add_node(families, context)
     _add_messages(families, context)
@@ -109,12 +75,10 @@ async def metrics_page(context: MetricsContext) -> bytes:
     _add_storage(families, context)
     _add_mesh(families, context)
     _add_queues(families, context)
-    registry = CollectorRegistry()
-    registry.register(families)
-    return generate_latest(registry)
+    return families.page()
 
 
-def _add_node(families: MetricFamilies, context: MetricsContext) -> None:
+def _add_node(families: "MetricFamilies", context: MetricsContext) -> None:
     now = trio.current_time()
     about = (context.settings.name, __version__, BUILD)
     families.gauges("qmq_build_info", "The software of this node; 1.", ("node", "version", "build"), [(about, 1)])
@@ -124,7 +88,7 @@ def _add_node(families: MetricFamilies, context: MetricsContext) -> None:
     families.gauges("qmq_conditions", text, ("code", "severity"), present.items())
 
 
-def _add_messages(families: MetricFamilies, context: MetricsContext) -> None:
+def _add_messages(families: "MetricFamilies", context: MetricsContext) -> None:
     totals = facts_of_totals(context.broker.totals.node())
     for name, text in MESSAGES.items():
         families.counter(f"qmq_messages_{name}", text, totals[name])
@@ -134,7 +98,7 @@ def _add_messages(families: MetricFamilies, context: MetricsContext) -> None:
     families.gauge("qmq_messages_in_flight", "Queue messages that consumers of this node have not settled.", in_flight)
 
 
-def _add_clients(families: MetricFamilies, context: MetricsContext) -> None:
+def _add_clients(families: "MetricFamilies", context: MetricsContext) -> None:
     sessions = context.sessions.values()
     connections = Counter({"stomp": 0})
     connections.update(session.protocol for session in sessions)
@@ -153,7 +117,7 @@ def _add_clients(families: MetricFamilies, context: MetricsContext) -> None:
     families.counter("qmq_memory_evictions", "Connections that were ended to free memory.", memory.ended)
 
 
-def _add_storage(families: MetricFamilies, context: MetricsContext) -> None:
+def _add_storage(families: "MetricFamilies", context: MetricsContext) -> None:
     store, commits = context.store, context.commits
     journal = store.journal
     families.counter("qmq_commits", "Groups of records that were appended to the journal.", commits.groups)
@@ -170,7 +134,7 @@ def _add_storage(families: MetricFamilies, context: MetricsContext) -> None:
     families.counter("qmq_checkpoints", "Checkpoints that are done.", context.checkpoints.count)
     text = "1 while new durable messages are refused because the disk is nearly full."
     families.gauge("qmq_disk_full", text, context.broker.send_limits.disk_full)
-    samples = context.samples
+    samples = context.web.samples
     if samples.taken_at is None:
         free, age = [], []
     else:
@@ -180,7 +144,7 @@ def _add_storage(families: MetricFamilies, context: MetricsContext) -> None:
     families.gauges("qmq_samples_age_seconds", text, (), age)
 
 
-def _add_mesh(families: MetricFamilies, context: MetricsContext) -> None:
+def _add_mesh(families: "MetricFamilies", context: MetricsContext) -> None:
     peers = () if context.mesh is None else context.mesh.statistics().peers
     text = "1 while the link is up. Direction out: this node follows the peer; in: the peer follows this node."
     ups = [((one.name, "out"), float(one.out_state in ("up", "caught-up"))) for one in peers]
@@ -200,8 +164,8 @@ def _add_mesh(families: MetricFamilies, context: MetricsContext) -> None:
     families.gauge("qmq_queues_held", text, context.broker.queues.held)
 
 
-def _add_queues(families: MetricFamilies, context: MetricsContext) -> None:
-    queues, deepest = context.broker.queues, context.samples.queues
+def _add_queues(families: "MetricFamilies", context: MetricsContext) -> None:
+    queues, deepest = context.broker.queues, context.web.samples.queues
     count = len(queues.by_name) + queues.stored_names.count
     families.gauge("qmq_queues", "Queues of this node that have messages or consumers, about.", count)
     text = "Messages that this node serves, of the 100 deepest queues, as of the last samples."

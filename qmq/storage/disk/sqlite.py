@@ -35,7 +35,8 @@ def open_database(path: Path, *, first: str = "") -> Database:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         _keep_temporaries_in_memory(connection)
-        return Database(connection, strict=True)
+        # To find plugins, it would read the metadata of all installed packages.
+        return Database(connection, strict=True, execute_plugins=False)
 
 
 def open_migrated(path: Path, migrations: Migrations, known: frozenset[str], *, first: str = "") -> Database:

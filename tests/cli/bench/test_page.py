@@ -14,9 +14,9 @@ from benchmarks import figures, growth, others, plots, recovery, run, tables
 from benchmarks.figures import Facts, Store
 from benchmarks.page import page_with, shown
 from benchmarks.rows import COMPARED, GROWTH, SPEED, Row, held
+from qmq.address import Address
 from qmq.bench import many as workloads_of_many
 from qmq.cli import main
-from qmq.config.values.address import Address
 
 SPEED_ROWS = [row for part in SPEED.values() for row in part]
 ALL_ROWS = [row for full in (False, True) for part in run.parts_of(full).values() for row in part]

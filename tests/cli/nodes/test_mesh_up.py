@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from qmq.address import Address
 from qmq.cli.launch import NodeProcess, recorded
 from qmq.cli.mesh import LogTail, NodeState, Screen
-from qmq.config import Address
 from tests.cli.nodes.test_launch import STUB, write_peers
 
 UP = (

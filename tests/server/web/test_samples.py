@@ -32,9 +32,9 @@ async def test_deepest_queues_come_first(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         fill(rig, {f"/queue/{number}": number for number in range(1000)})
 
-        await rig.alive.samples.refresh()
+        await rig.alive.web.samples.refresh()
 
-        assert list(shown(rig.alive.samples).items()) == [
+        assert list(shown(rig.alive.web.samples).items()) == [
             (f"/queue/{number}", number) for number in range(999, 999 - QUEUES_SHOWN, -1)
         ]
 
@@ -52,11 +52,11 @@ async def test_queues_that_are_only_in_the_store_are_found(autojump_clock: MockC
         await client.receipt()
         await client.receipt()
 
-        await rig.alive.samples.refresh()
+        await rig.alive.web.samples.refresh()
 
         assert "/queue/quiet" not in rig.alive.broker.queues.by_name
-        assert shown(rig.alive.samples) == {"/queue/old": 4, "/queue/quiet": 2, "/queue/new": 1}
-        old = rig.alive.samples.queues[0]
+        assert shown(rig.alive.web.samples) == {"/queue/old": 4, "/queue/quiet": 2, "/queue/new": 1}
+        old = rig.alive.web.samples.queues[0]
         assert (old.body_bytes, old.consumers) == (16, 0)
         assert old.oldest_waiting_us is not None and old.oldest_waiting_us > 0
 
@@ -67,9 +67,9 @@ async def test_message_in_flight_is_counted_and_does_not_wait(autojump_clock: Mo
         await client.send(subscribe("/queue/q", ack="client"), send("/queue/q", "1"))
         await client.messages(1)
 
-        await rig.alive.samples.refresh()
+        await rig.alive.web.samples.refresh()
 
-        (one,) = rig.alive.samples.queues
+        (one,) = rig.alive.web.samples.queues
         assert (one.messages, one.consumers, one.oldest_waiting_us) == (1, 1, None)
 
 
@@ -81,13 +81,13 @@ async def test_no_queue_is_missed_when_others_end_between_two_turns(autojump_clo
         fill(rig, {first: 7, last: 5})
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(rig.alive.samples.refresh)
+            nursery.start_soon(rig.alive.web.samples.refresh)
             await trio.sleep(1.5 * TURN_SECONDS)
             # The first queues, so that those from the end of the list take their places.
             for number in range(1, TURN_QUEUES // 2):
                 queues.drop(queues.by_name[f"/queue/{number}"])
 
-        assert list(shown(rig.alive.samples).items())[:2] == [(first, 7), (last, 5)]
+        assert list(shown(rig.alive.web.samples).items())[:2] == [(first, 7), (last, 5)]
         assert len(queues.listed) == len(queues.by_name)
         assert all(queues.listed[queue.listed_at] is queue for queue in queues.by_name.values())
 
@@ -97,14 +97,14 @@ async def test_one_turn_looks_at_a_bounded_number_of_queues(autojump_clock: Mock
         fill(rig, {f"/queue/{number}": 1 for number in range(10 * TURN_QUEUES)})
         began = trio.current_time()
 
-        await rig.alive.samples.refresh()
+        await rig.alive.web.samples.refresh()
 
         assert trio.current_time() - began >= 10 * TURN_SECONDS
 
 
 async def test_samples_are_taken_at_most_every_few_seconds(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
-        samples = rig.alive.samples
+        samples = rig.alive.web.samples
         await samples.refresh()
         fill(rig, {"/queue/q": 1})
 
@@ -118,7 +118,7 @@ async def test_samples_are_taken_at_most_every_few_seconds(autojump_clock: MockC
 
 async def test_store_that_hangs_holds_a_scrape_up_for_a_bounded_time(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
-        samples = rig.alive.samples
+        samples = rig.alive.web.samples
         await samples.refresh()
         taken_at = samples.taken_at
         fill(rig, {"/queue/q": 1})

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from benchmarks.others import OTHERS, started_in
-from qmq.config import Address
+from qmq.address import Address
 from tests.server.amqp.rabbitmq.cases import CASES
 from tests.server.amqp.rabbitmq.script import Script
 from tests.server.amqp.rig import AmqpClient

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.config import Address
-from qmq.config.values.address import parse_address
+from qmq.address import Address, parse_address
 
 
 @pytest.mark.parametrize(

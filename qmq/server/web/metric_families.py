@@ -1,0 +1,51 @@
+"""The families of metrics of one page, and the page, by prometheus-client. Loaded at the first scrape."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+ESCAPES: Final = {
+    ord("\\"): "\\\\",
+    **{code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)},
+}
+"""In names that a client chose. Two different names stay different."""
+
+
+class MetricFamilies:
+    """The metrics of one page, in order; what a registry of prometheus-client calls a collector."""
+
+    def __init__(self) -> None:
+        self._all: list[Metric] = []
+
+    def collect(self) -> Iterable[Metric]:
+        return self._all
+
+    def counter(self, name: str, text: str, value: float) -> None:
+        """`name` without `_total`."""
+        self._all.append(CounterMetricFamily(name, text, value=value))
+
+    def gauge(self, name: str, text: str, value: float) -> None:
+        self._all.append(GaugeMetricFamily(name, text, value=value))
+
+    def gauges(self, name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> None:
+        """One series for each row: the values of `labels`, and its value. Without a row only the help text is there."""
+        family = GaugeMetricFamily(name, text, labels=labels)
+        for values, value in rows:
+            family.add_metric([one.translate(ESCAPES) for one in values], value)
+        self._all.append(family)
+
+    def histogram(self, name: str, text: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> None:
+        """`counts` has one number for each bound, and one for what is above all."""
+        reached = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+            reached += count
+            buckets.append((bound, reached))
+        self._all.append(HistogramMetricFamily(name, text, buckets=buckets, sum_value=total))
+
+    def page(self) -> bytes:
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)

@@ -1,0 +1,30 @@
+"""What the HTTP connections of one node share.
+
+It is made when the first of them needs it, or the first peer asks.
+"""
+
+from typing import Protocol
+
+from qmq.config import NodeSettings
+from qmq.gateways.http.events import EventData
+from qmq.server.web.console import WebConsole, WebConsoleContext
+from qmq.server.web.pull_session import PullContext
+from qmq.server.web.pulls import Pulls
+from qmq.server.web.samples import Samples, SamplesContext
+from qmq.server.web.stomp.long_poll import LongPollSessions
+from qmq.server.web.stomp.polled_sessions import PolledContext
+from qmq.server.web.stomp.sockjs import SockJsSessions
+
+
+class WebPartContext(PullContext, SamplesContext, WebConsoleContext, PolledContext, Protocol):
+    settings: NodeSettings
+
+
+class WebPart:
+    def __init__(self, context: WebPartContext) -> None:
+        self.event_data = EventData()
+        self.pulls = Pulls(context)
+        self.sockjs = SockJsSessions(context)
+        self.long_poll = LongPollSessions(context)
+        self.samples = Samples(context)
+        self.console = WebConsole(context, context.settings.name)
