@@ -37,7 +37,7 @@ class Moments:
         clock = MockClock(autojump_threshold=0)
         clock.current_time = self._current_time  # type: ignore[method-assign]
         clock.deadline_to_sleep_time = self._sleep_time  # type: ignore[method-assign]
-        clock._autojump = self._jump  # type: ignore[method-assign]
+        clock._autojump = self.jump  # type: ignore[method-assign]
         clock.jump = self._advance  # type: ignore[method-assign]
         clock.moments = self  # type: ignore[attr-defined]
         return clock
@@ -46,11 +46,15 @@ class Moments:
         """Wake who is in `ordered_buffer` at `due`."""
         heappush(self._timers, (due, next(self._numbers), ordered_buffer))
 
-    def _current_time(self) -> float:
+    def count(self) -> None:
+        """A loop looks at the time, once in each round."""
         self._asked += 1
         if self._asked > ASKED_AT_ONCE_MAX:
             self._asked = 0
             self._stuck()
+
+    def _current_time(self) -> float:
+        self.count()
         return self.now
 
     def _sleep_time(self, deadline: float) -> float:
@@ -61,7 +65,8 @@ class Moments:
         self.now += seconds
         self._wake_due()
 
-    def _jump(self) -> None:
+    def jump(self) -> None:
+        """Let time pass until something is due."""
         timers = self._timers
         due = scheduler.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
         if timers:

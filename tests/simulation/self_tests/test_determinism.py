@@ -3,9 +3,14 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+
+from tests.simulation import determinism
+from tests.simulation.plan import Family
+from tests.simulation.run import simulate
 
 ROOT = Path(__file__).parents[3]
 SEEDS = 3
@@ -28,3 +33,15 @@ def test_a_seed_has_one_trace_in_every_process() -> None:
     assert len(first) == SEEDS
     assert len(set(first)) == SEEDS
     assert digests("2") == first
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("family", [Family.ALL, Family.OPERATORS])
+def test_the_loop_of_trio_runs_a_seed_as_that_of_simulations_does(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = simulate(4, family=family, size=3)
+    monkeypatch.setattr(determinism, "short_rounds", nullcontext)
+
+    assert simulate(4, family=family, size=3).digest == short.digest
+    assert not short.wrongs
