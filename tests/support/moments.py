@@ -18,6 +18,8 @@ from trio._core import _run as scheduler
 from trio.lowlevel import Abort, RaiseCancelT, Task
 from trio.testing import MockClock
 
+CONTEXT = scheduler.GLOBAL_RUN_CONTEXT
+
 ASKED_AT_ONCE_MAX = 200_000
 """How often one virtual instant may be asked for. Some thousands are normal; trio asks in each round of its loop."""
 
@@ -68,9 +70,9 @@ class Moments:
     def jump(self) -> None:
         """Let time pass until something is due."""
         timers = self._timers
-        due = scheduler.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
-        if timers:
-            due = min(due, timers[0][0])
+        due = CONTEXT.runner.deadlines.next_deadline()
+        if timers and timers[0][0] < due:
+            due = timers[0][0]
         if due == inf:
             return
         if due > self.now:
@@ -104,7 +106,7 @@ class Parking:
                 await self._park()
 
     async def _park(self) -> None:
-        task = trio.lowlevel.current_task()
+        task = CONTEXT.task
         self._tasks.append(task)
 
         def abort(_: RaiseCancelT) -> Abort:
@@ -136,7 +138,7 @@ async def sleep_uncancelled(seconds: float) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(seconds)
         return
-    sleeper = _Sleeper(trio.lowlevel.current_task())
+    sleeper = _Sleeper(CONTEXT.task)
     moments.add(moments.now + seconds, sleeper)
     await trio.lowlevel.wait_task_rescheduled(_never)
 
@@ -155,4 +157,4 @@ def _never(_: RaiseCancelT) -> Abort:
 
 
 def _moments() -> Moments | None:
-    return getattr(trio.lowlevel.current_clock(), "moments", None)
+    return getattr(CONTEXT.runner.clock, "moments", None)
