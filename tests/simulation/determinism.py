@@ -16,6 +16,7 @@ import trio
 from trio._core import _run as scheduler
 
 from tests.support.moments import Moments
+from tests.support.rounds import short_rounds
 from tests.support.world import WorldEndedError
 
 EXPECTED_REPORTS = (
@@ -124,8 +125,9 @@ def run_seeded(seed: int, main: Callable[[], Awaitable[None]]) -> list[str]:
     gc.collect(1)
     gc.disable()
     try:
-        with seeded_scheduler(seed):
-            trio.run(watched, clock=Moments(watchdog.look).clock())
+        moments = Moments(watchdog.look)
+        with seeded_scheduler(seed), short_rounds(moments):
+            trio.run(watched, clock=moments.clock())
         return handler.errors + ([watchdog.wrong] if watchdog.wrong else [])
     finally:
         logger.removeHandler(handler)

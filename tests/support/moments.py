@@ -18,6 +18,8 @@ from trio._core import _run as scheduler
 from trio.lowlevel import Abort, RaiseCancelT, Task
 from trio.testing import MockClock
 
+CONTEXT = scheduler.GLOBAL_RUN_CONTEXT
+
 ASKED_AT_ONCE_MAX = 200_000
 """How often one virtual instant may be asked for. Some thousands are normal; trio asks in each round of its loop."""
 
@@ -37,7 +39,7 @@ class Moments:
         clock = MockClock(autojump_threshold=0)
         clock.current_time = self._current_time  # type: ignore[method-assign]
         clock.deadline_to_sleep_time = self._sleep_time  # type: ignore[method-assign]
-        clock._autojump = self._jump  # type: ignore[method-assign]
+        clock._autojump = self.jump  # type: ignore[method-assign]
         clock.jump = self._advance  # type: ignore[method-assign]
         clock.moments = self  # type: ignore[attr-defined]
         return clock
@@ -46,11 +48,15 @@ class Moments:
         """Wake who is in `ordered_buffer` at `due`."""
         heappush(self._timers, (due, next(self._numbers), ordered_buffer))
 
-    def _current_time(self) -> float:
+    def count(self) -> None:
+        """A loop looks at the time, once in each round."""
         self._asked += 1
         if self._asked > ASKED_AT_ONCE_MAX:
             self._asked = 0
             self._stuck()
+
+    def _current_time(self) -> float:
+        self.count()
         return self.now
 
     def _sleep_time(self, deadline: float) -> float:
@@ -61,11 +67,12 @@ class Moments:
         self.now += seconds
         self._wake_due()
 
-    def _jump(self) -> None:
+    def jump(self) -> None:
+        """Let time pass until something is due."""
         timers = self._timers
-        due = scheduler.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
-        if timers:
-            due = min(due, timers[0][0])
+        due = CONTEXT.runner.deadlines.next_deadline()
+        if timers and timers[0][0] < due:
+            due = timers[0][0]
         if due == inf:
             return
         if due > self.now:
@@ -99,7 +106,7 @@ class Parking:
                 await self._park()
 
     async def _park(self) -> None:
-        task = trio.lowlevel.current_task()
+        task = CONTEXT.task
         self._tasks.append(task)
 
         def abort(_: RaiseCancelT) -> Abort:
@@ -131,7 +138,7 @@ async def sleep_uncancelled(seconds: float) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(seconds)
         return
-    sleeper = _Sleeper(trio.lowlevel.current_task())
+    sleeper = _Sleeper(CONTEXT.task)
     moments.add(moments.now + seconds, sleeper)
     await trio.lowlevel.wait_task_rescheduled(_never)
 
@@ -150,4 +157,4 @@ def _never(_: RaiseCancelT) -> Abort:
 
 
 def _moments() -> Moments | None:
-    return getattr(trio.lowlevel.current_clock(), "moments", None)
+    return getattr(CONTEXT.runner.clock, "moments", None)

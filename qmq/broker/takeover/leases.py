@@ -196,9 +196,10 @@ class Ownership:
 
     def in_contact(self, now: float) -> bool:
         """Whether a majority echoes this node, so that a claim of it could be borne."""
-        bears = {name: self._echo_until(name, heard, 0, now) for name, heard in self.peers.items()}
-        bears[self.node] = now if self.learner else INFINITE
-        return self._borne(bears) > now
+        bearing = [name for name, heard in self.peers.items() if self._echo_until(name, heard, 0, now) > now]
+        if not self.learner:
+            bearing.append(self.node)
+        return self.is_majority(bearing)
 
     def leads(self, owner: str, now: float) -> bool:
         """Whether this node may hand out messages of `owner` now."""

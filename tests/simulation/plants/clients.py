@@ -91,7 +91,7 @@ def duplicates_dropped_at_merge() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.NONE, "I6", "I13", seed=0)
+@seeded_bug(Family.NONE, "I6", "I13", seed=2)
 def cursors_of_peers_ignored() -> Iterator[None]:
     """What peers say that a durable subscription is done with is not taken into account."""
     accept = DurableSubscriptions.accept

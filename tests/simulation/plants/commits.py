@@ -77,7 +77,7 @@ def sent_before_fsync() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "I1", "I7", seed=9, nodes=0)
+@seeded_bug(Family.CRASHES, "I1", "I7", seed=10)
 def receipt_before_append() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
     submit = Commits.submit
@@ -93,7 +93,7 @@ def receipt_before_append() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "I1", "I5", "I7", "I13", seed=4)
+@seeded_bug(Family.CRASHES, "I1", "I5", "I7", "I13", seed=41)
 def never_synced() -> Iterator[None]:
     """A write counts as durable; the sync is left out."""
     append_synced = Journal.append

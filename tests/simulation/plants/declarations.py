@@ -60,7 +60,7 @@ def exclusive_queue_left_behind() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.OPERATORS, "B3", seed=0)
+@seeded_bug(Family.OPERATORS, "B3", seed=30)
 def copies_split_over_two_batches() -> Iterator[None]:
     """A batch ends between two copies of one message."""
     encode = record_codec.encode_records

@@ -106,7 +106,7 @@ def unknown_records_not_relayed() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CUTS, "I21", seed=0)
+@seeded_bug(Family.CUTS, "I21", seed=2)
 def interest_lost_on_reconnect() -> Iterator[None]:
     """Interest is published on the first link with a peer, and not on the next."""
     begin_telling = Routes._start_publisher
@@ -121,7 +121,7 @@ def interest_lost_on_reconnect() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CUTS, "topic", seed=0)
+@seeded_bug(Family.CUTS, "topic", seed=3)
 def topics_delivered_twice() -> Iterator[None]:
     """A topic message that comes by two routes is delivered twice."""
 

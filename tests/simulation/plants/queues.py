@@ -82,7 +82,7 @@ def settles_forgotten_by_recovery() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.ALL, "I1", "I13", seed=0)
+@seeded_bug(Family.ALL, "I1", "I13", seed=1)
 def returned_messages_dropped() -> Iterator[None]:
     """What a peer returns is no longer lent and put nowhere."""
 

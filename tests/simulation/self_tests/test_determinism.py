@@ -1,30 +1,50 @@
-"""I20: one seed, one trace. Run in two processes whose sets and dicts of strings are ordered differently."""
+"""I20: one seed, one trace, in any process: also in one whose sets and dicts of strings are ordered differently."""
 
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.simulation import determinism
+from tests.simulation.plan import Family
+from tests.simulation.run import Report, simulate
+
 ROOT = Path(__file__).parents[3]
-SEEDS = 3
+SEED, NODES = 4, 3
+OTHER_HASHES = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 
-pytestmark = pytest.mark.simulation
+pytestmark = [pytest.mark.simulation, pytest.mark.timeout(300)]
 
-
-def digests(hash_seed: str) -> list[str]:
-    """The trace hashes of the first seeds, as another process finds them."""
-    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.simulation", "--seeds", str(SEEDS), "--digests"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
-    return [line for line in done.stdout.splitlines() if line[:1].isdigit() and len(line.split()) == 2]
+families = pytest.mark.parametrize("family", [Family.ALL, Family.OPERATORS])
 
 
-@pytest.mark.timeout(300)
-def test_a_seed_has_one_trace_in_every_process() -> None:
-    first = digests("1")
+@cache
+def here(family: Family) -> Report:
+    return simulate(SEED, family=family, size=NODES)
 
-    assert len(first) == SEEDS
-    assert len(set(first)) == SEEDS
-    assert digests("2") == first
+
+@families
+def test_a_seed_has_one_trace_in_every_process(family: Family) -> None:
+    environment = os.environ | {"PYTHONHASHSEED": OTHER_HASHES, "PYTHONPATH": str(ROOT)}
+    command = f"-m tests.simulation --seeds 1 --digests --start {SEED} --nodes {NODES} --family {family.name.lower()}"
+
+    there = subprocess.run(
+        [sys.executable, *command.split()], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250
+    )
+
+    assert f"{SEED} {here(family).digest}" in there.stdout.splitlines(), there.stdout + there.stderr
+
+
+@families
+def test_the_loop_of_trio_runs_a_seed_as_that_of_simulations_does(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = here(family)
+    monkeypatch.setattr(determinism, "short_rounds", nullcontext)
+
+    assert simulate(SEED, family=family, size=NODES).digest == short.digest
+    assert not short.wrongs
