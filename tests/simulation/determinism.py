@@ -16,7 +16,6 @@ import trio
 from trio._core import _run as scheduler
 
 from tests.support.moments import Moments
-from tests.support.rounds import short_rounds
 from tests.support.world import WorldEndedError
 
 EXPECTED_REPORTS = (
@@ -125,9 +124,8 @@ def run_seeded(seed: int, main: Callable[[], Awaitable[None]]) -> list[str]:
     gc.collect(1)
     gc.disable()
     try:
-        moments = Moments(watchdog.look)
-        with seeded_scheduler(seed), short_rounds(moments):
-            trio.run(watched, clock=moments.clock())
+        with seeded_scheduler(seed):
+            trio.run(watched, clock=Moments(watchdog.look).clock())
         return handler.errors + ([watchdog.wrong] if watchdog.wrong else [])
     finally:
         logger.removeHandler(handler)

@@ -39,7 +39,7 @@ class Moments:
         clock = MockClock(autojump_threshold=0)
         clock.current_time = self._current_time  # type: ignore[method-assign]
         clock.deadline_to_sleep_time = self._sleep_time  # type: ignore[method-assign]
-        clock._autojump = self.jump  # type: ignore[method-assign]
+        clock._autojump = self._jump  # type: ignore[method-assign]
         clock.jump = self._advance  # type: ignore[method-assign]
         clock.moments = self  # type: ignore[attr-defined]
         return clock
@@ -48,15 +48,11 @@ class Moments:
         """Wake who is in `ordered_buffer` at `due`."""
         heappush(self._timers, (due, next(self._numbers), ordered_buffer))
 
-    def count(self) -> None:
-        """A loop looks at the time, once in each round."""
+    def _current_time(self) -> float:
         self._asked += 1
         if self._asked > ASKED_AT_ONCE_MAX:
             self._asked = 0
             self._stuck()
-
-    def _current_time(self) -> float:
-        self.count()
         return self.now
 
     def _sleep_time(self, deadline: float) -> float:
@@ -67,8 +63,7 @@ class Moments:
         self.now += seconds
         self._wake_due()
 
-    def jump(self) -> None:
-        """Let time pass until something is due."""
+    def _jump(self) -> None:
         timers = self._timers
         due = CONTEXT.runner.deadlines.next_deadline()
         if timers and timers[0][0] < due:

@@ -3,15 +3,12 @@
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.simulation import determinism
 from tests.simulation.plan import Family
-from tests.simulation.run import Report, simulate
+from tests.simulation.run import simulate
 
 ROOT = Path(__file__).parents[3]
 SEED, NODES = 4, 3
@@ -19,32 +16,16 @@ OTHER_HASHES = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(300)]
 
-families = pytest.mark.parametrize("family", [Family.ALL, Family.OPERATORS])
 
-
-@cache
-def here(family: Family) -> Report:
-    return simulate(SEED, family=family, size=NODES)
-
-
-@families
+@pytest.mark.parametrize("family", [Family.ALL, Family.OPERATORS])
 def test_a_seed_has_one_trace_in_every_process(family: Family) -> None:
     environment = os.environ | {"PYTHONHASHSEED": OTHER_HASHES, "PYTHONPATH": str(ROOT)}
     command = f"-m tests.simulation --seeds 1 --digests --start {SEED} --nodes {NODES} --family {family.name.lower()}"
 
+    here = simulate(SEED, family=family, size=NODES)
     there = subprocess.run(
         [sys.executable, *command.split()], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250
     )
 
-    assert f"{SEED} {here(family).digest}" in there.stdout.splitlines(), there.stdout + there.stderr
-
-
-@families
-def test_the_loop_of_trio_runs_a_seed_as_that_of_simulations_does(
-    family: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = here(family)
-    monkeypatch.setattr(determinism, "short_rounds", nullcontext)
-
-    assert simulate(SEED, family=family, size=NODES).digest == short.digest
-    assert not short.wrongs
+    assert f"{SEED} {here.digest}" in there.stdout.splitlines(), there.stdout + there.stderr
+    assert not here.wrongs
