@@ -24,7 +24,7 @@ SEEDS ?= 10000
 # How often each job of the pipeline is killed by its test; 20 for the night.
 KILLS ?= 1
 # Seeds of every commit on the compiled build, others than the pure one has.
-COMPILED_SEEDS ?= 10
+COMPILED_SEEDS ?= 5
 START ?= 0
 MUTANTS ?= 100
 SEED ?= 1
@@ -79,10 +79,9 @@ mesh: venv ## Start three nodes here, show their live state; Ctrl-C stops all (P
 	@$(BIN)/qmq mesh up $(PEERS)
 
 .PHONY: test
-test: ## Check and test everything; prints what each stage takes
+test: ## Check and test everything, on the pure build; prints what each stage takes
 	@$(MAKE) --no-print-directory --jobs 2 style types unit
 	@$(MAKE) --no-print-directory --jobs 2 cluster-test beside-cluster
-	@$(MAKE) --no-print-directory compiled-test
 	@echo "$@: $$(($$(date +%s) - $(BEGAN))) s"
 
 .PHONY: check
@@ -206,12 +205,7 @@ compiled-test: venv ## The tests of what is compiled, on the compiled build; say
 # Nodes of the cluster tests wait for each other much of the time, and real time means nothing to what runs here.
 .PHONY: beside-cluster
 beside-cluster: venv
-	@nice -n 19 $(MAKE) --no-print-directory precompile
 	@nice -n 19 $(MAKE) --no-print-directory simulation
-
-.PHONY: precompile
-precompile: venv
-	@if [ -z "$$($(OBSTACLE))" ]; then $(MAKE) --no-print-directory $(COMPILED)/.made; fi
 
 .PHONY: compiled-checks
 compiled-checks: $(COMPILED)/.made
