@@ -185,11 +185,18 @@ style: venv ## Lint and format check
 types: venv ## Strict mypy on the package
 	@$(TIMED) $(BIN)/mypy --no-error-summary qmq
 
-$(COMPILED)/.made: native.py $(shell find $(CODE) docs cluster -type f -not -name '*.pyc') $(VENV)/.installed
+# Only the package and native.py decide what is compiled; a change of a test or a page does not compile it again.
+$(COMPILED)/.compiled: native.py $(shell find qmq -type f -not -name '*.pyc') $(VENV)/.installed
 	@echo "compiling the hot modules in $(COMPILED) (minutes) …"
 	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)
-	@cp -a $(CODE) docs cluster README.md CHANGELOG.md Makefile pyproject.toml $(COMPILED)
+	@cp -a qmq $(COMPILED)
 	@$(BIN)/python native.py $(COMPILED) >$(COMPILED)/compile.log 2>&1 || { tail -n 20 $(COMPILED)/compile.log >&2; exit 1; }
+	@touch $@
+
+BESIDE_QMQ := $(filter-out qmq,$(CODE)) docs cluster README.md CHANGELOG.md Makefile pyproject.toml
+$(COMPILED)/.made: $(COMPILED)/.compiled $(shell find $(BESIDE_QMQ) -type f -not -name '*.pyc')
+	@rm -rf $(addprefix $(COMPILED)/,$(BESIDE_QMQ))
+	@cp -a $(BESIDE_QMQ) $(COMPILED)
 	@touch $@
 
 .PHONY: compiled
