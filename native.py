@@ -15,7 +15,10 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 COMPILED: Sequence[str] = (
     "build.py",
@@ -59,6 +62,8 @@ OPTIMISE = "1"
 GROUP = "qmq"
 """The shared library is GROUP__mypyc."""
 
+PROCESSORS = len(os.sched_getaffinity(0))
+
 
 def modules(package: Path) -> list[Path]:
     """What is compiled, as paths below `package`."""
@@ -85,7 +90,8 @@ def compile_in(directory: Path) -> None:
     """Compile the copy of the package in `directory`. Raises, or leaves the process, when it cannot be done."""
     # Late: the build hook asks for obstacles before these are installed.
     from mypyc.build import mypycify
-    from setuptools import Distribution
+    from setuptools import Distribution  # before distutils, which Python 3.12 does not bring
+    from distutils.ccompiler import CCompiler  # isort: skip
 
     os.chdir(directory)
     paths = [str(Path("qmq", module)) for module in modules(Path("qmq"))]
@@ -99,9 +105,24 @@ def compile_in(directory: Path) -> None:
     )
     build = Distribution({"ext_modules": extensions, "packages": ["qmq"]}).get_command_obj("build_ext")
     build.inplace = True
+    build.parallel = PROCESSORS
     build.ensure_finalized()
-    build.run()
+    with patch.object(CCompiler, "compile", compile_at_once):
+        build.run()
     shutil.rmtree("build")
+
+
+def compile_at_once(compiler: Any, sources: list[str], output_dir: str | None = None, **options: Any) -> list[str]:
+    """In place of the method of setuptools, which compiles the files of an extension one after the other."""
+    _, objects, extra, flags, build = compiler._setup_compile(
+        output_dir, options["macros"], options["include_dirs"], sources, options["depends"], options["extra_postargs"]
+    )
+    arguments = compiler._get_cc_args(flags, options["debug"], None)
+    with ThreadPoolExecutor(PROCESSORS) as pool:
+        done = [pool.submit(compiler._compile, one, *build[one], arguments, extra, flags) for one in objects]
+    for one in done:
+        one.result()
+    return list(objects)
 
 
 if __name__ == "__main__":
