@@ -5,6 +5,7 @@ import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from io import StringIO
 from pathlib import Path
 
@@ -106,6 +107,15 @@ def names(tree: ast.AST) -> Iterator[str]:
             yield node.arg
 
 
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(TEXTS[path])
+
+
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
     """The line and the text of each comment and string of a module."""
     for token in tokenize.generate_tokens(StringIO(source).readline):
@@ -118,17 +128,21 @@ def prose_of(text: str) -> str:
     return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_name_has_a_retired_word(path: Path) -> None:
-    found = {name for name in names(ast.parse(TEXTS[path])) if RETIRED.keys() & set(parts(name))} - ON_DISK
+def test_no_name_has_a_retired_word() -> None:
+    found = {
+        (place(path), name)
+        for path in FILES
+        for name in set(names(tree(path))) - ON_DISK
+        if RETIRED.keys() & set(parts(name))
+    }
 
     assert found == set(), "see RETIRED for the words of the glossary"
 
 
 def test_few_class_names_are_defined_twice() -> None:
     modules: dict[str, set[Path]] = defaultdict(set)
-    for path, text in TEXTS.items():
-        for node in ast.walk(ast.parse(text)):
+    for path in FILES:
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 modules[node.name].add(path)
 
@@ -137,14 +151,13 @@ def test_few_class_names_are_defined_twice() -> None:
     assert len(twice) <= DUPLICATES_MAX, twice
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_text_of_the_source_has_a_word_for_people(path: Path) -> None:
-    allowed = FIELDS_ON_DISK.get(path.relative_to(ROOT).as_posix(), set())
+def test_no_text_of_the_source_has_a_word_for_people() -> None:
     found = [
-        (line, word)
+        (place(path), line, word)
+        for path in FILES
         for line, text in texts_of(TEXTS[path])
         for word in re.findall(r"[a-z]+", prose_of(text).lower())
-        if word in NOT_IN_TEXTS and word not in allowed
+        if word in NOT_IN_TEXTS and word not in FIELDS_ON_DISK.get(place(path), ())
     ]
 
     assert found == []
@@ -152,7 +165,7 @@ def test_no_text_of_the_source_has_a_word_for_people(path: Path) -> None:
 
 def test_no_test_is_named_with_a_word_for_people() -> None:
     found = [
-        (path.relative_to(ROOT).as_posix(), name)
+        (place(path), name)
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))
         if NOT_IN_TESTS & set(parts(name))
@@ -161,11 +174,13 @@ def test_no_test_is_named_with_a_word_for_people() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_page_uses_a_retired_word(page: Path) -> None:
-    lines = prose_of(page.read_text("utf-8")).splitlines()
-
-    found = [line for line in lines if set(re.findall(r"[a-z]+", line.lower())) & NOT_IN_PROSE]
+def test_no_page_uses_a_retired_word() -> None:
+    found = [
+        (place(page), line)
+        for page in PAGES
+        for line in prose_of(page.read_text("utf-8")).splitlines()
+        if set(re.findall(r"[a-z]+", line.lower())) & NOT_IN_PROSE
+    ]
 
     assert found == []
 
