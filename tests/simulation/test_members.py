@@ -8,7 +8,7 @@ from tests.simulation.plan import Family
 from tests.simulation.run import simulate
 
 CHUNK = 5
-SEEDS = int(os.environ.get("QMQ_SEEDS", "90")) // 10
+SEEDS = int(os.environ.get("QMQ_SEEDS", "40")) // 10
 CHUNKS = [range(start, min(start + CHUNK, SEEDS)) for start in range(0, SEEDS, CHUNK)]
 
 pytestmark = pytest.mark.simulation

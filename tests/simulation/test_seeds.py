@@ -1,4 +1,4 @@
-"""The seeds of every commit. QMQ_SEEDS (90: three rounds of the families) says how many, QMQ_FIRST_SEED (0) from where.
+"""The seeds of every commit. QMQ_SEEDS (40) says how many, QMQ_FIRST_SEED (0) from where.
 
 Seeds are dealt out in chunks, so that xdist can share them between workers; a failing one is printed with its plan and
 the end of its trace, and `python -m tests.simulation --seeds 1 --start N` shows it again.
@@ -12,7 +12,7 @@ from tests.simulation.plan import Family, draw_plan
 from tests.simulation.run import simulate
 
 CHUNK = 5
-SEEDS = int(os.environ.get("QMQ_SEEDS", "90"))
+SEEDS = int(os.environ.get("QMQ_SEEDS", "40"))
 GATEWAY_SEEDS = max(2, SEEDS // 15)
 FIRST_SEED = int(os.environ.get("QMQ_FIRST_SEED", "0"))
 CHUNKS = [
