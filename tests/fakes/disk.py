@@ -170,7 +170,7 @@ class MemoryDisk:
         return failed
 
     def used_bytes(self) -> int:
-        return sum([len(node.data) for node in list(self._files.values())])
+        return sum(len(node.data) for node in list(self._files.values()))
 
     def contents(self) -> dict[str, bytes]:
         """All files as they are now, for tests that compare or copy disks."""

@@ -18,8 +18,6 @@ from trio._core import _run as scheduler
 from trio.lowlevel import Abort, RaiseCancelT, Task
 from trio.testing import MockClock
 
-CONTEXT = scheduler.GLOBAL_RUN_CONTEXT
-
 ASKED_AT_ONCE_MAX = 200_000
 """How often one virtual instant may be asked for. Some thousands are normal; trio asks in each round of its loop."""
 
@@ -65,9 +63,9 @@ class Moments:
 
     def _jump(self) -> None:
         timers = self._timers
-        due = CONTEXT.runner.deadlines.next_deadline()
-        if timers and timers[0][0] < due:
-            due = timers[0][0]
+        due = scheduler.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
+        if timers:
+            due = min(due, timers[0][0])
         if due == inf:
             return
         if due > self.now:
@@ -101,7 +99,7 @@ class Parking:
                 await self._park()
 
     async def _park(self) -> None:
-        task = CONTEXT.task
+        task = trio.lowlevel.current_task()
         self._tasks.append(task)
 
         def abort(_: RaiseCancelT) -> Abort:
@@ -133,7 +131,7 @@ async def sleep_uncancelled(seconds: float) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(seconds)
         return
-    sleeper = _Sleeper(CONTEXT.task)
+    sleeper = _Sleeper(trio.lowlevel.current_task())
     moments.add(moments.now + seconds, sleeper)
     await trio.lowlevel.wait_task_rescheduled(_never)
 
@@ -152,4 +150,4 @@ def _never(_: RaiseCancelT) -> Abort:
 
 
 def _moments() -> Moments | None:
-    return getattr(CONTEXT.runner.clock, "moments", None)
+    return getattr(trio.lowlevel.current_clock(), "moments", None)

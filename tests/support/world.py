@@ -28,20 +28,6 @@ def _passed_us() -> int:
     return int(trio.current_time() * 1_000_000)
 
 
-def _once_per_moment(clock: Callable[[], int]) -> Callable[[], int]:
-    """`clock`, which is asked again only when time has passed: it cannot go on in between, and is asked often."""
-    at, now_us = -1.0, 0
-
-    def ask() -> int:
-        nonlocal at, now_us
-        now = trio.current_time()
-        if now != at:
-            at, now_us = now, clock()
-        return now_us
-
-    return ask
-
-
 class WorldEndedError(Exception):
     """A node that is dead asked its world for something. Nobody outside the dead node sees this."""
 
@@ -70,7 +56,7 @@ class SimulatedWorld:
         self.environment = Environment(
             network=network,
             rng=rng,
-            now_us=_once_per_moment(SteadyClock(self.wall_us, _passed_us)),
+            now_us=SteadyClock(self.wall_us, _passed_us),
             run_blocking=self.run_blocking,
             boot_seconds=lambda: trio.current_time() + self.slept_seconds,
         )
