@@ -62,7 +62,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "blocking": {"errors", "unix_socket", "wire"},
     "spark": {"errors", "dots", "cursors", "storage", "blocking"},
     "bench": {"errors", "address", "wire"},
-    "client": {"errors", "dots", "wire"},
+    "client": {"errors", "address", "dots", "wire"},
     "cli": {
         "errors",
         "address",

@@ -7,22 +7,11 @@ that died do not come back in step. Pure: chance is an argument.
 
 import random
 from collections.abc import Iterable
-from typing import NamedTuple
 
-PORT_MAX = 65535
-
-
-class NodeAddress(NamedTuple):
-    """Where a node listens for clients."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+from qmq.address import PORT_MAX, Address
 
 
-def parse_address(text: str) -> NodeAddress:
+def parse_address(text: str) -> Address:
     """`host:port`, `[ipv6]:port`. Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -31,7 +20,7 @@ def parse_address(text: str) -> NodeAddress:
         raise ValueError(f"{text!r}: an IPv6 address stands in brackets, such as [::1]:61613")
     if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= PORT_MAX):
         raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:61613")
-    return NodeAddress(host, int(port))
+    return Address(host, int(port))
 
 
 class Rotation:
@@ -50,7 +39,7 @@ class Rotation:
         self._next = 0
         self._failures = 0
 
-    def next(self) -> tuple[NodeAddress, float]:
+    def next(self) -> tuple[Address, float]:
         """The node to try, and how many seconds to wait before that."""
         address = self.addresses[self._next]
         self._next = (self._next + 1) % len(self.addresses)

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from qmq.client.address import NodeAddress, Rotation
+from qmq.address import Address
+from qmq.client.address import Rotation
 from qmq.client.core import Core
 from qmq.client.dial import Dial, Line
 from qmq.client.feed import Feed
@@ -48,7 +49,7 @@ class Runner:
         steady_seconds: float,
     ) -> None:
         self.core = core
-        self.address: NodeAddress | None = None
+        self.address: Address | None = None
         """The node that the client is logged in to."""
         self.last_error = ""
         self._rotation = rotation
@@ -57,7 +58,7 @@ class Runner:
         self._tls = tls
         self._attempt_seconds = attempt_seconds
         self._steady_seconds = steady_seconds
-        self._refused_by: set[NodeAddress] = set()
+        self._refused_by: set[Address] = set()
         self._waiting: dict[Request | Feed | PendingReply, trio.Event] = {}
         self._room = trio.lowlevel.ParkingLot()
         self._output = trio.Event()
@@ -153,11 +154,11 @@ class Runner:
             nodes = ", ".join(map(str, self._rotation.addresses))
             log.warning("! no node can be reached (%s); trying again until one can. Last: %s", nodes, self.last_error)
 
-    def _note(self, address: NodeAddress, what: str) -> None:
+    def _note(self, address: Address, what: str) -> None:
         self.last_error = f"{address}: {what}"
         log.info("! %s", self.last_error)
 
-    async def _once(self, address: NodeAddress) -> None:
+    async def _once(self, address: Address) -> None:
         """One connection from dialling to its end. Raises OSError, Refused (the login), RemoteProtocolError."""
         with trio.move_on_after(self._attempt_seconds) as attempt:
             line = await self._dial(address.host, address.port, self._tls, address.host)
@@ -189,7 +190,7 @@ class Runner:
         if failure:
             raise failure[0]
 
-    async def _read(self, line: Line, address: NodeAddress) -> None:
+    async def _read(self, line: Line, address: Address) -> None:
         core = self.core
         while data := await line.receive_some(READ_BYTES_MAX):
             self._last_read = trio.current_time()
