@@ -68,13 +68,9 @@ up to this bound, and forget it."""
 
 def majority(voters: Collection[str], lists: Iterable[Collection[str]]) -> bool:
     """Whether `voters` are more than half of every one of `lists`. False without any list."""
-    has_list = False
-    counted = frozenset(voters)
-    for names in lists:
-        has_list = True
-        if 2 * len(counted.intersection(names)) <= len(names):
-            return False
-    return has_list
+    voting = frozenset(voters)
+    counted = [2 * len(voting.intersection(names)) > len(names) for names in lists]
+    return bool(counted) and all(counted)
 
 
 class Membership:

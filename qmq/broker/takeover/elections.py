@@ -104,12 +104,10 @@ class Elections:
         """Hand off what other nodes serve now, and what this node may not claim any more."""
         rules = self.rules
         effects: list[ElectionEffect] = []
-        self._has_foreign_server = False
+        self._has_foreign_server = any(rules.term_of(owner).server != owner for owner in rules.members)
         for owner in rules.members:
             term = rules.term_of(owner)
-            if term.server != owner:
-                self._has_foreign_server = True
-            if term != self._obeyed.get(owner, (0, owner)):
+            if not self._is_obeyed(owner):
                 self._obeyed[owner] = term
                 self.campaigns.end(owner)
                 if term.server != rules.node:
@@ -130,7 +128,7 @@ class Elections:
         return effects
 
     def _is_obeyed(self, owner: str) -> bool:
-        return self.rules.term_of(owner) == self._obeyed.get(owner, (0, owner))
+        return self.rules.term_of(owner) == self._obeyed.get(owner, Term(0, owner))
 
     def _hand_off(self, owner: str, server: str, effects: list[ElectionEffect]) -> HandOff:
         """Serve `owner` no more. Returns the hand-off, which is to follow."""
