@@ -23,7 +23,7 @@ PEERS ?= cluster/three.toml
 SEEDS ?= 10000
 # How often each job of the pipeline is killed by its test; 20 for the night.
 KILLS ?= 1
-# Seeds of every commit on the compiled build, others than the pure one has.
+# Seeds on the compiled build, others than the pure one has.
 COMPILED_SEEDS ?= 5
 START ?= 0
 MUTANTS ?= 100
