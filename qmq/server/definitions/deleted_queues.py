@@ -2,9 +2,10 @@
 
 The tombstone of the declaration stands for the deletion. A node that gets it drops what it serves of the queue, even if
 it was away. It checks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
-them back. For a message of the incarnation that deleted the queue, the order of records decides whether it is older.
-For others, the clocks of the nodes that accepted and deleted decide. If a node has not heard one of these two since its
-own start, it does not drop the message yet.
+them back. For a message of the incarnation that deleted the queue, the order of records decides whether it is older,
+and for one of another incarnation of that node the order of the two, because its clock may have been set back. For
+others, the clocks of the nodes that accepted and deleted decide. If a node has not heard one of these two since its own
+start, it does not drop the message yet.
 
 A queue that is declared again keeps all messages that are not dropped by then. So a node waits for a moment, because
 the later declaration may be on its way, and checks again before each page. Messages that were sent after the deletion
@@ -20,6 +21,7 @@ import trio
 
 from qmq.broker.messages.message import Message
 from qmq.definitions.definition import Definition, Key
+from qmq.dots import Origin
 from qmq.errors import Refused
 from qmq.server.definitions.declared_queues import KIND
 from qmq.server.definitions.live import LiveDefinitions
@@ -69,6 +71,8 @@ class DeletedQueues:
     def __init__(self, context: DeletedContext) -> None:
         self._context = context
         self._pending: dict[str, None] = {}
+        # The incarnations of this node that its directory knows → their order.
+        self._own = {origin: place for place, origin in enumerate(context.store.catalog.incarnations())}
         self.is_running = False
 
     def begin(self) -> None:
@@ -163,6 +167,20 @@ class DeletedQueues:
             if message.sequence < 0:
                 return message.timestamp_us <= version.written_us
             return message.sequence < version.sequence
+        if message.origin.node == version.origin.node:
+            is_earlier = self._is_earlier(message.origin, version.origin)
+            if is_earlier is not None:
+                return is_earlier
         # When our clock showed the time of the deletion; and what that of the message's node showed then.
         ours_us = version.written_us + (clocks.apart_us(version.origin.node) or 0)
         return message.timestamp_us < clocks.time_at(message.origin.node, ours_us)
+
+    def _is_earlier(self, origin: Origin, other: Origin) -> bool | None:
+        """Whether the first of two incarnations of one node came before the other; None if this node cannot know."""
+        here = self._context.origin
+        present = here if origin.node == here.node else self._context.broker.clocks.present(origin.node)
+        if present in (origin, other):
+            return present == other
+        if origin in self._own and other in self._own:
+            return self._own[origin] < self._own[other]
+        return None

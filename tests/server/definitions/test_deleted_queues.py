@@ -251,6 +251,70 @@ async def test_messages_of_a_node_whose_clock_is_not_known_wait_for_it(autojump_
         assert await depth(mesh, "c") == 1
 
 
+async def restart(mesh: MeshRig, name: str, *, clock_us: int = 0) -> None:
+    """Kill a node, set the clock of its machine, and start it again."""
+    await mesh.kill(name)
+    mesh.step_clock(name, clock_us)
+    await mesh.start(name)
+    await mesh.until_linked()
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+async def test_a_clock_that_is_set_back_keeps_no_message_of_a_deleted_queue(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, restarts: int
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "a", "before")
+        # By its clock, the node deletes the queue before it has accepted the message.
+        await restart(mesh, "a", clock_us=-1_200_000_000)
+        with monkeypatch.context() as patch:
+            patch.setattr(DeletedQueues, "drop", lambda self, queues: list(queues))
+            await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+            await until_alike(mesh)
+            for _ in range(restarts - 1):
+                await restart(mesh, "a")
+
+        mesh.nodes["a"].deleted_queues.begin()
+
+        await until_depth(mesh, "a", 0)
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+async def test_a_clock_that_is_set_back_drops_nothing_that_is_sent_after_the_deletion(
+    autojump_clock: MockClock, restarts: int
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await delete(mesh, "a")
+        await until_alike(mesh)
+        # By its clock, the node has accepted the message before it deleted the queue.
+        await restart(mesh, "a", clock_us=-1_200_000_000)
+        await fill(mesh, "a", "after")
+
+        for _ in range(restarts - 1):
+            await restart(mesh, "a")
+        mesh.nodes["a"].deleted_queues.begin()
+        await passed()
+
+        assert await depth(mesh, "a") == 1
+
+
+async def test_a_node_that_serves_another_knows_which_of_its_runs_is_the_later_one(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await delete(mesh, "a")
+        await until_alike(mesh)
+        await restart(mesh, "a", clock_us=-1_200_000_000)
+        await fill(mesh, "a", "after", receipt_level="replicas=2")
+        await mesh.kill("a")
+        await eventually(lambda: any("a" in mesh.nodes[name].broker.queues.owned.serves for name in "bc"))
+        await passed()
+
+        assert sorted([await depth(mesh, name) for name in "bc"]) == [0, 1]
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.2])
 async def test_a_deletion_that_a_kill_interrupts_can_be_made_again(autojump_clock: MockClock, seconds: float) -> None:
     async with MeshRig("a", "b").run() as mesh:
