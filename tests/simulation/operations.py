@@ -139,6 +139,8 @@ class Operations:
     """The next job begins, on whichever node."""
     is_restored: bool = False
     """Nothing is paused any more, and no operator changes anything."""
+    is_clock_in_doubt: bool = False
+    """Whether a node still doubted its clock then: it drops no message of a deleted queue."""
 
     async def until_job(self) -> str:
         """Wait until a job begins that moves messages; the node on which it does."""

@@ -10,7 +10,9 @@ other disk has.
 
 from collections.abc import Collection, Iterable
 
+from qmq.definitions.definition import Key
 from qmq.dots import Origin, Vector, covers
+from qmq.server.node import Node
 from tests.simulation.checks import fanouts, lifetimes, moves, operations, poison, queues, records, topics, turns
 from tests.simulation.checks import members as left_for_good
 from tests.simulation.cluster import Member
@@ -121,7 +123,14 @@ def undrained(members: Iterable[Member]) -> list[str]:
         for member in members
         if member.node is not None
         for name, depth in depths(member.node).items()
+        if not _may_stay(member.node, name)
     ]
+
+
+def _may_stay(node: Node, queue: str) -> bool:
+    """A node whose clock is in doubt does not drop the messages of a deleted queue (docs/queues.md, Deletion)."""
+    deleted = node.definitions.table.by_key.get(Key("queue", queue))
+    return node.clock_check.in_doubt and deleted is not None and deleted.text is None
 
 
 def broken(stage: Stage) -> list[str]:

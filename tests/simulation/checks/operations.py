@@ -97,7 +97,7 @@ def broken(stage: Stage) -> list[str]:
         return []
     ledger, members, allowed_losses = stage.ledger, stage.members, stage.allowed_losses
     history = history_of(members)
-    are_clocks_right = not stage.plan.count("clock")
+    are_clocks_right = not stage.plan.count("clock") and not ledger.operations.is_clock_in_doubt
     wrongs = lost(ledger, history, allowed_losses, are_clocks_right=are_clocks_right)
     wrongs += given_twice(ledger.operations, stage.observer.taken_over)
     wrongs += given_again(ledger.operations, allowed_losses.nodes)

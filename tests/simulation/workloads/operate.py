@@ -16,7 +16,6 @@ from qmq.definitions.definition import Key
 from qmq.dots import Vector, covers, merge
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
-from tests.simulation.lookout import handed_out_by
 from tests.simulation.operations import (
     BURIED,
     DECLARED,
@@ -226,9 +225,10 @@ async def restore(stage: Stage, name: str) -> None:
                 stage.trace.note(f"{name} could not delete {queue}: {gone}")
             await trio.sleep(LOOK_SECONDS)
     await _until_alike(stage)
-    await _until(lambda: stage.leaving is None or _is_served(stage, stage.leaving))
+    await _until(lambda: stage.leaving is None or _is_adopted(stage, stage.leaving.name))
     nodes = [member.node for member in stage.members if member.node is not None]
-    await _until(lambda: not any(node.deleted_queues.is_running for node in nodes))
+    await _until(lambda: not any(node.deleted_queues.is_running and not node.clock_check.in_doubt for node in nodes))
+    operations.is_clock_in_doubt = any(node.clock_check.in_doubt for node in nodes)
     operations.is_restored = True
     stage.trace.note("operators have restored what they had changed")
 
@@ -251,9 +251,13 @@ def _has(member: Member, key: Key) -> bool:
     return member.node is not None and member.node.definitions.table.get(key) is not None
 
 
-def _is_served(stage: Stage, left: Member) -> bool:
-    """Whether a node has taken over the messages of this one: only then does it drop those of deleted queues."""
-    return any(left.name in handed_out_by(member) for member in stage.members if member.node is not None)
+def _is_adopted(stage: Stage, left: str) -> bool:
+    """Whether its adopter has nothing of this node any more: with a deleted queue it drops only what is its own."""
+    for node in [member.node for member in stage.members if member.node is not None]:
+        if left in node.membership.adopted_by(node.origin.node):
+            needs = {origin: last for origin, last in node.durable_vector().items() if origin.node == left}
+            return covers(node.store.stored_vector, needs) and node.store.queues.is_empty(left)
+    return False
 
 
 async def _until_alike(stage: Stage) -> None:
