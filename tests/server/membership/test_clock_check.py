@@ -213,6 +213,20 @@ async def test_a_node_of_a_mesh_that_starts_ahead_of_its_peers_deletes_no_copy(a
         assert await job(await rig.connect("b")) == b"job"
 
 
+async def test_a_node_that_comes_back_with_its_clock_far_behind_lends_what_has_a_ttl(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        await rig.kill("a")
+        rig.step_clock("a", -2 * DAY_US)
+        await rig.start("a")
+        await rig.until_linked()
+        assert rig.nodes["a"].clock_check.in_doubt
+        await fill(await rig.connect("a"))
+
+        # By the clock that a had before, the message would be late.
+        with trio.fail_after(60):
+            assert await job(await rig.connect("b")) == b"job"
+
+
 async def test_a_node_that_was_off_for_a_month_believes_its_clock_when_peers_have_the_same_time(
     autojump_clock: MockClock,
 ) -> None:
