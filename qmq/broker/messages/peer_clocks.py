@@ -101,11 +101,6 @@ class PeerClocks:
             known.began_us, known.least_us = now_us, apart_us
         known.least_us = min(known.least_us, apart_us)
 
-    def present(self, node: str) -> Origin | None:
-        """The incarnation of `node` whose clock was heard last; None when none was heard."""
-        known = self._known.get(node)
-        return None if known is None else known.origin
-
     def apart_us(self, node: str) -> int | None:
         """How far our clock is ahead of that of `node`; None when that was never heard."""
         known = self._known.get(node)

@@ -2,10 +2,11 @@
 
 The tombstone of the declaration stands for the deletion. A node that gets it drops what it serves of the queue, even if
 it was away. It checks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
-them back. For a message of the incarnation that deleted the queue, the order of records decides whether it is older,
-and for one of another incarnation of that node the order of the two, because its clock may have been set back. For
-others, the clocks of the nodes that accepted and deleted decide. If a node has not heard one of these two since its own
-start, it does not drop the message yet.
+them back. For a message of the incarnation that deleted the queue, the order of records decides whether it is older.
+For one of another incarnation of that node, the order of the two decides, because its clock may have been set back.
+Only that node knows this order: another one that serves its messages keeps those. For others, the clocks of the nodes
+that accepted and deleted decide. If a node has not heard one of these two since its own start, it does not drop the
+message yet.
 
 A queue that is declared again keeps all messages that are not dropped by then. So a node waits for a moment, because
 the later declaration may be on its way, and checks again before each page. Messages that were sent after the deletion
@@ -176,11 +177,14 @@ class DeletedQueues:
         return message.timestamp_us < clocks.time_at(message.origin.node, ours_us)
 
     def _is_earlier(self, origin: Origin, other: Origin) -> bool | None:
-        """Whether the first of two incarnations of one node came before the other; None if this node cannot know."""
+        """Whether the first of two incarnations of one node came before the other; None if its own directory does not
+        know. Another node never knows: it may have heard only the earlier one, and have the records of both.
+        """
         here = self._context.origin
-        present = here if origin.node == here.node else self._context.broker.clocks.present(origin.node)
-        if present in (origin, other):
-            return present == other
+        if origin.node != here.node:
+            return False
+        if here in (origin, other):
+            return here == other
         if origin in self._own and other in self._own:
             return self._own[origin] < self._own[other]
         return None
