@@ -40,6 +40,12 @@ def disks_of(facts: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(DISK): uuid for name, uuid in facts.items() if name.startswith(DISK)}
 
 
+def clock_of(facts: Mapping[str, str]) -> tuple[int, int]:
+    """The time when this node last noted it, and when a doubt about its clock began; µs, 0: never."""
+    noted_us, doubted_us = json.loads(facts.get(CLOCK, "[0, 0]"))
+    return noted_us, doubted_us
+
+
 def retirements_of(facts: Mapping[str, str]) -> list[Retirement]:
     """The nodes that are known to be retired."""
     return [
