@@ -286,7 +286,8 @@ class NodeParts(NodeServices):
         self.deleted_queues = DeletedQueues(self)
         self.declared_queues.on_deleted = self.queues_deleted
         self.queue_watchers = QueueWatchers()
-        self.messages_adopted = self.deleted_queues.begin
+        self.messages_adopted = self.deleted_queues.messages_adopted
+        self.messages_taken_over = self.deleted_queues.begin
         self.queue_lifetimes = QueueLifetimes(self)
         self.exclusive_queues = ExclusiveQueues(self)
         self.rules.lock = self.exclusive_queues.check

@@ -86,22 +86,20 @@ class PeerClocks:
 
     def heard(self, peer: Origin, theirs_us: int, now_us: int) -> None:
         """A frame of `peer` says what its clock was when it was sent; 0: it says nothing."""
-        if not theirs_us:
-            return
         apart_us = now_us - theirs_us
         known = self._known.get(peer.node)
         if known is None or known.origin != peer:
-            self._known[peer.node] = _Known(peer, now_us, apart_us)
+            # Of a new incarnation that says nothing, the clock of an earlier one says nothing either.
+            self._known.pop(peer.node, None)
+            if theirs_us:
+                self._known[peer.node] = _Known(peer, now_us, apart_us)
+            return
+        if not theirs_us:
             return
         if now_us - known.began_us >= WINDOW_US:
             known.before_us = known.least_us if now_us - known.began_us < 2 * WINDOW_US else apart_us
             known.began_us, known.least_us = now_us, apart_us
         known.least_us = min(known.least_us, apart_us)
-
-    def present(self, node: str) -> Origin | None:
-        """The incarnation of `node` whose clock was heard last; None when none was heard."""
-        known = self._known.get(node)
-        return None if known is None else known.origin
 
     def apart_us(self, node: str) -> int | None:
         """How far our clock is ahead of that of `node`; None when that was never heard."""

@@ -151,6 +151,14 @@ class Elections:
 
     # Heartbeats and terms of peers
 
+    def links_changed(self, peers: Collection[Origin]) -> None:
+        """There are links with these incarnations now. What was heard of others is echoed to none.
+
+        A peer that has started again must not take it for an echo of its own. If its machine was booted meanwhile, its
+        clock begins again, and the lease would last until that clock shows the old time.
+        """
+        self._stamps = {o: s for o, s in self._stamps.items() if [p for p in peers if p.node == o.node] == [o]}
+
     def heartbeat_received(self, peer: Origin, beat: Beat, now: float) -> Beat | None:
         """The response to a heartbeat, if it wants one."""
         self._stamps = {o: s for o, s in self._stamps.items() if o.node != peer.node or o == peer}

@@ -198,8 +198,13 @@ def _add_delay(headers: dict[str, str], delay_seconds: int) -> None:
         headers[DELAY] = str(delay_seconds)
 
 
-def next_head(message: Message, queue: str, priority: int, delay_seconds: int, counts: JobCounts) -> Head:
-    """The header block of the next message of a job: with its id, and all that its first sender said."""
+def next_head(
+    message: Message, queue: str, priority: int, delay_seconds: int, counts: JobCounts, ahead_us: int = 0
+) -> Head:
+    """The header block of the next message of a job: with its id, and all that its first sender said.
+
+    `ahead_us`: how far our clock is ahead of that of the node that has accepted `message`.
+    """
     sent = properties_of(message.envelope)
     headers = {name: value for name, value in sent.items() if name not in _DROPPED}
     headers |= {
@@ -213,7 +218,7 @@ def next_head(message: Message, queue: str, priority: int, delay_seconds: int, c
     terms = message.envelope.terms
     expires_us = 0 if terms is None else terms.expiry(message.timestamp_us)
     if expires_us:
-        headers["expires"] = str(expires_us // 1000)
+        headers["expires"] = str((expires_us + ahead_us) // 1000)
     if DELAY in sent and not delay_seconds:
         headers[DELAY] = sent[DELAY]
     _add_delay(headers, delay_seconds)

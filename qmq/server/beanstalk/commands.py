@@ -15,11 +15,13 @@ from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.messages.message import Message
 from qmq.config import LimitSettings
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
 from qmq.gateways.beanstalk.jobs import (
     ID,
+    JobCounts,
     JobState,
     buried_queue_of,
     job_priority,
@@ -165,7 +167,7 @@ class BeanstalkCommands:
             self._decisions.add(SettleJob(slot, delivery, is_released=True))
             return
         counts = self._part.carried(message, is_reserved=True)
-        head = next_head(
+        head = self._next_head(
             message, queue_of(tube_of(queue)), priority, delay, counts._replace(releases=counts.releases + 1)
         )
         self._decisions.add(PutJob(slot, head, message.body, delivery))
@@ -180,7 +182,7 @@ class BeanstalkCommands:
         message = delivery.message
         counts = self._part.carried(message, is_reserved=True)
         queue = buried_queue_of(tube_of(message.envelope.destination))
-        head = next_head(message, queue, priority, 0, counts._replace(buries=counts.buries + 1))
+        head = self._next_head(message, queue, priority, 0, counts._replace(buries=counts.buries + 1))
         self._decisions.add(PutJob(self._replies.slot(reply.BURIED), head, message.body, delivery))
 
     def _touch(self, command: BeanstalkCommand) -> None:
@@ -294,7 +296,7 @@ class BeanstalkCommands:
         if subscription is None:
             return None
         counts = self._part.carried(message, is_reserved=False)
-        head = next_head(message, queue, job_priority(message), 0, counts)
+        head = self._next_head(message, queue, job_priority(message), 0, counts)
         await context.slot(self._session.id)
         if self.is_over:
             return None
@@ -306,6 +308,10 @@ class BeanstalkCommands:
         context.submit(out)
         await context.flushed()
         return delivery
+
+    def _next_head(self, message: Message, queue: str, priority: int, delay: int, counts: JobCounts) -> Head:
+        ahead_us = self._context.broker.clocks.apart_us(message.origin.node) or 0
+        return next_head(message, queue, priority, delay, counts, ahead_us)
 
     async def _kick(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = self.used

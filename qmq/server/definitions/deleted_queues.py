@@ -2,18 +2,24 @@
 
 The tombstone of the declaration stands for the deletion. A node that gets it drops what it serves of the queue, even if
 it was away. It checks again at each start, in case it was killed meanwhile, and when it takes messages over or gets
-them back. For a message of the incarnation that deleted the queue, the order of records decides whether it is older,
-and for one of another incarnation of that node the order of the two, because its clock may have been set back. For
-others, the clocks of the nodes that accepted and deleted decide. If a node has not heard one of these two since its own
-start, it does not drop the message yet.
+them back. For a message of the incarnation that deleted the queue, the order of records decides whether it is older.
+For one of another incarnation of that node, the order of the two decides, because its clock may have been set back.
+Only that node knows this order: another one that serves its messages keeps those. For others, the clocks of the nodes
+that accepted and deleted decide. If a node has not heard one of these two since its own start, it does not drop the
+message yet.
+
+When nothing is left to drop, the node notes the deletions that it knows. What it accepts from then on is newer than
+these, whatever the clocks show later, so no message of its own is compared with them again.
 
 A queue that is declared again keeps all messages that are not dropped by then. So a node waits for a moment, because
 the later declaration may be on its way, and checks again before each page. Messages that were sent after the deletion
 stay in any case.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -21,11 +27,14 @@ import trio
 
 from qmq.broker.messages.message import Message
 from qmq.definitions.definition import Definition, Key
-from qmq.dots import Origin
-from qmq.errors import Refused
+from qmq.definitions.table import is_covered
+from qmq.dots import Origin, Vector, merge
+from qmq.errors import DiskFull, Refused
 from qmq.server.definitions.declared_queues import KIND
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.runtime.contexts import Engine, MeshPeers, Tasks
+from qmq.storage.catalog.facts import DROPPED, dropped_of
+from qmq.storage.disk.sqlite import vector_to_json
 
 PAUSE_SECONDS: Final = 1.0
 """Before a node drops messages: a later declaration may be on its way."""
@@ -73,11 +82,18 @@ class DeletedQueues:
         self._pending: dict[str, None] = {}
         # The incarnations of this node that its directory knows → their order.
         self._own = {origin: place for place, origin in enumerate(context.store.catalog.incarnations())}
+        self._dropped = dropped_of(context.store.catalog.facts())
+        """Covers the deletions whose older messages of this node are dropped."""
         self.is_running = False
 
     def begin(self) -> None:
         """At a start, and when messages of another node come here: what is not dropped by now is dropped."""
-        self.drop(one.key.name for one in self._context.definitions.table.tombstones() if one.key.kind == KIND)
+        self.drop(one.key.name for one in self._tombstones())
+
+    def messages_adopted(self) -> None:
+        """This node has accepted messages that may be older than it knows."""
+        self._dropped = {}
+        self.begin()
 
     def drop(self, queues: Iterable[str]) -> None:
         """The declarations of these were deleted, on any node."""
@@ -97,7 +113,24 @@ class DeletedQueues:
                 if left:
                     self._pending.update(dict.fromkeys(left))
                     pause = RETRY_SECONDS
+            if not self._pending:
+                await self._note_dropped()
         self.is_running = False
+
+    async def _note_dropped(self) -> None:
+        context = self._context
+        dropped: Vector = {}
+        for one in self._tombstones():
+            merge(dropped, {one.version.origin: one.version.sequence})
+        if dropped == self._dropped or context.origin.node not in context.broker.queues.owned.serves:
+            return
+        self._dropped = dropped
+        fact = {DROPPED: json.dumps(vector_to_json(dropped))}
+        with suppress(DiskFull):
+            await context.environment.run_blocking(partial(context.store.catalog.set_facts, fact))
+
+    def _tombstones(self) -> list[Definition]:
+        return [one for one in self._context.definitions.table.tombstones() if one.key.kind == KIND]
 
     async def _drop(self, names: list[str]) -> list[str]:
         """Drop what there is of these queues; those that must be looked at again."""
@@ -171,16 +204,21 @@ class DeletedQueues:
             is_earlier = self._is_earlier(message.origin, version.origin)
             if is_earlier is not None:
                 return is_earlier
+        if message.origin.node == self._context.origin.node and is_covered(deletion, self._dropped):
+            return False
         # When our clock showed the time of the deletion; and what that of the message's node showed then.
         ours_us = version.written_us + (clocks.apart_us(version.origin.node) or 0)
         return message.timestamp_us < clocks.time_at(message.origin.node, ours_us)
 
     def _is_earlier(self, origin: Origin, other: Origin) -> bool | None:
-        """Whether the first of two incarnations of one node came before the other; None if this node cannot know."""
+        """Whether the first of two incarnations of one node came before the other; None if its own directory does not
+        know. Another node never knows: it may have heard only the earlier one, and have the records of both.
+        """
         here = self._context.origin
-        present = here if origin.node == here.node else self._context.broker.clocks.present(origin.node)
-        if present in (origin, other):
-            return present == other
+        if origin.node != here.node:
+            return False
+        if here in (origin, other):
+            return here == other
         if origin in self._own and other in self._own:
             return self._own[origin] < self._own[other]
         return None

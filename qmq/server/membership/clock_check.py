@@ -26,7 +26,7 @@ from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import Engine, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
-from qmq.storage.catalog.facts import CLOCK
+from qmq.storage.catalog.facts import CLOCK, clock_of
 from qmq.storage.format.interfaces import Shift
 
 APART_SECONDS_MAX: Final = 3600.0
@@ -69,9 +69,8 @@ class ClockCheck:
         self._condition = ConditionGroup(context, "clock")
         self._is_unlikely = False
         self._began_us = now_us = context.environment.now_us()
-        noted: list[int] = json.loads(context.store.catalog.facts().get(CLOCK, "[0, 0]"))
-        self._noted_us = noted[0]
-        self._doubted_us = noted[1] or self._noted_us
+        self._noted_us, doubted_us = clock_of(context.store.catalog.facts())
+        self._doubted_us = doubted_us or self._noted_us
         """The noted time when the doubt began, in this incarnation or an earlier one."""
         self._ahead_us = now_us - self._noted_us
         """How far the clock was ahead of the noted time, at the start."""

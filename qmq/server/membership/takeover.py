@@ -134,8 +134,11 @@ class Takeover:
 
     def links_changed(self) -> None:
         """A link began or ended, in the middle of another decision."""
-        if self._context.mesh is not None and self._context.mesh.linked():
-            self._context.broker.queues.isolated_mode.stop()
+        mesh = self._context.mesh
+        if mesh is not None:
+            self.elections.links_changed(mesh.present())
+            if mesh.linked():
+                self._context.broker.queues.isolated_mode.stop()
         self.wake()
 
     # Polling

@@ -55,7 +55,7 @@ class TakeoverSyncContext(Engine, Committing, JournalTail, MeshPeers, Reporting,
     incarnation_gc: IncarnationGc
     queue_pager: QueuePager
 
-    def messages_adopted(self) -> None:
+    def messages_taken_over(self) -> None:
         """This node serves messages that it did not serve before."""
 
 
@@ -191,4 +191,4 @@ class TakeoverSync:
         context.queue_pager.sweep_at(context.environment.now_us())
         self._takeover.has_begun(owner, sync.number, out)
         context.submit(out)
-        context.messages_adopted()
+        context.messages_taken_over()

@@ -12,6 +12,7 @@ takeover-after the longest `takeover_after_seconds`, in ms, that a lease may lea
 queues-in      the kind of queue store that this node used last (`QueueStore.kind`)
 unseen         there is such a fact: the node ended in order, and no consumer had seen what it left in its queues
 stable         JSON, vector: `qmq.definitions.table.DefinitionTable.stable`
+dropped        JSON, vector: deletions of queues whose older messages of this node are dropped
 clock          JSON, `[µs, µs]`: the time when this node last noted it, and when a doubt about its clock began or 0
 """
 
@@ -33,11 +34,18 @@ TAKEOVER_AFTER: Final = "takeover-after"
 CLOCK: Final = "clock"
 UNSEEN: Final = "unseen"
 STABLE: Final = "stable"
+DROPPED: Final = "dropped"
 
 
 def disks_of(facts: Mapping[str, str]) -> dict[str, str]:
     """Peer → the uuid of its directory."""
     return {name.removeprefix(DISK): uuid for name, uuid in facts.items() if name.startswith(DISK)}
+
+
+def clock_of(facts: Mapping[str, str]) -> tuple[int, int]:
+    """The time when this node last noted it, and when a doubt about its clock began; µs, 0: never."""
+    noted_us, doubted_us = json.loads(facts.get(CLOCK, "[0, 0]"))
+    return noted_us, doubted_us
 
 
 def retirements_of(facts: Mapping[str, str]) -> list[Retirement]:
@@ -57,6 +65,11 @@ def _read_retirement(node: str, text: str) -> Retirement:
     found = json.loads(text)
     sealed = {parse_origin(origin): last for origin, last in found["sealed"].items()}
     return Retirement(node=node, adopter=found["adopter"], sealed=sealed)
+
+
+def dropped_of(facts: Mapping[str, str]) -> Vector:
+    """See `qmq.server.definitions.deleted_queues`."""
+    return vector_from_json(json.loads(facts.get(DROPPED, "{}")))
 
 
 def stable_of(facts: Mapping[str, str]) -> Vector:

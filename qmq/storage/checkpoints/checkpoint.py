@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog, DiskFull, LogBroken
+from qmq.storage.catalog.facts import clock_of
 from qmq.storage.checkpoints.cleanup import Cleanup
 from qmq.storage.checkpoints.compaction import NEVER, Compaction
 from qmq.storage.checkpoints.facts import CheckpointFacts
@@ -86,8 +87,9 @@ class Checkpointer:
         self._facts = CheckpointFacts(catalog, logs)
         self.retention = LogRetention(disk, catalog, journal, logs, settings, lock)
         self._cleanup = Cleanup(catalog, queues, journal, logs, self._facts, self.retention, settings, lock)
-        # Until the first checkpoint of this run: the time that the last checkpoints of the previous run noted.
-        self._arrival = RangeArrival(max((extent.last_us for extent in logs.extents.values()), default=0), NEVER - 1)
+        # Until the first checkpoint of this run: the time that the previous run noted last, or its last checkpoints.
+        noted_us, _ = clock_of(catalog.facts())
+        self._arrival = RangeArrival(max([noted_us, *(one.last_us for one in logs.extents.values())]), NEVER - 1)
         self.stored = Stored(self._vector_of_queues(), tombstones)
         # Journal of earlier runs may be carried over again, into a queue store with the intact rows of a damaged one.
         self._again_before = 0 if self.stored.vector == journal.vector() else journal.end

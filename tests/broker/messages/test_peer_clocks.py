@@ -52,6 +52,17 @@ def test_a_new_life_of_a_peer_has_a_new_clock() -> None:
     assert clocks.apart_us("b") == 10
 
 
+def test_a_new_life_of_a_peer_that_sends_no_time_has_no_known_clock() -> None:
+    clocks = PeerClocks()
+    clocks.heard(B, NOW_US + HOUR_US, NOW_US)
+
+    clocks.heard(B, 0, NOW_US)
+    assert clocks.apart_us("b") == -HOUR_US
+    clocks.heard(Origin("b", 2), 0, NOW_US)
+
+    assert clocks.apart_us("b") is None
+
+
 def test_how_far_the_clock_of_a_served_node_is_apart_stays_as_it_was_when_that_began() -> None:
     clocks = PeerClocks()
     clocks.heard(B, NOW_US + HOUR_US, NOW_US)

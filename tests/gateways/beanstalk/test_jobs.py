@@ -188,6 +188,8 @@ def test_a_job_expires_when_it_would_have_expired() -> None:
     for one in (first, second):
         assert one.envelope.terms is not None
         assert one.envelope.terms.expiry(one.timestamp_us) == PUT_US + 60_000_000
+    # As above, by a clock that is ahead.
+    assert next_head(first, queue_of("t"), 1, 0, JobCounts(), 3_000_000).headers["expires"] == "68000"
 
 
 def test_a_job_that_is_kicked_early_keeps_its_id() -> None:

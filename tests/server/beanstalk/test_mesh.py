@@ -10,6 +10,7 @@ from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from tests.server.beanstalk.mesh import BeanstalkMesh
 from tests.server.beanstalk.rig import BeanstalkClient
+from tests.server.rig import send
 
 
 async def in_state(client: BeanstalkClient, state: str) -> int:
@@ -34,6 +35,19 @@ async def test_a_job_is_reserved_at_another_node(autojump_clock: MockClock) -> N
 
         other = await rig.client("c")
         assert {(await other.reserve())[0] for _ in range(2)} == set(jobs[1:])
+
+
+async def test_a_job_keeps_its_ttl_at_a_node_whose_clock_is_ahead(autojump_clock: MockClock) -> None:
+    rig = BeanstalkMesh("a", "b")
+    rig.skews_us["b"] = 1_200_000_000
+    async with rig.run():
+        worker = await rig.client("b")
+        await (await rig.connect("a")).send(send("/queue/default", "job", ttl="600000"))
+        job, _ = await worker.reserve()
+
+        assert await worker.ask(f"release {job} 1 0") == b"RELEASED"
+
+        assert await worker.reserve(10) == (job, b"job")
 
 
 async def test_a_waiting_reserve_gets_a_job_of_another_node(autojump_clock: MockClock) -> None:

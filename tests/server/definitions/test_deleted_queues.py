@@ -301,18 +301,79 @@ async def test_a_clock_that_is_set_back_drops_nothing_that_is_sent_after_the_del
         assert await depth(mesh, "a") == 1
 
 
-async def test_a_node_that_serves_another_knows_which_of_its_runs_is_the_later_one(autojump_clock: MockClock) -> None:
+# With the second, the clock is in doubt, and the node sends its peers no time.
+@pytest.mark.parametrize("clock_us", [-1_200_000_000, -7_200_000_000])
+async def test_a_node_that_serves_another_knows_which_of_its_runs_is_the_later_one(
+    autojump_clock: MockClock, clock_us: int
+) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await declare(mesh, "a")
         await delete(mesh, "a")
         await until_alike(mesh)
-        await restart(mesh, "a", clock_us=-1_200_000_000)
+        await restart(mesh, "a", clock_us=clock_us)
         await fill(mesh, "a", "after", receipt_level="replicas=2")
         await mesh.kill("a")
         await eventually(lambda: any("a" in mesh.nodes[name].broker.queues.owned.serves for name in "bc"))
         await passed()
 
         assert sorted([await depth(mesh, name) for name in "bc"]) == [0, 1]
+
+
+async def test_a_node_drops_no_message_of_a_later_run_that_it_has_never_heard_itself(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await delete(mesh, "a")
+        await until_alike(mesh)
+        await mesh.kill("a")
+        mesh.cut("a", "b")
+        await mesh.start("a")
+        await eventually(lambda: not mesh.nodes["a"].broker.queues.held)
+        await fill(mesh, "a", "after", receipt_level="replicas=1")
+        await eventually(lambda: mesh.nodes["b"].received_vector().get(mesh.nodes["a"].origin, 0) > 1)
+        await mesh.kill("a")
+        await eventually(lambda: any("a" in mesh.nodes[name].broker.queues.owned.serves for name in "bc"))
+        await passed()
+
+        assert sorted([await depth(mesh, name) for name in "bc"]) == [0, 1]
+
+
+async def test_messages_of_a_retired_node_are_dropped_by_the_node_that_adopts_them(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d").run() as mesh:
+        await declare(mesh, "b")
+        await until_alike(mesh)
+        await fill(mesh, "d", "before", receipt_level="replicas=3")
+        await mesh.kill("d")
+        a = mesh.nodes["a"]
+        await request(await mesh.connect("b"), f"definitions/delete/queue{Q}")
+        await eventually(lambda: a.deleted_queues.is_running)
+        await eventually(lambda: not a.deleted_queues.is_running)
+
+        await request(await mesh.connect("a"), "retire/d")
+        await eventually(lambda: a.queue_adoption.adopted == 1)
+
+        await until_depth(mesh, "a", 0)
+
+
+@pytest.mark.parametrize("corrected", ["a", "c"])
+async def test_a_clock_that_is_corrected_later_drops_nothing_that_was_sent_after_the_deletion(
+    autojump_clock: MockClock, corrected: str
+) -> None:
+    mesh = MeshRig("a", "b", "c")
+    # By the clocks as they are later, c accepts the message before a deletes the queue.
+    mesh.skews_us[corrected] = wrong_us = 1_200_000_000 if corrected == "a" else -1_200_000_000
+    async with mesh.run():
+        await declare(mesh, "a")
+        await fill(mesh, "c", "before")
+        await until_alike(mesh)
+        await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+        await until_depth(mesh, "c", 0)
+        await fill(mesh, "c", "after")
+
+        await restart(mesh, corrected, clock_us=-wrong_us)
+        mesh.nodes["c"].deleted_queues.begin()
+        await passed()
+
+        assert await depth(mesh, "c") == 1
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.2])

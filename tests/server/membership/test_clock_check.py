@@ -213,6 +213,38 @@ async def test_a_node_of_a_mesh_that_starts_ahead_of_its_peers_deletes_no_copy(a
         assert await job(await rig.connect("b")) == b"job"
 
 
+async def test_a_node_that_comes_back_with_its_clock_far_behind_lends_what_has_a_ttl(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        await rig.kill("a")
+        rig.step_clock("a", -2 * DAY_US)
+        await rig.start("a")
+        await rig.until_linked()
+        assert rig.nodes["a"].clock_check.in_doubt
+        await fill(await rig.connect("a"))
+
+        # By the clock that a had before, the message would be late.
+        with trio.fail_after(60):
+            assert await job(await rig.connect("b")) == b"job"
+
+
+async def test_a_crash_makes_no_fanout_message_old_that_came_from_a_clock_that_is_behind(
+    autojump_clock: MockClock,
+) -> None:
+    rig = MeshRig("a", "b", "c", destinations=KEPT_AN_HOUR)
+    rig.skews_us["c"] = -2 * DAY_US
+    async with rig.run():
+        await eventually(lambda: not rig.nodes["a"].clock_check.in_doubt)
+        await fill(await rig.connect("c"))
+        await eventually(lambda: rig.nodes["a"].durable_vector() == rig.nodes["c"].durable_vector())
+        await rig.kill("a")
+        await rig.start("a")
+        await rig.until_linked()
+
+        await rig.nodes["a"].checkpoints.checkpoint()
+
+        assert await news(await rig.connect("a")) == [b"news"]
+
+
 async def test_a_node_that_was_off_for_a_month_believes_its_clock_when_peers_have_the_same_time(
     autojump_clock: MockClock,
 ) -> None:

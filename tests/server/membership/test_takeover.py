@@ -13,12 +13,14 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.broker.takeover.campaigns import Campaign
-from qmq.broker.takeover.leases import Bid, Term
+from qmq.broker.takeover.elections import Elections
+from qmq.broker.takeover.leases import Beat, Bid, Term
 from qmq.config import DestinationPolicy, DestinationSettings, MeshSettings
 from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
 from qmq.replication.links.outbox import LinkOutbox, encode_send
 from qmq.replication.protocol.frames import Holds, Release, Vote
+from qmq.server.membership.takeover import Takeover
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import UNCHECKED
 from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin
@@ -926,3 +928,32 @@ async def test_what_a_durable_subscription_has_in_hand_is_no_queue_message_of_it
 
         assert [depths(node) for node in rig.nodes.values()] == [{}, {}, {}]
         assert not any(node.broker.queues.owned.elsewhere for node in rig.nodes.values())
+
+
+async def test_a_node_that_starts_again_gets_no_echo_of_its_earlier_run(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its machine was booted again, such an echo could be of a time to come, and would bear a lease until then."""
+    echoes: list[float] = []
+    heartbeat_received, links_changed = Elections.heartbeat_received, Takeover.links_changed
+
+    def note(self: Elections, peer: Origin, beat: Beat, now: float) -> Beat | None:
+        if self.rules.node == "a":
+            echoes.append(beat.echo_us / 1e6)
+        return heartbeat_received(self, peer, beat, now)
+
+    def due_now(self: Takeover) -> None:
+        self.elections._sent_at = float("-inf")
+        links_changed(self)
+
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await mesh.kill("a")
+        began = trio.current_time()
+        monkeypatch.setattr(Elections, "heartbeat_received", note)
+        monkeypatch.setattr(Takeover, "links_changed", due_now)
+
+        await mesh.start("a")
+        await mesh.until_linked()
+
+        assert any(echoes)
+        assert not [echo for echo in echoes if 0 < echo < began]
