@@ -156,6 +156,8 @@ class Topology:
         if known is not None and (EXCLUSIVE in known) is not (EXCLUSIVE in value):
             # First: a client without the right must not learn whether there is such a queue.
             self._check_right(f"/control/declare{queue}")
+            if context.exclusive_queues.is_orphan(queue):
+                return await self._control(f"/control/declare{queue}", {}, value)
             context.rules.lock(queue, session.id)
             which = "exclusive to this connection" if EXCLUSIVE in known else "not exclusive"
             raise AmqpRefusal(ReplyCode.RESOURCE_LOCKED, f"the queue is declared, and is {which}")

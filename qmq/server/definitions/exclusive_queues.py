@@ -10,7 +10,7 @@ not refused, and keeps its subscription until it or the queue ends.
 """
 
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import trio
@@ -37,10 +37,6 @@ class ExclusiveContext(Engine, MeshPeers, Reporting, Tasks, Protocol):
     definitions: LiveDefinitions
     declared_queues: DeclaredQueues
 
-    @property
-    def sessions(self) -> Container[int]:
-        """The ids of those that are connected here."""
-
 
 class ExclusiveQueues:
     """One task while there is something to delete."""
@@ -64,10 +60,10 @@ class ExclusiveQueues:
             raise Refused(LOCKED, f"{queue} is exclusive to another connection.")
 
     def is_orphan(self, queue: str) -> bool:
-        """Whether the node of its owner cannot be reached: then a client that has moved to this node may declare it."""
+        """Whether another client may declare it: its connection has ended, or the node of that cannot be reached."""
         owner = self._owners.get(queue)
-        if owner is None:
-            return False
+        if owner is None or self._has_ended(owner):
+            return owner is not None
         node = _node_of(owner)
         return node != self._context.broker.origin.node and node not in self._context.linked_peers()
 
@@ -111,7 +107,7 @@ class ExclusiveQueues:
         context = self._context
         origin, _, session = owner.rpartition("/")
         if origin == str(context.broker.origin):
-            return int(session) not in context.sessions
+            return int(session) not in context.broker.sessions
         node = _node_of(owner)
         here = context.broker.origin.node
         return node == here or node in context.membership.adopted_by(here)

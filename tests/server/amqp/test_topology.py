@@ -402,6 +402,23 @@ async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: Moc
         assert rig.alive.store.journal.vector() == before
 
 
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_an_exclusive_queue_is_free_when_its_connection_has_got_close_ok(
+    autojump_clock: MockClock, exclusive: bool
+) -> None:
+    async with amqp_node() as rig:
+        owner = await connect(rig)
+        await owner.declare("mine", exclusive=True)
+        await owner.call(0, commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
+
+        client = await connect(rig)
+        await client.declare("mine", exclusive=exclusive)
+        owner.pipe.close()
+        await client.publish("mine", b"1")
+
+        assert (await client.declare("mine", passive=True)).message_count == 1
+
+
 async def test_a_queue_that_only_stomp_has_used_exists(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         stomp, client = await rig.connect(), await connect(rig)

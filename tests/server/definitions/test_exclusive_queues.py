@@ -185,6 +185,44 @@ async def test_a_client_that_moves_to_another_node_declares_it_again_while_the_f
         await until_gone(mesh)
 
 
+@pytest.mark.parametrize(
+    ("value", "headers", "code"),
+    [(EXCLUSIVE, {"passive": "true"}, "resource-locked"), ({"max_messages": "many"}, {}, "bad-definition")],
+)
+async def test_a_declaration_that_is_refused_deletes_no_queue_whose_node_is_down(
+    autojump_clock: MockClock, value: dict[str, object], headers: dict[str, str], code: str
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await own(mesh, "a")
+        await fill(mesh, "b", "1")
+        await mesh.kill("a")
+        await eventually(lambda: "a" not in mesh.nodes["b"].linked_peers())
+
+        answer = await request(await mesh.connect("b"), f"declare{Q}", value, **headers)
+
+        assert answer["error-code"] == code
+        assert is_declared(mesh.nodes["b"]) and await depth(mesh, "b") == 1
+
+
+@pytest.mark.parametrize("value", [EXCLUSIVE, {}])
+async def test_another_connection_declares_it_when_the_end_of_its_own_is_confirmed(
+    autojump_clock: MockClock, value: dict[str, object]
+) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        owner = await own(mesh, "a")
+        await fill(mesh, "a", "1")
+        await owner.send("DISCONNECT\nreceipt:bye\n\n")
+        assert await owner.receipt() == "bye"
+
+        other = await mesh.connect("a")
+        assert (await request(other, f"declare{Q}", value))["changed"] == "1"
+        owner.pipe.close()
+        await until_alike(mesh)
+
+        assert await depth(mesh, "a") == 0
+        assert all(is_declared(node) for node in mesh.nodes.values())
+
+
 async def test_it_ends_on_a_node_that_was_away(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         owner = await own(mesh, "a")
