@@ -28,12 +28,13 @@ class BoundQueues:
     async def declare(self, bound: BoundQueue, user: str | None) -> None:
         """Declare the queue, unless it is declared, and bind it. Durable here on return. Raises Refused."""
         context = self._context
-        context.queue_lifetimes.declared_again(bound.queue)
         binding = bound.binding
         changes: dict[Key, Value | None] = {Key(BINDING, binding.name): binding.value}
         key = Key(QUEUE, bound.queue)
         if context.declared_queues.value_of(bound.queue) is None:
             changes = {key: bound.declaration, **changes}
+        context.definitions.check(changes)  # One that is refused keeps no queue.
+        context.queue_lifetimes.declared_again(bound.queue)
 
         def guard() -> None:
             if key in changes:
