@@ -119,14 +119,17 @@ class ExclusiveQueues:
             self._context.spawn(self._run)
 
     async def _run(self) -> None:
+        at_once = QUEUES_AT_ONCE
         while self._due and not self._context.is_stopping:
-            names = [name for name in list(self._due)[:QUEUES_AT_ONCE] if self._is_due(name)]
-            self._due = dict.fromkeys(list(self._due)[QUEUES_AT_ONCE:])
+            names = [name for name in list(self._due)[:at_once] if self._is_due(name)]
+            self._due = dict.fromkeys(list(self._due)[at_once:])
             try:
                 await self._delete(names)
             except Refused as refused:
                 log.info("= %d exclusive queues are not deleted yet: %s", len(names), refused)
                 self._due.update(dict.fromkeys(names))
+                # One may be refused for ever, as a file locks a binding to it: the others must not wait for that.
+                at_once = 1
                 await trio.sleep(RETRY_SECONDS)
         self.is_running = False
 

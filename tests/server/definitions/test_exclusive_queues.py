@@ -5,6 +5,7 @@ import json
 import pytest
 from trio.testing import MockClock
 
+from qmq.config.destinations.declared import BindingEntry
 from qmq.server.definitions.deleted_queues import DeletedQueues
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.node import Node
@@ -12,7 +13,7 @@ from tests.server.definitions.test_declared_queues import Q, request
 from tests.server.definitions.test_definitions_mesh import until_alike
 from tests.server.definitions.test_deleted_queues import apart, depth, fill, until_depth
 from tests.server.mesh_rig import MeshRig, rejoin
-from tests.server.rig import Client, eventually, send, subscribe
+from tests.server.rig import Client, Rig, eventually, send, subscribe
 
 EXCLUSIVE = {"exclusive_to_connection": True}
 
@@ -281,6 +282,19 @@ async def test_a_deletion_that_fails_is_tried_again(autojump_clock: MockClock, m
         owner.pipe.close()
 
         await until_gone(mesh)
+
+
+async def test_one_that_cannot_be_deleted_holds_up_no_other(autojump_clock: MockClock) -> None:
+    rig = Rig(bindings=(BindingEntry(source="/topic/t", queue=Q, locked=True),))
+    async with rig.run():
+        owner = await rig.connect()
+        for queue in (Q, "/queue/other"):
+            assert (await request(owner, f"declare{queue}", EXCLUSIVE))["changed"] == "1"
+
+        owner.pipe.close()
+
+        await eventually(lambda: not is_declared(rig.alive, "/queue/other"))
+        assert is_declared(rig.alive)
 
 
 async def test_a_queue_with_other_consumers_is_not_declared_exclusive(autojump_clock: MockClock) -> None:
