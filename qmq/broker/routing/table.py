@@ -33,6 +33,7 @@ class RoutingTable:
         self._matchers: dict[str, Matcher] = {}
         self._of_exchange: dict[str, Bindings] = {}
         self._into_exchange: dict[str, Bindings] = {}
+        self._into_queue: dict[str, Bindings] = {}
         self._to_exchanges: dict[str, Bindings] = {}
         """By the exchange that is the source: its bindings to other exchanges."""
         self._topics: PatternTable[Binding] = PatternTable()
@@ -71,6 +72,8 @@ class RoutingTable:
     def add(self, binding: Binding) -> None:
         """From now on `binding` copies."""
         self._names.add(binding.name)
+        if binding.queue:
+            self._into_queue.setdefault(binding.queue, {})[binding] = None
         if binding.exchange:
             self._of_exchange.setdefault(binding.exchange, {})[binding] = None
             if binding.target_exchange:
@@ -87,6 +90,8 @@ class RoutingTable:
     def remove(self, binding: Binding) -> None:
         """Undo `add`."""
         self._names.discard(binding.name)
+        if binding.queue:
+            discard(self._into_queue, binding.queue, binding)
         if binding.exchange:
             discard(self._of_exchange, binding.exchange, binding)
             if binding.target_exchange:
@@ -204,6 +209,10 @@ class RoutingTable:
     def bindings_of(self, exchange: str) -> Iterable[Binding]:
         """The bindings whose source is this exchange, also if it does not exist."""
         return self._of_exchange.get(exchange, NO_BINDINGS)
+
+    def bindings_to(self, queue: str) -> Iterable[Binding]:
+        """The bindings whose target is this queue."""
+        return self._into_queue.get(queue, NO_BINDINGS)
 
     def bindings_with(self, exchange: str) -> list[Binding]:
         """The bindings from this exchange, and those to it."""

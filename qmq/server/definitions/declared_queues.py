@@ -11,14 +11,14 @@ Surprising: a declaration is parsed when its queue is first used, because there 
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
-from qmq.broker.routing.binding import Binding
+from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, NodeSettings
 from qmq.config.definition_values import join_declared, queue_values, read_queue
 from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
@@ -50,10 +50,10 @@ GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_lev
 log = logging.getLogger("qmq.definitions")
 
 
-class BindingList(Protocol):
+class Bindings(Protocol):
     """See `qmq.server.routing.definitions`."""
 
-    def bindings(self) -> Sequence[Binding]: ...
+    table: RoutingTable
 
 
 class DeclaredContext(Engine, MeshPeers, Protocol):
@@ -61,7 +61,7 @@ class DeclaredContext(Engine, MeshPeers, Protocol):
     definitions: LiveDefinitions
 
     @property
-    def routing(self) -> BindingList: ...
+    def routing(self) -> Bindings: ...
 
     def policy_of(self, destination: str) -> DestinationPolicy:
         """The policy that applies, declarations included."""
@@ -141,7 +141,7 @@ class DeclaredQueues:
         keys = [Key(KIND, queue)] if queue in self.texts else []
         pause = Key(PAUSE, queue)
         keys += [pause] if self._context.definitions.table.get(pause) is not None else []
-        return keys + [Key(BINDING, one.name) for one in self._context.routing.bindings() if one.queue == queue]
+        return keys + [Key(BINDING, one.name) for one in self._context.routing.table.bindings_to(queue)]
 
     def check_deletion(self, queue: str) -> None:
         """Raises Refused if a definition of `queue` is locked in the node file."""
