@@ -402,6 +402,21 @@ async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: Moc
         assert rig.alive.store.journal.vector() == before
 
 
+async def test_a_mandatory_publish_is_returned_when_only_a_header_of_the_node_matches(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await exchange(client, "h", "headers")
+        await client.declare()
+        await bind(client, "jobs", "h", persistent="false")
+
+        await client.publish("k", b"1", exchange="h", mandatory=True)
+
+        returned = await client.next(Message)
+        assert (returned.method.name, returned.body) == ("Basic.Return", b"1")
+
+
 @pytest.mark.parametrize("exclusive", [True, False])
 async def test_an_exclusive_queue_is_free_when_its_connection_has_got_close_ok(
     autojump_clock: MockClock, exclusive: bool
