@@ -19,7 +19,7 @@ from qmq.gateways.amqp.names import (
     queue_destination,
     source_of,
 )
-from qmq.routing_names import RESERVED
+from qmq.routing_names import PREFIX, RESERVED
 from qmq.server.amqp.lookup import (
     LookupContext,
     check_exchange,
@@ -213,7 +213,8 @@ class Topology:
         context = self._owner.context
         self._check_any_right(queue)
         await check_queue(context, queue, name, self._owner.vhost)
-        await check_exchange(context, self._bindable(method.exchange), self._owner.vhost)
+        self._check_source(self._bindable(method.exchange))
+        await check_exchange(context, method.exchange, self._owner.vhost)
         if not await self._bind(queue, self._binding(method, method.exchange, queue=queue)):
             context.rules.lock(queue, self._owner.session.id)
         self._done(method, commands.Queue.BindOk())
@@ -255,6 +256,7 @@ class Topology:
         self._bindable(method.source)
         # First: a client without the right must not learn whether there is such an exchange.
         self._check_right(f"/control/bind{target}")
+        self._check_source(method.source)
         await check_exchange(context, method.source, self._owner.vhost)
         await check_exchange(context, method.destination, self._owner.vhost)
         await self._bind(target, self._binding(method, method.source, exchange=target))
@@ -266,6 +268,10 @@ class Topology:
         await self._owner.context.definition_sync.refresh()
         await self._unbind(target, self._binding(method, method.source, exchange=target))
         self._done(method, commands.Exchange.UnbindOk())
+
+    def _check_source(self, exchange: str) -> None:
+        """Raises Refused for a client that may not bind to an exchange: it must not learn whether there is one."""
+        self._check_right(source_request({"source": source_of(exchange, self._owner.vhost)}))
 
     def _bindable(self, exchange: str) -> str:
         if not exchange:
@@ -285,10 +291,18 @@ class Topology:
 
     # Exchanges
 
+    def _check_touched(self, exchange: str) -> None:
+        """Raises Refused for a client without any right to the exchange, as `_check_any_right`."""
+        rights = self._owner.rights
+        assert rights is not None
+        if not rights.touches(exchange):
+            rights.check(Action.SEND, exchange)
+
     async def declare_exchange(self, method: Any) -> None:
         context = self._owner.context
         name = self._exchange(method.exchange)
         if method.passive:
+            self._check_touched(f"{PREFIX}{name}")
             await check_exchange(context, method.exchange, self._owner.vhost)
         else:
             if name not in context.routing.table.exchanges:
@@ -312,6 +326,7 @@ class Topology:
         name = self._exchange(method.exchange)
         if not method.exchange:
             raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be deleted")
+        self._check_right(f"/control/delete/exchange/{name}")
         if name not in context.routing.table.exchanges:
             await context.definition_sync.refresh()
         # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).

@@ -361,16 +361,6 @@ async def test_an_internal_exchange_gets_messages_of_other_exchanges_only(
         assert (await client.next(commands.Channel.Close)).reply_code == 406
 
 
-async def test_without_a_right_nothing_is_said_of_an_exchange(autojump_clock: MockClock) -> None:
-    async with amqp_node(**EVE) as rig:
-        eve = await connect(rig, response="\0eve\0x")
-
-        for target, source in (("none", "amq.topic"), ("amq.topic", "none")):
-            await eve.send(1, commands.Exchange.Bind(0, target, source))
-            assert (await eve.closed())[0] == 403
-            await eve.channel()
-
-
 async def test_an_alternate_exchange_is_one_that_the_client_may_send_to(autojump_clock: MockClock) -> None:
     ann = PermissionSettings(user="ann", allow=("declare", "send"), destinations=("/exchange/ann.*",))
     async with amqp_node(users=(User(name="ann", password_hash=HASH),), permissions=(ann,)) as rig:
@@ -500,7 +490,7 @@ EVE: Final[dict[str, Any]] = {
         User(name="eve", password_hash=HASH),
     ),
     "permissions": (
-        PermissionSettings(user="eve", allow=("send",), destinations=("/queue/eve.*",)),
+        PermissionSettings(user="eve", allow=("send", "declare"), destinations=("/queue/eve.*", "/exchange/keyed/k.*")),
         PermissionSettings(user="eve", allow=("observe",), destinations=("/queue/seen",)),
     ),
 }
@@ -529,6 +519,44 @@ async def test_without_a_right_nothing_is_said_of_a_queue(autojump_clock: MockCl
 
         assert (await eve.closed())[0] == 403
         await eve.channel()
+
+
+@pytest.mark.parametrize("name", ["secret", "none"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda name: commands.Exchange.Declare(0, name, passive=True),
+        lambda name: commands.Exchange.Delete(0, name),
+        lambda name: commands.Exchange.Bind(0, name, "amq.topic", "k"),
+        lambda name: commands.Exchange.Bind(0, "amq.fanout", name, "k"),
+        lambda name: commands.Queue.Bind(0, "eve.jobs", name, "k"),
+    ],
+    ids=["declare", "delete", "target", "source", "source of queue"],
+)
+async def test_without_a_right_nothing_is_said_of_an_exchange(
+    autojump_clock: MockClock, method: Any, name: str
+) -> None:
+    async with amqp_node(**EVE) as rig:
+        ann = await connect(rig, response="\0ann\0x")
+        await exchange(ann, "secret", "topic")
+        eve = await connect(rig, response="\0eve\0x")
+        await eve.declare("eve.jobs")
+
+        await eve.send(1, method(name))
+
+        assert (await eve.closed())[0] == 403
+        await eve.channel()
+
+
+async def test_a_right_to_some_keys_of_an_exchange_is_enough_to_ask_whether_it_exists(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node(**EVE) as rig:
+        ann = await connect(rig, response="\0ann\0x")
+        await exchange(ann, "keyed", "topic")
+        eve = await connect(rig, response="\0eve\0x")
+
+        await exchange(eve, "keyed", "topic", passive=True)
 
 
 async def test_any_right_to_a_queue_is_enough_to_ask_whether_it_exists(autojump_clock: MockClock) -> None:
