@@ -10,6 +10,7 @@ destination was the reason (design section 7).
 """
 
 from collections.abc import Mapping
+from itertools import chain
 
 from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.broker.broker import Broker
@@ -216,6 +217,7 @@ class StompGateway:
                 receipt=None if is_early else frame.receipt,
                 level=plan.level,
                 is_retry=plan.is_retry,
+                further=plan.further,
             )
             self._broker.transactions.hold(self.session_id, plan.transaction, held)
             return ACCEPTED if is_early else None
@@ -336,5 +338,6 @@ class StompGateway:
     def _check_held(self, transaction: str) -> None:
         """Raises Refused when a message of the transaction may not be sent any more."""
         frames = self._broker.sessions[self.session_id].transactions.get(transaction, ())
-        for destination in dict.fromkeys([held.envelope.destination for held in frames if held.envelope is not None]):
+        named = [(one.envelope.destination, *one.further) for one in frames if one.envelope is not None]
+        for destination in dict.fromkeys(chain.from_iterable(named)):
             self._rights.check_send(destination)
