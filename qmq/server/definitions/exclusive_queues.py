@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import trio
 
+from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.live import LiveDefinitions
@@ -124,7 +125,8 @@ class ExclusiveQueues:
             names = [name for name in list(self._due)[:at_once] if self._is_due(name)]
             self._due = dict.fromkeys(list(self._due)[at_once:])
             try:
-                await self._delete(names)
+                if names:
+                    await self._delete(names)
             except Refused as refused:
                 log.info("= %d exclusive queues are not deleted yet: %s", len(names), refused)
                 self._due.update(dict.fromkeys(names))
@@ -138,15 +140,17 @@ class ExclusiveQueues:
 
     async def _delete(self, names: list[str]) -> None:
         context = self._context
+        changes: dict[Key, None] = {}
+        ended: list[str] = []
 
         def guard() -> None:
-            if not all(map(self._is_due, names)):
-                raise Refused(LOCKED, "one of them has another owner.")
+            # Here, because others may declare a queue, or delete a binding, while this change waits.
+            ended.extend(filter(self._is_due, names))
+            for name in ended:
+                changes.update(dict.fromkeys(context.declared_queues.definitions_of(name)))
 
-        keys = [key for name in names for key in context.declared_queues.definitions_of(name)]
-        if keys:
-            await context.definitions.change(dict.fromkeys(keys), None, guard=guard)
-        for name in names:
+        await context.definitions.change(changes, None, guard=guard)
+        for name in ended:
             extra = about("queue-deleted", destination=name, reason="exclusive")
             log.info("= %s is deleted: its connection has ended", name, extra=extra)
             context.system.note("queue-deleted", destination=name, reason="exclusive")

@@ -1,13 +1,15 @@
 """Queues that are exclusive to one connection: which clients may use them, and their end with it, also after a kill."""
 
 import json
+from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
 from qmq.config.destinations.declared import BindingEntry
+from qmq.definitions.definition import Key
+from qmq.errors import Refused
 from qmq.server.definitions.deleted_queues import DeletedQueues
-from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.node import Node
 from tests.server.definitions.test_declared_queues import Q, request
 from tests.server.definitions.test_definitions_mesh import until_alike
@@ -265,23 +267,39 @@ async def test_a_deletion_that_fails_is_tried_again(autojump_clock: MockClock, m
     async with MeshRig("a").run() as mesh:
         owner = await own(mesh, "a")
         node = mesh.nodes["a"]
-        change, calls = node.definitions.change, []
 
         async def refused_once(*args: object, **more: object) -> object:
-            calls.append(args)
-            if len(calls) == 1:
-                (guard,) = (more["guard"],)
-                monkeypatch.setattr(ExclusiveQueues, "_is_due", lambda self, name: False)
-                try:
-                    guard()  # type: ignore[operator]
-                finally:
-                    monkeypatch.undo()
-            return await change(*args, **more)  # type: ignore[arg-type]
+            monkeypatch.undo()
+            raise Refused("too-many-definitions", "There are too many.")
 
         monkeypatch.setattr(node.definitions, "change", refused_once)
         owner.pipe.close()
 
         await until_gone(mesh)
+
+
+async def test_what_changes_while_a_deletion_waits_does_not_hold_it_up(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MeshRig("a").run() as mesh:
+        owner = await own(mesh, "a")
+        await request(owner, "declare/queue/other", EXCLUSIVE)
+        await request(owner, f"bind{Q}", source="/topic/t")
+        node = mesh.nodes["a"]
+        change, calls = node.definitions.change, []
+
+        async def late(*args: Any, **more: Any) -> object:
+            calls.append(args)
+            if len(calls) == 1:
+                await change({Key("binding", f"/topic/t {Q}"): None, Key("queue", "/queue/other"): {}})
+            return await change(*args, **more)
+
+        monkeypatch.setattr(node.definitions, "change", late)
+        owner.pipe.close()
+
+        await until_gone(mesh)
+        assert len(calls) == 1
+        assert is_declared(node, "/queue/other")
 
 
 async def test_one_that_cannot_be_deleted_holds_up_no_other(autojump_clock: MockClock) -> None:
