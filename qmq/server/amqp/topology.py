@@ -243,10 +243,14 @@ class Topology:
 
     async def _unbind(self, target: str, binding: Binding) -> None:
         headers = {"source": binding.source, "key": binding.key}
+        # What is not bound is unbound already.
+        await self._remove(f"/control/unbind{target}", headers, binding.arguments)
+
+    async def _remove(self, destination: str, headers: dict[str, str], value: object = None) -> None:
+        """A control request that deletes something, which another client may have deleted."""
         try:
-            await self._control(f"/control/unbind{target}", headers, binding.arguments)
+            await self._control(destination, headers, value)
         except Refused as refused:
-            # What is not bound is unbound already.
             if refused.code not in ("unknown-definition", "unknown-destination"):
                 raise
 
@@ -332,7 +336,7 @@ class Topology:
         # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).
         if name in context.routing.table.exchanges:
             headers = {"if-unused": "true"} if method.if_unused else {}
-            await self._control(f"/control/delete/exchange/{name}", headers)
+            await self._remove(f"/control/delete/exchange/{name}", headers)
         self._done(method, commands.Exchange.DeleteOk())
 
 

@@ -11,6 +11,7 @@ from pamqp import commands
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
+from qmq.definitions.definition import Key
 from tests.server.amqp.rig import AmqpClient, Message, amqp_node, connect
 
 HASH: Final = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("x")
@@ -390,6 +391,23 @@ async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: Moc
             await client.call(1, commands.Exchange.Bind(0, "e", "amq.topic", "k"), commands.Exchange.BindOk)
 
         assert rig.alive.store.journal.vector() == before
+
+
+async def test_an_exchange_that_another_client_deletes_meanwhile_is_deleted(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await exchange(client, "e", "topic")
+        change = rig.alive.definitions.change
+
+        async def late(*args: Any, **more: Any) -> object:
+            await change({Key("exchange", "e"): None})
+            return await change(*args, **more)
+
+        monkeypatch.setattr(rig.alive.definitions, "change", late)
+
+        await client.call(1, commands.Exchange.Delete(0, "e"), commands.Exchange.DeleteOk)
 
 
 async def test_a_mandatory_publish_is_returned_when_only_a_header_of_the_node_matches(
