@@ -36,9 +36,6 @@ KIND: Final = "queue"
 BINDING: Final = "binding"
 """The kind of definitions that name a queue to copy to (`qmq.server.routing`)."""
 
-TRIES: Final = 3
-"""Of a deletion, in case another one deletes the same definitions."""
-
 DECLARED_OTHERWISE: Final = "declared-otherwise"
 
 CACHED_MAX: Final = 16_384
@@ -151,17 +148,19 @@ class DeclaredQueues:
         self, queue: str, user: str | None, *, guard: Callable[[], None] | None = None, is_dry_run: bool = False
     ) -> dict[str, Any]:
         """Delete what is defined of `queue`, in one change: whether it was `declared`, and its number of `bindings`."""
-        for left in reversed(range(TRIES)):
-            keys = self.definitions_of(queue)
-            if keys and not is_dry_run:
-                try:
-                    await self._context.definitions.change(dict.fromkeys(keys), user, guard=guard)
-                except Refused as refused:
-                    if not left or refused.code != "unknown-definition":
-                        raise
-                    continue
-            break
-        kinds = [key.kind for key in keys]
+        changes: dict[Key, None] = {}
+
+        def decide() -> None:
+            if guard is not None:
+                guard()
+            # Again in its turn: others may bind and unbind while this change waits.
+            changes.clear()
+            changes.update(dict.fromkeys(self.definitions_of(queue)))
+
+        changes.update(dict.fromkeys(self.definitions_of(queue)))
+        if changes and not is_dry_run:
+            await self._context.definitions.change(changes, user, guard=decide)
+        kinds = [key.kind for key in changes]
         return {"declared": KIND in kinds, "bindings": kinds.count(BINDING)}
 
     async def declare(

@@ -23,6 +23,7 @@ from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX, is_reserved
+from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.live import Changes, LiveDefinitions, Value
 from qmq.server.peers.peer_json import Facts
 from qmq.server.peers.verb_request import VerbRequest, json_object
@@ -33,6 +34,7 @@ BIND_SOURCE: Final = "bind-source"
 
 
 class RoutingRequests(Protocol):
+    declared_queues: DeclaredQueues
     definitions: LiveDefinitions
     routing: RoutingDefinitions
 
@@ -93,7 +95,15 @@ async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts
 async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
     """Bind a queue, or an exchange, to a source. To bind it again changes nothing."""
     binding = _binding(asked)
-    return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value)
+    declared = context.declared_queues.texts
+    is_declared = binding.queue in declared
+
+    def check() -> None:
+        if is_declared and binding.queue not in declared:
+            # A binding that stayed behind would fill a queue that nobody consumes.
+            raise Refused("unknown-destination", f"{binding.queue} was deleted meanwhile.")
+
+    return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)
 
 
 async def unbind(context: RoutingRequests, asked: VerbRequest) -> Facts:

@@ -572,3 +572,21 @@ async def test_of_two_declarations_that_differ_the_second_is_refused(
 
         assert found["code"] == "exchange-differs"
         assert not rig.alive.routing.table.exchanges["e"].internal
+
+
+async def test_no_binding_to_a_queue_that_is_deleted_stays_behind(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await request(client, f"declare{Q}")
+        binding = read_binding({"source": "/topic/t", "queue": Q})
+
+        found = await while_it_waits(rig, monkeypatch, f"bind{Q}", {Key("queue", Q): None}, source="/topic/t")
+        assert found["code"] == "unknown-destination" and rig.alive.routing.bindings() == []
+
+        await request(client, f"declare{Q}")
+        changes = {Key("binding", binding.name): binding.value}
+        found = await while_it_waits(rig, monkeypatch, f"delete{Q}", changes)
+        assert found["bindings"] == 1 and rig.alive.routing.bindings() == []

@@ -6,6 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
+from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
@@ -293,3 +294,27 @@ async def test_a_queue_that_is_exclusive_to_another_connection_is_neither_bound_
         await other.send(unsubscribe("x", durable="true", destination=T, x_queue_name="mine"))
         assert (await other.any()).head.headers["error-code"] == "resource-locked"
         assert await queues(owner) == ["/queue/mine"]
+
+
+@pytest.mark.parametrize("meanwhile", [None, {"max_messages": 5}])
+async def test_the_queue_is_as_another_client_leaves_it_while_the_declaration_waits(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, meanwhile: dict[str, Any] | None
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, definitions = await rig.connect(), rig.alive.definitions
+        if meanwhile is None:
+            await request(client, "declare/queue/mine")
+        change = definitions.change
+
+        async def late(*args: Any, **more: Any) -> object:
+            monkeypatch.undo()
+            await change({Key("queue", "/queue/mine"): meanwhile})
+            return await change(*args, **more)
+
+        monkeypatch.setattr(definitions, "change", late)
+
+        assert await follow(client, durable="true", x_queue_name="mine") == "RECEIPT"
+
+        assert rig.alive.declared_queues.value_of("/queue/mine") == (meanwhile or {})
+        assert await queues(client) == ["/queue/mine"]
