@@ -20,6 +20,9 @@ from qmq.errors import Refused
 
 Bindings = dict[Binding, None]
 
+ALTERNATES_MAX: Final = 16
+"""To which one message goes, each of which may cost as much as the first exchange."""
+
 NO_QUEUES: Final[tuple[str, ...]] = ()
 NO_BINDINGS: Final[Mapping[Binding, None]] = {}
 
@@ -167,10 +170,11 @@ class RoutingTable:
         """The queues that a message to the exchange goes to; none: it is unroutable.
 
         Each exchange that it reaches routes it once, with the same keys. What no binding of one matches goes to the
-        alternate of that one.
+        alternate of that one, if it has not gone to ALTERNATES_MAX of them.
         """
         asked = {name}
         waiting = [name]
+        alternates_left = ALTERNATES_MAX
         queues: set[str] = set()
         while waiting:
             name = waiting.pop()
@@ -180,7 +184,8 @@ class RoutingTable:
             found = match_any(matcher, key, headers, further_keys)
             if not found:
                 alternate = self.exchanges[name].alternate
-                if alternate and alternate not in asked:
+                if alternate and alternate not in asked and alternates_left:
+                    alternates_left -= 1
                     asked.add(alternate)
                     waiting.append(alternate)
             elif name not in self._to_exchanges:
@@ -234,16 +239,14 @@ class RoutingTable:
         return sorted(found)
 
 
-def alternate_cycle(exchanges: Mapping[str, Exchange], name: str) -> list[str]:
-    """The way along alternates from `name` back to an exchange on it; empty if there is none."""
+def alternate_path(exchanges: Mapping[str, Exchange], name: str) -> list[str]:
+    """The way along alternates from `name`; if it leads back to an exchange on it, it ends with that one."""
     path: list[str] = []
-    while name:
+    while name and name not in path:
         path.append(name)
-        if name in path[:-1]:
-            return path
         exchange = exchanges.get(name)
         name = "" if exchange is None else exchange.alternate
-    return []
+    return [*path, name] if name else path
 
 
 def _queues(bindings: Iterable[Binding]) -> tuple[str, ...]:

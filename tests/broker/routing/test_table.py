@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from qmq.broker.routing.binding import PREDEFINED, Binding, Exchange, read_binding, read_exchange
-from qmq.broker.routing.table import RoutingTable, alternate_cycle
+from qmq.broker.routing.table import ALTERNATES_MAX, RoutingTable, alternate_path
 from qmq.broker.topics.patterns import VISITS_MAX
 from qmq.errors import Refused
 from qmq.routing_names import binding_name
@@ -176,14 +176,31 @@ def test_what_no_binding_matches_goes_to_the_alternate_and_from_there_to_the_nex
     assert queues(table, "first", "a") == ["one"]
 
 
+def test_a_message_goes_to_a_bounded_number_of_alternates() -> None:
+    table = RoutingTable()
+    for number in range(ALTERNATES_MAX + 2):
+        table.put_exchange(Exchange(f"row{number}", "direct", f"row{number + 1}"))
+        table.put_exchange(Exchange(f"star{number}", "direct", f"ray{number}"))
+        table.put_exchange(Exchange(f"ray{number}", "fanout"))
+        bound(table, f"/exchange/ray{number}", f"q{number}")
+        joined(table, "amq.fanout", f"star{number}")
+    bound(table, f"/exchange/row{ALTERNATES_MAX}", "last", "k")
+    bound(table, f"/exchange/row{ALTERNATES_MAX + 1}", "beyond", "other")
+
+    assert queues(table, "row0", "k") == ["last"]
+    assert queues(table, "row0", "other") == []
+    assert queues(table, "row1", "other") == ["beyond"]
+    assert len(queues(table, "amq.fanout", "k")) == ALTERNATES_MAX
+
+
 def test_alternates_that_two_sides_of_a_cut_made_a_cycle_are_followed_once() -> None:
     table = RoutingTable()
     table.put_exchange(Exchange("a", "direct", "b"))
     table.put_exchange(Exchange("b", "direct", "a"))
 
     assert queues(table, "a", "key") == []
-    assert alternate_cycle(table.exchanges, "a") == ["a", "b", "a"]
-    assert alternate_cycle(table.exchanges, "amq.topic") == []
+    assert alternate_path(table.exchanges, "a") == ["a", "b", "a"]
+    assert alternate_path(table.exchanges, "amq.topic") == ["amq.topic"]
 
 
 def test_a_binding_waits_for_its_exchange_in_whatever_order_they_come() -> None:

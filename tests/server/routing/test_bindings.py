@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.broker.routing.binding import Binding, read_binding
+from qmq.broker.routing.table import ALTERNATES_MAX
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.server.node import Node
@@ -590,3 +591,16 @@ async def test_no_binding_to_a_queue_that_is_deleted_stays_behind(
         changes = {Key("binding", binding.name): binding.value}
         found = await while_it_waits(rig, monkeypatch, f"delete{Q}", changes)
         assert found["bindings"] == 1 and rig.alive.routing.bindings() == []
+
+
+async def test_alternates_form_no_longer_row_than_a_message_follows(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect(**KEEP_OPEN)
+        for number in range(ALTERNATES_MAX + 1):
+            before = {"alternate": f"e{number - 1}"} if number else {}
+            assert "code" not in await request(client, f"declare/exchange/e{number}", type="fanout", **before)
+
+        found = await request(client, "declare/exchange/more", type="fanout", alternate=f"e{ALTERNATES_MAX}")
+
+        assert (found["code"], "16 alternates" in found["message"]) == ("bad-definition", True)
