@@ -60,7 +60,7 @@ class RoutingTable:
                 matcher.add(binding)
         if known is None:
             for binding in self._into_exchange.get(exchange.name, ()):
-                if binding.exchange in self._matchers:
+                if binding.exchange in self._matchers and binding.exchange != exchange.name:
                     self._matchers[binding.exchange].add(binding)
 
     def remove_exchange(self, name: str) -> None:
