@@ -129,6 +129,7 @@ class Topology:
             self._check_any_right(queue)
             await check_queue(context, queue, name, self._owner.vhost)
             context.rules.lock(queue, session.id)
+            context.queue_lifetimes.used(queue)
             counts = await queue_counts(context, queue)
         else:
             value = queue_value(

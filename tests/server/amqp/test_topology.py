@@ -393,6 +393,19 @@ async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: Moc
         assert rig.alive.store.journal.vector() == before
 
 
+async def test_a_passive_declare_is_a_use_of_a_queue_that_expires(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare(arguments={"x-expires": 60_000})
+
+        for _ in range(3):
+            await trio.sleep(40)
+            await client.declare(passive=True)
+
+        await trio.sleep(70)
+        assert "/queue/jobs" not in rig.alive.declared_queues.texts
+
+
 async def test_an_exchange_that_another_client_deletes_meanwhile_is_deleted(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
