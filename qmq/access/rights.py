@@ -63,6 +63,13 @@ class Rights:
         allowed = self._allowed.get(action)
         return allowed is not None and allowed.cover(destination, is_pattern=is_pattern)
 
+    def touches(self, exchange: str) -> bool:
+        """Whether it may do anything to an exchange, or with any of its routing keys."""
+        if self._is_unlimited:
+            return True
+        names = (exchange, f"{exchange}/*")
+        return any(one.touch(name, is_pattern="*" in name) for one in self._allowed.values() for name in names)
+
     def check(self, action: Action, destination: str) -> None:
         """Raises Refused when the principal may not do this."""
         if not self.allows(action, destination):

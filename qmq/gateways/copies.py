@@ -74,18 +74,28 @@ def destination_with(destination: str, key: str) -> str:
     return found
 
 
+def matching_queues(
+    routing: RoutingTable, destination: str, headers: Mapping[str, str], further: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The queues whose bindings match a SEND to an exchange, which may not exist. Bindings compare the headers that
+    travel.
+    """
+    name, key = split_exchange(destination)
+    sent = {header: value for header, value in headers.items() if header not in OWN_HEADERS}
+    return routing.queues_of_exchange(name, key, sent, further)
+
+
 def queues_of_exchange(
     routing: RoutingTable, destination: str, headers: Mapping[str, str], further: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
     """The queues that a SEND to an exchange is copied to. Raises Refused if the exchange does not exist or is internal,
     and for a message that must be routed and is not."""
-    name, key = split_exchange(destination)
+    name, _ = split_exchange(destination)
     if name not in routing.exchanges:
         raise Refused("unknown-destination", f"There is no exchange {name}: declare it first.")
     if routing.exchanges[name].internal:
         raise Refused("not-allowed", f"The exchange {name} is internal: only bindings of other exchanges send to it.")
-    sent = {header: value for header, value in headers.items() if header not in OWN_HEADERS}
-    queues = routing.queues_of_exchange(name, key, sent, further)
+    queues = matching_queues(routing, destination, headers, further)
     if not queues and is_said(headers, MANDATORY):
         raise Refused("unroutable", f"No binding of the exchange {name} matches this message.")
     return queues

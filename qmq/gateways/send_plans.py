@@ -44,6 +44,7 @@ class SendPlan:
     __slots__ = (
         "check_body",
         "envelope",
+        "further",
         "generation",
         "is_bounded",
         "is_early",
@@ -71,6 +72,8 @@ class SendPlan:
         self.generation = generation
         self.level = level
         self.transaction = transaction
+        # Where it goes by its further routing keys.
+        self.further: tuple[str, ...] = ()
         self.is_retry = is_retry
         # In a transaction: whether its receipt does not wait for COMMIT.
         self.is_early = is_early
@@ -172,8 +175,9 @@ class SendPlans:
         further = further_keys(headers)
         if further and kind not in KINDS_WITH_KEYS:
             raise Refused("bad-header", f"The header {ROUTING_KEYS} is for exchanges and queues.")
-        for key in further:
-            self._rights.check_send(destination_with(destination, key))
+        others = tuple([destination_with(destination, key) for key in further])
+        for other in others:
+            self._rights.check_send(other)
         if kind is DestinationKind.TOPIC:
             durable = False
             if rules.routing.has_topics:
@@ -187,15 +191,17 @@ class SendPlans:
         elif further:
             # To several queues: as an exchange it keeps nothing itself.
             kind, durable = DestinationKind.EXCHANGE, False
-            bound = self._queues_named(destination, further)
+            bound = self._queues_named(destination, *others)
         else:
             durable = durable and is_persistent(headers)
-        return self._plan(head, destination, kind, bound, durable)
+        plan = self._plan(head, destination, kind, bound, durable)
+        plan.further = others
+        return plan
 
-    def _queues_named(self, destination: str, further: Iterable[str]) -> tuple[str, ...]:
-        """The queue `destination`, and those that further keys name. Raises Refused."""
+    def _queues_named(self, *destinations: str) -> tuple[str, ...]:
+        """These queues, each once. Raises Refused."""
         rules = self._rules
-        queues = {destination, *(destination_with(destination, key) for key in further)}
+        queues = set(destinations)
         for queue in queues:
             kind_of(queue, rules.destination_bytes_max)
             if not rules.policy(queue)[0]:

@@ -10,6 +10,7 @@ destination was the reason (design section 7).
 """
 
 from collections.abc import Mapping
+from itertools import chain
 
 from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.broker.broker import Broker
@@ -18,6 +19,7 @@ from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.limits import COPIES_AT_ONCE
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, asks_quorum
 from qmq.errors import ProtocolError, Refused
@@ -113,8 +115,8 @@ class StompGateway:
         Pauses before a frame for which the rules of this node alone are not enough: a control request, a SEND that is
         appended already, and a SEND or COMMIT that peers are to be asked about. It pauses for a turn of other tasks,
         too: behind a refused frame whose client stays, because within one Outcome receipts come before ERRORs; where
-        selecting has cost COST_MAX; and behind a COMMIT (before one, too, where there are many records), so that it is
-        one batch.
+        selecting has cost COST_MAX, or there are COPIES_AT_ONCE; and behind a COMMIT (before one, too, where there are
+        many records), so that it is one batch.
         """
         out.now_us = now_us
         if self.ignores:
@@ -128,6 +130,7 @@ class StompGateway:
         may_run = self._may_run
         self._may_run = True
         is_over = False
+        copies = 0
         while at < count:
             if is_over or out.selector_cost >= COST_MAX:
                 if acks.pending:
@@ -162,6 +165,9 @@ class StompGateway:
                         # Of a transaction, too: the rest of it is not worth waiting for, and each SEND has its turn.
                         out.selector_cost += plan.check_body(frame.body)
                     level = self._send(plan, frame, now_us, out)
+                    if plan.envelope.copies and plan.transaction is None:
+                        copies += len(plan.envelope.copies)
+                        is_over = copies >= COPIES_AT_ONCE
                 elif isinstance(frame, Acks):
                     acks.acknowledge_all(frame, out)
                 elif head.command == "ACK":
@@ -184,7 +190,7 @@ class StompGateway:
                             self._may_run = may_run
                             return Paused(PauseReason.BINDING, frames[at:], bound=bound)
                     level = self._obey(frame, now_us, out)
-                    is_over = head.command == "COMMIT"
+                    is_over = head.command == "COMMIT" or len(out.records) >= COPIES_AT_ONCE
                 if frame.receipt is not None and level is not None:
                     out.receipt(frame.receipt, level)
             except Refused as refused:
@@ -216,6 +222,7 @@ class StompGateway:
                 receipt=None if is_early else frame.receipt,
                 level=plan.level,
                 is_retry=plan.is_retry,
+                further=plan.further,
             )
             self._broker.transactions.hold(self.session_id, plan.transaction, held)
             return ACCEPTED if is_early else None
@@ -336,5 +343,6 @@ class StompGateway:
     def _check_held(self, transaction: str) -> None:
         """Raises Refused when a message of the transaction may not be sent any more."""
         frames = self._broker.sessions[self.session_id].transactions.get(transaction, ())
-        for destination in dict.fromkeys([held.envelope.destination for held in frames if held.envelope is not None]):
+        named = [(one.envelope.destination, *one.further) for one in frames if one.envelope is not None]
+        for destination in dict.fromkeys(chain.from_iterable(named)):
             self._rights.check_send(destination)

@@ -166,13 +166,14 @@ class SubscribeFrames:
             bound = self._bound(headers) if may_be_bound(headers) else None
             if bound is None or self._is_declared(bound):
                 return None
-            # As a SUBSCRIBE to the queue, so that nothing is declared for one that is refused.
-            self._rights.check_subscribe(bound.queue)
         else:
             bound = self._bound_of_unsubscribe(headers)
             if bound is None or not self._is_declared(bound):
                 return None
+        # As a SUBSCRIBE to the queue, so that nothing is changed for one that is refused.
+        self._rights.check_subscribe(bound.queue)
         self._rights.check(Action.DECLARE, bound.queue)
+        self._rules.lock(bound.queue, self._session_id)
         return bound
 
     def _is_declared(self, bound: BoundQueue) -> bool:

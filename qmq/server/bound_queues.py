@@ -28,18 +28,21 @@ class BoundQueues:
     async def declare(self, bound: BoundQueue, user: str | None) -> None:
         """Declare the queue, unless it is declared, and bind it. Durable here on return. Raises Refused."""
         context = self._context
-        context.queue_lifetimes.declared_again(bound.queue)
         binding = bound.binding
-        changes: dict[Key, Value | None] = {Key(BINDING, binding.name): binding.value}
         key = Key(QUEUE, bound.queue)
-        if context.declared_queues.value_of(bound.queue) is None:
-            changes = {key: bound.declaration, **changes}
+        changes: dict[Key, Value | None] = {}
 
-        def guard() -> None:
-            if key in changes:
+        def decide() -> None:
+            # Again in its turn: another client may declare or delete the queue while this change waits.
+            changes.clear()
+            if context.declared_queues.value_of(bound.queue) is None:
                 changes[key] = context.declared_queues.with_owner(bound.queue, bound.declaration, user)
+            changes[Key(BINDING, binding.name)] = binding.value
 
-        await context.definitions.change(changes, user, guard=guard)
+        decide()
+        context.definitions.check(changes)  # One that is refused keeps no queue.
+        context.queue_lifetimes.declared_again(bound.queue)
+        await context.definitions.change(changes, user, guard=decide)
 
     async def delete(self, bound: BoundQueue, user: str | None) -> None:
         """Delete the queue, its messages and its binding, on all nodes, also with consumers. Raises Refused."""

@@ -6,7 +6,7 @@ from qmq.access.rights import Rights
 from qmq.access.rules import ANONYMOUS
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
+from qmq.broker.messages.limits import COPIES_AT_ONCE, COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC
 from qmq.broker.messages.rules import QueueRules
@@ -47,6 +47,33 @@ def refusal(client: Client, *frames: str) -> str:
     out = client.say(*frames)
     assert not out.records
     return client.error(out)["error-code"]
+
+
+@pytest.mark.parametrize("persistent", ["true", "false"])
+def test_others_have_their_turn_between_many_copies(persistent: str) -> None:
+    client = Client()
+    bind(client, "/exchange/amq.fanout", *map(str, range(COPIES_MAX)))
+    each = COPIES_AT_ONCE // COPIES_MAX
+
+    client.outcomes(*[send("/exchange/amq.fanout", persistent=persistent)] * (2 * each + 1))
+    outs = client.outcomes(*[send("/exchange/amq.fanout", persistent=persistent)] * (2 * each + 1))
+
+    assert len(outs) == 3
+    assert client.broker.totals.node().accepted == 2 * (2 * each + 1) * COPIES_MAX
+
+
+def test_others_have_their_turn_between_many_dead_letters() -> None:
+    rules = QueueRules(dead_letter="/exchange/dead")
+    letters = [f"/queue/{number}" for number in range(COPIES_MAX)]
+    broker = Broker(ORIGIN, 2, rules_of=lambda name: rules, route=lambda exchange, key, headers: letters)
+    client, each = Client(broker=broker), COPIES_AT_ONCE // COPIES_MAX
+    count = 2 * each + 1
+    client.say(f"SUBSCRIBE\nid:1\ndestination:/queue/q\nack:client-individual\nprefetch-count:{count}")
+    acks = [headers["ack"] for headers, _ in client.read(client.say(*[send("/queue/q")] * count))]
+
+    outs = client.outcomes(*[f"NACK\nid:{ack}\nrequeue:false" for ack in acks])
+
+    assert [len(out.records) for out in outs] == [COPIES_AT_ONCE, COPIES_AT_ONCE, COPIES_MAX]
 
 
 def test_a_topic_message_is_copied_to_the_queues_that_are_bound_to_it() -> None:

@@ -1,6 +1,7 @@
 """What the rules know of one connected client: its subscriptions and its open transactions."""
 
 from collections import deque
+from collections.abc import Sequence
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
@@ -19,10 +20,10 @@ class HeldFrame:
     """One frame inside a transaction: a SEND (`envelope`, `body`), or an ACK or NACK (`delivery`, `is_ack`, `why`).
 
     `receipt` is sent when the transaction is recorded, as `level` or a stronger one of its other frames asks.
-    `is_retry`: the SEND said that it is tried again.
+    `is_retry`: the SEND said that it is tried again. `further`: where it goes by its further routing keys.
     """
 
-    __slots__ = ("body", "delivery", "envelope", "is_ack", "is_retry", "level", "receipt", "why")
+    __slots__ = ("body", "delivery", "envelope", "further", "is_ack", "is_retry", "level", "receipt", "why")
 
     def __init__(
         self,
@@ -35,8 +36,10 @@ class HeldFrame:
         receipt: str | None = None,
         level: int = FSYNC,
         is_retry: bool = False,
+        further: Sequence[str] = (),
     ) -> None:
         self.is_retry = is_retry
+        self.further = further
         self.envelope = envelope
         self.body = body
         self.delivery = delivery

@@ -20,6 +20,10 @@ NOT_COMPARED: Final = "x-"
 """Arguments that begin so are for the broker."""
 
 
+Place = tuple[str, str | None]
+"""A header and its value, None for any, which leads to bindings."""
+
+
 class Matcher:
     """The bindings of one exchange. `compares_keys`: what matches depends on the routing key."""
 
@@ -122,24 +126,29 @@ class TopicMatcher(Matcher):
 class HeadersMatcher(Matcher):
     """Bindings whose arguments the headers of the message have: all of them, or with `x-match` `any` one at least.
 
-    Each binding is found by one of its arguments (all), or by each of them (any).
+    Each binding is found by one of its arguments (all), which few others are found by, or by each of them (any).
     """
 
     compares_keys = False
 
     def __init__(self) -> None:
-        self._by_header: dict[tuple[str, str | None], dict[Binding, None]] = {}
+        self._by_header: dict[Place, dict[Binding, None]] = {}
+        self._places: dict[Binding, list[Place]] = {}
         # Bindings that compare nothing, and so match all messages.
         self._always: dict[Binding, None] = {}
 
     def add(self, binding: Binding) -> None:
-        for at in _places(binding):
+        places = _compared(binding)
+        if _needs_all(binding):
+            places = sorted(places, key=lambda at: len(self._by_header.get(at, ())))[:1]
+            if not places:
+                self._always[binding] = None
+        self._places[binding] = places
+        for at in places:
             self._by_header.setdefault(at, {})[binding] = None
-        if _needs_all(binding) and not _compared(binding):
-            self._always[binding] = None
 
     def remove(self, binding: Binding) -> None:
-        for at in _places(binding):
+        for at in self._places.pop(binding):
             bindings = self._by_header[at]
             del bindings[binding]
             if not bindings:
@@ -197,14 +206,8 @@ def _needs_all(binding: Binding) -> bool:
     return binding.arguments.get(MATCH, "all") == "all"
 
 
-def _compared(binding: Binding) -> list[tuple[str, str | None]]:
+def _compared(binding: Binding) -> list[Place]:
     return [one for one in binding.arguments.items() if not one[0].startswith(NOT_COMPARED)]
-
-
-def _places(binding: Binding) -> list[tuple[str, str | None]]:
-    """Where a message's header leads to the binding: arguments are in the order of names."""
-    compared = _compared(binding)
-    return compared[:1] if _needs_all(binding) else compared
 
 
 def _has_all(binding: Binding, headers: Mapping[str, str]) -> bool:

@@ -20,6 +20,9 @@ from qmq.errors import Refused
 
 Bindings = dict[Binding, None]
 
+ALTERNATES_MAX: Final = 16
+"""To which one message goes, each of which may cost as much as the first exchange."""
+
 NO_QUEUES: Final[tuple[str, ...]] = ()
 NO_BINDINGS: Final[Mapping[Binding, None]] = {}
 
@@ -33,6 +36,7 @@ class RoutingTable:
         self._matchers: dict[str, Matcher] = {}
         self._of_exchange: dict[str, Bindings] = {}
         self._into_exchange: dict[str, Bindings] = {}
+        self._into_queue: dict[str, Bindings] = {}
         self._to_exchanges: dict[str, Bindings] = {}
         """By the exchange that is the source: its bindings to other exchanges."""
         self._topics: PatternTable[Binding] = PatternTable()
@@ -56,7 +60,7 @@ class RoutingTable:
                 matcher.add(binding)
         if known is None:
             for binding in self._into_exchange.get(exchange.name, ()):
-                if binding.exchange in self._matchers:
+                if binding.exchange in self._matchers and binding.exchange != exchange.name:
                     self._matchers[binding.exchange].add(binding)
 
     def remove_exchange(self, name: str) -> None:
@@ -71,6 +75,8 @@ class RoutingTable:
     def add(self, binding: Binding) -> None:
         """From now on `binding` copies."""
         self._names.add(binding.name)
+        if binding.queue:
+            self._into_queue.setdefault(binding.queue, {})[binding] = None
         if binding.exchange:
             self._of_exchange.setdefault(binding.exchange, {})[binding] = None
             if binding.target_exchange:
@@ -87,6 +93,8 @@ class RoutingTable:
     def remove(self, binding: Binding) -> None:
         """Undo `add`."""
         self._names.discard(binding.name)
+        if binding.queue:
+            discard(self._into_queue, binding.queue, binding)
         if binding.exchange:
             discard(self._of_exchange, binding.exchange, binding)
             if binding.target_exchange:
@@ -162,10 +170,11 @@ class RoutingTable:
         """The queues that a message to the exchange goes to; none: it is unroutable.
 
         Each exchange that it reaches routes it once, with the same keys. What no binding of one matches goes to the
-        alternate of that one.
+        alternate of that one, if it has not gone to ALTERNATES_MAX of them.
         """
         asked = {name}
         waiting = [name]
+        alternates_left = ALTERNATES_MAX
         queues: set[str] = set()
         while waiting:
             name = waiting.pop()
@@ -175,7 +184,8 @@ class RoutingTable:
             found = match_any(matcher, key, headers, further_keys)
             if not found:
                 alternate = self.exchanges[name].alternate
-                if alternate and alternate not in asked:
+                if alternate and alternate not in asked and alternates_left:
+                    alternates_left -= 1
                     asked.add(alternate)
                     waiting.append(alternate)
             elif name not in self._to_exchanges:
@@ -205,6 +215,10 @@ class RoutingTable:
         """The bindings whose source is this exchange, also if it does not exist."""
         return self._of_exchange.get(exchange, NO_BINDINGS)
 
+    def bindings_to(self, queue: str) -> Iterable[Binding]:
+        """The bindings whose target is this queue."""
+        return self._into_queue.get(queue, NO_BINDINGS)
+
     def bindings_with(self, exchange: str) -> list[Binding]:
         """The bindings from this exchange, and those to it."""
         return list({**self._of_exchange.get(exchange, {}), **self._into_exchange.get(exchange, {})})
@@ -225,16 +239,14 @@ class RoutingTable:
         return sorted(found)
 
 
-def alternate_cycle(exchanges: Mapping[str, Exchange], name: str) -> list[str]:
-    """The way along alternates from `name` back to an exchange on it; empty if there is none."""
+def alternate_path(exchanges: Mapping[str, Exchange], name: str) -> list[str]:
+    """The way along alternates from `name`; if it leads back to an exchange on it, it ends with that one."""
     path: list[str] = []
-    while name:
+    while name and name not in path:
         path.append(name)
-        if name in path[:-1]:
-            return path
         exchange = exchanges.get(name)
         name = "" if exchange is None else exchange.alternate
-    return []
+    return [*path, name] if name else path
 
 
 def _queues(bindings: Iterable[Binding]) -> tuple[str, ...]:

@@ -196,8 +196,10 @@ def verb_of(destination: str) -> str | None:
 async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
     """Do what a verb asks for. Raises Refused; then nothing has changed."""
     verb = VERBS[asked.verb]
-    if asked.verb == "declare" and context.exclusive_queues.is_orphan(asked.about):
-        # The connection that had it was on a node that is gone: the queue ends, as it would end on that node.
+    is_declared = asked.verb == "declare" and not is_said(asked.headers, "passive")
+    if is_declared and context.exclusive_queues.is_orphan(asked.about):
+        # The connection that had it is gone: the queue ends, as it would end by itself. First what can be refused.
+        await verb.run(context, asked._replace(headers={**asked.headers, "dry-run": "true", "replace": "true"}))
         if not asked.is_dry_run:
             await delete_queue(context, asked.about, {"force": "true"}, asked.user)
     elif verb.is_audited:

@@ -7,7 +7,7 @@ from typing import Final
 
 from qmq.gateways.amqp.messages import BCC, send_headers
 from qmq.gateways.amqp.names import DEFAULT_VHOST, QUEUE, REPLIES, exchange_name, publish_destination, queue_name
-from qmq.gateways.copies import EXCHANGE, ROUTING_KEY, ROUTING_KEYS, destination_with, further_keys
+from qmq.gateways.copies import EXCHANGE, ROUTING_KEY, ROUTING_KEYS, destination_with, further_keys, matching_queues
 from qmq.routing_names import PREFIX
 from qmq.server.amqp.channel_frames import ChannelFrames
 from qmq.server.amqp.lookup import check_exchange, knows_queue, queue_exists
@@ -120,12 +120,11 @@ class ChannelPublishes:
             return destination.startswith(REPLIES) or await self._exists(destination)
         if not is_mandatory:
             return True
-        name, _, key = destination.removeprefix(PREFIX).partition("/")
         routing = context.rules.routing
-        if routing.queues_of_exchange(name, key, headers, further):
+        if matching_queues(routing, destination, headers, further):
             return True
         await self._learn_bindings()
-        return bool(routing.queues_of_exchange(name, key, headers, further))
+        return bool(matching_queues(routing, destination, headers, further))
 
     async def _learn_bindings(self) -> None:
         """Ask the peers for bindings that were made a moment ago: once for all publishes that have come."""

@@ -19,7 +19,7 @@ from qmq.gateways.amqp.names import (
     queue_destination,
     source_of,
 )
-from qmq.routing_names import RESERVED
+from qmq.routing_names import PREFIX, RESERVED
 from qmq.server.amqp.lookup import (
     LookupContext,
     check_exchange,
@@ -129,6 +129,7 @@ class Topology:
             self._check_any_right(queue)
             await check_queue(context, queue, name, self._owner.vhost)
             context.rules.lock(queue, session.id)
+            context.queue_lifetimes.used(queue)
             counts = await queue_counts(context, queue)
         else:
             value = queue_value(
@@ -156,6 +157,8 @@ class Topology:
         if known is not None and (EXCLUSIVE in known) is not (EXCLUSIVE in value):
             # First: a client without the right must not learn whether there is such a queue.
             self._check_right(f"/control/declare{queue}")
+            if context.exclusive_queues.is_orphan(queue):
+                return await self._control(f"/control/declare{queue}", {}, value)
             context.rules.lock(queue, session.id)
             which = "exclusive to this connection" if EXCLUSIVE in known else "not exclusive"
             raise AmqpRefusal(ReplyCode.RESOURCE_LOCKED, f"the queue is declared, and is {which}")
@@ -211,7 +214,8 @@ class Topology:
         context = self._owner.context
         self._check_any_right(queue)
         await check_queue(context, queue, name, self._owner.vhost)
-        await check_exchange(context, self._bindable(method.exchange), self._owner.vhost)
+        self._check_source(self._bindable(method.exchange))
+        await check_exchange(context, method.exchange, self._owner.vhost)
         if not await self._bind(queue, self._binding(method, method.exchange, queue=queue)):
             context.rules.lock(queue, self._owner.session.id)
         self._done(method, commands.Queue.BindOk())
@@ -240,10 +244,14 @@ class Topology:
 
     async def _unbind(self, target: str, binding: Binding) -> None:
         headers = {"source": binding.source, "key": binding.key}
+        # What is not bound is unbound already.
+        await self._remove(f"/control/unbind{target}", headers, binding.arguments)
+
+    async def _remove(self, destination: str, headers: dict[str, str], value: object = None) -> None:
+        """A control request that deletes something, which another client may have deleted."""
         try:
-            await self._control(f"/control/unbind{target}", headers, binding.arguments)
+            await self._control(destination, headers, value)
         except Refused as refused:
-            # What is not bound is unbound already.
             if refused.code not in ("unknown-definition", "unknown-destination"):
                 raise
 
@@ -253,6 +261,7 @@ class Topology:
         self._bindable(method.source)
         # First: a client without the right must not learn whether there is such an exchange.
         self._check_right(f"/control/bind{target}")
+        self._check_source(method.source)
         await check_exchange(context, method.source, self._owner.vhost)
         await check_exchange(context, method.destination, self._owner.vhost)
         await self._bind(target, self._binding(method, method.source, exchange=target))
@@ -264,6 +273,10 @@ class Topology:
         await self._owner.context.definition_sync.refresh()
         await self._unbind(target, self._binding(method, method.source, exchange=target))
         self._done(method, commands.Exchange.UnbindOk())
+
+    def _check_source(self, exchange: str) -> None:
+        """Raises Refused for a client that may not bind to an exchange: it must not learn whether there is one."""
+        self._check_right(source_request({"source": source_of(exchange, self._owner.vhost)}))
 
     def _bindable(self, exchange: str) -> str:
         if not exchange:
@@ -283,10 +296,18 @@ class Topology:
 
     # Exchanges
 
+    def _check_touched(self, exchange: str) -> None:
+        """Raises Refused for a client without any right to the exchange, as `_check_any_right`."""
+        rights = self._owner.rights
+        assert rights is not None
+        if not rights.touches(exchange):
+            rights.check(Action.SEND, exchange)
+
     async def declare_exchange(self, method: Any) -> None:
         context = self._owner.context
         name = self._exchange(method.exchange)
         if method.passive:
+            self._check_touched(f"{PREFIX}{name}")
             await check_exchange(context, method.exchange, self._owner.vhost)
         else:
             if name not in context.routing.table.exchanges:
@@ -310,12 +331,13 @@ class Topology:
         name = self._exchange(method.exchange)
         if not method.exchange:
             raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be deleted")
+        self._check_right(f"/control/delete/exchange/{name}")
         if name not in context.routing.table.exchanges:
             await context.definition_sync.refresh()
         # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).
         if name in context.routing.table.exchanges:
             headers = {"if-unused": "true"} if method.if_unused else {}
-            await self._control(f"/control/delete/exchange/{name}", headers)
+            await self._remove(f"/control/delete/exchange/{name}", headers)
         self._done(method, commands.Exchange.DeleteOk())
 
 

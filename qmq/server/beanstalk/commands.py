@@ -333,8 +333,10 @@ class BeanstalkCommands:
         self._check(Action.SEND, queue_of(tube))
 
     def _check(self, action: Action, destination: str) -> None:
-        """Raises Refused."""
+        """Raises Refused, for a queue that is exclusive to another connection, too."""
         self._rights.check(action, destination)
+        if action is Action.SUBSCRIBE:
+            self._context.rules.lock(destination, self._session.id)
 
     async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         state = PEEKED[command.verb]

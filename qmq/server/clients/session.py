@@ -199,7 +199,7 @@ class ClientSession:
             del context.sessions[self.id]
             self._release()
             context.usages.leave(self.id)
-            context.session_ended(self.id)
+        context.session_ended(self.id)
         # Its deliveries may occupy the node longer than its connection lasted: until then it must not connect again.
         context.after_delivery(self.id, self._give_up_place)
         self._nursery = None

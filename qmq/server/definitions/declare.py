@@ -67,6 +67,7 @@ async def declare_queue(
         is_same = declared.check_same(queue, value, is_replacing=is_replacing)
         declared.with_owner(queue, value, user)
         return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
+    declared.check_same(queue, value, is_replacing=is_replacing)  # One that is refused keeps no queue.
     context.queue_lifetimes.declared_again(queue)
     quorum = is_said(headers, "quorum")
     facts = await declared.declare(queue, value, user, is_replacing=is_replacing, quorum=quorum)

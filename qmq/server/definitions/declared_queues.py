@@ -11,14 +11,14 @@ Surprising: a declaration is parsed when its queue is first used, because there 
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
-from qmq.broker.routing.binding import Binding
+from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, NodeSettings
 from qmq.config.definition_values import join_declared, queue_values, read_queue
 from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
@@ -36,9 +36,6 @@ KIND: Final = "queue"
 BINDING: Final = "binding"
 """The kind of definitions that name a queue to copy to (`qmq.server.routing`)."""
 
-TRIES: Final = 3
-"""Of a deletion, in case another one deletes the same definitions."""
-
 DECLARED_OTHERWISE: Final = "declared-otherwise"
 
 CACHED_MAX: Final = 16_384
@@ -50,10 +47,10 @@ GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_lev
 log = logging.getLogger("qmq.definitions")
 
 
-class BindingList(Protocol):
+class Bindings(Protocol):
     """See `qmq.server.routing.definitions`."""
 
-    def bindings(self) -> Sequence[Binding]: ...
+    table: RoutingTable
 
 
 class DeclaredContext(Engine, MeshPeers, Protocol):
@@ -61,7 +58,7 @@ class DeclaredContext(Engine, MeshPeers, Protocol):
     definitions: LiveDefinitions
 
     @property
-    def routing(self) -> BindingList: ...
+    def routing(self) -> Bindings: ...
 
     def policy_of(self, destination: str) -> DestinationPolicy:
         """The policy that applies, declarations included."""
@@ -141,7 +138,7 @@ class DeclaredQueues:
         keys = [Key(KIND, queue)] if queue in self.texts else []
         pause = Key(PAUSE, queue)
         keys += [pause] if self._context.definitions.table.get(pause) is not None else []
-        return keys + [Key(BINDING, one.name) for one in self._context.routing.bindings() if one.queue == queue]
+        return keys + [Key(BINDING, one.name) for one in self._context.routing.table.bindings_to(queue)]
 
     def check_deletion(self, queue: str) -> None:
         """Raises Refused if a definition of `queue` is locked in the node file."""
@@ -151,17 +148,19 @@ class DeclaredQueues:
         self, queue: str, user: str | None, *, guard: Callable[[], None] | None = None, is_dry_run: bool = False
     ) -> dict[str, Any]:
         """Delete what is defined of `queue`, in one change: whether it was `declared`, and its number of `bindings`."""
-        for left in reversed(range(TRIES)):
-            keys = self.definitions_of(queue)
-            if keys and not is_dry_run:
-                try:
-                    await self._context.definitions.change(dict.fromkeys(keys), user, guard=guard)
-                except Refused as refused:
-                    if not left or refused.code != "unknown-definition":
-                        raise
-                    continue
-            break
-        kinds = [key.kind for key in keys]
+        changes: dict[Key, None] = {}
+
+        def decide() -> None:
+            if guard is not None:
+                guard()
+            # Again in its turn: others may bind and unbind while this change waits.
+            changes.clear()
+            changes.update(dict.fromkeys(self.definitions_of(queue)))
+
+        changes.update(dict.fromkeys(self.definitions_of(queue)))
+        if changes and not is_dry_run:
+            await self._context.definitions.change(changes, user, guard=decide)
+        kinds = [key.kind for key in changes]
         return {"declared": KIND in kinds, "bindings": kinds.count(BINDING)}
 
     async def declare(

@@ -10,11 +10,12 @@ not refused, and keeps its subscription until it or the queue ends.
 """
 
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import trio
 
+from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.live import LiveDefinitions
@@ -36,10 +37,6 @@ log = logging.getLogger("qmq.definitions")
 class ExclusiveContext(Engine, MeshPeers, Reporting, Tasks, Protocol):
     definitions: LiveDefinitions
     declared_queues: DeclaredQueues
-
-    @property
-    def sessions(self) -> Container[int]:
-        """The ids of those that are connected here."""
 
 
 class ExclusiveQueues:
@@ -64,10 +61,10 @@ class ExclusiveQueues:
             raise Refused(LOCKED, f"{queue} is exclusive to another connection.")
 
     def is_orphan(self, queue: str) -> bool:
-        """Whether the node of its owner cannot be reached: then a client that has moved to this node may declare it."""
+        """Whether another client may declare it: its connection has ended, or the node of that cannot be reached."""
         owner = self._owners.get(queue)
-        if owner is None:
-            return False
+        if owner is None or self._has_ended(owner):
+            return owner is not None
         node = _node_of(owner)
         return node != self._context.broker.origin.node and node not in self._context.linked_peers()
 
@@ -111,7 +108,7 @@ class ExclusiveQueues:
         context = self._context
         origin, _, session = owner.rpartition("/")
         if origin == str(context.broker.origin):
-            return int(session) not in context.sessions
+            return int(session) not in context.broker.sessions
         node = _node_of(owner)
         here = context.broker.origin.node
         return node == here or node in context.membership.adopted_by(here)
@@ -123,14 +120,18 @@ class ExclusiveQueues:
             self._context.spawn(self._run)
 
     async def _run(self) -> None:
+        at_once = QUEUES_AT_ONCE
         while self._due and not self._context.is_stopping:
-            names = [name for name in list(self._due)[:QUEUES_AT_ONCE] if self._is_due(name)]
-            self._due = dict.fromkeys(list(self._due)[QUEUES_AT_ONCE:])
+            names = [name for name in list(self._due)[:at_once] if self._is_due(name)]
+            self._due = dict.fromkeys(list(self._due)[at_once:])
             try:
-                await self._delete(names)
+                if names:
+                    await self._delete(names)
             except Refused as refused:
                 log.info("= %d exclusive queues are not deleted yet: %s", len(names), refused)
                 self._due.update(dict.fromkeys(names))
+                # One may be refused for ever, as a file locks a binding to it: the others must not wait for that.
+                at_once = 1
                 await trio.sleep(RETRY_SECONDS)
         self.is_running = False
 
@@ -139,15 +140,17 @@ class ExclusiveQueues:
 
     async def _delete(self, names: list[str]) -> None:
         context = self._context
+        changes: dict[Key, None] = {}
+        ended: list[str] = []
 
         def guard() -> None:
-            if not all(map(self._is_due, names)):
-                raise Refused(LOCKED, "one of them has another owner.")
+            # Here, because others may declare a queue, or delete a binding, while this change waits.
+            ended.extend(filter(self._is_due, names))
+            for name in ended:
+                changes.update(dict.fromkeys(context.declared_queues.definitions_of(name)))
 
-        keys = [key for name in names for key in context.declared_queues.definitions_of(name)]
-        if keys:
-            await context.definitions.change(dict.fromkeys(keys), None, guard=guard)
-        for name in names:
+        await context.definitions.change(changes, None, guard=guard)
+        for name in ended:
             extra = about("queue-deleted", destination=name, reason="exclusive")
             log.info("= %s is deleted: its connection has ended", name, extra=extra)
             context.system.note("queue-deleted", destination=name, reason="exclusive")

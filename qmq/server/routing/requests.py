@@ -23,7 +23,8 @@ from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX, is_reserved
-from qmq.server.definitions.live import Changes, LiveDefinitions
+from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.definitions.live import Changes, LiveDefinitions, Value
 from qmq.server.peers.peer_json import Facts
 from qmq.server.peers.verb_request import VerbRequest, json_object
 from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
@@ -33,6 +34,7 @@ BIND_SOURCE: Final = "bind-source"
 
 
 class RoutingRequests(Protocol):
+    declared_queues: DeclaredQueues
     definitions: LiveDefinitions
     routing: RoutingDefinitions
 
@@ -51,15 +53,19 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
     if exchange.alternate:
         # Else a client could send where it may not, by messages that no binding matches.
         context.rights_of(asked.principal).check(Action.SEND, f"{PREFIX}{exchange.alternate}/*")
-    known = context.routing.table.exchanges.get(name)
-    if known is not None:
-        for key in ("type", "alternate", "internal"):
+
+    def check() -> None:
+        known = context.routing.table.exchanges.get(name)
+        for key in ("type", "alternate", "internal") if known is not None else ():
             before, after = _shown(getattr(known, key)), _shown(getattr(exchange, key))
             if before != after:
                 raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")
-        if is_reserved(name):
-            return {**exchange._asdict(), "changed": 0}
-    return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict())
+
+    check()
+    if is_reserved(name) and name in context.routing.table.exchanges:
+        return {**exchange._asdict(), "changed": 0}
+    # Again in its turn: another client may declare it while this change waits.
+    return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict(), check)
 
 
 async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
@@ -70,18 +76,34 @@ async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts
         raise Refused("not-supported", f"The exchange {name} is predefined.")
     if name not in table.exchanges:
         raise Refused("unknown-destination", f"There is no exchange {name}.")
-    bindings = [Key(BINDING, one.name) for one in table.bindings_with(name)]
-    used = sum(1 for _ in table.bindings_of(name))
-    if used and is_said(asked.headers, "if-unused"):
-        raise Refused(IN_USE, f"exchange {name} has {used} bindings")
-    changes: Changes = {**dict.fromkeys(bindings), Key(EXCHANGE, name): None}
-    return await _change(context, asked, changes, {"bindings": len(bindings)})
+    changes: dict[Key, Value | None] = {}
+
+    def decide() -> None:
+        # Again in its turn: others may bind and unbind while this change waits.
+        used = sum(1 for _ in table.bindings_of(name))
+        if used and is_said(asked.headers, "if-unused"):
+            raise Refused(IN_USE, f"exchange {name} has {used} bindings")
+        changes.clear()
+        changes.update(dict.fromkeys([Key(BINDING, one.name) for one in table.bindings_with(name)]))
+        changes[Key(EXCHANGE, name)] = None
+
+    decide()
+    facts = await _change(context, asked, changes, {}, decide)
+    return {"bindings": len(changes) - 1, **facts}
 
 
 async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
     """Bind a queue, or an exchange, to a source. To bind it again changes nothing."""
     binding = _binding(asked)
-    return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value)
+    declared = context.declared_queues.texts
+    is_declared = binding.queue in declared
+
+    def check() -> None:
+        if is_declared and binding.queue not in declared:
+            # A binding that stayed behind would fill a queue that nobody consumes.
+            raise Refused("unknown-destination", f"{binding.queue} was deleted meanwhile.")
+
+    return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)
 
 
 async def unbind(context: RoutingRequests, asked: VerbRequest) -> Facts:
@@ -112,12 +134,18 @@ def source_request(headers: Mapping[str, str]) -> str:
     return f"/control/{BIND_SOURCE}{headers.get('source', '')}"
 
 
-async def _change(context: RoutingRequests, asked: VerbRequest, changes: Changes, facts: Facts) -> Facts:
+async def _change(
+    context: RoutingRequests,
+    asked: VerbRequest,
+    changes: Changes,
+    facts: Facts,
+    guard: Callable[[], None] | None = None,
+) -> Facts:
     live = context.definitions
     if asked.is_dry_run:
         live.check(changes)
         return facts
-    report = await live.change(changes, asked.user, quorum=is_said(asked.headers, "quorum"))
+    report = await live.change(changes, asked.user, quorum=is_said(asked.headers, "quorum"), guard=guard)
     done = {**facts, "changed": report.changed}
     return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
 

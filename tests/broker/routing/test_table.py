@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
+from benchmarks.growth import Order
+from benchmarks.work import work_of
 from qmq.broker.routing.binding import PREDEFINED, Binding, Exchange, read_binding, read_exchange
-from qmq.broker.routing.table import RoutingTable, alternate_cycle
+from qmq.broker.routing.table import ALTERNATES_MAX, RoutingTable, alternate_path
 from qmq.broker.topics.patterns import VISITS_MAX
 from qmq.errors import Refused
-from qmq.routing_names import binding_name
+from qmq.routing_names import TYPES, binding_name
 
 NOTHING: Mapping[str, str] = {}
 
@@ -115,6 +117,20 @@ def test_arguments_of_a_headers_exchange(
     assert queues(table, "amq.headers", "", headers) == []
 
 
+@pytest.mark.parametrize("common", [{"a": "same"}, {"z": "same"}, {"a": None}])
+def test_headers_that_many_bindings_share_do_not_lead_to_all_of_them(common: dict[str, str | None]) -> None:
+    works = []
+    for most in (10, 1000):
+        table = RoutingTable()
+        for number in range(most):
+            bound(table, "/exchange/amq.headers", f"q{number}", **common, id=str(number))
+        headers = {**dict.fromkeys(common, "same"), "id": "5"}
+        assert queues(table, "amq.headers", "", headers) == ["q5"]
+        works.append(work_of(lambda: table.queues_of_exchange("amq.headers", "", headers)))  # noqa: B023
+
+    assert Order.CONSTANT.allows(10, 1000, *works)
+
+
 def test_a_direct_exchange_compares_the_whole_key_and_a_fanout_nothing() -> None:
     table = RoutingTable()
     bound(table, "/exchange/amq.direct", "one", "a.b")
@@ -176,14 +192,31 @@ def test_what_no_binding_matches_goes_to_the_alternate_and_from_there_to_the_nex
     assert queues(table, "first", "a") == ["one"]
 
 
+def test_a_message_goes_to_a_bounded_number_of_alternates() -> None:
+    table = RoutingTable()
+    for number in range(ALTERNATES_MAX + 2):
+        table.put_exchange(Exchange(f"row{number}", "direct", f"row{number + 1}"))
+        table.put_exchange(Exchange(f"star{number}", "direct", f"ray{number}"))
+        table.put_exchange(Exchange(f"ray{number}", "fanout"))
+        bound(table, f"/exchange/ray{number}", f"q{number}")
+        joined(table, "amq.fanout", f"star{number}")
+    bound(table, f"/exchange/row{ALTERNATES_MAX}", "last", "k")
+    bound(table, f"/exchange/row{ALTERNATES_MAX + 1}", "beyond", "other")
+
+    assert queues(table, "row0", "k") == ["last"]
+    assert queues(table, "row0", "other") == []
+    assert queues(table, "row1", "other") == ["beyond"]
+    assert len(queues(table, "amq.fanout", "k")) == ALTERNATES_MAX
+
+
 def test_alternates_that_two_sides_of_a_cut_made_a_cycle_are_followed_once() -> None:
     table = RoutingTable()
     table.put_exchange(Exchange("a", "direct", "b"))
     table.put_exchange(Exchange("b", "direct", "a"))
 
     assert queues(table, "a", "key") == []
-    assert alternate_cycle(table.exchanges, "a") == ["a", "b", "a"]
-    assert alternate_cycle(table.exchanges, "amq.topic") == []
+    assert alternate_path(table.exchanges, "a") == ["a", "b", "a"]
+    assert alternate_path(table.exchanges, "amq.topic") == ["amq.topic"]
 
 
 def test_a_binding_waits_for_its_exchange_in_whatever_order_they_come() -> None:
@@ -482,6 +515,22 @@ def test_a_binding_between_exchanges_waits_for_both_in_whatever_order_they_come(
         table.remove(binding)
         table.put_exchange(Exchange("a", "fanout"))
         assert queues(table, "a") == []
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_an_exchange_that_is_bound_to_itself_and_declared_again_has_that_binding_once(type: str) -> None:
+    table = RoutingTable()
+    table.put_exchange(Exchange("rest", "fanout"))
+    bound(table, "/exchange/rest", "rest")
+    loop = Binding("/exchange/e", "/exchange/e", "k", {"a": "1", "b": "2"})
+    table.add(loop)
+    table.put_exchange(Exchange("e", type, "rest"))
+    headers = {"a": "1", "b": "2"}
+    assert queues(table, "e", "k", headers) == []
+
+    table.remove(loop)
+
+    assert queues(table, "e", "k", headers) == ["rest"]
 
 
 def test_a_binding_to_a_missing_exchange_leaves_messages_to_the_alternate() -> None:

@@ -11,6 +11,7 @@ from pamqp import commands
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
+from qmq.definitions.definition import Key
 from tests.server.amqp.rig import AmqpClient, Message, amqp_node, connect
 
 HASH: Final = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("x")
@@ -361,16 +362,6 @@ async def test_an_internal_exchange_gets_messages_of_other_exchanges_only(
         assert (await client.next(commands.Channel.Close)).reply_code == 406
 
 
-async def test_without_a_right_nothing_is_said_of_an_exchange(autojump_clock: MockClock) -> None:
-    async with amqp_node(**EVE) as rig:
-        eve = await connect(rig, response="\0eve\0x")
-
-        for target, source in (("none", "amq.topic"), ("amq.topic", "none")):
-            await eve.send(1, commands.Exchange.Bind(0, target, source))
-            assert (await eve.closed())[0] == 403
-            await eve.channel()
-
-
 async def test_an_alternate_exchange_is_one_that_the_client_may_send_to(autojump_clock: MockClock) -> None:
     ann = PermissionSettings(user="ann", allow=("declare", "send"), destinations=("/exchange/ann.*",))
     async with amqp_node(users=(User(name="ann", password_hash=HASH),), permissions=(ann,)) as rig:
@@ -400,6 +391,68 @@ async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: Moc
             await client.call(1, commands.Exchange.Bind(0, "e", "amq.topic", "k"), commands.Exchange.BindOk)
 
         assert rig.alive.store.journal.vector() == before
+
+
+async def test_a_passive_declare_is_a_use_of_a_queue_that_expires(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare(arguments={"x-expires": 60_000})
+
+        for _ in range(3):
+            await trio.sleep(40)
+            await client.declare(passive=True)
+
+        await trio.sleep(70)
+        assert "/queue/jobs" not in rig.alive.declared_queues.texts
+
+
+async def test_an_exchange_that_another_client_deletes_meanwhile_is_deleted(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await exchange(client, "e", "topic")
+        change = rig.alive.definitions.change
+
+        async def late(*args: Any, **more: Any) -> object:
+            await change({Key("exchange", "e"): None})
+            return await change(*args, **more)
+
+        monkeypatch.setattr(rig.alive.definitions, "change", late)
+
+        await client.call(1, commands.Exchange.Delete(0, "e"), commands.Exchange.DeleteOk)
+
+
+async def test_a_mandatory_publish_is_returned_when_only_a_header_of_the_node_matches(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await exchange(client, "h", "headers")
+        await client.declare()
+        await bind(client, "jobs", "h", persistent="false")
+
+        await client.publish("k", b"1", exchange="h", mandatory=True)
+
+        returned = await client.next(Message)
+        assert (returned.method.name, returned.body) == ("Basic.Return", b"1")
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_an_exclusive_queue_is_free_when_its_connection_has_got_close_ok(
+    autojump_clock: MockClock, exclusive: bool
+) -> None:
+    async with amqp_node() as rig:
+        owner = await connect(rig)
+        await owner.declare("mine", exclusive=True)
+        await owner.call(0, commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
+
+        client = await connect(rig)
+        await client.declare("mine", exclusive=exclusive)
+        owner.pipe.close()
+        await client.publish("mine", b"1")
+
+        assert (await client.declare("mine", passive=True)).message_count == 1
 
 
 async def test_a_queue_that_only_stomp_has_used_exists(autojump_clock: MockClock) -> None:
@@ -468,7 +521,7 @@ EVE: Final[dict[str, Any]] = {
         User(name="eve", password_hash=HASH),
     ),
     "permissions": (
-        PermissionSettings(user="eve", allow=("send",), destinations=("/queue/eve.*",)),
+        PermissionSettings(user="eve", allow=("send", "declare"), destinations=("/queue/eve.*", "/exchange/keyed/k.*")),
         PermissionSettings(user="eve", allow=("observe",), destinations=("/queue/seen",)),
     ),
 }
@@ -497,6 +550,44 @@ async def test_without_a_right_nothing_is_said_of_a_queue(autojump_clock: MockCl
 
         assert (await eve.closed())[0] == 403
         await eve.channel()
+
+
+@pytest.mark.parametrize("name", ["secret", "none"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda name: commands.Exchange.Declare(0, name, passive=True),
+        lambda name: commands.Exchange.Delete(0, name),
+        lambda name: commands.Exchange.Bind(0, name, "amq.topic", "k"),
+        lambda name: commands.Exchange.Bind(0, "amq.fanout", name, "k"),
+        lambda name: commands.Queue.Bind(0, "eve.jobs", name, "k"),
+    ],
+    ids=["declare", "delete", "target", "source", "source of queue"],
+)
+async def test_without_a_right_nothing_is_said_of_an_exchange(
+    autojump_clock: MockClock, method: Any, name: str
+) -> None:
+    async with amqp_node(**EVE) as rig:
+        ann = await connect(rig, response="\0ann\0x")
+        await exchange(ann, "secret", "topic")
+        eve = await connect(rig, response="\0eve\0x")
+        await eve.declare("eve.jobs")
+
+        await eve.send(1, method(name))
+
+        assert (await eve.closed())[0] == 403
+        await eve.channel()
+
+
+async def test_a_right_to_some_keys_of_an_exchange_is_enough_to_ask_whether_it_exists(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node(**EVE) as rig:
+        ann = await connect(rig, response="\0ann\0x")
+        await exchange(ann, "keyed", "topic")
+        eve = await connect(rig, response="\0eve\0x")
+
+        await exchange(eve, "keyed", "topic", passive=True)
 
 
 async def test_any_right_to_a_queue_is_enough_to_ask_whether_it_exists(autojump_clock: MockClock) -> None:

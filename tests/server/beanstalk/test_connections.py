@@ -19,7 +19,8 @@ from qmq.config import (
 from qmq.server.beanstalk.decisions import Decisions
 from tests.config.test_load import HASH
 from tests.server.beanstalk.rig import BEANSTALK_PORT, BeanstalkRig, running
-from tests.server.rig import HOST, eventually, subscribe
+from tests.server.definitions.test_declared_queues import request
+from tests.server.rig import HOST, eventually, send, subscribe
 from tests.support.depths import depths
 
 ANN = User(name="ann", password_hash=HASH)
@@ -97,6 +98,21 @@ async def test_buried_jobs_out_of_reach_are_not_kicked(autojump_clock: MockClock
             assert await client.ask(line) == b"INTERNAL_ERROR", line
 
         assert depths(rig.alive) == {"/queue/t.buried": 1}
+
+
+async def test_jobs_of_a_queue_that_is_exclusive_to_another_connection_stay(autojump_clock: MockClock) -> None:
+    async with running() as rig:
+        owner, client = await rig.connect(), await rig.client()
+        for queue in ("/queue/default", "/queue/default.buried"):
+            await request(owner, f"declare{queue}", {"exclusive_to_connection": True})
+        job = await client.put(delay=3600)
+        await owner.send(send("/queue/default.buried", "x", "r"))
+        await owner.receipt()
+
+        for line in (f"delete {job}", f"kick-job {job}", f"reserve-job {job}", "kick 1"):
+            assert await client.ask(line) == b"INTERNAL_ERROR", line
+
+        assert depths(rig.alive) == {"/queue/default": 1, "/queue/default.buried": 1}
 
 
 @pytest.mark.parametrize("user", [None, "bob"])

@@ -191,16 +191,20 @@ async def test_a_permission_that_is_taken_away_ends_the_subscription_and_loses_n
         assert (await other.next("MESSAGE")).body == b"1"
 
 
+@pytest.mark.parametrize("further", ["", "/queue/other", "/exchange/amq.topic/k"])
 async def test_a_transaction_is_not_committed_when_its_messages_may_not_be_sent_any_more(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, further: str
 ) -> None:
-    rows = (may("none", "send", "/queue/q"),)
+    kept, _, key = further.rpartition("/")
+    first, keys = ("/queue/q", {}) if not further else (f"{kept}/q", {"routing_keys": f'["{key}"]'})
+    rows = (may("none", "send", first, *([further] if further else [])),)
     async with Rig(users=users("none"), permissions=rows).run() as rig:
         client = await log_in(rig, "none")
-        await client.send("BEGIN\ntransaction:t\nreceipt:r\n\n", send("/queue/q", "1", transaction="t"))
+        await client.send("BEGIN\ntransaction:t\nreceipt:r\n\n", send(first, "1", transaction="t", **keys))
         await client.receipt()
 
-        assert await reloader(rig, permissions=()).reload()
+        left = (may("none", "send", first),) if further else ()
+        assert await reloader(rig, permissions=left).reload()
 
         assert await answer(client, "COMMIT\ntransaction:t\nreceipt:r\n\n") == "not-allowed"
         assert rig.alive.broker.queues.by_name == {}

@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from benchmarks.growth import Order
+from benchmarks.work import work_of
 from qmq.access.rules import Principal
+from qmq.broker.routing.binding import Binding
 from qmq.config import DestinationPolicy, DestinationSettings, User
 from qmq.config.users import PermissionSettings
+from qmq.definitions.definition import Key
 from tests.server.definitions.test_definitions_mesh import limit_of, put, until_alike
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.rig import Client, Rig, eventually, send, subscribe
@@ -347,3 +351,18 @@ async def test_dead_letters_of_an_exchange_are_there_once_after_a_crash_and_can_
         client = await mesh.connect("b")
         rows = json.loads((await request(client, "list/queue/*", scope="mesh"))["destinations"])
         assert {row["destination"]: row["messages"] for row in rows if row["messages"]} == {}
+
+
+async def test_to_find_what_is_defined_of_a_queue_costs_the_same_with_any_number_of_bindings(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        works = []
+        for most in (10, 1000):
+            found = [Binding(f"/topic/{n}", f"/queue/{n}", "", {}) for n in range(most)]
+            await rig.alive.definitions.change({Key("binding", one.name): one.value for one in found})
+            assert rig.alive.declared_queues.definitions_of("/queue/1") == [Key("binding", "/topic/1 /queue/1")]
+            works.append(work_of(lambda: rig.alive.declared_queues.definitions_of("/queue/1")))
+
+        assert Order.CONSTANT.allows(10, 1000, *works)

@@ -1,18 +1,21 @@
 """Queues that are exclusive to one connection: which clients may use them, and their end with it, also after a kill."""
 
 import json
+from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
+from qmq.config.destinations.declared import BindingEntry
+from qmq.definitions.definition import Key
+from qmq.errors import Refused
 from qmq.server.definitions.deleted_queues import DeletedQueues
-from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.node import Node
 from tests.server.definitions.test_declared_queues import Q, request
 from tests.server.definitions.test_definitions_mesh import until_alike
 from tests.server.definitions.test_deleted_queues import apart, depth, fill, until_depth
 from tests.server.mesh_rig import MeshRig, rejoin
-from tests.server.rig import Client, eventually, send, subscribe
+from tests.server.rig import Client, Rig, eventually, send, subscribe
 
 EXCLUSIVE = {"exclusive_to_connection": True}
 
@@ -185,6 +188,44 @@ async def test_a_client_that_moves_to_another_node_declares_it_again_while_the_f
         await until_gone(mesh)
 
 
+@pytest.mark.parametrize(
+    ("value", "headers", "code"),
+    [(EXCLUSIVE, {"passive": "true"}, "resource-locked"), ({"max_messages": "many"}, {}, "bad-definition")],
+)
+async def test_a_declaration_that_is_refused_deletes_no_queue_whose_node_is_down(
+    autojump_clock: MockClock, value: dict[str, object], headers: dict[str, str], code: str
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await own(mesh, "a")
+        await fill(mesh, "b", "1")
+        await mesh.kill("a")
+        await eventually(lambda: "a" not in mesh.nodes["b"].linked_peers())
+
+        answer = await request(await mesh.connect("b"), f"declare{Q}", value, **headers)
+
+        assert answer["error-code"] == code
+        assert is_declared(mesh.nodes["b"]) and await depth(mesh, "b") == 1
+
+
+@pytest.mark.parametrize("value", [EXCLUSIVE, {}])
+async def test_another_connection_declares_it_when_the_end_of_its_own_is_confirmed(
+    autojump_clock: MockClock, value: dict[str, object]
+) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        owner = await own(mesh, "a")
+        await fill(mesh, "a", "1")
+        await owner.send("DISCONNECT\nreceipt:bye\n\n")
+        assert await owner.receipt() == "bye"
+
+        other = await mesh.connect("a")
+        assert (await request(other, f"declare{Q}", value))["changed"] == "1"
+        owner.pipe.close()
+        await until_alike(mesh)
+
+        assert await depth(mesh, "a") == 0
+        assert all(is_declared(node) for node in mesh.nodes.values())
+
+
 async def test_it_ends_on_a_node_that_was_away(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         owner = await own(mesh, "a")
@@ -226,23 +267,52 @@ async def test_a_deletion_that_fails_is_tried_again(autojump_clock: MockClock, m
     async with MeshRig("a").run() as mesh:
         owner = await own(mesh, "a")
         node = mesh.nodes["a"]
-        change, calls = node.definitions.change, []
 
         async def refused_once(*args: object, **more: object) -> object:
-            calls.append(args)
-            if len(calls) == 1:
-                (guard,) = (more["guard"],)
-                monkeypatch.setattr(ExclusiveQueues, "_is_due", lambda self, name: False)
-                try:
-                    guard()  # type: ignore[operator]
-                finally:
-                    monkeypatch.undo()
-            return await change(*args, **more)  # type: ignore[arg-type]
+            monkeypatch.undo()
+            raise Refused("too-many-definitions", "There are too many.")
 
         monkeypatch.setattr(node.definitions, "change", refused_once)
         owner.pipe.close()
 
         await until_gone(mesh)
+
+
+async def test_what_changes_while_a_deletion_waits_does_not_hold_it_up(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MeshRig("a").run() as mesh:
+        owner = await own(mesh, "a")
+        await request(owner, "declare/queue/other", EXCLUSIVE)
+        await request(owner, f"bind{Q}", source="/topic/t")
+        node = mesh.nodes["a"]
+        change, calls = node.definitions.change, []
+
+        async def late(*args: Any, **more: Any) -> object:
+            calls.append(args)
+            if len(calls) == 1:
+                await change({Key("binding", f"/topic/t {Q}"): None, Key("queue", "/queue/other"): {}})
+            return await change(*args, **more)
+
+        monkeypatch.setattr(node.definitions, "change", late)
+        owner.pipe.close()
+
+        await until_gone(mesh)
+        assert len(calls) == 1
+        assert is_declared(node, "/queue/other")
+
+
+async def test_one_that_cannot_be_deleted_holds_up_no_other(autojump_clock: MockClock) -> None:
+    rig = Rig(bindings=(BindingEntry(source="/topic/t", queue=Q, locked=True),))
+    async with rig.run():
+        owner = await rig.connect()
+        for queue in (Q, "/queue/other"):
+            assert (await request(owner, f"declare{queue}", EXCLUSIVE))["changed"] == "1"
+
+        owner.pipe.close()
+
+        await eventually(lambda: not is_declared(rig.alive, "/queue/other"))
+        assert is_declared(rig.alive)
 
 
 async def test_a_queue_with_other_consumers_is_not_declared_exclusive(autojump_clock: MockClock) -> None:

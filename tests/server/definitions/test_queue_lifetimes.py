@@ -8,7 +8,7 @@ from tests.server.definitions.test_declared_queues import Q, declare, request
 from tests.server.definitions.test_definitions_mesh import until_alike
 from tests.server.definitions.test_deleted_queues import apart, delete, fill, together, until_depth
 from tests.server.mesh_rig import MeshRig
-from tests.server.rig import Client, Rig, eventually, subscribe
+from tests.server.rig import Client, Rig, eventually, send, subscribe
 
 DAY_US = 86_400_000_000
 
@@ -66,6 +66,29 @@ async def test_a_node_that_knows_no_consumer_asks_the_others(autojump_clock: Moc
         await trio.sleep(60)
 
         assert declared_on(mesh) == "ab"
+
+
+@pytest.mark.parametrize("how", ["declare", "subscribe"])
+async def test_a_declaration_that_is_refused_does_not_keep_it(autojump_clock: MockClock, how: str) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a", auto_delete="true")
+        await until_alike(mesh)
+        consumer = await consume(mesh, "a")
+        await mesh.kill("c")
+        await eventually(lambda: "c" not in mesh.nodes["a"].linked_peers())
+        await leave(consumer)
+        assert declared_on(mesh) == "abc"
+
+        client = await mesh.connect("a")
+        if how == "declare":
+            await client.send(send(f"/control/declare{Q}", "", max_messages="5"))
+        else:
+            await client.send(subscribe("/exchange/missing/k", durable="true", x_queue_name="q"))
+        code = (await client.any()).head.headers["error-code"]
+        assert code == ("declared-otherwise" if how == "declare" else "bad-definition")
+
+        await trio.sleep(120)
+        assert declared_on(mesh) == "c"
 
 
 async def test_it_stays_when_it_is_declared_again_before_its_deletion_is_done(autojump_clock: MockClock) -> None:

@@ -1,6 +1,7 @@
 """Exchanges and bindings on whole nodes: requests, what is copied, restarts, and nodes that change them at once."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import argon2
@@ -8,8 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.broker.routing.binding import Binding
+from qmq.broker.routing.binding import Binding, read_binding
+from qmq.broker.routing.table import ALTERNATES_MAX
 from qmq.config import PermissionSettings, User
+from qmq.definitions.definition import Key
 from qmq.server.node import Node
 from tests.server.admin.test_connections import ask
 from tests.server.definitions.test_definitions_mesh import conditions, until_alike
@@ -524,3 +527,80 @@ async def test_a_message_that_expires_does_so_in_each_queue(autojump_clock: Mock
         assert await consumed(client, 1, "/queue/one") == [b"long"]
         await client.send(subscribe("/queue/two", "two"))
         assert await client.messages(1) == [b"long"]
+
+
+async def while_it_waits(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, asked: str, changes: Mapping[Key, Any], **headers: str
+) -> dict[str, Any]:
+    """The response to a request whose change waits for its turn while others make `changes`."""
+    client, definitions = await rig.connect(), rig.alive.definitions
+    change = definitions.change
+
+    async def late(*args: Any, **more: Any) -> object:
+        monkeypatch.undo()
+        await change(changes)
+        return await change(*args, **more)
+
+    monkeypatch.setattr(definitions, "change", late)
+    return await request(client, asked, **headers)
+
+
+async def test_an_exchange_is_deleted_with_the_bindings_that_it_has_then(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await request(client, "declare/exchange/e", type="fanout")
+        await bind(client, "/exchange/e")
+        more = read_binding({"source": "/exchange/e", "queue": "/queue/more"})
+        changes = {Key("binding", f"/exchange/e {Q}"): None, Key("binding", more.name): more.value}
+
+        found = await while_it_waits(rig, monkeypatch, "delete/exchange/e", changes)
+
+        assert found["bindings"] == 1 and rig.alive.routing.bindings() == []
+        assert "e" not in rig.alive.routing.table.exchanges
+
+
+async def test_of_two_declarations_that_differ_the_second_is_refused(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        changes = {Key("exchange", "e"): {"type": "topic"}}
+
+        found = await while_it_waits(rig, monkeypatch, "declare/exchange/e", changes, type="topic", internal="true")
+
+        assert found["code"] == "exchange-differs"
+        assert not rig.alive.routing.table.exchanges["e"].internal
+
+
+async def test_no_binding_to_a_queue_that_is_deleted_stays_behind(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await request(client, f"declare{Q}")
+        binding = read_binding({"source": "/topic/t", "queue": Q})
+
+        found = await while_it_waits(rig, monkeypatch, f"bind{Q}", {Key("queue", Q): None}, source="/topic/t")
+        assert found["code"] == "unknown-destination" and rig.alive.routing.bindings() == []
+
+        await request(client, f"declare{Q}")
+        changes = {Key("binding", binding.name): binding.value}
+        found = await while_it_waits(rig, monkeypatch, f"delete{Q}", changes)
+        assert found["bindings"] == 1 and rig.alive.routing.bindings() == []
+
+
+async def test_alternates_form_no_longer_row_than_a_message_follows(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect(**KEEP_OPEN)
+        for number in range(ALTERNATES_MAX + 1):
+            before = {"alternate": f"e{number - 1}"} if number else {}
+            assert "code" not in await request(client, f"declare/exchange/e{number}", type="fanout", **before)
+
+        found = await request(client, "declare/exchange/more", type="fanout", alternate=f"e{ALTERNATES_MAX}")
+
+        assert (found["code"], "16 alternates" in found["message"]) == ("bad-definition", True)

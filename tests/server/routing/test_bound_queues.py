@@ -6,6 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
+from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
@@ -254,3 +255,66 @@ async def test_the_end_of_a_later_subscription_with_its_id_deletes_nothing_of_th
         await client.any()
 
         assert len(await queues(client)) == 1
+
+
+async def test_to_delete_a_queue_by_its_binding_needs_the_rights_to_consume_and_to_declare_it(
+    autojump_clock: MockClock,
+) -> None:
+    names = ("all", "maker", "reader")
+    allowed = [
+        PermissionSettings(user="all", allow=("subscribe", "declare", "send"), destinations=("/*",)),
+        PermissionSettings(user="maker", allow=("declare",), destinations=("/queue/*",)),
+        PermissionSettings(user="reader", allow=("subscribe",), destinations=("/*",)),
+    ]
+    rig = Rig(users=tuple([User(name=name, password_hash=HASH) for name in names]), permissions=tuple(allowed))
+    async with rig.run():
+        owner = await rig.connect(login="all", passcode="secret")
+        await follow(owner, durable="true", x_queue_name="archive")
+        for name, answer in (("maker", "ERROR"), ("reader", "ERROR"), ("all", "RECEIPT")):
+            assert len(rig.alive.routing.bindings()) == 1
+            client = await rig.connect(login=name, passcode="secret")
+            await client.send(unsubscribe("x", durable="true", destination=T, x_queue_name="archive"))
+            assert (await client.any()).head.command == answer, name
+        assert rig.alive.routing.bindings() == []
+
+
+async def test_a_queue_that_is_exclusive_to_another_connection_is_neither_bound_nor_deleted(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        owner, other = await rig.connect(), await rig.connect(on_error="keep-open")
+        await request(owner, "declare/queue/mine", {"exclusive_to_connection": True})
+        await request(owner, "bind/queue/mine", source=T)
+
+        assert await follow(other, "/topic/more", durable="true", x_queue_name="mine") == "resource-locked"
+        assert await queues(owner) == ["/queue/mine"]
+
+        other = await rig.connect()
+        await other.send(unsubscribe("x", durable="true", destination=T, x_queue_name="mine"))
+        assert (await other.any()).head.headers["error-code"] == "resource-locked"
+        assert await queues(owner) == ["/queue/mine"]
+
+
+@pytest.mark.parametrize("meanwhile", [None, {"max_messages": 5}])
+async def test_the_queue_is_as_another_client_leaves_it_while_the_declaration_waits(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, meanwhile: dict[str, Any] | None
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, definitions = await rig.connect(), rig.alive.definitions
+        if meanwhile is None:
+            await request(client, "declare/queue/mine")
+        change = definitions.change
+
+        async def late(*args: Any, **more: Any) -> object:
+            monkeypatch.undo()
+            await change({Key("queue", "/queue/mine"): meanwhile})
+            return await change(*args, **more)
+
+        monkeypatch.setattr(definitions, "change", late)
+
+        assert await follow(client, durable="true", x_queue_name="mine") == "RECEIPT"
+
+        assert rig.alive.declared_queues.value_of("/queue/mine") == (meanwhile or {})
+        assert await queues(client) == ["/queue/mine"]

@@ -1,5 +1,6 @@
 """One HTTP connection: logins, times, bounds, and how it ends."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,23 @@ async def test_each_request_has_the_permissions_of_its_own_login(autojump_clock:
         assert statuses == [201, 403, 201, 403, 403, 401]
         assert depths(rig.alive)["/queue/q"] == 2
         assert [session.user for session in rig.alive.sessions.values()] == ["bob"]
+
+
+async def test_an_exclusive_queue_ends_with_a_connection_that_has_become_a_websocket(
+    autojump_clock: MockClock,
+) -> None:
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        declared = await client.post("/v1/control/declare/queue/mine", {"exclusive_to_connection": True})
+        assert declared.status == 200
+        upgrade = {"upgrade": "websocket", "connection": "Upgrade", "sec_websocket_version": "13"}
+        key = base64.b64encode(bytes(16)).decode()
+        assert (await client.get("/stomp", **upgrade, sec_websocket_key=key)).status == 101
+        assert "/queue/mine" in rig.alive.declared_queues.texts
+
+        client.pipe.close()
+
+        await eventually(lambda: "/queue/mine" not in rig.alive.declared_queues.texts)
 
 
 async def test_pipelined_requests_of_two_users_are_decided_as_their_own(autojump_clock: MockClock) -> None:
