@@ -86,10 +86,12 @@ class PeerClocks:
 
     def heard(self, peer: Origin, theirs_us: int, now_us: int) -> None:
         """A frame of `peer` says what its clock was when it was sent; 0: it says nothing."""
+        known = self._known.get(peer.node)
         if not theirs_us:
+            if known is not None and known.origin != peer:
+                del self._known[peer.node]  # a new life that doubts its clock: nothing is known of that clock
             return
         apart_us = now_us - theirs_us
-        known = self._known.get(peer.node)
         if known is None or known.origin != peer:
             self._known[peer.node] = _Known(peer, now_us, apart_us)
             return

@@ -52,6 +52,26 @@ def test_a_new_life_of_a_peer_has_a_new_clock() -> None:
     assert clocks.apart_us("b") == 10
 
 
+def test_a_new_life_of_a_peer_that_doubts_its_clock_has_none() -> None:
+    clocks = PeerClocks()
+    clocks.heard(B, NOW_US, NOW_US)
+    message = message_of(Origin("b", 2), 1, b"1", owner="b", headers=b"ttl:1000\n")
+
+    clocks.heard(Origin("b", 2), 0, NOW_US + 10)
+
+    assert clocks.apart_us("b") is None
+    assert not clocks.has_expired(message, NOW_US + HOUR_US)
+
+
+def test_a_peer_that_says_nothing_for_once_keeps_its_clock() -> None:
+    clocks = PeerClocks()
+    clocks.heard(B, NOW_US + HOUR_US, NOW_US)
+
+    clocks.heard(B, 0, NOW_US + 10)
+
+    assert clocks.apart_us("b") == -HOUR_US
+
+
 def test_how_far_the_clock_of_a_served_node_is_apart_stays_as_it_was_when_that_began() -> None:
     clocks = PeerClocks()
     clocks.heard(B, NOW_US + HOUR_US, NOW_US)

@@ -213,6 +213,22 @@ async def test_a_node_of_a_mesh_that_starts_ahead_of_its_peers_deletes_no_copy(a
         assert await job(await rig.connect("b")) == b"job"
 
 
+async def test_a_message_with_a_ttl_from_a_node_whose_clock_began_behind_is_consumed_on_another(
+    autojump_clock: MockClock,
+) -> None:
+    rig = MeshRig("a", "b", "c")
+    async with rig.run():
+        await rig.stop("a")
+        rig.skews_us["a"] = -DAY_US
+        await rig.start("a")
+        await rig.until_linked()
+        publisher = await rig.connect("a")
+
+        await publisher.send(send("/queue/jobs", "job", "r1", ttl="60000"))
+
+        assert await job(await rig.connect("b")) == b"job"
+
+
 async def test_a_node_that_was_off_for_a_month_believes_its_clock_when_peers_have_the_same_time(
     autojump_clock: MockClock,
 ) -> None:
