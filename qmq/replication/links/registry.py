@@ -55,7 +55,7 @@ class LinkRegistry:
         self.peer_came: Callable[[str], None] = _ignore_dial
         """Called with each peer that has opened a link to this node."""
         self._reported: dict[tuple[str, str], float] = {}
-        # Peer → code and message of the conditions that are over when a link with it opens.
+        # Peer → code and message of the conditions that are over when a link with it opens, or when it is no member.
         self._unlinked: dict[str, dict[str, str]] = {}
 
     @property
@@ -92,11 +92,15 @@ class LinkRegistry:
         self._agree_on_features()
         self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
         for link in links:
-            for code, message in self._unlinked.pop(link.peer, {}).items():
-                self._reported.pop((link.peer, code), None)
-                self.host.clear_condition(code, message)
+            self._end_conditions(link.peer)
         self.host.links_changed()
         self.host.schedule_repair()
+
+    def _end_conditions(self, peer: str) -> None:
+        """What kept a link with `peer` from opening is over."""
+        for code, message in self._unlinked.pop(peer, {}).items():
+            self._reported.pop((peer, code), None)
+            self.host.clear_condition(code, message)
 
     def _agree_on_features(self) -> None:
         peers = self.identity.members - {self.host.origin.node}
@@ -127,6 +131,8 @@ class LinkRegistry:
         )
         self.acceptance.members = membership.origins_known
         self.routes.members = membership.members
+        for peer in self._unlinked.keys() - membership.members:
+            self._end_conditions(peer)
         self._agree_on_features()
 
     def send_membership(self) -> None:

@@ -89,6 +89,7 @@ RULES: Final[Mapping[str, Rule]] = {
 """Codes that no refusal of a link has, except `takeover-differs`."""
 
 REFUSALS: Final[Mapping[str, str]] = {
+    "bad-certificate": "Renew the certificate of that peer, or correct `ca` of this node, then reload (SIGHUP).",
     "bad-proof": "Give both nodes the same secret in the peers file.",
     "duplicate-node": "Stop one of the two nodes with this name; after a restart it is over by itself.",
     "forged-origin": "Examine the node at the other end: it sends records that it cannot have.",

@@ -336,6 +336,8 @@ class LiveMembership:
             if kept.node == self.membership.node:
                 self._leave(f"{kept.adopter} has adopted its messages")
             log.warning("= %s is retired; %s has adopted its messages", kept.node, kept.adopter)
+            if self._new_disks.pop(kept.node, None) is not None:
+                self._learning.show([*self._new_disks.values()])
             self.remember(retirement_fact(kept))
             self._check_learning()
             self._context.spawn(self._schedule_obey)

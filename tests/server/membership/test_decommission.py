@@ -54,6 +54,35 @@ async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock
         await eventually(lambda: [row.name for row in status_of(a).peers] == ["b"])
 
 
+async def test_what_was_wrong_with_the_disk_of_a_retired_node_is_over(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c", wipe=True)
+        mesh.cut("b", "c")
+        await mesh.start("c")
+        a = mesh.nodes["a"]
+        await eventually(lambda: [one["code"] for one in present(a)] == ["new-disk"])
+
+        await mesh.stop("c")
+        await retire(await mesh.connect("a"), "c")
+
+        await eventually(lambda: present(a) == [])
+
+
+async def test_what_was_wrong_with_the_links_of_a_retired_node_is_over(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c")
+        await mesh.start("c", mesh.peers.model_copy(update={"secret": "another secret of the rig"}))
+        a = mesh.nodes["a"]
+        await eventually(lambda: "bad-proof" in [one["code"] for one in present(a)])
+
+        await mesh.stop("c")
+        await retire(await mesh.connect("a"), "c")
+
+        await eventually(lambda: present(a) == [])
+
+
 async def test_a_retirement_outlives_restarts_and_the_journal(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
