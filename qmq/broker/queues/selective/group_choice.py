@@ -43,15 +43,14 @@ class GroupChoice:
         if held is not None:
             if held.epoch != self._outstanding.epoch and not self._consumers.selectors:
                 chosen = self._choose(group, message)
-                if held.holder != (chosen.key if isinstance(chosen, Borrower) else chosen):
+                if held.holder != _key_of(chosen):
                     return None
                 held.epoch = self._outstanding.epoch
+            if self._consumers.selectors and not held.is_awaited:
+                held.is_awaited = _key_of(choose(self._queue, group, message)) not in (held.holder, None)
             holder = held.holder
             taker = (self._queue.borrowers or {}).get(holder) if isinstance(holder, str) else holder
-            if taker is None or accepts(taker, message):
-                return taker
-            held.was_unwanted = True
-            return None
+            return taker if taker is None or accepts(taker, message) else None
         if self._consumers.selectors:
             return choose(self._queue, group, message)
         return self._choose(group, message)
@@ -95,6 +94,10 @@ def choose(queue: QueueState, group: bytes, message: Message) -> Subscription | 
         return among(group, [s for s in here if s.lent_as == of])
     classes = {borrower.lent_as: borrower for borrower in there if borrower.peer == node}
     return classes[rendezvous(group, classes)]
+
+
+def _key_of(taker: Subscription | Borrower | None) -> Subscription | str | None:
+    return taker.key if isinstance(taker, Borrower) else taker
 
 
 def accepts(taker: Subscription | Borrower, message: Message) -> bool:

@@ -16,16 +16,16 @@ Holder = Subscription | str
 class GroupLock:
     """A group that is out: its holder, how many of its messages, and which consumers could have had it when it began.
 
-    `was_unwanted`: a message of it waits because its holder does not want that one.
+    `is_awaited`: a message of it would be with another consumer if the group were free.
     """
 
-    __slots__ = ("count", "epoch", "holder", "was_unwanted")
+    __slots__ = ("count", "epoch", "holder", "is_awaited")
 
     def __init__(self, holder: Holder, epoch: int) -> None:
         self.holder = holder
         self.count = 0
         self.epoch = epoch
-        self.was_unwanted = False
+        self.is_awaited = False
 
 
 class Outstanding:
@@ -95,7 +95,7 @@ class Outstanding:
             held.count += 1
 
     def release(self, group: bytes) -> bool:
-        """It is not any more. True when the group is free, and others could have it than when it was taken."""
+        """It is not any more. True when the group is free, and others were not given messages because of it."""
         held = self.groups.get(group) if group else None
         if held is None:
             return False
@@ -103,7 +103,7 @@ class Outstanding:
         if held.count:
             return False
         del self.groups[group]
-        return held.was_unwanted or held.epoch != self.epoch
+        return held.is_awaited or held.epoch != self.epoch
 
 
 def group_of(message: Message) -> bytes:

@@ -757,3 +757,22 @@ def test_message_that_its_groups_holder_did_not_want_goes_to_another_one_when_th
     node.send(b"3", headers=b"color:blue\nJMSXGroupID:g\n")
 
     assert blue.bodies == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_group_of_which_one_consumer_wants_a_part_waits_for_nothing_when_it_is_free(name: str) -> None:
+    node = Node()
+    plain, red = consumer(node, credit=1), consumer(node, selector="color = 'red'", credit=1)
+    for number, color in enumerate((b"", b"", RED, RED)):
+        node.send(b"%d" % number, headers=color + group(name))
+
+    # When the second is settled, the group is free, and what is red may go to either.
+    for _ in range(4):
+        check_accounts(node)
+        for client in (plain, red):
+            for delivery in client.inbox[-1:]:
+                if delivery.tag in node.queues.deliveries:
+                    client.ack(delivery)
+
+    assert sorted(plain.bodies + red.bodies) == [b"0", b"1", b"2", b"3"]
+    check_accounts(node)
