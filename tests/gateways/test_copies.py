@@ -76,6 +76,18 @@ def test_others_have_their_turn_between_many_dead_letters() -> None:
     assert [len(out.records) for out in outs] == [COPIES_AT_ONCE, COPIES_AT_ONCE, COPIES_MAX]
 
 
+def test_others_have_their_turn_between_many_dead_letters_of_messages_that_expire() -> None:
+    rules = QueueRules(dead_letter="/exchange/dead", keeps_dropped=True)
+    letters = [f"/queue/{number}" for number in range(COPIES_MAX)]
+    broker = Broker(ORIGIN, 2, rules_of=lambda name: rules, route=lambda exchange, key, headers: letters)
+    client, each = Client(broker=broker), COPIES_AT_ONCE // COPIES_MAX
+    client.say(*[send("/queue/q", ttl="1000")] * (2 * each + 1))
+
+    outs = [client.later(2_000_000), client.later(0), client.later(0), client.later(0)]
+
+    assert [len(out.records) for out in outs] == [COPIES_AT_ONCE, COPIES_AT_ONCE, COPIES_MAX, 0]
+
+
 def test_a_topic_message_is_copied_to_the_queues_that_are_bound_to_it() -> None:
     client = Client()
     bind(client, "/topic/prices.*", "all")
