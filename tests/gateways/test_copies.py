@@ -11,6 +11,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.routing.binding import Binding, Exchange
+from qmq.gateways import copies
 from qmq.gateways.rules import Rules
 from tests.gateways.test_stomp import NOW_US, ORIGIN, Client
 
@@ -86,6 +87,14 @@ def test_others_have_their_turn_between_many_dead_letters_of_messages_that_expir
     outs = [client.later(2_000_000), client.later(0), client.later(0), client.later(0)]
 
     assert [len(out.records) for out in outs] == [COPIES_AT_ONCE, COPIES_AT_ONCE, COPIES_MAX, 0]
+
+
+def test_copies_that_are_too_many_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(keep_open=True)
+    bind(client, "/exchange/amq.fanout", *map(str, range(COPIES_MAX + 1)))
+    monkeypatch.setattr(copies, "queue_block", None)
+
+    assert refusal(client, send("/exchange/amq.fanout")) == "too-many-copies"
 
 
 def test_a_topic_message_is_copied_to_the_queues_that_are_bound_to_it() -> None:
