@@ -16,6 +16,12 @@ from qmq.errors import Refused
 RECORD_OVERHEAD_BYTES = 64
 
 
+def check_copies_count(count: int) -> None:
+    """Refuse a message with so many copies."""
+    if count > COPIES_MAX:
+        raise Refused("too-many-copies", f"A message is copied to at most {COPIES_MAX} queues, not to {count}.")
+
+
 class SendLimits:
     """The bounds of one node. `fanouts` and `topics` are those with subscriptions."""
 
@@ -95,8 +101,7 @@ class SendLimits:
         `ahead`: messages and bytes that go into a queue before it, in the same transaction.
         """
         count = len(envelope.copies)
-        if count > COPIES_MAX:
-            raise Refused("too-many-copies", f"A message is copied to at most {COPIES_MAX} queues, not to {count}.")
+        check_copies_count(count)
         most = COPIES_BYTES_MAX // (1 + count)
         if body_bytes + len(envelope.headers) + RECORD_OVERHEAD_BYTES > most:
             raise Refused("body-too-large", f"A message that is copied to {count} queues has at most {most} bytes.")

@@ -6,15 +6,25 @@ their vectors together cover all such changes, because a later change has a late
 that these vectors cover, each has merged every older change into the tombstone, and it may go. A node that joins later
 still reads older changes: see `DefinitionTable.stable`.
 
+Many definitions of one kind may come and go, as queues of connections do. When there are CROWDED tombstones of a kind,
+its old ones may go after CROWDED_AGE_US, before they fill the room of the kind.
+
 One round at a time; a round that a restart interrupts begins again. A tombstone from a node whose clock is far ahead
 has an age from when this node first sees it. Pure.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from qmq.definitions.definition import Definition, Version
-from qmq.definitions.table import DefinitionTable, Obsolete
+from qmq.definitions.table import OF_KIND_MAX, DefinitionTable, Obsolete
 from qmq.dots import Origin, Vector, covers, merge
+
+CROWDED: Final = OF_KIND_MAX // 2
+
+CROWDED_AGE_US: Final = 3_600_000_000
+"""Messages of a deleted queue that were with a consumer are still dropped for so long."""
 
 
 class TombstoneRounds:
@@ -40,10 +50,12 @@ class TombstoneRounds:
             self._waiting = []
         if not self._waiting:
             removed = {one.key for one in found.tombstones}
+            left = [one for one in table.tombstones() if one.key not in removed]
+            counts = Counter(one.key.kind for one in left)
             self._waiting = [
                 one
-                for one in table.tombstones()
-                if one.key not in removed and self._is_old(one, now_us) and _all_have(one, vectors, forgotten)
+                for one in left
+                if self._is_old(one, now_us, counts[one.key.kind]) and _all_have(one, vectors, forgotten)
             ]
             self._needed = {}
             for has in vectors:
@@ -55,9 +67,10 @@ class TombstoneRounds:
         versions = [one.version for one in tombstones if one.version.time_us > now_us or one.version in seen]
         self._seen_us = {version: seen.get(version, now_us) for version in versions}
 
-    def _is_old(self, tombstone: Definition, now_us: int) -> bool:
+    def _is_old(self, tombstone: Definition, now_us: int, of_kind: int) -> bool:
         version = tombstone.version
-        return self._seen_us.get(version, version.time_us) < now_us - self._age_us
+        age_us = self._age_us if of_kind < CROWDED else min(self._age_us, CROWDED_AGE_US)
+        return self._seen_us.get(version, version.time_us) < now_us - age_us
 
 
 def _all_have(tombstone: Definition, vectors: list[Vector], forgotten: Collection[Origin]) -> bool:

@@ -31,13 +31,17 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class BoundQueue(NamedTuple):
-    """A queue with one binding. One that is not `durable` keeps its messages in memory only."""
+    """A queue with one binding. One that is not `durable` keeps its messages in memory only.
+
+    `owner`: the connection with which it ends, also if it never has a consumer; "": it does not.
+    """
 
     queue: str
     source: str
     key: str
     auto_delete: bool
     durable: bool
+    owner: str
 
     @property
     def binding(self) -> Binding:
@@ -45,11 +49,12 @@ class BoundQueue(NamedTuple):
         return Binding(self.source, self.queue, self.key, {})
 
     @property
-    def declaration(self) -> dict[str, bool]:
+    def declaration(self) -> dict[str, bool | str]:
         """The value of its definition."""
         return {
             **({"auto_delete": True} if self.auto_delete else {}),
             **({} if self.durable else {"durable": False}),
+            **({"exclusive_to_connection": self.owner} if self.owner else {}),
         }
 
 
@@ -58,8 +63,8 @@ def bound_queue(
 ) -> BoundQueue | None:
     """The queue that a subscription is about; None when it needs none of its own.
 
-    `words` name a durable subscription. Without, `session` and `subscription_id` name one that ends with its
-    connection. Raises Refused.
+    `words` name a durable subscription. Without, `session`, as declarations name it, and `subscription_id` name one
+    that ends with its connection. Raises Refused.
     """
     kind = kind_of(destination)
     if kind is DestinationKind.EXCHANGE:
@@ -74,13 +79,16 @@ def bound_queue(
             "bad-selector", "A durable subscription of a topic or exchange has no selector; bind a queue by headers."
         )
     client, name = (session, subscription_id) if words is None else words
+    owner = session if words is None else ""
     queue = headers.get(QUEUE_NAME)
-    if not queue:
+    if queue:
+        owner = ""  # Others may name it, too.
+    else:
         readable = _NOT_IN_NAMES.sub("_", name[:NAME_CHARS_MAX])
         digest = blake2b("\0".join((destination, client, name)).encode(), digest_size=6).hexdigest()
         queue = f"subscription.{readable}.{digest}"
     auto_delete = words is None or truth(headers, AUTO_DELETE, False)
-    return BoundQueue(f"/queue/{queue}", source, key, auto_delete, words is not None)
+    return BoundQueue(f"/queue/{queue}", source, key, auto_delete, words is not None, owner)
 
 
 def may_be_bound(headers: Mapping[str, str]) -> bool:

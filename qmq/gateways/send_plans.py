@@ -13,6 +13,7 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.send_options import check_terms
+from qmq.broker.send_limits import check_copies_count
 from qmq.errors import Refused
 from qmq.gateways.copies import (
     ROUTING_KEYS,
@@ -241,6 +242,7 @@ class SendPlans:
             )
             bound = tuple([queue for queue in bound if queue not in children])
         if bound:
+            check_copies_count(len(envelope.copies) + len(bound))  # Before all of them are made.
             envelope.copies += bound_copies(rules, kind, destination, bound, lines, headers, is_retry=is_retry)
         if envelope.copies:
             check_terms(block)

@@ -126,22 +126,7 @@ class SubscribeFrames:
         if kind is DestinationKind.FANOUT:
             subscription.start = fanout_start(headers, "first" if durable is None else "next")
         elif kind is DestinationKind.QUEUE:
-            self._rules.lock(destination, self._session_id)
-            subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
-            subscription.ack_timeout_us = ack_timeout_us(headers)
-            subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
-            subscription.priority = consumer_priority(headers)
-            subscription.is_browser = is_said(headers, "browser")
-            if subscription.is_browser and ack is not Ack.AUTO:
-                raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
-            subscription.window = self.window
-            if self._pulls:
-                subscription.is_pull, subscription.credit = True, 0
-            target = None if subscription.asks is None else subscription.asks.dead_letter
-            if target:
-                self._rights.check(Action.SEND, target)
-            if target and not self._rules.policy(target)[0]:
-                raise Refused("bad-dead-letter", "The dead letter queue is not configured, and none is created on use.")
+            self._of_queue(subscription, headers)
         elif destination == JOURNAL:
             subscription.start = journal_span(headers)
             subscription.is_browser = True
@@ -155,6 +140,25 @@ class SubscribeFrames:
             self._bound_by_id[subscription_id] = bound
         out.selector_cost += subscription.memory_bytes // BYTES_OF_COST
         return HEARD if kind is DestinationKind.TOPIC else FSYNC
+
+    def _of_queue(self, subscription: Subscription, headers: Mapping[str, str]) -> None:
+        """What a SUBSCRIBE to a queue says of the subscription. Raises Refused."""
+        self._rules.lock(subscription.destination, self._session_id)
+        subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
+        subscription.ack_timeout_us = ack_timeout_us(headers)
+        subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
+        subscription.priority = consumer_priority(headers)
+        subscription.is_browser = is_said(headers, "browser")
+        if subscription.is_browser and subscription.ack is not Ack.AUTO:
+            raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
+        subscription.window = self.window
+        if self._pulls:
+            subscription.is_pull, subscription.credit = True, 0
+        target = None if subscription.asks is None else subscription.asks.dead_letter
+        if target:
+            self._rights.check(Action.SEND, target)
+        if target and not self._rules.policy(target)[0]:
+            raise Refused("bad-dead-letter", "The dead letter queue is not configured, and none is created on use.")
 
     def missing(self, head: Head) -> BoundQueue | None:
         """The queue with a binding that must be declared before this SUBSCRIBE, or deleted before this UNSUBSCRIBE.
@@ -173,8 +177,16 @@ class SubscribeFrames:
         # As a SUBSCRIBE to the queue, so that nothing is changed for one that is refused.
         self._rights.check_subscribe(bound.queue)
         self._rights.check(Action.DECLARE, bound.queue)
+        if head.command == "SUBSCRIBE":
+            self._check_headers(bound.queue, headers)
         self._rules.lock(bound.queue, self._session_id)
         return bound
+
+    def _check_headers(self, queue: str, headers: Mapping[str, str]) -> None:
+        """Raises Refused for what no SUBSCRIBE to a queue may say."""
+        credit = prefetch(headers, self._rules.prefetch_default, self._prefetch_max or self._rules.prefetch_max)
+        buffer_of(headers, DestinationKind.QUEUE, self._rules.buffer_bytes_max)
+        self._of_queue(Subscription(self._session_id, "", queue, ack_mode(headers), credit, b""), headers)
 
     def _is_declared(self, bound: BoundQueue) -> bool:
         return self._rules.routing.has_binding(bound.binding.name)
@@ -184,7 +196,7 @@ class SubscribeFrames:
         words = durable_words(headers, headers.get("id", ""), self._client_id)
         if words is not None and not any(words):
             raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
-        session = f"{self._broker.origin} {self._session_id}"
+        session = f"{self._broker.origin}/{self._session_id}"
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")
         bound = bound_queue(headers, destination_of(headers, "SUBSCRIBE"), words, session, subscription_id)
         if bound is not None:

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from qmq.definitions import tombstones
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import DefinitionTable, Obsolete, is_covered
 from qmq.definitions.tombstones import TombstoneRounds
@@ -42,6 +43,21 @@ def test_it_stays_while_it_is_young() -> None:
 
     assert steps(level, level, now_us=150) == [False, False]
     assert steps(level, level, now_us=151) == [False, True]
+
+
+def test_young_ones_of_a_kind_with_many_of_them_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tombstones, "CROWDED", 3)
+    monkeypatch.setattr(tombstones, "CROWDED_AGE_US", 20)
+    many = [Definition(Key("queue", f"/queue/{n}"), Version(100 + n, 0, A, n), None) for n in (1, 2, 3)]
+    table, rounds = DefinitionTable([TOMBSTONE, *many]), TombstoneRounds(50)
+
+    found = [rounds.obsolete(table, [{A: 5}], now_us, ()) for now_us in (123, 124)]
+    for one in found:
+        table.forget(one)
+    later = [rounds.obsolete(table, [{A: 5}], now_us, ()).tombstones for now_us in (130, 131)]
+
+    assert [one.tombstones for one in found] == [(), many[:2]]
+    assert later == [(), ()]
 
 
 def test_one_from_a_clock_that_is_far_ahead_is_as_old_as_this_node_knows_it() -> None:

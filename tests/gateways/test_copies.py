@@ -11,6 +11,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.routing.binding import Binding, Exchange
+from qmq.gateways import copies
 from qmq.gateways.rules import Rules
 from tests.gateways.test_stomp import NOW_US, ORIGIN, Client
 
@@ -74,6 +75,26 @@ def test_others_have_their_turn_between_many_dead_letters() -> None:
     outs = client.outcomes(*[f"NACK\nid:{ack}\nrequeue:false" for ack in acks])
 
     assert [len(out.records) for out in outs] == [COPIES_AT_ONCE, COPIES_AT_ONCE, COPIES_MAX]
+
+
+def test_others_have_their_turn_between_many_dead_letters_of_messages_that_expire() -> None:
+    rules = QueueRules(dead_letter="/exchange/dead", keeps_dropped=True)
+    letters = [f"/queue/{number}" for number in range(COPIES_MAX)]
+    broker = Broker(ORIGIN, 2, rules_of=lambda name: rules, route=lambda exchange, key, headers: letters)
+    client, each = Client(broker=broker), COPIES_AT_ONCE // COPIES_MAX
+    client.say(*[send("/queue/q", ttl="1000")] * (2 * each + 1))
+
+    outs = [client.later(2_000_000), client.later(0), client.later(0), client.later(0)]
+
+    assert [len(out.records) for out in outs] == [COPIES_AT_ONCE, COPIES_AT_ONCE, COPIES_MAX, 0]
+
+
+def test_copies_that_are_too_many_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(keep_open=True)
+    bind(client, "/exchange/amq.fanout", *map(str, range(COPIES_MAX + 1)))
+    monkeypatch.setattr(copies, "queue_block", None)
+
+    assert refusal(client, send("/exchange/amq.fanout")) == "too-many-copies"
 
 
 def test_a_topic_message_is_copied_to_the_queues_that_are_bound_to_it() -> None:

@@ -100,7 +100,7 @@ async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
 
     def check() -> None:
         if is_declared and binding.queue not in declared:
-            # A binding that stayed behind would fill a queue without a consumer.
+            # A binding that stayed behind would fill a queue without consumers.
             raise Refused("unknown-destination", f"{binding.queue} was deleted meanwhile.")
 
     return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)

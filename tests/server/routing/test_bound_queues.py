@@ -183,6 +183,11 @@ async def test_a_subscription_of_an_exchange_gets_what_its_key_matches_and_ends_
         (T, {"durable": "true", "selector": "a = 1"}, "bad-selector"),
         (T, {"durable": "true", "x_queue_name": "a*"}, "bad-definition"),
         ("/topic/a.*b", {"durable": "true"}, "bad-definition"),
+        ("/exchange/amq.topic/k", {"prefetch_count": "many"}, "bad-prefetch"),
+        ("/exchange/amq.topic/k", {"ack": "sometimes"}, "bad-ack-mode"),
+        ("/exchange/amq.topic/k", {"ack_timeout": "x"}, "bad-header"),
+        (T, {"durable": "true", "buffer_bytes": "7"}, "bad-buffer"),
+        (T, {"durable": "true", "dead_letter": "/topic/none"}, "bad-dead-letter"),
     ],
 )
 async def test_what_cannot_be_bound_is_refused_and_nothing_is_declared(
@@ -318,3 +323,18 @@ async def test_the_queue_is_as_another_client_leaves_it_while_the_declaration_wa
 
         assert rig.alive.declared_queues.value_of("/queue/mine") == (meanwhile or {})
         assert await queues(client) == ["/queue/mine"]
+
+
+async def test_a_queue_of_its_own_ends_with_its_connection_if_the_subscription_is_refused(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig(limits={"subscriptions_max": 1})
+    async with rig.run():
+        client = await rig.connect(on_error="keep-open")
+        assert await follow(client, "/queue/first", "first") == "RECEIPT"
+        assert await follow(client, "/exchange/amq.topic/k") == "too-many-subscriptions"
+        assert rig.alive.declared_queues.texts
+
+        client.pipe.close()
+
+        await eventually(lambda: not rig.alive.declared_queues.texts and not rig.alive.routing.bindings())
