@@ -75,13 +75,14 @@ class JobFinder:
         """The job with this id.
 
         A job that is buried or kicked becomes a new message of the node where that happens. Until the owner of the old
-        one has the record of that, it reports the job as reserved. So the latest message counts.
+        one has the record of that, it reports the job as reserved. So one that is not reserved counts, or the latest.
         """
         here = await self._find_here(job)
         if not self._context.peer_names or (here is not None and here.state is not JobState.RESERVED):
             return here
         found = await self._ask_all({"do": "find", "job": job})
-        return max([*found, *([] if here is None else [here])], key=lambda one: one.message.timestamp_us, default=None)
+        found += [] if here is None else [here]
+        return max(found, key=lambda one: (one.state is not JobState.RESERVED, one.message.timestamp_us), default=None)
 
     async def first(self, tube: str, state: JobState) -> FoundJob | None:
         """The next job of a tube in this state, of those that the nodes find first."""

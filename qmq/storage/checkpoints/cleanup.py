@@ -135,7 +135,12 @@ class Cleanup:
         return obsolete
 
     def forget_definitions(self, now_us: int, members: Mapping[str, Vector]) -> Obsolete:
-        """Forget tombstones of definitions when no older change can arrive. Returns them."""
+        """Forget tombstones of definitions when no older change can arrive. Returns them.
+
+        None while the clock is in doubt: they may be young, and this node does not drop the messages of queues by then.
+        """
+        if self._retention.shift.by_us:
+            return Obsolete()
         facts = self._facts
         vectors = [*members.values(), self._logs.state.vector]
         tombstones, stable = self._rounds.obsolete(facts.definitions, vectors, now_us, facts.seals.forgotten)

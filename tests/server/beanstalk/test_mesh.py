@@ -114,10 +114,13 @@ async def test_any_node_kicks_a_job(state: str, autojump_clock: MockClock) -> No
             assert await other.reserve() == (job, b"job")
 
 
+@pytest.mark.parametrize("skew_us", [0, -1_200_000_000])
 async def test_a_job_that_was_buried_elsewhere_is_buried_for_all_before_its_owner_knows(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, skew_us: int
 ) -> None:
-    async with BeanstalkMesh("a", "b", "c").run() as rig:
+    rig = BeanstalkMesh("a", "b", "c")
+    rig.skews_us["b"] = skew_us
+    async with rig.run():
         sender, worker = await rig.client("a"), await rig.client("b")
         job = await sender.put()
         assert (await worker.reserve())[0] == job

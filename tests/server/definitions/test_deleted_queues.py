@@ -337,6 +337,28 @@ async def test_a_node_drops_no_message_of_a_later_run_that_it_has_never_heard_it
         assert sorted([await depth(mesh, name) for name in "bc"]) == [0, 1]
 
 
+async def test_a_node_forgets_no_deletion_while_its_clock_is_in_doubt(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "before")
+        await mesh.kill("c")
+        await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+        mesh.step_clock("c", 8 * 86_400_000_000)
+        await mesh.start("c")
+        await mesh.until_linked()
+        await until_alike(mesh)
+        c = mesh.nodes["c"]
+        assert c.clock_check.in_doubt
+        for _ in range(3):
+            await trio.sleep(2)
+            await c.checkpoints.checkpoint()
+
+        await restart(mesh, "c", clock_us=-8 * 86_400_000_000)
+
+        await until_depth(mesh, "c", 0)
+
+
 async def test_messages_of_a_retired_node_are_dropped_by_the_node_that_adopts_them(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c", "d").run() as mesh:
         await declare(mesh, "b")
