@@ -329,6 +329,7 @@ class Link:
             if following is None:
                 following = self._begin(line)
             was_direct = following.welcomed and not following.holed
+            was_welcomed = following.welcomed
             for frame in frames:
                 if isinstance(frame, Paths):
                     self._registry.routes.take(following.partner.origin, frame, out)
@@ -343,6 +344,8 @@ class Link:
             if grew:
                 self._registry.received_grew(out)
             host.submit(out)
+        if following.welcomed and not was_welcomed:
+            self._registry.end_conditions(self.peer)
         if was_direct != (following.welcomed and not following.holed):
             self._registry.direct_changed()
         if grew or following.welcomed and not following.caught_up:

@@ -91,13 +91,14 @@ class LinkRegistry:
         self._features.update(named)
         self._agree_on_features()
         self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
-        for link in links:
-            self._end_conditions(link.peer)
         self.host.links_changed()
         self.host.schedule_repair()
 
-    def _end_conditions(self, peer: str) -> None:
-        """What kept a link with `peer` from opening is over."""
+    def end_conditions(self, peer: str) -> None:
+        """`peer` has admitted this node, or was admitted, or is no member: no link with it is refused any more.
+
+        A link that has only begun is not enough: a peer that has proven itself may still refuse this node.
+        """
         for code, message in self._unlinked.pop(peer, {}).items():
             self._reported.pop((peer, code), None)
             self.host.clear_condition(code, message)
@@ -132,7 +133,7 @@ class LinkRegistry:
         self.acceptance.members = membership.origins_known
         self.routes.members = membership.members
         for peer in self._unlinked.keys() - membership.members:
-            self._end_conditions(peer)
+            self.end_conditions(peer)
         self._agree_on_features()
 
     def send_membership(self) -> None:
