@@ -274,6 +274,7 @@ class MeshListener:
         self.served[serving.peer] = served
         serving.begin()
         registry.links_changed()
+        log.info("= link from %s is up", serving.peer)
         registry.end_conditions(serving.peer)
         registry.peer_came(serving.peer)
         served.began.set()

@@ -148,23 +148,29 @@ class LinkRegistry:
         for peer, messages in waiting.items():
             self.host.broker.lending.returned(peer, [(message.dot, Back.UNSEEN, None) for message in messages], out)
 
-    def report(self, peer: str, error: MeshError, now: float) -> None:
-        """Report to the operator, unless it is a quiet error or is repeated too soon.
+    def is_news(self, peer: str, what: str, now: float) -> bool:
+        """Whether `what` was not reported about `peer` within `REPORT_SECONDS`. It counts as reported from now on."""
+        key = (peer, what)
+        last = self._reported.get(key)
+        if last is not None and now - last < REPORT_SECONDS:
+            return False
+        if len(self._reported) >= REPORTS_REMEMBERED_MAX:
+            self._reported.clear()
+        self._reported[key] = now
+        return True
+
+    def report(self, peer: str, error: MeshError, now: float) -> bool:
+        """Report to the operator, unless it is a quiet error or is repeated too soon. Whether it is news.
 
         It is a condition while there is no link with that member. Anything else may be done by a stranger under its
         name, and is an event.
         """
         if error.code == REFUSED + RETIRED_NODE:
             self.host.refused_as_retired(peer)
+        if not self.is_news(peer, error.code, now):
+            return False
         if error.code.removeprefix(REFUSED) in QUIET:
-            return
-        key = (peer, error.code)
-        last = self._reported.get(key)
-        if last is not None and now - last < REPORT_SECONDS:
-            return
-        if len(self._reported) >= REPORTS_REMEMBERED_MAX:
-            self._reported.clear()
-        self._reported[key] = now
+            return True
         message = f"link with {peer or 'an unknown peer'}: {error.message}"
         if peer in self.identity.members and peer not in self.followings and peer not in self.servings:
             before = self._unlinked.setdefault(peer, {}).get(error.code)
@@ -174,6 +180,7 @@ class LinkRegistry:
             self.host.raise_condition(error.code, message)
         else:
             self.host.add_event(error.code, message)
+        return True
 
 
 def _ignore_dial(peer: str) -> None:
