@@ -177,7 +177,7 @@ def report_end(registry: LinkRegistry, name: str, error: BaseException) -> str:
             log.log(level if is_news else logging.DEBUG, "! link with %s: %s", named, reason)
         elif isinstance(reason, LOST):
             is_news = registry.is_news(name, worst, trio.current_time())
-            log.log(logging.INFO if is_news else logging.DEBUG, "= link with %s is down: %s", named, worst)
+            log.log(logging.INFO if is_news else logging.DEBUG, "= no link with %s: %s", named, worst)
         elif isinstance(reason, StorageError):
             log.error("! link with %s failed: %s", named, reason)
         else:
@@ -316,6 +316,8 @@ class Link:
         if following is None:
             return
         self.following = None
+        if following.welcomed:
+            log.info("= link to %s is down", self.peer)
         del self._registry.followings[self.peer]
         self._registry.gaps.forget(self.peer)
         following.end()

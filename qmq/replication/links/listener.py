@@ -288,6 +288,7 @@ class MeshListener:
         if serving is None or not serving.open:
             return
         unsent = serving.end()
+        log.info("= link from %s is down", serving.peer)
         del self._registry.servings[serving.peer]
         del self.served[serving.peer]
         self._registry.links_changed()

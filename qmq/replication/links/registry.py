@@ -55,6 +55,8 @@ class LinkRegistry:
         self.peer_came: Callable[[str], None] = _ignore_dial
         """Called with each peer that has opened a link to this node."""
         self._reported: dict[tuple[str, str], float] = {}
+        # Peer → why the last connection with it was lost, and when that was logged; since a link with it was up.
+        self._lost: dict[str, tuple[str, float]] = {}
         # Peer → code and message of the conditions that are over when a link with it opens, or when it is no member.
         self._unlinked: dict[str, dict[str, str]] = {}
 
@@ -99,6 +101,7 @@ class LinkRegistry:
 
         A link that has only begun is not enough: a peer that has proven itself may still refuse this node.
         """
+        self._lost.pop(peer, None)
         for code, message in self._unlinked.pop(peer, {}).items():
             self._reported.pop((peer, code), None)
             self.host.clear_condition(code, message)
@@ -148,15 +151,14 @@ class LinkRegistry:
         for peer, messages in waiting.items():
             self.host.broker.lending.returned(peer, [(message.dot, Back.UNSEEN, None) for message in messages], out)
 
-    def is_news(self, peer: str, what: str, now: float) -> bool:
-        """Whether `what` was not reported about `peer` within `REPORT_SECONDS`. It counts as reported from now on."""
-        key = (peer, what)
-        last = self._reported.get(key)
-        if last is not None and now - last < REPORT_SECONDS:
+    def is_news(self, peer: str, why: str, now: float) -> bool:
+        """Whether a connection with `peer` that was lost because of `why` is worth a line in the log."""
+        before = self._lost.get(peer)
+        if before is not None and before[0] == why and now - before[1] < REPORT_SECONDS:
             return False
-        if len(self._reported) >= REPORTS_REMEMBERED_MAX:
-            self._reported.clear()
-        self._reported[key] = now
+        if len(self._lost) >= REPORTS_REMEMBERED_MAX:
+            self._lost.clear()
+        self._lost[peer] = (why, now)
         return True
 
     def report(self, peer: str, error: MeshError, now: float) -> bool:
@@ -167,8 +169,13 @@ class LinkRegistry:
         """
         if error.code == REFUSED + RETIRED_NODE:
             self.host.refused_as_retired(peer)
-        if not self.is_news(peer, error.code, now):
+        key = (peer, error.code)
+        last = self._reported.get(key)
+        if last is not None and now - last < REPORT_SECONDS:
             return False
+        if len(self._reported) >= REPORTS_REMEMBERED_MAX:
+            self._reported.clear()
+        self._reported[key] = now
         if error.code.removeprefix(REFUSED) in QUIET:
             return True
         message = f"link with {peer or 'an unknown peer'}: {error.message}"
