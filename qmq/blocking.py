@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from ssl import SSLContext, SSLWantReadError
+from ssl import SSLCertVerificationError, SSLContext, SSLError, SSLWantReadError
 from types import TracebackType
 from typing import Self
 
@@ -55,10 +55,15 @@ class BlockingClient:
         self._codec = Connection(Role.CLIENT, LIMITS)
         self._waiting: deque[Frame] = deque()
         self._receipts = 0
+        self._has_answered = False
         try:
             self._socket = _connected(address, timeout_seconds)
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=self.host)
+        except SSLCertVerificationError as error:
+            raise self.failure(f"{self.address}: its certificate is not trusted: {error.verify_message}") from error
+        except SSLError as error:
+            raise self.failure(f"{self.address}: {error.strerror or error}; is TLS on at this address?") from error
         except OSError as error:
             raise self.failure(f"{self.address}: {error.strerror or error}; is a node running there?") from error
         try:
@@ -155,7 +160,9 @@ class BlockingClient:
             if data is None:
                 return None
             if not data:
-                raise self.failure(f"{self.address}: closed the connection")
+                why = "" if self._has_answered else " without an answer; does it need TLS?"
+                raise self.failure(f"{self.address}: closed the connection{why}")
+            self._has_answered = True
             self._waiting += self._codec.receive(data)
             if self._codec.error is not None and not self._waiting:
                 raise self.failure(f"{self.address}: not STOMP: {self._codec.error.message}")

@@ -21,7 +21,7 @@ from .lazy import LazyGroup, Table
 # A test compares the two.
 COMMANDS: Table = {
     "serve": ("qmq.cli.serve:serve", "Run one node until it is stopped."),
-    "mesh": ("qmq.cli.mesh:mesh", "Start, stop and show a mesh on this machine."),
+    "mesh": ("qmq.cli.mesh:mesh", "Show and change a mesh; start and stop one on this machine."),
     "send": ("qmq.cli.send:send", "Send messages to a destination."),
     "listen": ("qmq.cli.listen:listen", "Print the messages of a destination as they arrive."),
     "status": ("qmq.cli.status:status", "Show the status of a node."),

@@ -58,7 +58,7 @@ class NodeState:
 
 @click.group
 def mesh() -> None:
-    """Start, stop and show a mesh on this machine."""
+    """Show and change a mesh; start and stop one on this machine."""
 
 
 mesh.add_command(check)

@@ -16,6 +16,7 @@ from .output import Failed, byte_size, duration, print_json, printable, table
 
 STATUS_DESTINATION = "/control/status"
 QUEUES_SHOWN_MAX = 20
+HELD: Final = "QUEUES HELD: delivers no queue messages until it hears a majority of the nodes and what they settled"
 TOTALS_SHOWN = ("accepted", "delivered", "acknowledged")
 """Totals that are shown when they are 0, too."""
 PUBLIC_KEYS = frozenset({"node", "software", "incarnation", "vector", "cut"})
@@ -82,6 +83,8 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
     membership = facts.get("membership")
     if isinstance(membership, dict):
         lines += _membership(membership)
+    if facts.get("held") is True:
+        lines.append(HELD)
     for condition in facts.get("conditions") or ():
         lines.append(f"CONDITION {_condition(condition)}")
     lines += [f"EVENT {_condition(row)}" for row in _rows(facts, "past") if row.get("severity") == "critical"]

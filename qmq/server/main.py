@@ -128,7 +128,7 @@ def serve(
             queue_store_seconds_max=settings.storage.queue_store_seconds_max,
         )
     except (OSError, StorageError) as error:
-        report(f"cannot open the stores of {settings.data}: {error}")
+        report(f"cannot open the stores of {settings.data}: {reason_of(error)}")
         return EXIT_FAILED
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
@@ -241,10 +241,17 @@ async def _obey_signals(node: Node, signals: AsyncIterator[int], reloader: Reloa
             node.stop()
 
 
+def reason_of(failure: BaseException) -> str:
+    """An error as a line for the operator. That of the system is without its number."""
+    if not isinstance(failure, OSError) or not failure.strerror:
+        return str(failure)
+    return f"{failure.filename}: {failure.strerror}" if failure.filename else failure.strerror
+
+
 def _failed(failures: list[BaseException], report: Callable[[str], None]) -> int:
     """Report the errors; the exit code for them."""
     for failure in failures:
-        report(str(failure))
+        report(reason_of(failure))
     return EXIT_RETIRED if any(isinstance(failure, NodeRetired) for failure in failures) else EXIT_FAILED
 
 

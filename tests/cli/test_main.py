@@ -71,7 +71,7 @@ def test_help_lists_every_command_with_what_it_does(run: Run) -> None:
 
     assert result.exit_code == 0
     shown = " ".join(result.output.split())
-    for line in ("serve Run one node", "mesh Start, stop and show", "send Send messages", "log Verify"):
+    for line in ("serve Run one node", "mesh Show and change a mesh", "send Send messages", "log Verify"):
         assert line in shown
 
 

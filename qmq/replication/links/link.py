@@ -158,21 +158,30 @@ def reasons(error: BaseException) -> list[BaseException]:
     return [error]
 
 
+def text_of(error: BaseException) -> str:
+    """Why a connection was lost, as the system says it."""
+    cause = error if str(error) or error.__cause__ is None else error.__cause__
+    said = cause.strerror if isinstance(cause, OSError) else None
+    return said or str(cause) or type(error).__name__
+
+
 def report_end(registry: LinkRegistry, name: str, error: BaseException) -> str:
-    """Log and report why a connection ended; returns it in one line."""
+    """Log and report why a connection ended; returns it in one line. What repeats is for the level debug."""
     worst = ""
     named = name or "a stranger"
     for reason in reasons(error):
+        worst = text_of(reason)
         if isinstance(reason, MeshError):
-            registry.report(name, reason, trio.current_time())
-            log.log(logging.INFO if reason.code in QUIET else logging.WARNING, "! link with %s: %s", named, reason)
+            level = logging.INFO if reason.code in QUIET else logging.WARNING
+            is_news = registry.report(name, reason, trio.current_time())
+            log.log(level if is_news else logging.DEBUG, "! link with %s: %s", named, reason)
         elif isinstance(reason, LOST):
-            log.info("= link with %s ended: %r", named, reason)
+            is_news = registry.is_news(name, worst, trio.current_time())
+            log.log(logging.INFO if is_news else logging.DEBUG, "= no link with %s: %s", named, worst)
         elif isinstance(reason, StorageError):
             log.error("! link with %s failed: %s", named, reason)
         else:
             log.error("! link with %s failed", named, exc_info=reason)
-        worst = str(reason) or type(reason).__name__
     return worst
 
 
@@ -307,6 +316,8 @@ class Link:
         if following is None:
             return
         self.following = None
+        if following.welcomed:
+            log.info("= link to %s is down", self.peer)
         del self._registry.followings[self.peer]
         self._registry.gaps.forget(self.peer)
         following.end()
@@ -329,6 +340,7 @@ class Link:
             if following is None:
                 following = self._begin(line)
             was_direct = following.welcomed and not following.holed
+            was_welcomed = following.welcomed
             for frame in frames:
                 if isinstance(frame, Paths):
                     self._registry.routes.take(following.partner.origin, frame, out)
@@ -343,6 +355,9 @@ class Link:
             if grew:
                 self._registry.received_grew(out)
             host.submit(out)
+        if following.welcomed and not was_welcomed:
+            log.info("= link to %s is up", self.peer)
+            self._registry.end_conditions(self.peer)
         if was_direct != (following.welcomed and not following.holed):
             self._registry.direct_changed()
         if grew or following.welcomed and not following.caught_up:

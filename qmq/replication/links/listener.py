@@ -274,6 +274,8 @@ class MeshListener:
         self.served[serving.peer] = served
         serving.begin()
         registry.links_changed()
+        log.info("= link from %s is up", serving.peer)
+        registry.end_conditions(serving.peer)
         registry.peer_came(serving.peer)
         served.began.set()
         return serving
@@ -286,6 +288,7 @@ class MeshListener:
         if serving is None or not serving.open:
             return
         unsent = serving.end()
+        log.info("= link from %s is down", serving.peer)
         del self._registry.servings[serving.peer]
         del self.served[serving.peer]
         self._registry.links_changed()

@@ -55,6 +55,8 @@ class LinkRegistry:
         self.peer_came: Callable[[str], None] = _ignore_dial
         """Called with each peer that has opened a link to this node."""
         self._reported: dict[tuple[str, str], float] = {}
+        # Peer → why the last connection with it was lost, and when that was logged; since a link with it was up.
+        self._lost: dict[str, tuple[str, float]] = {}
         # Peer → code and message of the conditions that are over when a link with it opens, or when it is no member.
         self._unlinked: dict[str, dict[str, str]] = {}
 
@@ -91,13 +93,15 @@ class LinkRegistry:
         self._features.update(named)
         self._agree_on_features()
         self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
-        for link in links:
-            self._end_conditions(link.peer)
         self.host.links_changed()
         self.host.schedule_repair()
 
-    def _end_conditions(self, peer: str) -> None:
-        """What kept a link with `peer` from opening is over."""
+    def end_conditions(self, peer: str) -> None:
+        """`peer` has admitted this node, or was admitted, or is no member: no link with it is refused any more.
+
+        A link that has only begun is not enough: a peer that has proven itself may still refuse this node.
+        """
+        self._lost.pop(peer, None)
         for code, message in self._unlinked.pop(peer, {}).items():
             self._reported.pop((peer, code), None)
             self.host.clear_condition(code, message)
@@ -132,7 +136,7 @@ class LinkRegistry:
         self.acceptance.members = membership.origins_known
         self.routes.members = membership.members
         for peer in self._unlinked.keys() - membership.members:
-            self._end_conditions(peer)
+            self.end_conditions(peer)
         self._agree_on_features()
 
     def send_membership(self) -> None:
@@ -147,23 +151,33 @@ class LinkRegistry:
         for peer, messages in waiting.items():
             self.host.broker.lending.returned(peer, [(message.dot, Back.UNSEEN, None) for message in messages], out)
 
-    def report(self, peer: str, error: MeshError, now: float) -> None:
-        """Report to the operator, unless it is a quiet error or is repeated too soon.
+    def is_news(self, peer: str, why: str, now: float) -> bool:
+        """Whether a connection with `peer` that was lost because of `why` is worth a line in the log."""
+        before = self._lost.get(peer)
+        if before is not None and before[0] == why and now - before[1] < REPORT_SECONDS:
+            return False
+        if len(self._lost) >= REPORTS_REMEMBERED_MAX:
+            self._lost.clear()
+        self._lost[peer] = (why, now)
+        return True
+
+    def report(self, peer: str, error: MeshError, now: float) -> bool:
+        """Report to the operator, unless it is a quiet error or is repeated too soon. Whether it is news.
 
         It is a condition while there is no link with that member. Anything else may be done by a stranger under its
         name, and is an event.
         """
         if error.code == REFUSED + RETIRED_NODE:
             self.host.refused_as_retired(peer)
-        if error.code.removeprefix(REFUSED) in QUIET:
-            return
         key = (peer, error.code)
         last = self._reported.get(key)
         if last is not None and now - last < REPORT_SECONDS:
-            return
+            return False
         if len(self._reported) >= REPORTS_REMEMBERED_MAX:
             self._reported.clear()
         self._reported[key] = now
+        if error.code.removeprefix(REFUSED) in QUIET:
+            return True
         message = f"link with {peer or 'an unknown peer'}: {error.message}"
         if peer in self.identity.members and peer not in self.followings and peer not in self.servings:
             before = self._unlinked.setdefault(peer, {}).get(error.code)
@@ -173,6 +187,7 @@ class LinkRegistry:
             self.host.raise_condition(error.code, message)
         else:
             self.host.add_event(error.code, message)
+        return True
 
 
 def _ignore_dial(peer: str) -> None:

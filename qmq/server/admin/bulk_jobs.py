@@ -202,7 +202,7 @@ class _Run:
         """Raises Refused while clients of this node consume the queue."""
         queue = self._context.broker.queues.by_name.get(self._job.queue)
         if queue is not None and queue.subscriptions:
-            raise Refused(HAS_CONSUMERS, f"{queue.name} has {len(queue.subscriptions)} consumers; see force:true.")
+            raise Refused(HAS_CONSUMERS, f"{queue.name} has consumers: stop them, or force it (`--force`, force:true).")
 
     def _check_serving(self) -> None:
         """Raises Refused while another node may deliver the messages of this one."""

@@ -189,7 +189,10 @@ class TcpNetwork:
     """`qmq.environment.Network` on the operating system's sockets."""
 
     async def connect(self, host: str, port: int, tls: Tls | None, server_name: str) -> Pipe:
-        stream = await trio.open_tcp_stream(host, port)
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            raise ConnectionError(f"cannot connect to {host}:{port}: {_why(error)}") from error
         if tls is None:
             descriptor = os.dup(stream.socket.fileno())
             with suppress(OSError):
@@ -223,6 +226,15 @@ class TcpNetwork:
             listening.close()
             raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
         return TcpListener(listening, tls)
+
+
+def _why(error: OSError) -> str:
+    """What the system said of the last address that was tried; trio's own text does not have it."""
+    group = error.__cause__
+    last = group.exceptions[-1] if isinstance(group, BaseExceptionGroup) else None
+    if isinstance(last, OSError) and last.errno:
+        return os.strerror(last.errno)
+    return error.strerror or str(error)
 
 
 def real_network() -> Network:

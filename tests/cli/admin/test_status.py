@@ -42,6 +42,14 @@ def test_a_status_without_rights_shows_no_zeros() -> None:
     ]
 
 
+def test_a_node_that_delivers_no_queue_messages_says_so() -> None:
+    facts = {"node": "a", "incarnation": "00000000000000aa", "uptime_seconds": 1}
+
+    said = "QUEUES HELD: delivers no queue messages until it hears a majority of the nodes and what they settled"
+    assert said in describe({**facts, "held": True})
+    assert said not in describe({**facts, "held": False})
+
+
 def test_json_is_the_answer_of_the_node(run: Run, node: StubNode) -> None:
     result = run("status", "--json", "--at", node.at)
 

@@ -93,9 +93,12 @@ def test_a_command_speaks_tls_and_shows_its_certificate(run: Run, tmp_path: Path
         eventually(lambda: run("status", "--at", at, *ours).exit_code == 0, "the listener does not answer")
         shown = run("status", "--at", at, *ours)
         plain = run("status", "--at", at)
+        distrustful = run("status", "--at", at, "--tls")
 
     assert shown.output.startswith("node qmq"), shown.output
-    assert plain.exit_code == 1, plain.output
+    no_answer = f"qmq: {at}: closed the connection without an answer; does it need TLS?\n"
+    assert (plain.exit_code, plain.output) == (1, no_answer)
+    assert distrustful.output.startswith(f"qmq: {at}: its certificate is not trusted: "), distrustful.output
 
 
 @pytest.mark.parametrize("workload", ["topic", "queue", "latency", "backlog"])

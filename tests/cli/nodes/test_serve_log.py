@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -143,6 +144,15 @@ def test_the_failure_that_ends_a_process_is_json(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert (line["level"], line["node"]) == ("critical", "qmq")
     assert line["message"].startswith(f"cannot open the stores of {tmp_path}: ")
+
+
+def test_a_port_that_is_in_use_is_named_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        at = f"127.0.0.1:{used.getsockname()[1]}"
+        command = [sys.executable, "-m", "qmq", "serve", "--data", str(tmp_path), "--listen", at]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stderr) == (1, f"qmq: cannot listen on {at}: Address already in use\n")
 
 
 def test_a_failure_that_is_not_expected_is_json(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The mesh port and its connections; and a dialler that reaches the wrong node."""
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -387,3 +388,16 @@ async def test_the_first_proof_alone_opens_nothing(autojump_clock: Clock) -> Non
     assert states == {"b": ("down", "down")}
     assert answer.startswith(b"CONNECTED\n")
     assert answer.rstrip(b"\n").count(b"\0") == 1
+
+
+async def test_a_peer_that_cannot_be_reached_is_logged_once_a_minute(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "qmq.replication.links")
+    a = Node(Network(), "a", peers_of("ab"))
+
+    async with running(a, linked=False):
+        await trio.sleep(90)
+
+    assert caplog.text.count("no link with b: ") == 2
+    assert a.mesh.statistics().peers[0].dialled > 10

@@ -187,6 +187,8 @@ async def test_a_cloned_disk_is_refused_while_the_first_lives_and_learns_when_it
             await eventually(lambda: all("duplicate-node" in codes(mesh.nodes[name]) for name in "ab"))
             assert mesh.link("a", "c") == mesh.link("b", "c") == "caught-up"
             assert first.membership.may_vote and codes(first) == []
+            await trio.sleep(10)
+            assert "refused-duplicate-node" not in [one.code for one in clone.conditions.past()]
 
             client = await mesh.connect("c")
             await client.send(send("/queue/jobs", "what the clone never had", "r1"))

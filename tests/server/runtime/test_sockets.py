@@ -2,10 +2,11 @@
 
 import socket
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from qmq.server.runtime.sockets import SocketPipe
+from qmq.server.runtime.sockets import SocketPipe, real_network
 
 READ_BYTES = 500
 
@@ -53,3 +54,12 @@ async def test_the_end_of_a_connection_is_an_empty_read() -> None:
         theirs.close()
 
         assert await pipe.receive_some(READ_BYTES) == b""
+
+
+async def test_an_address_where_nothing_listens_is_named_with_the_reason() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+
+        with pytest.raises(OSError, match=f"^cannot connect to 127.0.0.1:{port}: Connection refused$"):
+            await real_network().connect("127.0.0.1", port, None, "b")
