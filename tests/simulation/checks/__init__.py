@@ -44,7 +44,7 @@ def unfinished(stage: Stage) -> list[str]:
         or operations.unrestored(stage)
         or _unended(stage)
         or unserved([member.name for member in members], members)
-        or undrained(members)
+        or undrained(members, are_clocks_set=bool(stage.plan.count("clock")))
         or fanouts.streams_against(fanout_logs(members[0], FANOUTS), stage.ledger, stage.allowed_losses)[:TEXTS_MAX]
         or moves.unreceipted(stage.ledger)[:TEXTS_MAX]
         or moves.places_against(fanout_logs(members[0], FANOUTS), stage.ledger, stage.allowed_losses)[:TEXTS_MAX]
@@ -116,21 +116,21 @@ def is_unknown(origin: Origin, mine: Vector, members: Collection[Member]) -> boo
     )
 
 
-def undrained(members: Iterable[Member]) -> list[str]:
+def undrained(members: Iterable[Member], *, are_clocks_set: bool = False) -> list[str]:
     """Queue messages of `members` that are not settled."""
     return [
         f"{member.name} still has {depth} messages of {name}"
         for member in members
         if member.node is not None
         for name, depth in depths(member.node).items()
-        if not _may_stay(member.node, name)
+        if not ((are_clocks_set or member.node.clock_check.in_doubt) and _is_deleted(member.node, name))
     ]
 
 
-def _may_stay(node: Node, queue: str) -> bool:
-    """A node whose clock is in doubt does not drop the messages of a deleted queue (docs/queues.md, Deletion)."""
+def _is_deleted(node: Node, queue: str) -> bool:
+    """Then a node drops what is older, as far as it can say that by its clock and those of others (docs/queues.md)."""
     deleted = node.definitions.table.by_key.get(Key("queue", queue))
-    return node.clock_check.in_doubt and deleted is not None and deleted.text is None
+    return deleted is not None and deleted.text is None
 
 
 def broken(stage: Stage) -> list[str]:

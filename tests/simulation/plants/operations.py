@@ -33,7 +33,7 @@ def tombstone_dropped_early() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.OPERATORS, "D1", seed=123)
+@seeded_bug(Family.OPERATORS, "D1", seed=144)
 def deletions_forgotten_for_good() -> Iterator[None]:
     """A node that has forgotten a deletion takes the deleted definition from a peer that reads old journals."""
     with patch("qmq.definitions.table.is_covered", return_value=False):
