@@ -82,7 +82,8 @@ mesh: venv ## Start three nodes here, show their live state; Ctrl-C stops all (P
 
 .PHONY: test
 test: ## Check and test everything, on the pure build; prints what each stage takes
-	@$(MAKE) --no-print-directory --jobs 4 style types unit-then-cluster beside
+	@$(MAKE) --no-print-directory --jobs 2 style types unit
+	@$(MAKE) --no-print-directory --jobs 2 cluster-test beside-cluster
 	@echo "$@: $$(($$(date +%s) - $(BEGAN))) s"
 
 .PHONY: check
@@ -214,15 +215,9 @@ compiled-test: venv ## The tests of what is compiled, on the compiled build; say
 	@why=$$($(OBSTACLE)); \
 	if [ "$$why" ]; then echo "the compiled build is not tested: $$why" >&2; else $(MAKE) --no-print-directory compiled-checks; fi
 
-# One after the other: both start programs and wait for them in real time, so side by side each would take longer.
-.PHONY: unit-then-cluster
-unit-then-cluster: venv
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory cluster-test
-
-# The others wait for disks and for processes a third of the time, and real time means nothing to what runs here.
-.PHONY: beside
-beside: venv
+# Nodes of the cluster tests wait for each other much of the time, and real time means nothing to what runs here.
+.PHONY: beside-cluster
+beside-cluster: venv
 	@nice -n 19 $(MAKE) --no-print-directory simulation
 
 .PHONY: compiled-checks
