@@ -95,6 +95,14 @@ class DeletedQueues:
         self._dropped = {}
         self.begin()
 
+    def cover(self, message: Message) -> bool:
+        """Whether its queue was deleted after this message was sent. To be asked before it is adopted as a new one."""
+        deletion = self._deletion(message.envelope.destination)
+        if deletion is None or self._context.clock_check.in_doubt:
+            return False
+        is_heard = self._is_heard(message.origin.node) and self._is_heard(deletion.version.origin.node)
+        return is_heard and self._is_older(deletion, message)
+
     def drop(self, queues: Iterable[str]) -> None:
         """The declarations of these were deleted, on any node."""
         self._pending.update(dict.fromkeys(queues))

@@ -21,6 +21,7 @@ from typing import Protocol
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
 from qmq.dots import Dot, Vector, covers, merge
 from qmq.errors import MeshError, Refused
 from qmq.members import Retirement
@@ -59,6 +60,12 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.adopt_queues")
 
 
+class CoveringDeletions(Protocol):
+    """See `qmq.server.definitions.deleted_queues`."""
+
+    def cover(self, message: Message) -> bool: ...
+
+
 class AdoptionContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Protocol):
     takeover: Takeover
     checkpoints: Checkpoints
@@ -66,6 +73,9 @@ class AdoptionContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Pro
     incarnation_gc: IncarnationGc
     peer_rpc: PeerRpc
     replay: Replay
+
+    @property
+    def deleted_queues(self) -> CoveringDeletions: ...
 
     def messages_adopted(self) -> None:
         """This node serves messages that it did not serve before."""
@@ -234,7 +244,8 @@ class QueueAdoption:
             if message is None:
                 continue  # This version does not know the kind; the message stays where it is.
             dot = Dot(context.origin, context.broker.next_sequence)
-            if not context.broker.queues.first_attempts.is_superseded(message):
+            is_superseded = context.broker.queues.first_attempts.is_superseded(message)
+            if not is_superseded and not context.deleted_queues.cover(message):
                 context.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
             if row.attempts and context.broker.next_sequence > dot.sequence:
                 # Before a delivery: a message that failed before keeps its failure count with its new owner.

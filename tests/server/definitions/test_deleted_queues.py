@@ -398,6 +398,26 @@ async def test_a_clock_that_is_corrected_later_drops_nothing_that_was_sent_after
         assert await depth(mesh, "c") == 1
 
 
+async def test_an_adopter_takes_no_message_of_a_queue_that_it_deleted_in_an_earlier_run(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "before", receipt_level="replicas=2")
+        await mesh.stop("c")
+        await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
+        await mesh.kill("a")
+        await mesh.start("a")
+        await eventually(lambda: set(mesh.nodes["a"].linked_peers()) == {"b"})
+
+        await request(await mesh.connect("a"), "retire/c")
+        await eventually(lambda: mesh.nodes["a"].store.queues.is_empty("c"))
+        await passed()
+
+        assert await depth(mesh, "a") == 0
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.2])
 async def test_a_deletion_that_a_kill_interrupts_can_be_made_again(autojump_clock: MockClock, seconds: float) -> None:
     async with MeshRig("a", "b").run() as mesh:
