@@ -303,7 +303,7 @@ async def test_a_clock_that_is_set_back_drops_nothing_that_is_sent_after_the_del
 
 # With the second, the clock is in doubt, and the node sends its peers no time.
 @pytest.mark.parametrize("clock_us", [-1_200_000_000, -7_200_000_000])
-async def test_a_node_that_serves_another_knows_which_of_its_runs_is_the_later_one(
+async def test_a_node_that_serves_another_keeps_what_a_later_run_of_it_accepted(
     autojump_clock: MockClock, clock_us: int
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
