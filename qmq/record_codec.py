@@ -14,7 +14,8 @@
     Fact                            DEFINITION body = a change of a definition
     Deleted                         DELETE   destination = the fanout, body = the vector up to which it is deleted
 
-Records of unknown kinds are stored and relayed byte for byte and mean nothing here.
+Records of unknown kinds are stored and relayed byte for byte and mean nothing here. Both directions are one module, so
+that nothing is written that is not read.
 
 Copies of one message, to the children of a fanout for example, have one body object, and come in one Outcome. The
 journal has this body once (`storage.format.shared_bodies`) if all members can read that.

@@ -4,9 +4,9 @@ Pure and synchronous: callers bring the time and an Outcome; the broker changes 
 must be recorded and delivered. It either does the whole request or raises `Refused` with nothing changed. Callers make
 the calls of one chunk without an await between them, then `finish` the Outcome and commit it.
 
-Sequences are given here, at the decision. The commit path appends records in exactly the order of decisions, so the
-journal and the broker agree. The rules of each kind of destination are in modules of their own: `topics.router`,
-`queues`, `fanouts`, `subscriptions`, `transactions`; `send_limits` says what may be accepted.
+Sequences are given here, at the decision, so all requests are one module. The commit path appends records in exactly
+the order of decisions, so the journal and the broker agree. The rules of each kind of destination are in modules of
+their own: `topics.router`, `queues`, `fanouts`, `subscriptions`, `transactions`; `send_limits` says what is accepted.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -19,6 +19,7 @@ A queue has a selective dispatcher only while it needs one. There are four rules
 
 Each search continues where the last one ended (`seen`: a place per priority level and class of consumers, or per
 consumer once there are groups). So a message that no consumer wants is examined once, not for every ACK.
+All four rules move these places, so they are one module.
 
 `ordered_buffer` has what peers lend to consumers here, `outstanding` what is in flight, `consumers` the consumers.
 """
