@@ -2,7 +2,8 @@
 
 Delivery is not guaranteed: a peer that does not respond within `ANSWER_SECONDS` is left out, and the caller sees how
 many responded. A request or response may be lost with a link. If another link leads to the peer, it is asked again; if
-none does, it is not waited for.
+none does, it is not waited for. It is asked again, too, when a link begins, because it may have responded over a link
+that had ended here but not yet there.
 
 Bounds: a limited number of requests of this node are sent at once, and the next ones wait in line. A limited number of
 requests of one peer are handled at once. Others are ignored, and the peer's request reaches its time limit.
@@ -74,7 +75,7 @@ class PeerRpc:
         return asked.answers
 
     def links_changed(self) -> None:
-        """Links began or ended: a request on a link that ended is sent again, or not waited for."""
+        """Links began or ended: requests to a peer with other links than before are sent again, or not waited for."""
         links = self.links
         if links is None:
             return
@@ -83,7 +84,7 @@ class PeerRpc:
                 now = links.links_to(peer)
                 if not now:
                     asked.miss(peer)
-                elif any(link not in now for link in before):
+                elif list(now) != list(before):
                     asked.missing[peer] = now
                     links.ask_one(peer.node, number, asked.request)
 
@@ -121,7 +122,7 @@ class _Asked:
     def __init__(self, request: PeerRequest) -> None:
         self.request = request
         self.missing: dict[Origin, Collection[object]] = {}
-        """Peers that have not responded, and the links with them when the request was sent."""
+        """Peers that have not responded, and the links with them when the request was last sent."""
         self.answers: dict[str, bytes] = {}
         self.complete = trio.Event()
 

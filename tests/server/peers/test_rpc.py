@@ -184,10 +184,31 @@ async def test_what_went_over_a_link_that_ended_is_asked_again_over_another(auto
 
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
-        links.links[B] = ["dialled", "served", "a third"]
-        node.links_changed()
-        assert len(links.asked) == 1, "a link that begins loses nothing"
         links.links[B] = ["served"]
+        node.links_changed()
+        node.links_changed()
+        assert links.asked == links.asked[:1] * 2
+        node.response_received(B, links.asked[0], b"b")
+
+    assert got == [b"b"]
+    assert trio.current_time() == 0
+
+
+async def test_a_peer_that_may_have_answered_over_a_link_that_had_ended_here_is_asked_over_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        links = Links(B)
+        node = peer_rpc(nursery, links)
+        got: list[bytes | None] = []
+
+        async def ask() -> None:
+            got.append(await node.ask_one("b", b"?", 10.0))
+
+        links.links[B] = ["served"]
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        links.links[B] = ["served", "dialled again"]
         node.links_changed()
         node.links_changed()
         assert links.asked == links.asked[:1] * 2

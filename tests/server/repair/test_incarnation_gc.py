@@ -8,6 +8,7 @@ from qmq.dots import Dot, Origin
 from qmq.replication.anti_entropy.acceptance import Acceptance
 from qmq.server.admin.status import status_of
 from qmq.server.node import Node
+from qmq.server.repair.incarnation_gc import ASK_SECONDS
 from tests.replication.rig import batch_of
 from tests.server.mesh_rig import MeshRig
 from tests.server.repair.test_catch_up import publish, short_lived
@@ -37,6 +38,7 @@ async def age_until_unknown(mesh: MeshRig, origin: Origin) -> None:
         await age(mesh, 2)
         if not any(knows(node, origin) for node in mesh.nodes.values()):
             return
+        await trio.sleep(ASK_SECONDS)  # A request that was lost with a link is made again.
     raise AssertionError(f"{[name for name, node in mesh.nodes.items() if knows(node, origin)]} know {origin}")
 
 
