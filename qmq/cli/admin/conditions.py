@@ -23,8 +23,8 @@ URGENT = ("error", "critical")
 def conditions(node: Endpoint, past: bool, one_node: bool, as_json: bool) -> None:
     """Show the present conditions of all nodes, the most severe first.
 
-    Shows each with its node, when it began, and what to do about it. Exit code 1 if one of them is an error or
-    critical, or if a node did not answer.
+    Shows each with its node, when it began, and what to do about it; with --past the latest first. Exit code 1 if a
+    present one is an error or critical, or if a node did not answer.
     """
     rows: list[Row] = []
     missing: set[str] = set()
@@ -32,6 +32,8 @@ def conditions(node: Endpoint, past: bool, one_node: bool, as_json: bool) -> Non
         for page in pages(client, "/control/conditions" + "/past" * past, of_mesh=not one_node):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())
+    if past:
+        rows.sort(key=lambda row: row.get("last_us", 0), reverse=True)
     if as_json:
         print_json({"rows": rows, "nodes_missing": sorted(missing)})
     else:

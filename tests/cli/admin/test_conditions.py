@@ -56,6 +56,15 @@ def test_history_is_asked_for_by_name_and_is_no_error(run: Run) -> None:
     assert [(one["destination"], "scope" in one) for one in asked(node)] == [("/control/conditions/past", False)]
 
 
+def test_history_begins_with_the_latest(run: Run) -> None:
+    """Pages of several nodes come in the order of severity."""
+    earlier = {**DISK, "code": "gap", "severity": "critical", "last_us": DISK["last_us"] - 1}
+    with answers({"conditions": [earlier], "next": "k"}, {"conditions": [DISK]}) as node:
+        result = run("conditions", "--past", "--at", node.at, "--json")
+
+    assert [row["code"] for row in json.loads(result.stdout)["rows"]] == ["disk-full", "gap"]
+
+
 @pytest.mark.parametrize("option", [(), ("--past",)])
 def test_without_the_answer_of_a_node_there_is_no_all_clear(run: Run, option: tuple[str, ...]) -> None:
     with answers({"conditions": [], "nodes_missing": ["n3"]}) as node:
