@@ -38,11 +38,12 @@ EXPECTED_REPORTS = (
     "takeover-differs",
     "takeover-failed",
     "clock",
+    "queues-held",
 )
 """What an operator is shown and what faults explain: writes that reached the disk out of order, rotten bytes and what
 no node has in their place, a full, a new or an old disk, a node that is back before its peers know that it was away,
 peers files that differ for a while, and a node whose messages another one serves while it is silent, nodes whose
-operator changes how long that takes, or whose clock is off."""
+operator changes how long that takes, or whose clock is off, and a node without a majority."""
 
 VIRTUAL_SECONDS_MAX = 200.0
 """After this a run is ended, whatever it waits for."""

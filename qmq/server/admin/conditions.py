@@ -61,7 +61,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "destinations-differ": Rule(Severity.WARNING, "Give all nodes the same [[destinations]], then reload each."),
     "disk-full": Rule(Severity.ERROR, "Free disk space, or let consumers drain the queues."),
     "gap": Rule(Severity.CRITICAL, "These records are on no member. Compare with the senders' own records."),
-    "interest-full": Rule(Severity.WARNING, "Use patterns in place of many single topics."),
+    "interest-full": Rule(
+        Severity.WARNING, "Upgrade the node that the message names: it should subscribe to every topic."
+    ),
     "local-socket": Rule(
         Severity.WARNING, "Remove the file qmq.sock, or use --at: the file system may have no sockets."
     ),
@@ -72,6 +74,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "old-disk": Rule(Severity.ERROR, "Wait, if the copy was restored on purpose; else find out which disk runs."),
     "policies-unfit": Rule(Severity.WARNING, "Change the policy or the limit that the message names."),
     "quarantine": Rule(Severity.ERROR, "In a mesh wait for its peers; alone run `qmq log release DIR`."),
+    "queues-held": Rule(
+        Severity.ERROR, f"Start the nodes that it cannot reach; see {OPERATIONS} if a majority is lost for good."
+    ),
     "reload": Rule(Severity.WARNING, "Correct the file that the message names, then reload."),
     "retained-full": Rule(Severity.WARNING, "Raise the limits of retained values, or clear unused ones."),
     "retired": Rule(Severity.ERROR, "Do not start this data directory again."),

@@ -10,6 +10,7 @@ so a node that was stopped does not first deliver what it was about to.
 """
 
 import logging
+import math
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
@@ -29,9 +30,15 @@ from qmq.server.membership.takeover_effects import TakeoverEffects
 from qmq.server.membership.takeover_sync import TakeoverSync, TakeoverSyncContext
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.repair.catch_up import CatchUp
+from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.waker import Waker
 from qmq.storage.catalog.facts import TAKEOVER_AFTER
 from qmq.storage.format.term_record import TermNote
+
+HELD_SECONDS = 10.0
+"""For which a node delivers no queue messages, before that is a condition: a start or a lost link takes less."""
+
+HELD = "this node delivers no queue messages until it hears a majority of the nodes and what they settled"
 
 log = logging.getLogger("qmq.takeover")
 
@@ -75,7 +82,9 @@ class Takeover:
         self._takeover_sync = TakeoverSync(context, self, self._after)
         self._carry_out = TakeoverEffects(context, self.elections, self._takeover_sync, self.wake).carry_out
         self._polled_at = self._boot()
-        self._lease_until = float("inf")
+        self._lease_until = math.inf
+        self._held_since = math.inf
+        self._held = ConditionGroup(context, "queues-held")
         self._waker = Waker()
 
     def _longest_earlier_after(self) -> int:
@@ -120,7 +129,7 @@ class Takeover:
     def _pause(self) -> float:
         """Seconds until the next poll that is due by itself; a lease must not expire unnoticed."""
         if not self.is_active:
-            return float("inf")
+            return math.inf
         return max(0.001, min(self._after / POLLS, self._lease_until - self._boot()))
 
     def wake(self) -> None:
@@ -275,13 +284,15 @@ class Takeover:
         now = self._boot()
         queues = self._context.broker.queues
         until = self.elections.lease_end(self._serves, now)
-        self._lease_until = until if until > now else float("inf")
+        self._lease_until = until if until > now else math.inf
         queues.is_starting = self.is_starting or self._context.catch_up.is_stale
         held = queues.is_starting or until <= now or (self.is_active and not self._context.has_synced_with_majority())
         if held:
             queues.held = True
         elif queues.held:
             queues.release_hold(out)
+        self._held_since = min(self._held_since, now) if held else math.inf
+        self._held.show([HELD] if now - self._held_since >= HELD_SECONDS else [])
 
     def settled_through(self, owner: str, marks: Mapping[str, int]) -> int:
         """See `qmq.broker.takeover.quorum_acks`; `marks` are those of the peers, and this node has all of its

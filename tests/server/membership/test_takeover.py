@@ -20,7 +20,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import DiskFull, Refused
 from qmq.replication.links.outbox import LinkOutbox, encode_send
 from qmq.replication.protocol.frames import Holds, Release, Vote
-from qmq.server.membership.takeover import Takeover
+from qmq.server.membership.takeover import HELD, HELD_SECONDS, Takeover
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import UNCHECKED
 from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin
@@ -266,6 +266,24 @@ async def test_a_node_that_is_alone_hands_out_nothing_that_another_may_hand_out(
         rejoin(rig, "a")
 
         assert await settle(worker) == "one"
+
+
+async def test_a_node_without_a_majority_reports_it_until_it_hears_one_again(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        node = rig.nodes["a"]
+        await rig.kill("b")
+        await trio.sleep(HELD_SECONDS + AFTER)
+        assert "queues-held" not in {one["code"] for one in reported(node)}
+
+        await rig.kill("c")
+        await eventually(lambda: node.broker.queues.held)
+        assert "queues-held" not in {one["code"] for one in reported(node)}, "a restart takes less"
+        await trio.sleep(HELD_SECONDS + 1)
+        assert [one["message"] for one in present(node) if one["code"] == "queues-held"] == [HELD]
+
+        await rig.start("c")
+        await eventually(lambda: not node.broker.queues.held)
+        assert "queues-held" not in {one["code"] for one in present(node)}
 
 
 async def test_an_owner_that_is_back_serves_its_messages_again(autojump_clock: MockClock) -> None:
