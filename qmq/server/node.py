@@ -106,6 +106,8 @@ class Node(NodeParts):
                         self.declarations_changed(list(self.declared_queues.texts))
                         listeners += await self._listen_locally(serving)
                         listeners += await self._listen_for_clients(serving)
+                        if self.certificates.expiries():
+                            serving.start_soon(self.certificate_expiry.run)
                         self.is_listening = True
                         note_if_open(self.settings)
                     task_status.started()

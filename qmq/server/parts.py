@@ -88,6 +88,7 @@ from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.repair.quarantine_restore import QuarantineRestore
 from qmq.server.repair.queue_store import QueueStoreRepair
 from qmq.server.routing.definitions import RoutingDefinitions, VhostDefinitions
+from qmq.server.runtime.certificate_expiry import CertificateExpiry
 from qmq.server.runtime.certificates import Certificates
 from qmq.server.runtime.heartbeats import Heartbeats
 from qmq.server.services import NodeServices
@@ -139,6 +140,7 @@ class NodeParts(NodeServices):
         self.limits_of = self.limit_definitions.of
         self.settings = self.limit_definitions.join(self.user_definitions.join(settings))
         self.certificates = Certificates()
+        self.certificate_expiry = CertificateExpiry(self)
         self.mesh: Mesh | None = None
         self.members = LiveMembership(self, peers)
         self.origin = store.begin_incarnation(environment.rng.getrandbits(INCARNATION_BITS), environment.now_us())

@@ -101,6 +101,7 @@ class Reloader:
         self._log_without_effect([change.key for change in changes])
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
+        node.certificate_expiry.wake()
         if peers is not None and peers != self._peers:
             node.members.take_up(peers)
         self._settings, self._peers = settings, peers

@@ -46,6 +46,7 @@ class Rule(NamedTuple):
 
 
 OPERATIONS: Final = "docs/operations.md"
+RENEW: Final = "Renew the certificate, then reload (SIGHUP)."
 
 RULES: Final[Mapping[str, Rule]] = {
     "authentication-unavailable": Rule(
@@ -54,6 +55,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "bindings-unfit": Rule(
         Severity.WARNING, "Declare the exchange that is missing, or delete the bindings that the message names."
     ),
+    "certificate-expired": Rule(Severity.ERROR, RENEW),
+    "certificate-expires": Rule(Severity.WARNING, RENEW),
     "checkpoint": Rule(Severity.ERROR, "Free disk space, or check the disk or server of the queue store."),
     "clock": Rule(Severity.ERROR, f"Set the clock of the node that the message names ({OPERATIONS}, clocks)."),
     "damage": Rule(Severity.ERROR, "A disk that flips bits once does it again: replace it."),

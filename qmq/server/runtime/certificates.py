@@ -6,23 +6,32 @@ nothing from a context once it is loaded. Existing connections keep their contex
 
 import hashlib
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from qmq.config import TlsSettings
 from qmq.environment import Tls
 from qmq.errors import ConfigError
 
+HANDSHAKE_STEPS: Final = 3
+"""Of each side. TLS 1.2 needs the most."""
+
+X509_EXPIRED: Final = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED (OpenSSL, verify(1))."""
+
 
 @dataclass(slots=True)
 class Made:
-    """A context, and the digest of the files from which it was made."""
+    """A context, the digest of the files from which it was made, and when its certificate expires (`expiry_of`)."""
 
     context: ssl.SSLContext
     purpose: ssl.Purpose
     tls: TlsSettings
     digest: bytes
+    expiry: float
 
     def current(self) -> ssl.SSLContext:
         return self.context
@@ -74,14 +83,45 @@ class Certificates:
     def take_up(self, changed: list[tuple[Made, Made]]) -> list[Path]:
         """Use these from now on; returns their files."""
         for known, renewed in changed:
-            known.context, known.digest = renewed.context, renewed.digest
+            known.context, known.digest, known.expiry = renewed.context, renewed.digest, renewed.expiry
         return list(dict.fromkeys(known.tls.certificate for known, _ in changed))
+
+    def expiries(self) -> dict[str, float]:
+        """Files of certificates in use, and when they expire (`expiry_of`)."""
+        return {str(made.tls.certificate): made.expiry for made in self._all}
+
+
+def expiry_of(tls: TlsSettings) -> float:
+    """When this certificate expires, in seconds since 1970; 0 if it has; infinity if OpenSSL does not verify it.
+
+    Python shows a certificate only to a connection that has verified it. So this makes a handshake in memory with a
+    client that trusts this certificate alone. Blocks. Raises OSError if the files cannot be used.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tls.certificate, tls.key)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(tls.certificate)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    try:
+        for _ in range(HANDSHAKE_STEPS):
+            for side in sides:
+                with suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        shown = sides[0].getpeercert()
+    except ssl.SSLCertVerificationError as error:
+        return 0.0 if error.verify_code == X509_EXPIRED else float("inf")
+    except (ssl.SSLError, ValueError):
+        return float("inf")
+    return float(ssl.cert_time_to_seconds(str(shown["notAfter"]))) if shown else float("inf")
 
 
 def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
     # The digest first: a change in between is then found the next time.
     digest = _digest(tls)
-    return Made(_context(purpose, tls), purpose, tls, digest)
+    return Made(_context(purpose, tls), purpose, tls, digest, expiry_of(tls))
 
 
 def _digest(tls: TlsSettings) -> bytes:
