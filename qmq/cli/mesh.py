@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +24,7 @@ from ..config.secrecy import is_open_to_others
 from .client import CommandClient, Endpoint, Login, ServerError
 from .launch import LOGIN_SECONDS, PROBE_SECONDS, LocalMesh, NodeProcess, exit_text, recorded, stop_recorded
 from .mesh_members import check, retire
-from .mesh_serving import merge_serving, serving_table
+from .mesh_serving import SERVING, Served, merge_serving, serving_table
 from .options import FILE, FOLDER, json_option, login_options
 from .output import Failed, print_json, printable, table
 from .serve import LOG_LEVELS
@@ -145,16 +146,36 @@ def down(peers: Path, data: Path | None, nodes: str | None) -> None:
 @mesh.command
 @click.argument("peers", type=FILE)
 @data_option
+@click.option("--wait", type=click.FloatRange(0), default=0, metavar="SECONDS", help="Wait so long for exit code 0.")
 @login_options
 @json_option
-def status(peers: Path, data: Path | None, login: Login, as_json: bool) -> None:
+def status(peers: Path, data: Path | None, wait: float, login: Login, as_json: bool) -> None:
     """Show every node of a peers file: whether it answers, its links, and whose queue messages it serves.
 
     Works for nodes on other hosts, too. If users are configured, log in as one of the group `observer`. Exit code 1
-    if a node does not answer or refuses its status; a retired node need not answer.
+    if a node does not answer or refuses its status, if a link is down, or if the queue messages of a node are not
+    served. A retired node need not answer.
     """
     file = load_peers(peers)
     where = data or default_data(file)
+    deadline = time.monotonic() + wait
+    states, owners = _poll(file, where, login)
+    while not (is_healthy := _is_healthy(states, owners)) and time.monotonic() < deadline:
+        time.sleep(REFRESH_SECONDS)
+        states, owners = _poll(file, where, login)
+    if as_json:
+        nodes = [asdict(state) for state in states]
+        served = [asdict(owner) for owner in owners]
+        print_json({"mesh": file.mesh, "version": file.version, "nodes": nodes, "queues": served})
+    else:
+        lines = [*state_table(states), *(["", *serving_table(owners)] if owners else [])]
+        click.echo("\n".join(printable(line) for line in lines))
+    if not is_healthy:
+        sys.exit(1)
+
+
+def _poll(file: PeersFile, where: Path, login: Login) -> tuple[list[NodeState], list[Served]]:
+    """What each node of the file says now."""
     pids = {one.name: one.pid for one in recorded(where) if one.is_alive}
     states = []
     reports = {}
@@ -166,17 +187,14 @@ def status(peers: Path, data: Path | None, login: Login, as_json: bool) -> None:
             reports[peer.name] = probe.takeover
         retired |= probe.retired
         probe.close()
-    states = [_with_retirement(state, retired) for state in states]
-    owners = merge_serving(reports)
-    if as_json:
-        nodes = [asdict(state) for state in states]
-        served = [asdict(owner) for owner in owners]
-        print_json({"mesh": file.mesh, "version": file.version, "nodes": nodes, "queues": served})
-    else:
-        lines = [*state_table(states), *(["", *serving_table(owners)] if owners else [])]
-        click.echo("\n".join(printable(line) for line in lines))
-    if any(state.state != "retired" and (state.state != "ready" or state.links_up is None) for state in states):
-        sys.exit(1)
+    return [_with_retirement(state, retired) for state in states], merge_serving(reports)
+
+
+def _is_healthy(states: Sequence[NodeState], owners: Sequence[Served]) -> bool:
+    members = [state for state in states if state.state != "retired"]
+    return all(
+        state.state == "ready" and state.links_up is not None and state.links_up == state.links for state in members
+    ) and all(owner.state == SERVING for owner in owners)
 
 
 def _with_retirement(state: NodeState, retired: Mapping[str, str]) -> NodeState:

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from .output import duration, table
 
+SERVING: Final = "serving"
 WORDS: Final = {
-    "serving": "serving",
+    "serving": SERVING,
     "waiting": "paused",
     "arriving": "takes over",
     "bidding": "asks for votes",

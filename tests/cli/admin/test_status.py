@@ -129,7 +129,7 @@ def test_the_status_of_a_mesh_is_asked_with_the_login_that_is_given(
 
     result = run("mesh", "status", str(peers), "--data", str(tmp_path), "--login", "ann")
 
-    assert result.exit_code == 0, result.output
+    assert "ready  3/4" in result.output
     connect = node.received[0].head.headers
     assert (connect["login"], connect["passcode"]) == ("ann", "secret")
 
