@@ -28,7 +28,7 @@ import trio
 from qmq.broker.messages.message import Message
 from qmq.definitions.definition import Definition, Key
 from qmq.definitions.table import is_covered
-from qmq.dots import Origin, Vector, merge
+from qmq.dots import Origin, Vector
 from qmq.errors import DiskFull, Refused
 from qmq.server.definitions.declared_queues import KIND
 from qmq.server.definitions.live import LiveDefinitions
@@ -129,7 +129,8 @@ class DeletedQueues:
         context = self._context
         dropped: Vector = {}
         for one in self._tombstones():
-            merge(dropped, {one.version.origin: one.version.sequence})
+            origin = one.version.origin
+            dropped[origin] = max(one.version.sequence, dropped.get(origin, 0))
         if dropped == self._dropped or context.origin.node not in context.broker.queues.owned.serves:
             return
         self._dropped = dropped
