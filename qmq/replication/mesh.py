@@ -25,6 +25,7 @@ from qmq.replication.anti_entropy.gaps import JournalReach, NextRepair
 from qmq.replication.links.host import Host, Peers, Settings
 from qmq.replication.links.link import Link
 from qmq.replication.links.listener import MeshListener
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.reverse_dial import ReverseDial
 from qmq.replication.links.statistics import MeshStatistics, mesh_statistics
@@ -276,9 +277,13 @@ class Mesh:
         """The peers that follow this node now."""
         return set(self._registry.servings)
 
-    def answer(self, peer: Origin, number: int, answer: bytes) -> None:
-        """Respond to a request of `peer`."""
-        outbox = self._registry.outboxes.get(peer)
+    def answer(self, peer: Origin, number: int, answer: bytes, way: LinkOutbox) -> None:
+        """Respond to a request of `peer` over the link by which it came, or over another if that has ended.
+
+        The peer may have ended any other before it sent the request, and then does not ask again.
+        """
+        is_open = any(link.outbox is way for link in self._registry.links)
+        outbox = way if is_open else self._registry.outboxes.get(peer)
         if outbox is not None:
             outbox.put(ResponseFrame(number, answer))
 

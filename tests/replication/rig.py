@@ -478,8 +478,8 @@ class Node:
     def links_changed(self) -> None:
         """Nobody watches these nodes."""
 
-    def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
-        self.mesh.answer(peer, number, request.kind.encode() + request.body[::-1])
+    def request_received(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
+        self.mesh.answer(peer, number, request.kind.encode() + request.body[::-1], way)
 
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         self.answers.append((peer.node, number, answer))

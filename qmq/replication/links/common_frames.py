@@ -18,7 +18,7 @@ def take_common(host: Host, peer: Origin, frame: Both, way: LinkOutbox, out: Out
             for message in messages:
                 host.broker.replies.from_peer(message, out)
         case RequestFrame(number, request):
-            host.request_received(peer, number, request)
+            host.request_received(peer, number, request, way)
         case ResponseFrame(number, body):
             host.response_received(peer, number, body)
         case MembershipFrame(standing):

@@ -123,8 +123,11 @@ class Host(Protocol):
     def links_changed(self) -> None:
         """A link began or ended, in the midst of another decision."""
 
-    def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
-        """A request of `peer`. `Mesh.answer` may follow or not: requests above the limit are ignored."""
+    def request_received(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
+        """A request of `peer`, on the link whose outbox is `way`.
+
+        `Mesh.answer` may follow or not: requests above the limit are ignored.
+        """
 
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         """The response of `peer` to the request of `Mesh.ask` with that number; it may be late."""

@@ -2,8 +2,7 @@
 
 Delivery is not guaranteed: a peer that does not respond within `ANSWER_SECONDS` is left out, and the caller sees how
 many responded. A request or response may be lost with a link. If another link leads to the peer, it is asked again; if
-none does, it is not waited for. It is asked again, too, when a link begins, because it may have responded over a link
-that had ended here but not yet there.
+none does, it is not waited for.
 
 Bounds: a limited number of requests of this node are sent at once, and the next ones wait in line. A limited number of
 requests of one peer are handled at once. Others are ignored, and the peer's request reaches its time limit.
@@ -18,6 +17,7 @@ import trio
 
 from qmq.dots import Origin
 from qmq.errors import LogBroken, Refused
+from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import PeerRequest
 
@@ -75,7 +75,7 @@ class PeerRpc:
         return asked.answers
 
     def links_changed(self) -> None:
-        """Links began or ended: requests to a peer with other links than before are sent again, or not waited for."""
+        """Links began or ended: a request on a link that ended is sent again, or not waited for."""
         links = self.links
         if links is None:
             return
@@ -84,7 +84,7 @@ class PeerRpc:
                 now = links.links_to(peer)
                 if not now:
                     asked.miss(peer)
-                elif list(now) != list(before):
+                elif any(link not in now for link in before):
                     asked.missing[peer] = now
                     links.ask_one(peer.node, number, asked.request)
 
@@ -95,17 +95,17 @@ class PeerRpc:
             asked.answers[peer.node] = answer
             asked.miss(peer)
 
-    def request_received(self, peer: Origin, number: int, request: PeerRequest) -> None:
-        """`peer` sent a request; the response is made in a task of its own."""
+    def request_received(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
+        """`peer` sent a request by `way`; the response is made in a task of its own."""
         if self._answering[peer] < REQUESTS_AT_ONCE:
             self._answering[peer] += 1
-            self._spawn(partial(self._respond, peer, number, request))
+            self._spawn(partial(self._respond, peer, number, request, way))
 
-    async def _respond(self, peer: Origin, number: int, request: PeerRequest) -> None:
+    async def _respond(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
         try:
             answer = await self._answer(request)
             if self.links is not None:
-                self.links.answer(peer, number, answer)
+                self.links.answer(peer, number, answer, way)
         except Refused as refused:
             log.info("! %s: unknown or invalid request: %s", peer.node, refused)
         except LogBroken:
@@ -122,7 +122,7 @@ class _Asked:
     def __init__(self, request: PeerRequest) -> None:
         self.request = request
         self.missing: dict[Origin, Collection[object]] = {}
-        """Peers that have not responded, and the links with them when the request was last sent."""
+        """Peers that have not responded, and the links with them when the request was sent."""
         self.answers: dict[str, bytes] = {}
         self.complete = trio.Event()
 

@@ -6,7 +6,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
-from qmq.replication.links.outbox import REPLY_BYTES_MAX
+from qmq.replication.links.outbox import REPLY_BYTES_MAX, LinkOutbox, encode_send
 from qmq.replication.protocol.frames import PeerRequest
 from tests.replication.rig import Network, Node, peers_of, running, until
 
@@ -103,3 +103,20 @@ async def test_a_question_is_asked_of_every_reachable_peer_and_answered(autojump
     assert sorted(origin.node for origin in asked) == ["b", "c"]
     assert [origin.node for origin in asked_then] == ["b"]
     assert sorted(a.answers) == [("b", 5, b"kind-cba"), ("b", 6, b"kind-zyx"), ("c", 5, b"kind-cba")]
+
+
+async def test_a_response_goes_over_the_link_by_which_the_request_came(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """`a` may have ended the other one, which `b` does not know yet."""
+    _, a, b = pair()
+    async with running(a, b):
+        ways = [link.outbox for link in b.mesh._registry.links]
+        for number, way in enumerate(ways):
+            waiting = {each: len(each._small) for each in ways}
+            b.mesh.answer(a.origin, number, b"here", way)
+            assert {each for each in ways if len(each._small) > waiting[each]} == {way}
+        b.mesh.answer(a.origin, 2, b"by another", LinkOutbox(encode_send, lambda: None))
+        await until(lambda: len(a.answers) == 3)
+
+    assert sorted(a.answers) == [("b", 0, b"here"), ("b", 1, b"here"), ("b", 2, b"by another")]

@@ -6,6 +6,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
+from qmq.replication.links.outbox import LinkOutbox, encode_send
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.control import ROWS_DEFAULT
 from qmq.server.peers.rpc import ANSWER_SECONDS
@@ -252,9 +253,10 @@ async def test_an_invalid_request_of_a_peer_is_not_answered_and_harms_no_other(
 ) -> None:
     async with running("ab") as mesh:
         a, b = mesh.nodes["a"], mesh.nodes["b"]
+        way = LinkOutbox(encode_send, lambda: None)
         for question in (b"", b"[]", b'{"what": 1}', b'{"what": "/control/list", "about": "x"}', b"\xff"):
-            b.peer_rpc.request_received(a.origin, 1, PeerRequest("control", question))
-        b.peer_rpc.request_received(a.origin, 1, PeerRequest("of a later version", b""))
+            b.peer_rpc.request_received(a.origin, 1, PeerRequest("control", question), way)
+        b.peer_rpc.request_received(a.origin, 1, PeerRequest("of a later version", b""), way)
         await eventually(lambda: not b.peer_rpc._answering)
         client = await at(mesh, "a")
 
