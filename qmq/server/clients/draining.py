@@ -9,8 +9,8 @@ Then the node makes sure that nothing is in flight between itself and its peers:
 
 - Messages that peers lend until they know that no consumer is left go back to them. If they were lost with the link,
   the peers would mark them as seen.
-- Consumers of peers settle what this node has lent, and the rest comes back. Otherwise it would be marked as seen at
-  the next start.
+- Consumers of peers settle what this node has lent, the records of that arrive, and the rest comes back. Otherwise it
+  would be marked as seen at the next start.
 - Peers get the records of this node that they are missing, because a node that takes over must not deliver what was
   settled here.
 
@@ -81,7 +81,8 @@ async def hand_over(context: DrainContext, links: Mesh) -> None:
 
     def is_done() -> bool:
         is_idle = not lending.is_lending and not borrowing.is_withdrawing
-        return is_idle and links.is_handed_over(broker.origin, broker.next_sequence - 1)
+        is_handed_over = is_idle and links.is_handed_over(broker.origin, broker.next_sequence - 1)
+        return is_handed_over and not broker.queues.paging.pending_deletes.lacks_records()
 
     with trio.move_on_after(HAND_OVER_SECONDS):
         while borrowing.is_withdrawing:  # noqa: ASYNC110 (the opening says why)

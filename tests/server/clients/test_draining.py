@@ -283,3 +283,24 @@ async def test_a_node_does_not_wait_long_for_what_consumers_of_peers_do_not_sett
         await rig.nodes["a"].ended.wait()
 
         assert trio.current_time() < begun + 4
+
+
+async def test_what_a_wiped_peer_has_settled_is_marked_if_its_record_has_not_come(autojump_clock: MockClock) -> None:
+    rig = MeshRig("a", "b", "c")
+    async with rig.run():
+        a = rig.nodes["a"]
+        borrower = await consumer(await rig.connect("b"))
+        await publish(await rig.connect("a"), "one")
+        await borrower.next("MESSAGE")
+        (lent,) = a.broker.lending.lent["b"]
+        await rig.kill("b")
+        rig.disks["b"].wipe()
+        a.broker.lending.settled("b", [lent])  # Its word had come, and the record of it is lost with its disk.
+
+        await rig.stop("a")
+        await rig.start("b")
+        await rig.start("a")
+        await rig.until_linked()
+        message = await (await consumer(await rig.connect("a"))).next("MESSAGE")
+
+        assert (message.body, message.head.headers.get("redelivered")) == (b"one", "true")

@@ -294,14 +294,15 @@ class Pager:
         self._elsewhere_through = self._owned.covered.get(self.origin, 0)
 
     def leaves_unseen(self, stored: Collection[Origin]) -> bool:
-        """Whether no message is with a consumer, nor was any that is in memory, failures aside: those are on record.
+        """Whether no message is with a consumer, nor was any that may be delivered. Failures do not count: they are
+        on record.
 
         Nor any in the store that is not of this life; `stored` says whose messages are there.
         """
         before = [origin for origin in stored if origin != self.origin or self._elsewhere_through]
         if not self.is_unseen and any([origin.node == self.origin.node for origin in before]):
             return False
-        if self._registry.deliveries or any(self._owned.lent.values()):
+        if self._registry.deliveries or any(self._owned.lent.values()) or self.pending_deletes.lacks_records():
             return False
         owned = self._owned.by_origin.values()
         return all([message.attempts >= 0 for messages in owned for message in messages.values()])

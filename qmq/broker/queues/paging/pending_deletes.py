@@ -47,6 +47,10 @@ class PendingDeletes:
         """Whether `dot` is remembered."""
         return self.record(queue, dot.origin, dot.sequence) is not None
 
+    def lacks_records(self) -> bool:
+        """Whether some were settled by the word of a peer only, whose record may be lost with its disk."""
+        return any(0 in records.values() for origins in self._queues.values() for records in origins.values())
+
     def recorded(self, queue: str, dots: Iterable[Dot], record: int) -> None:
         """Those of `dots` that are remembered were settled by this own record."""
         origins = self._queues.get(queue)
