@@ -84,8 +84,8 @@ class PeerClocks:
             return late_us + self.in_doubt_us
         return late_us
 
-    def heard(self, peer: Origin, theirs_us: int, now_us: int) -> None:
-        """A frame of `peer` says what its clock was when it was sent; 0: it says nothing."""
+    def heard(self, peer: Origin, theirs_us: int, now_us: int) -> bool:
+        """A frame of `peer` says what its clock was when it was sent; 0: it says nothing. Whether it is the first."""
         apart_us = now_us - theirs_us
         known = self._known.get(peer.node)
         if known is None or known.origin != peer:
@@ -93,13 +93,14 @@ class PeerClocks:
             self._known.pop(peer.node, None)
             if theirs_us:
                 self._known[peer.node] = _Known(peer, now_us, apart_us)
-            return
+            return theirs_us != 0
         if not theirs_us:
-            return
+            return False
         if now_us - known.began_us >= WINDOW_US:
             known.before_us = known.least_us if now_us - known.began_us < 2 * WINDOW_US else apart_us
             known.began_us, known.least_us = now_us, apart_us
         known.least_us = min(known.least_us, apart_us)
+        return False
 
     def apart_us(self, node: str) -> int | None:
         """How far our clock is ahead of that of `node`; None when that was never heard."""

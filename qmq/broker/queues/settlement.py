@@ -8,7 +8,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.prefetch_rounds import PrefetchRounds
 from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging.pager import Pager
-from qmq.dots import Dot
+from qmq.dots import Dot, Origin
 
 _new_dot: Final = tuple.__new__
 """The constructor of a named tuple takes twice as long, and this is done for every message that is settled."""
@@ -105,6 +105,12 @@ class Settlement:
             queue = message.envelope.destination
             out.settles.setdefault(queue, []).append(dot)
             self.settled_elsewhere(queue, dot, dot.sequence, None)
+
+    def clock_heard(self, peer: Origin, theirs_us: int, out: Outcome) -> None:
+        """A frame says what the clock of `peer` was when it was sent: see `PeerClocks.heard`."""
+        if self._registry.shared.clocks.heard(peer, theirs_us, out.now_us):
+            for dot in self._registry.first_attempts.take_unjudged():
+                self.retry_came(dot, out)
 
     def settled_elsewhere(self, queue_name: str, dot: Dot, have: int, record: Dot | None) -> None:
         """A settle of another node (or of an earlier life of this one) names `dot`.

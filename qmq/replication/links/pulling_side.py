@@ -98,7 +98,7 @@ class PullingSide:
                     broker.topic_router.accept_all(messages, out)
                 self._check_space(left_out)
             case Lend(messages, sent_us, terms):
-                broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
+                broker.queues.settlement.clock_heard(self.partner.origin, sent_us, out)
                 self._borrow(messages, terms, out)
             case Forgotten(names):
                 broker.borrowing.forgotten(self.peer, names)
@@ -119,7 +119,7 @@ class PullingSide:
                         self._gaps.report(self.peer, origin, self.had.get(origin, 0), is_hole=True)
                 self._host.schedule_repair()
             case Welcome(vector, sent_us):
-                broker.clocks.heard(self.partner.origin, sent_us, out.now_us)
+                broker.queues.settlement.clock_heard(self.partner.origin, sent_us, out)
                 self.welcomed = True
                 self.had = dict(vector)
                 known = {self._host.origin, *self._acceptance.forgotten}

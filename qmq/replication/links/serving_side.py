@@ -83,7 +83,7 @@ class ServingSide:
         lending = self._host.broker.lending
         match frame:
             case Ack():
-                self._acknowledged(frame)
+                self._acknowledged(frame, out)
             case Credit(offers):
                 if self._through is None:
                     raise MeshError("bad-frame", "credit came before the list of held messages")
@@ -136,9 +136,9 @@ class ServingSide:
             have, {origin: last for origin, last in self._through.items() if origin not in forgotten}
         )
 
-    def _acknowledged(self, ack: Ack) -> None:
+    def _acknowledged(self, ack: Ack, out: Outcome) -> None:
         host = self._host
-        host.broker.clocks.heard(self.partner.origin, ack.sent_us, host.environment.now_us())
+        host.broker.queues.settlement.clock_heard(self.partner.origin, ack.sent_us, out)
         self.feed.acknowledged(ack)
         if ack.direct is not None and self.outbox.spread is not None:
             self.outbox.spread.follows(frozenset(ack.direct))

@@ -4,6 +4,7 @@ import pytest
 
 from qmq.broker.messages.dedup import SECONDS
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.state import first_attempts
 from qmq.dots import Dot, Origin
 
 from ..rig import JOBS, NOW_US, SECOND_US, Node, check_accounts, envelope
@@ -145,6 +146,34 @@ def test_attempts_with_more_than_the_window_between_them_are_two_messages(apart:
     accept(node, record(B, 5, RETRY, NOW_US + (apart - 3600) * SECOND_US))
 
     assert node.settled_dots() == ([Dot(node.origin, 1)] if abs(apart) <= SECONDS else [])
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first attempt first", "retry first"])
+@pytest.mark.parametrize("apart", [SECONDS, SECONDS + 1])
+def test_attempts_are_compared_again_when_the_clock_of_the_retry_is_heard(*, is_first: bool, apart: int) -> None:
+    """A relay has brought the retry, before there was a link with its node."""
+    node = Node()
+    first, retry = record(OLD, 3, FIRST), record(B, 5, RETRY, NOW_US + (apart - 3600) * SECOND_US)
+    accept(node, *((first, retry) if is_first else (retry, first)))
+    assert node.settled_dots() == []
+
+    for heard in (0, NOW_US - 3600 * SECOND_US):
+        node.decide(lambda out, heard=heard: node.queues.settlement.clock_heard(B, heard, out))
+        check_accounts(node)
+
+    assert node.settled_dots() == ([Dot(OLD, 3)] if apart <= SECONDS else [])
+
+
+def test_so_many_first_attempts_wait_for_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_attempts, "UNJUDGED_MAX", 2)
+    node = Node()
+    for number in range(3):
+        name = b"dedup-id:%d\n" % number
+        long_ago_us = NOW_US - 2 * SECONDS * SECOND_US
+        accept(node, record(OLD, 3 + number, name))
+        accept(node, record(B, 5 + number, name + b"dedup-retry:true\n", long_ago_us))
+
+    assert node.queues.first_attempts.take_unjudged() == [Dot(OLD, 4), Dot(OLD, 5)]
 
 
 def test_a_node_that_does_not_serve_the_first_attempt_leaves_it_to_the_one_that_does() -> None:

@@ -41,7 +41,7 @@ class QueueRegistry:
         self.deliveries = self.shared.deliveries
         self.deadlines = self.shared.deadlines
         self.isolated_mode = IsolatedMode(origin)
-        self.first_attempts = FirstAttempts(dedup, self.shared.clocks)
+        self.first_attempts = FirstAttempts(origin.node, dedup, self.shared.clocks)
         self.serves_own = True
         """Whether this node dispatches what it accepts; false while another node has taken over."""
         self.held = False

@@ -12,23 +12,33 @@ safe: of two equal records each can give way to the other when one of them was a
 
 What still doubles a message: two retries, and a first attempt that is with a consumer before the retry is known.
 
-Attempts with more than SECONDS between them, by the clocks of their nodes, are two messages. Dead letters take no part:
+Attempts with more than SECONDS between them, by the clocks of their nodes, are two messages. If the clock of one of
+these nodes was never heard, as after a relay brought its record, it counts as equal to ours. If that makes two
+messages, they are compared again when a clock is heard for the first time (`take_unjudged`). Dead letters take no part:
 letters from two queues may have one id in the dead letter queue.
 """
+
+from typing import Final
 
 from qmq.broker.messages.dedup import SECONDS, Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.peer_clocks import PeerClocks
+from qmq.dots import Dot
 
-WINDOW_US = SECONDS * 1_000_000
+WINDOW_US: Final = SECONDS * 1_000_000
+
+UNJUDGED_MAX: Final = 10_000
+"""First attempts that wait for a clock; the oldest is given up."""
 
 
 class FirstAttempts:
     """Those of one node's queues; `dedup` knows the retries."""
 
-    def __init__(self, dedup: Dedup, clocks: PeerClocks) -> None:
+    def __init__(self, own: str, dedup: Dedup, clocks: PeerClocks) -> None:
+        self._own = own
         self._dedup = dedup
         self._clocks = clocks
+        self._unjudged: dict[Dot, None] = {}
 
     def is_superseded(self, message: Message) -> bool:
         """Whether a durable queue message that is not settled is a first attempt, and its retry is recorded here."""
@@ -36,7 +46,19 @@ class FirstAttempts:
         retry = None if envelope.key is None else self._dedup.retries.get(envelope.key)
         if retry is None or is_retry(envelope.headers) or is_dead_letter(envelope.headers):
             return False
-        return abs(self._here_us(*retry) - self._here_us(message.origin.node, message.timestamp_us)) <= WINDOW_US
+        if abs(self._here_us(*retry) - self._here_us(message.origin.node, message.timestamp_us)) <= WINDOW_US:
+            return True
+        if any(node != self._own and self._clocks.apart_us(node) is None for node in (retry[0], message.origin.node)):
+            self._unjudged[message.dot] = None
+            if len(self._unjudged) > UNJUDGED_MAX:
+                del self._unjudged[next(iter(self._unjudged))]
+        return False
+
+    def take_unjudged(self) -> list[Dot]:
+        """Those that `is_superseded` has let pass although a clock was unknown; it may answer otherwise now."""
+        unjudged = list(self._unjudged)
+        self._unjudged.clear()
+        return unjudged
 
     def _here_us(self, node: str, stamp_us: int) -> int:
         return stamp_us + (self._clocks.apart_us(node) or 0)
