@@ -249,6 +249,37 @@ async def test_a_message_is_got_and_an_empty_queue_says_so(autojump_clock: MockC
         assert (await client.call(1, commands.Basic.Get(0, "jobs"), Message)).method.redelivered
 
 
+async def test_a_get_without_ack_takes_one_message(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2", b"3")
+
+        got = await client.call(1, commands.Basic.Get(0, "jobs", True), Message)
+        assert (got.body, got.method.message_count) == (b"1", 2)
+        await client.nothing()
+        assert (await client.declare(passive=True)).message_count == 2
+        assert (await client.call(1, commands.Basic.Get(0, "jobs", True), Message)).body == b"2"
+
+
+async def test_a_get_is_not_bounded_by_the_prefetch_of_the_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.declare("other")
+        await client.publish("jobs", b"1", b"2")
+        await client.publish("other", b"3")
+        await client.call(1, commands.Basic.Qos(0, 1, True), commands.Basic.QosOk)
+        await client.consume()
+        await client.messages(1)
+
+        assert (await client.call(1, commands.Basic.Get(0, "other"), Message)).body == b"3"
+        # Consumers that begin later are bounded still.
+        await client.publish("other", b"4")
+        await client.consume("other", "d")
+        await client.nothing()
+
+
 async def test_more_messages_are_got_than_a_connection_has_subscriptions(autojump_clock: MockClock) -> None:
     async with amqp_node(limits={"subscriptions_max": 3}) as rig:
         client = await connect(rig)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import argon2
 import pytest
 import trio
-from pamqp import commands
+from pamqp import commands, frame
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
@@ -215,6 +215,19 @@ async def test_what_follows_on_a_closed_channel_is_ignored(autojump_clock: MockC
         await client.channel()
         assert (await client.declare(passive=True)).message_count == 0
         assert rig.alive.declared_queues.value_of("/queue/late") is None
+
+
+@pytest.mark.parametrize("method", [commands.Basic.Cancel("c"), commands.Confirm.Select(), commands.Tx.Select()])
+async def test_no_answer_follows_the_close_of_a_channel(autojump_clock: MockClock, method: Any) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.consume()
+        publish = client.publishing("jobs", b"1", headers={"delay": "soon"})
+        await client.pipe.send_all(publish + frame.marshal(method, 1))
+
+        assert (await client.closed())[0] == 406
+        await client.nothing()
 
 
 async def test_deleting_a_queue_cancels_its_consumers(autojump_clock: MockClock) -> None:
