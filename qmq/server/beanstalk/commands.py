@@ -292,6 +292,8 @@ class BeanstalkCommands:
         context, message = self._context, found.message
         queue = queue_of(found.tube)
         self._check(Action.SUBSCRIBE, message.envelope.destination)
+        # Those that earlier calls have left behind: a connection has a bound of them.
+        self._reservations.reap(self.watched)
         subscription = await self._reservations.subscription(found.tube)
         if subscription is None:
             return None
