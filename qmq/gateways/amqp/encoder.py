@@ -147,8 +147,8 @@ class AmqpEncoder:
         consumer = self.consumers.get(subscription.id)
         if consumer is None:
             return b""
-        if consumer.is_cancelled:
-            # What was not sent when it was cancelled is in flight no more.
+        if consumer.is_cancelled or consumer.is_get:
+            # What was not sent when it was cancelled is in flight no more. A basic.get may have begun it again.
             deliveries = [one for one in deliveries if one.tag in subscription.in_flight]
         parts: list[bytes] = []
         channel = consumer.channel

@@ -280,6 +280,23 @@ async def test_a_get_is_not_bounded_by_the_prefetch_of_the_channel(autojump_cloc
         await client.nothing()
 
 
+async def test_a_message_that_is_recorded_slowly_is_got_once(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client, publisher = await mesh.client("a"), await mesh.client("a")
+        await client.declare()
+        await client.publish("jobs", b"1", delivery_mode=2)
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        mesh.slow_disk("a", 1.0, exactly=True)
+        await publisher.publish("jobs", b"2", delivery_mode=2)
+
+        got = None
+        while not isinstance(got, Message):
+            got = await client.call(1, commands.Basic.Get(0, "jobs"), Message | commands.Basic.GetEmpty)
+
+        assert (got.body, got.method.delivery_tag) == (b"2", 2)
+        await client.nothing()
+
+
 async def test_more_messages_are_got_than_a_connection_has_subscriptions(autojump_clock: MockClock) -> None:
     async with amqp_node(limits={"subscriptions_max": 3}) as rig:
         client = await connect(rig)
