@@ -152,7 +152,7 @@ class ChannelConsumers:
             self._ceased[consumer.id] = consumer
         else:
             broker.subscriptions.unsubscribe(owner.session.id, consumer.id, out)
-            del owner.encoder.consumers[consumer.id]
+            owner.encoder.consumers.pop(consumer.id, None)
         owner.context.submit(out)
 
     def reap(self) -> None:

@@ -206,6 +206,7 @@ class AmqpDialogue(ClientDialogue):
             del self._channels[number]
             self.put(method_frame(number, encode_method(commands.Channel.CloseOk())))
         elif kind == CHANNEL_CLOSE_OK and channel.state.is_closing:
+            await channel.leave()
             del self._channels[number]
         elif not channel.state.is_closing:
             raise AmqpRefusal(ReplyCode.CHANNEL_ERROR, f"channel {number} is open")

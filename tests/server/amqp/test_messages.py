@@ -408,6 +408,25 @@ async def test_commit_ok_is_sent_when_publishes_and_acks_are_durable(
         assert trio.current_time() - begun >= 3
 
 
+async def test_a_commit_that_too_few_nodes_confirm_closes_its_channel(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a", "b", "c", mesh={"receipt_short": "refuse"}).run() as mesh:
+        client, other = await mesh.client("a"), await mesh.client("a")
+        await client.declare()
+        await client.consume()
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        mesh.cut("a", "b")
+        mesh.cut("a", "c")
+        await client.publish("jobs", b"1", delivery_mode=2)
+        await client.send(1, commands.Tx.Commit())
+
+        code, text = await client.closed()
+
+        assert (code, "It was accepted" in text) == (406, True)
+        await client.channel()
+        await other.consume()
+        assert set(await other.bodies(1)) == {b"1"}
+
+
 async def test_a_reply_goes_to_the_pseudo_queue_of_the_requester(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         asks, answers = await connect(rig), await connect(rig)
