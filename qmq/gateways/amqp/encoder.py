@@ -282,7 +282,7 @@ class ChannelEncoder(NoMessages):
         self, error: ProtocolError | Refused, receipt: str | None = None, subscription: str | None = None
     ) -> bytes:
         channel = self._channel
-        if error.code == LATE or channel.is_closing:
+        if channel.is_closing or (error.code == LATE and not self.is_transactional):
             return b""
         is_publish = receipt is None or self._encoder.answers.pop(receipt, None) is None
         self._on_refused(error.code)

@@ -408,6 +408,44 @@ async def test_commit_ok_is_sent_when_publishes_and_acks_are_durable(
         assert trio.current_time() - begun >= 3
 
 
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_a_transaction_with_a_message_that_was_taken_back_is_not_committed(
+    autojump_clock: MockClock, is_late: bool
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare(arguments={"x-consumer-timeout": 1000})
+        await client.declare("out")
+        await client.publish("jobs", b"in")
+        await client.consume()
+        await client.messages(1)
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        await client.publish("out", b"made of it")
+        frames = [commands.Basic.Ack(1), commands.Tx.Commit()]
+        if not is_late:
+            await client.send(1, frames.pop(0))
+        await client.messages(1)  # Delivered again.
+        await client.send(1, *frames)
+
+        assert (await client.closed())[0] == 406
+        await client.channel()
+        assert (await client.declare("out", passive=True)).message_count == 0
+
+
+async def test_a_transaction_may_recover_what_was_taken_back(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare(arguments={"x-consumer-timeout": 1000})
+        await client.publish("jobs", b"in")
+        await client.consume()
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        await client.messages(2)
+        await client.call(1, commands.Basic.Recover(True), commands.Basic.RecoverOk)
+        await client.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+
+        assert await client.bodies(1) == [b"in"]
+
+
 async def test_a_commit_that_too_few_nodes_confirm_closes_its_channel(autojump_clock: MockClock) -> None:
     async with AmqpMesh("a", "b", "c", mesh={"receipt_short": "refuse"}).run() as mesh:
         client, other = await mesh.client("a"), await mesh.client("a")
