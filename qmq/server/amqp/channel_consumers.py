@@ -178,6 +178,10 @@ class ChannelConsumers:
         queue = queue_destination(name, owner.vhost)
         self._rights.check_subscribe(queue)
         await check_queue(owner.context, queue, name, owner.vhost)
+        if owner.context.broker.subscriptions.is_stopping:
+            # There is nothing for it here any more. It may still settle what it has.
+            self._frames.send(commands.Basic.GetEmpty())
+            return
         given = trio.Event()
         owner.encoder.on_given = given.set
         consumer = await self._getter(queue, not method.no_ack)

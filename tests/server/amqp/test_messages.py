@@ -262,6 +262,25 @@ async def test_a_get_without_ack_takes_one_message(autojump_clock: MockClock) ->
         assert (await client.call(1, commands.Basic.Get(0, "jobs", True), Message)).body == b"2"
 
 
+async def test_a_node_that_stops_lets_a_client_that_polls_finish(autojump_clock: MockClock) -> None:
+    rig = Rig(amqp=(LISTENER,), limits={"drain_seconds": 20.0})
+    async with rig.run():
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2", delivery_mode=2)
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        rig.alive.stop()
+        await trio.sleep(0.5)
+
+        await client.call(1, commands.Basic.Get(0, "jobs"), commands.Basic.GetEmpty)
+        await client.send(1, commands.Basic.Ack(1))
+
+        assert (await client.closed(0))[0] == 320
+    async with rig.run():
+        client = await connect(rig)
+        assert (await client.call(1, commands.Basic.Get(0, "jobs"), Message)).body == b"2"
+
+
 async def test_a_get_is_not_bounded_by_the_prefetch_of_the_channel(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
