@@ -67,10 +67,13 @@ class ChannelConsumers:
             receipt = f"consume {id}"
             encoder.answers[receipt] = method_frame(state.number, CONSUME_OK + short_string(tag))
         state.consumers[tag] = encoder.consumers[id] = consumer
-        context.queue_watchers.watch(consumer.queue, consumer, partial(context.spawn, partial(self._notify, consumer)))
         await self._frames.obey([Frame(Head("SUBSCRIBE", headers, Version.V12), b"", receipt)], (60, 20))
         if state.is_closing:
             self.end()
+        elif not self._owner.is_over:
+            # Not before: if the queue is deleted while a slot is awaited, there is no subscription to end yet.
+            on_deleted = partial(context.spawn, partial(self._notify, consumer))
+            context.queue_watchers.watch(consumer.queue, consumer, on_deleted)
 
     def _reply_consumer(self, id: str, tag: str, no_ack: bool) -> tuple[Consumer, dict[str, str]]:
         """The consumer of direct replies, of which a channel has one. Raises AmqpRefusal."""

@@ -293,6 +293,32 @@ async def test_a_queue_that_is_deleted_ends_no_other_consumer_of_this_tag(autoju
         await client.nothing()
 
 
+async def test_a_consumer_that_begins_while_its_queue_is_deleted_is_known(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with amqp_node() as rig:
+        client, other = await connect(rig), await connect(rig)
+        await client.declare()
+        (waits, _), free, slot = rig.alive.sessions, trio.Event(), rig.alive.slot
+
+        async def late_slot(session: int = 0, *, asks: bool = False) -> None:
+            if session == waits:
+                await free.wait()
+            await slot(session, asks=asks)
+
+        monkeypatch.setattr(rig.alive, "slot", late_slot)
+        await client.send(1, commands.Basic.Consume(0, "jobs", "c"))
+        await trio.sleep(0.1)
+        await other.call(1, commands.Queue.Delete(0, "jobs"), commands.Queue.DeleteOk)
+        await trio.sleep(0.1)
+        free.set()
+        await client.next(commands.Basic.ConsumeOk)
+        await other.declare()
+        await other.publish("jobs", b"1")
+
+        assert await client.bodies(1) == [b"1"]
+
+
 async def test_if_unused_and_if_empty_keep_a_queue(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client, reader = await connect(rig), await connect(rig)
