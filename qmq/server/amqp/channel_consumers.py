@@ -148,10 +148,11 @@ class ChannelConsumers:
         out = Outcome(owner.session.id, owner.context.environment.now_us())
         is_acked = consumer.needs_ack or consumer.is_get
         if is_acked:
+            # First: what is given back may go to any consumer.
+            broker.queues.cease(subscription, out)
             unsent = [one for one in subscription.in_flight.values() if not one.sent]
             broker.queues.redelivery.give_back(unsent, Back.UNSEEN, out)
         if is_acked and subscription.in_flight:
-            broker.queues.cease(subscription, out)
             self._ceased[consumer.id] = consumer
         else:
             broker.subscriptions.unsubscribe(owner.session.id, consumer.id, out)

@@ -186,6 +186,21 @@ async def test_a_cancelled_consumer_keeps_what_it_has_unacked(autojump_clock: Mo
         assert (await (await connect(rig)).declare(passive=True)).message_count == 0
 
 
+async def test_a_cancelled_consumer_gets_nothing_that_is_recorded_later(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client, publisher = await mesh.client("a"), await mesh.client("a")
+        await client.declare()
+        await client.consume()
+        mesh.slow_disk("a", 2.0, exactly=True)
+        await publisher.publish("jobs", b"1", delivery_mode=2)
+        await trio.sleep(0.1)
+
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+
+        await client.nothing(5.0)
+        assert (await client.declare(passive=True)).message_count == 1
+
+
 async def test_prefetch_bounds_each_consumer_or_the_whole_channel(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
