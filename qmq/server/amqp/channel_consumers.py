@@ -189,13 +189,14 @@ class ChannelConsumers:
         given = trio.Event()
         owner.encoder.on_given = given.set
         consumer = await self._getter(queue, not method.no_ack)
+        if state.is_closing:
+            owner.encoder.consumers.pop(consumer.id, None)
+            self.end()
+            return
         with trio.move_on_after(GET_SECONDS):
             await given.wait()
         owner.encoder.on_given = bool
         if owner.is_over:
-            return
-        if state.is_closing:
-            owner.encoder.consumers.pop(consumer.id, None)
             return
         self._cease(consumer)
         if not consumer.was_given:

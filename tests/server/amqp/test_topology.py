@@ -230,6 +230,20 @@ async def test_no_answer_follows_the_close_of_a_channel(autojump_clock: MockCloc
         await client.nothing()
 
 
+async def test_no_delivery_follows_the_close_of_a_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        owner, client = await connect(rig), await connect(rig)
+        await owner.declare("mine", exclusive=True)
+        await client.declare()
+        await client.consume()
+        await client.send(1, commands.Basic.Get(0, "mine"))
+        await client.next_of(commands.Channel.Close)
+
+        await owner.publish("jobs", b"1")
+
+        await client.nothing()
+
+
 async def test_deleting_a_queue_cancels_its_consumers(autojump_clock: MockClock) -> None:
     notified = {"capabilities": {"consumer_cancel_notify": True}}
     async with amqp_node() as rig:
