@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
+from tests.server.amqp.mesh import AmqpMesh
 from tests.server.amqp.rig import AmqpClient, Message, amqp_node, connect
 
 HASH: Final = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("x")
@@ -228,6 +229,26 @@ async def test_no_answer_follows_the_close_of_a_channel(autojump_clock: MockCloc
 
         assert (await client.closed())[0] == 406
         await client.nothing()
+
+
+@pytest.mark.parametrize("method", [commands.Tx.Commit(), commands.Channel.Close(200, "", 0, 0)])
+async def test_a_channel_is_closed_behind_the_answer_to_a_consume(autojump_clock: MockClock, method: Any) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client, publisher = await mesh.client("a"), await mesh.client("a")
+        await client.declare()
+        await client.publish("jobs", b"1")
+        await client.declare()
+        mesh.slow_disk("a", 0.5, exactly=True)
+        await publisher.publish("jobs", b"2", delivery_mode=2)
+        await trio.sleep(0.1)
+        await client.send(1, commands.Basic.Consume(0, "jobs", "c"), method)
+        with trio.move_on_after(5.0):
+            while True:
+                await client._read()
+
+        kinds = [type(found) for _, found in client.received]
+        assert kinds[0] is commands.Basic.ConsumeOk
+        assert kinds[-1] in (commands.Channel.Close, commands.Channel.CloseOk)
 
 
 async def test_no_delivery_follows_the_close_of_a_channel(autojump_clock: MockClock) -> None:
