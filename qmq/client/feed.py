@@ -124,6 +124,8 @@ class Feed:
     """Fanouts: whether nothing has come yet of a start at the first kept message."""
     ids: dict[str, str] = field(default_factory=dict)
     """Fanouts: dedup ids of the messages that came last, oldest first, and which origin's came first."""
+    has_passed_over: bool = False
+    """Fanouts: whether `seen` has copies that `handed` does not have."""
     unsettled: dict[str, Delivered] = field(default_factory=dict)
     """By ack id, in the order of delivery: came over the present connection, and neither ACK nor NACK is said."""
     dropped: int = 0
@@ -153,12 +155,26 @@ class Feed:
         if gap is None:
             self.is_fresh = False
             message_id = headers.get("message-id", "")
-            return self.seen.advance(message_id) and self._is_new_id(message_id, headers)
+            if not self.seen.advance(message_id):
+                return False
+            if self._is_new_id(message_id, headers):
+                return True
+            self.has_passed_over = True
+            self._catch_up()
+            return False
         missing = parse_gap(gap)
         is_news = self.seen.pass_over(missing)
         if self.is_fresh:
             self.handed.pass_over(missing)
         return is_news and not self.is_fresh
+
+    def _catch_up(self) -> None:
+        """A position has the copies that were passed over, too, once all that came before them is handed out: a client
+        that continues there does not know their ids.
+        """
+        if self.has_passed_over and not self.buffer:
+            self.has_passed_over = False
+            self.handed = self.seen.copy()
 
     def _is_new_id(self, message_id: str, headers: Mapping[str, str]) -> bool:
         """Whether no message with this dedup id came just before, from another node that had taken it too.
@@ -192,6 +208,7 @@ class Feed:
                 self.handed.advance(delivery.headers.get("message-id", ""))
             else:
                 self.handed.pass_over(parse_gap(gap))
+            self._catch_up()
         return delivery
 
     def settle(self, delivery: Delivered) -> None:

@@ -169,6 +169,9 @@ class Runner:
         self._is_writing = False
         failure: list[Exception] = []
         try:
+            # Outside of the nursery: an OSError of the function that returns the passcode costs this attempt only.
+            self.core.begin(address.host)
+            self.wake()
             async with trio.open_nursery() as nursery:
 
                 async def ending(task: Callable[[], Awaitable[None]]) -> None:
@@ -180,8 +183,6 @@ class Runner:
                         failure.append(ConnectionError("connection lost"))
                     nursery.cancel_scope.cancel()
 
-                self.core.begin(address.host)
-                self.wake()
                 nursery.start_soon(ending, lambda: self._read(line, address))
                 nursery.start_soon(ending, lambda: self._write(line))
                 nursery.start_soon(ending, lambda: self._beat(attempt.deadline))

@@ -222,19 +222,30 @@ class SubscribeFrames:
         named = headers.get("id") or (headers.get("destination") if self._version < Version.V11 else None)
         words = durable_words(headers, named or "", self._client_id)
         deleted, self.deleted = self.deleted, None
+        if named is None and words is not None and self._is_nameless(headers, words, deleted):
+            named = self.nameless
         if deleted is not None and deleted == self._bound_of_unsubscribe(headers):
             if self._bound_by_id.pop(named or "", None) is not None:
                 self._broker.subscriptions.unsubscribe(self._session_id, named or "", out)
-            return
-        if named is not None:
-            self._bound_by_id.pop(named, None)
-        if words is not None and (words[0] or named):
+        elif words is not None and (words[0] or named):
             delete_durable(self._broker, self._rights, headers, words, self._session_id, named, now_us, out)
         else:
-            wanted = self._subscription_id(headers, "UNSUBSCRIBE")
-            self._broker.subscriptions.unsubscribe(self._session_id, wanted, out)
-            if wanted == self.nameless:
+            named = self._subscription_id(headers, "UNSUBSCRIBE")
+            self._broker.subscriptions.unsubscribe(self._session_id, named, out)
+        if named is not None:
+            self._bound_by_id.pop(named, None)
+            if named == self.nameless:
                 self.nameless = None
+
+    def _is_nameless(self, headers: Mapping[str, str], words: tuple[str, str], deleted: BoundQueue | None) -> bool:
+        """Whether these words name the durable subscription that has no id, or its queue was `deleted`."""
+        if self.nameless is None or headers.get("destination", self.nameless) != self.nameless:
+            return False
+        bound = self._bound_by_id.get(self.nameless)
+        if bound is not None:
+            return deleted is not None and bound.queue == deleted.queue
+        live = self._broker.sessions[self._session_id].subscriptions.get(self.nameless)
+        return live is not None and live.durable is not None and live.durable.name[1:] == words
 
     def _subscription_id(self, headers: Mapping[str, str], command: str) -> str:
         """`id`; a 1.0 client may leave it out, and its subscription is then known by its destination (1.0).

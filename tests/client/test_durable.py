@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 import qmq.client
 from qmq.broker.consumers.outcome import Outcome
-from qmq.client.feed import IDS_MAX, AckMode, Feed
+from qmq.client.feed import IDS_MAX, AckMode, Delivered, Feed
 from qmq.client.vectors import Progress
 from qmq.errors import Refused
 from tests.client.rig import Mesh, eventually, running, take
@@ -154,6 +154,25 @@ def test_a_message_that_two_nodes_have_taken_comes_once(word: str) -> None:
     assert fanout.is_news({"message-id": "b-01-2", word: "y"})
     assert fanout.is_news({"message-id": "b-01-3"})
     assert fanout.is_news({"message-id": "b-01-4"})
+
+
+def test_a_position_has_the_copies_that_were_passed_over() -> None:
+    fanout = feed()
+
+    def comes(message_id: str, dedup_id: str) -> None:
+        headers = {"message-id": message_id, "dedup-id": dedup_id}
+        if fanout.is_news(headers):
+            fanout.put(Delivered(fanout, headers, b"", 1))
+
+    comes("a-01-1", "x")
+    comes("b-01-1", "y")
+    comes("b-01-2", "x")
+    fanout.take()
+    assert str(fanout.handed) == "a-01=1"  # b-01-1 is not handed out.
+    fanout.take()
+    assert str(fanout.handed) == "a-01=1,b-01=2"
+    comes("a-01-2", "y")
+    assert str(fanout.handed) == "a-01=2,b-01=2"
 
 
 def test_the_ids_that_are_kept_are_bounded() -> None:

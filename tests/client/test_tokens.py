@@ -38,6 +38,18 @@ async def test_a_client_with_a_function_logs_in_again_with_a_new_token(
     assert given == []
 
 
+async def test_a_token_that_cannot_be_read_now_is_read_again(
+    autojump_clock: MockClock, tokens: tuple[AuthenticationSettings, ...], tmp_path: Path
+) -> None:
+    (path := tmp_path / "token").write_text(expiring(5)[0])
+    async with running(authentication=tokens) as mesh:
+        async with mesh.client(login="token", passcode=path.read_text) as client:
+            path.unlink()
+            await eventually(lambda: "No such file" in client.statistics().last_error)
+            path.write_text(expiring(1000)[0])
+            await client.send("/queue/q", b"x")
+
+
 async def test_a_token_that_is_always_the_same_and_has_expired_is_final(
     autojump_clock: MockClock, tokens: tuple[AuthenticationSettings, ...]
 ) -> None:

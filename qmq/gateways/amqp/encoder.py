@@ -37,6 +37,7 @@ METHOD: Final = Struct(">BHI")
 LENGTHS: Final = Struct(">HI")
 
 PUBLISH: Final = (60, 40)
+COMMIT: Final = (90, 20)
 CANCEL: Final = b"\x00\x3c\x00\x1e"
 NO_WAIT: Final = b"\x01"
 
@@ -147,8 +148,8 @@ class AmqpEncoder:
         consumer = self.consumers.get(subscription.id)
         if consumer is None:
             return b""
-        if consumer.is_cancelled:
-            # What was not sent when it was cancelled is in flight no more.
+        if consumer.is_cancelled or consumer.is_get:
+            # What was not sent when it was cancelled is in flight no more. A basic.get may have begun it again.
             deliveries = [one for one in deliveries if one.tag in subscription.in_flight]
         parts: list[bytes] = []
         channel = consumer.channel
@@ -209,9 +210,14 @@ class AmqpEncoder:
         self, error: ProtocolError | Refused, receipt: str | None = None, subscription: str | None = None
     ) -> bytes:
         if receipt is not None:
-            of, _, number = receipt.partition(".")
+            of, _, number = receipt.rpartition(" ")[2].partition(".")
             channel = self.channels.get(of)
-            return b"" if channel is None else channel.refuse_publish(int(number))
+            is_publish = self.answers.pop(receipt, None) is None
+            if channel is None or is_publish:
+                return b"" if channel is None else channel.refuse_publish(int(number))
+            # tx.commit: too few nodes confirm it. The subscriptions end when the client has confirmed the close.
+            self.consumers = {id: one for id, one in self.consumers.items() if one.channel is not channel}
+            return b"" if channel.is_closing else channel.close(of_channel(error), COMMIT)
         if subscription is not None and error.code == NOT_ALLOWED:
             return self.cancel(subscription)
         return self.close(of_connection(error))
@@ -276,7 +282,7 @@ class ChannelEncoder(NoMessages):
         self, error: ProtocolError | Refused, receipt: str | None = None, subscription: str | None = None
     ) -> bytes:
         channel = self._channel
-        if error.code == LATE or channel.is_closing:
+        if channel.is_closing or (error.code == LATE and not self.is_transactional):
             return b""
         is_publish = receipt is None or self._encoder.answers.pop(receipt, None) is None
         self._on_refused(error.code)

@@ -55,6 +55,9 @@ OPTIONS: Final[Mapping[str, str]] = {
 }
 """Member of a message in JSON → header of SEND. The header of a request is `Qmq-` and the member, with hyphens."""
 
+OF_BODY: Final = ("content-type", "content-encoding")
+"""Headers of a request that say what the body of the message is."""
+
 HEADER_PREFIX: Final = "qmq-header-"
 
 BY_HEADER: Final[Mapping[str, str]] = {f"qmq-{name.replace('_', '-')}": header for name, header in OPTIONS.items()}
@@ -222,7 +225,7 @@ def _headers_of_request(request: HttpRequest, destination: str) -> Headers:
             headers[own] = value
         elif name in BY_HEADER:
             headers[BY_HEADER[name]] = value
-        elif name == "content-type":
+        elif name in OF_BODY:
             headers[name] = value
         elif name.startswith("qmq-") and name != "qmq-batch":
             known = ", ".join(BY_HEADER)

@@ -79,7 +79,9 @@ class AmqpChannel:
         taken = self._taken(tag, multiple)
         self._frames.begin()
         for delivery in taken:
-            self._frames.pending.append(self._nack_frame(delivery, requeue))
+            # Of what was taken back there is nothing to requeue, also in a transaction.
+            if not requeue or delivery.subscription.in_flight.get(delivery.tag) is delivery:
+                self._frames.pending.append(self._nack_frame(delivery, requeue))
 
     def _taken(self, tag: int, multiple: bool) -> list[Delivery]:
         """What an ack or nack is about. Raises AmqpRefusal."""

@@ -8,6 +8,7 @@ import trio
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.lifecycle import Back
 from qmq.gateways.amqp.channel import Consumer
 from qmq.gateways.amqp.names import DIRECT_REPLY, queue_destination
@@ -66,10 +67,13 @@ class ChannelConsumers:
             receipt = f"consume {id}"
             encoder.answers[receipt] = method_frame(state.number, CONSUME_OK + short_string(tag))
         state.consumers[tag] = encoder.consumers[id] = consumer
-        context.queue_watchers.watch(consumer.queue, consumer, partial(context.spawn, partial(self._notify, consumer)))
         await self._frames.obey([Frame(Head("SUBSCRIBE", headers, Version.V12), b"", receipt)], (60, 20))
         if state.is_closing:
             self.end()
+        elif not self._owner.is_over:
+            # Not before: if the queue is deleted while a slot is awaited, there is no subscription to end yet.
+            on_deleted = partial(context.spawn, partial(self._notify, consumer))
+            context.queue_watchers.watch(consumer.queue, consumer, on_deleted)
 
     def _reply_consumer(self, id: str, tag: str, no_ack: bool) -> tuple[Consumer, dict[str, str]]:
         """The consumer of direct replies, of which a channel has one. Raises AmqpRefusal."""
@@ -142,15 +146,17 @@ class ChannelConsumers:
             return
         consumer.is_cancelled = True
         out = Outcome(owner.session.id, owner.context.environment.now_us())
-        if consumer.needs_ack:
+        is_acked = consumer.needs_ack or consumer.is_get
+        if is_acked:
+            # First: what is given back may go to any consumer.
+            broker.queues.cease(subscription, out)
             unsent = [one for one in subscription.in_flight.values() if not one.sent]
             broker.queues.redelivery.give_back(unsent, Back.UNSEEN, out)
-        if consumer.needs_ack and subscription.in_flight:
-            broker.queues.cease(subscription, out)
+        if is_acked and subscription.in_flight:
             self._ceased[consumer.id] = consumer
         else:
             broker.subscriptions.unsubscribe(owner.session.id, consumer.id, out)
-            del owner.encoder.consumers[consumer.id]
+            owner.encoder.consumers.pop(consumer.id, None)
         owner.context.submit(out)
 
     def reap(self) -> None:
@@ -176,20 +182,27 @@ class ChannelConsumers:
         queue = queue_destination(name, owner.vhost)
         self._rights.check_subscribe(queue)
         await check_queue(owner.context, queue, name, owner.vhost)
+        if owner.context.broker.subscriptions.is_stopping:
+            # There is nothing for it here any more. It may still settle what it has.
+            self._frames.send(commands.Basic.GetEmpty())
+            return
         given = trio.Event()
         owner.encoder.on_given = given.set
         consumer = await self._getter(queue, not method.no_ack)
+        if state.is_closing:
+            owner.encoder.consumers.pop(consumer.id, None)
+            self.end()
+            return
         with trio.move_on_after(GET_SECONDS):
             await given.wait()
         owner.encoder.on_given = bool
         if owner.is_over:
             return
-        if state.is_closing:
-            owner.encoder.consumers.pop(consumer.id, None)
-            return
         self._cease(consumer)
         if not consumer.was_given:
             self._frames.send(commands.Basic.GetEmpty())
+        elif method.no_ack:
+            self._frames.pending += self._in_flight(consumer)
 
     async def _getter(self, queue: str, needs_ack: bool) -> Consumer:
         """A consumer with room for one message more: one for all gets of a queue, because subscriptions are limited."""
@@ -207,10 +220,23 @@ class ChannelConsumers:
                 return consumer
         id = self._frames.new_id()
         consumer = Consumer(state, id, "", queue, needs_ack=needs_ack, is_get=True)
-        headers = {**self._subscribe(consumer, {}), "prefetch-count": "1"}
+        # `get` settles what needs no ack: with `auto`, the next message would come as soon as this one is written.
+        headers = {**self._subscribe(consumer, {}), "ack": "client-individual", "prefetch-count": "1"}
         owner.encoder.consumers[id] = consumer
-        await self._frames.obey([Frame(Head("SUBSCRIBE", headers, Version.V12), b"", None)], (60, 70))
+        # The bound of the channel is about its consumers only, as with RabbitMQ.
+        gateway = self._frames.gateway
+        window, gateway.window = gateway.window, None
+        try:
+            await self._frames.obey([Frame(Head("SUBSCRIBE", headers, Version.V12), b"", None)], (60, 70))
+        finally:
+            gateway.window = window
         return consumer
+
+    def _in_flight(self, consumer: Consumer) -> list[Delivery]:
+        """What it has been given and is not settled yet."""
+        session = self._owner.context.broker.sessions.get(self._owner.session.id)
+        subscription = None if session is None else session.subscriptions.get(consumer.id)
+        return [] if subscription is None else list(subscription.in_flight.values())
 
     async def qos(self, method: Any) -> None:
         if method.prefetch_size:

@@ -94,6 +94,9 @@ class ChannelFrames:
         return f"{self.state.serial}.{self._numbers}"
 
     def send(self, method: Method) -> None:
+        """Nothing if the channel is closing: some clients take an answer after channel.close as an error."""
+        if self.state.is_closing:
+            return
         self.owner.put(method_frame(self.state.number, encode_method(method)))
 
     def begin(self) -> None:

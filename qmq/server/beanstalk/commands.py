@@ -98,6 +98,11 @@ class BeanstalkCommands:
     async def obey(self, command: BeanstalkCommand) -> None:
         """Decide a command, or collect it until `flush`."""
         self._part.commands[command.verb.value] += 1
+        if command.verb in OF_RESERVED and self._reservations.is_due(command.numbers[0]):
+            # RESERVED is the reply to a delivery, which none would be once the job is settled.
+            await self._context.flushed()
+            if self.is_over:
+                return
         handler = AT_ONCE.get(command.verb)
         if handler is not None:
             handler(self, command)
@@ -292,6 +297,8 @@ class BeanstalkCommands:
         context, message = self._context, found.message
         queue = queue_of(found.tube)
         self._check(Action.SUBSCRIBE, message.envelope.destination)
+        # Those that earlier calls have left behind: a connection has a bound of them.
+        self._reservations.reap(self.watched)
         subscription = await self._reservations.subscription(found.tube)
         if subscription is None:
             return None
@@ -364,6 +371,9 @@ def _changed(done: bool | None, word: bytes) -> bytes:
 
 
 RESERVING: Final = frozenset({BeanstalkVerb.RESERVE, BeanstalkVerb.RESERVE_WITH_TIMEOUT})
+
+OF_RESERVED: Final = frozenset({BeanstalkVerb.DELETE, BeanstalkVerb.RELEASE, BeanstalkVerb.BURY, BeanstalkVerb.TOUCH})
+"""What is done with a job that the connection has reserved."""
 
 PEEKED: Final = {
     BeanstalkVerb.PEEK_READY: JobState.READY,

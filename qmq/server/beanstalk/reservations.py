@@ -76,6 +76,11 @@ class Reservations:
             return None
         return delivery
 
+    def is_due(self, job: int) -> bool:
+        """Whether a job is reserved by this connection, and its delivery is still to come."""
+        delivery = self._reserved.get(job)
+        return delivery is not None and delivery.tag in self._due
+
     def _ended(self, job: int, delivery: Delivery) -> None:
         """A reservation has ended without the client."""
         del self._reserved[job]

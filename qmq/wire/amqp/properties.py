@@ -37,15 +37,23 @@ ARRAY: Final = b"A"[0]
 KINDS: Final[tuple[str, ...]] = tuple(str(getattr(Properties, f"_{name}")) for name in Properties.__slots__)
 FIXED: Final[Mapping[str, int]] = {"octet": 1, "timestamp": 8}
 
+TIMESTAMP_FLAG: Final = 0x8000 >> KINDS.index("timestamp")
+MILLISECONDS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999. pamqp takes a large timestamp for milliseconds; some programs send ticks of 100 ns."""
+
 
 def read_properties(block: bytes) -> Properties:
-    """The properties. Raises AmqpRefusal, SYNTAX_ERROR."""
+    """The properties, without a timestamp that no calendar has. Raises AmqpRefusal, SYNTAX_ERROR."""
     properties = Properties()
     if block == NO_PROPERTIES:
         return properties
     try:
-        flags = _checked_flags(block)
-        properties.unmarshal(flags, block[2:])
+        flags, time_at = _checked_flags(block)
+        values = block[2:]
+        if time_at and int.from_bytes(block[time_at : time_at + 8], "big") > MILLISECONDS_MAX:
+            flags &= ~TIMESTAMP_FLAG
+            values = block[2:time_at] + block[time_at + 8 :]
+        properties.unmarshal(flags, values)
     except (*BAD, exceptions.PAMQPException) as problem:
         raise AmqpRefusal(ReplyCode.SYNTAX_ERROR, f"the properties of a message cannot be read: {problem}") from problem
     return properties
@@ -105,21 +113,23 @@ def read_table(data: bytes) -> dict[str, Any]:
         raise AmqpRefusal(ReplyCode.SYNTAX_ERROR, f"a table cannot be read: {problem}") from problem
 
 
-def _checked_flags(block: bytes) -> int:
-    """The flags of properties that are whole. Raises ValueError or IndexError."""
+def _checked_flags(block: bytes) -> tuple[int, int]:
+    """The flags of properties that are whole, and where their timestamp is; 0: none. Raises ValueError, IndexError."""
     flags = block[0] << 8 | block[1]
     if flags & 3:
         raise ValueError("they are those of no message")
     at = 2
+    time_at = 0
     for number, kind in enumerate(KINDS):
         if flags & 0x8000 >> number:
             if kind == "table":
                 at = _end_of_table(block, at, len(block), 0)
             else:
+                time_at = at if kind == "timestamp" else time_at
                 at += FIXED[kind] if kind in FIXED else 1 + block[at]
     if at != len(block):
         raise ValueError("they do not end where they should")
-    return flags
+    return flags, time_at
 
 
 def _end_of_table(data: bytes, at: int, end: int, depth: int, is_array: bool = False) -> int:

@@ -65,6 +65,18 @@ def test_a_message_comes_back_with_the_bytes_of_its_publisher() -> None:
     assert delivered_properties({**headers, "persistent": "true"}, "q") == block
 
 
+@pytest.mark.parametrize("ticks", [253_402_300_800_000, 1_700_000_000_000_000, 2**64 - 1])
+def test_a_timestamp_that_no_calendar_has_travels_without_a_header(ticks: int) -> None:
+    # The flags of content_type, timestamp and type.
+    block = b"\x80\x60" + b"\x04text" + ticks.to_bytes(8, "big") + b"\x01k"
+
+    headers = send_headers("/queue/q", block, None)
+
+    assert "timestamp" not in headers
+    assert (headers["content-type"], headers["type"]) == ("text", "k")
+    assert delivered_properties(headers, "q") == block
+
+
 def test_a_message_is_transient_unless_its_delivery_mode_is_two() -> None:
     assert headers_of()["persistent"] == "false"
     assert headers_of(delivery_mode=1)["persistent"] == "false"

@@ -186,6 +186,21 @@ async def test_a_cancelled_consumer_keeps_what_it_has_unacked(autojump_clock: Mo
         assert (await (await connect(rig)).declare(passive=True)).message_count == 0
 
 
+async def test_a_cancelled_consumer_gets_nothing_that_is_recorded_later(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client, publisher = await mesh.client("a"), await mesh.client("a")
+        await client.declare()
+        await client.consume()
+        mesh.slow_disk("a", 2.0, exactly=True)
+        await publisher.publish("jobs", b"1", delivery_mode=2)
+        await trio.sleep(0.1)
+
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+
+        await client.nothing(5.0)
+        assert (await client.declare(passive=True)).message_count == 1
+
+
 async def test_prefetch_bounds_each_consumer_or_the_whole_channel(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
@@ -247,6 +262,73 @@ async def test_a_message_is_got_and_an_empty_queue_says_so(autojump_clock: MockC
         await client.call(1, commands.Basic.Get(0, "jobs"), commands.Basic.GetEmpty)
         await client.send(1, commands.Basic.Nack(1, False, True))
         assert (await client.call(1, commands.Basic.Get(0, "jobs"), Message)).method.redelivered
+
+
+async def test_a_get_without_ack_takes_one_message(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2", b"3")
+
+        got = await client.call(1, commands.Basic.Get(0, "jobs", True), Message)
+        assert (got.body, got.method.message_count) == (b"1", 2)
+        await client.nothing()
+        assert (await client.declare(passive=True)).message_count == 2
+        assert (await client.call(1, commands.Basic.Get(0, "jobs", True), Message)).body == b"2"
+
+
+async def test_a_node_that_stops_lets_a_client_that_polls_finish(autojump_clock: MockClock) -> None:
+    rig = Rig(amqp=(LISTENER,), limits={"drain_seconds": 20.0})
+    async with rig.run():
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2", delivery_mode=2)
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        rig.alive.stop()
+        await trio.sleep(0.5)
+
+        await client.call(1, commands.Basic.Get(0, "jobs"), commands.Basic.GetEmpty)
+        await client.send(1, commands.Basic.Ack(1))
+
+        assert (await client.closed(0))[0] == 320
+    async with rig.run():
+        client = await connect(rig)
+        assert (await client.call(1, commands.Basic.Get(0, "jobs"), Message)).body == b"2"
+
+
+async def test_a_get_is_not_bounded_by_the_prefetch_of_the_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.declare("other")
+        await client.publish("jobs", b"1", b"2")
+        await client.publish("other", b"3")
+        await client.call(1, commands.Basic.Qos(0, 1, True), commands.Basic.QosOk)
+        await client.consume()
+        await client.messages(1)
+
+        assert (await client.call(1, commands.Basic.Get(0, "other"), Message)).body == b"3"
+        # Consumers that begin later are bounded still.
+        await client.publish("other", b"4")
+        await client.consume("other", "d")
+        await client.nothing()
+
+
+async def test_a_message_that_is_recorded_slowly_is_got_once(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client, publisher = await mesh.client("a"), await mesh.client("a")
+        await client.declare()
+        await client.publish("jobs", b"1", delivery_mode=2)
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        mesh.slow_disk("a", 1.0, exactly=True)
+        await publisher.publish("jobs", b"2", delivery_mode=2)
+
+        got = None
+        while not isinstance(got, Message):
+            got = await client.call(1, commands.Basic.Get(0, "jobs"), Message | commands.Basic.GetEmpty)
+
+        assert (got.body, got.method.delivery_tag) == (b"2", 2)
+        await client.nothing()
 
 
 async def test_more_messages_are_got_than_a_connection_has_subscriptions(autojump_clock: MockClock) -> None:
@@ -358,6 +440,63 @@ async def test_commit_ok_is_sent_when_publishes_and_acks_are_durable(
 
         # Seconds of the mock clock. A call of the disk has done its work after three quarters of its time.
         assert trio.current_time() - begun >= 3
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_a_transaction_with_a_message_that_was_taken_back_is_not_committed(
+    autojump_clock: MockClock, is_late: bool
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare(arguments={"x-consumer-timeout": 1000})
+        await client.declare("out")
+        await client.publish("jobs", b"in")
+        await client.consume()
+        await client.messages(1)
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        await client.publish("out", b"made of it")
+        frames = [commands.Basic.Ack(1), commands.Tx.Commit()]
+        if not is_late:
+            await client.send(1, frames.pop(0))
+        await client.messages(1)  # Delivered again.
+        await client.send(1, *frames)
+
+        assert (await client.closed())[0] == 406
+        await client.channel()
+        assert (await client.declare("out", passive=True)).message_count == 0
+
+
+async def test_a_transaction_may_recover_what_was_taken_back(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare(arguments={"x-consumer-timeout": 1000})
+        await client.publish("jobs", b"in")
+        await client.consume()
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        await client.messages(2)
+        await client.call(1, commands.Basic.Recover(True), commands.Basic.RecoverOk)
+        await client.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+
+        assert await client.bodies(1) == [b"in"]
+
+
+async def test_a_commit_that_too_few_nodes_confirm_closes_its_channel(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a", "b", "c", mesh={"receipt_short": "refuse"}).run() as mesh:
+        client, other = await mesh.client("a"), await mesh.client("a")
+        await client.declare()
+        await client.consume()
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        mesh.cut("a", "b")
+        mesh.cut("a", "c")
+        await client.publish("jobs", b"1", delivery_mode=2)
+        await client.send(1, commands.Tx.Commit())
+
+        code, text = await client.closed()
+
+        assert (code, "It was accepted" in text) == (406, True)
+        await client.channel()
+        await other.consume()
+        assert set(await other.bodies(1)) == {b"1"}
 
 
 async def test_a_reply_goes_to_the_pseudo_queue_of_the_requester(autojump_clock: MockClock) -> None:

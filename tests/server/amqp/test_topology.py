@@ -7,11 +7,12 @@ from typing import Any, Final
 import argon2
 import pytest
 import trio
-from pamqp import commands
+from pamqp import commands, frame
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
+from tests.server.amqp.mesh import AmqpMesh
 from tests.server.amqp.rig import AmqpClient, Message, amqp_node, connect
 
 HASH: Final = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("x")
@@ -217,6 +218,53 @@ async def test_what_follows_on_a_closed_channel_is_ignored(autojump_clock: MockC
         assert rig.alive.declared_queues.value_of("/queue/late") is None
 
 
+@pytest.mark.parametrize("method", [commands.Basic.Cancel("c"), commands.Confirm.Select(), commands.Tx.Select()])
+async def test_no_answer_follows_the_close_of_a_channel(autojump_clock: MockClock, method: Any) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.consume()
+        publish = client.publishing("jobs", b"1", headers={"delay": "soon"})
+        await client.pipe.send_all(publish + frame.marshal(method, 1))
+
+        assert (await client.closed())[0] == 406
+        await client.nothing()
+
+
+@pytest.mark.parametrize("method", [commands.Tx.Commit(), commands.Channel.Close(200, "", 0, 0)])
+async def test_a_channel_is_closed_behind_the_answer_to_a_consume(autojump_clock: MockClock, method: Any) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client, publisher = await mesh.client("a"), await mesh.client("a")
+        await client.declare()
+        await client.publish("jobs", b"1")
+        await client.declare()
+        mesh.slow_disk("a", 0.5, exactly=True)
+        await publisher.publish("jobs", b"2", delivery_mode=2)
+        await trio.sleep(0.1)
+        await client.send(1, commands.Basic.Consume(0, "jobs", "c"), method)
+        with trio.move_on_after(5.0):
+            while True:
+                await client._read()
+
+        kinds = [type(found) for _, found in client.received]
+        assert kinds[0] is commands.Basic.ConsumeOk
+        assert kinds[-1] in (commands.Channel.Close, commands.Channel.CloseOk)
+
+
+async def test_no_delivery_follows_the_close_of_a_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        owner, client = await connect(rig), await connect(rig)
+        await owner.declare("mine", exclusive=True)
+        await client.declare()
+        await client.consume()
+        await client.send(1, commands.Basic.Get(0, "mine"))
+        await client.next_of(commands.Channel.Close)
+
+        await owner.publish("jobs", b"1")
+
+        await client.nothing()
+
+
 async def test_deleting_a_queue_cancels_its_consumers(autojump_clock: MockClock) -> None:
     notified = {"capabilities": {"consumer_cancel_notify": True}}
     async with amqp_node() as rig:
@@ -278,6 +326,32 @@ async def test_a_queue_that_is_deleted_ends_no_other_consumer_of_this_tag(autoju
         await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
         await other.publish("others", b"1")
         await client.nothing()
+
+
+async def test_a_consumer_that_begins_while_its_queue_is_deleted_is_known(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with amqp_node() as rig:
+        client, other = await connect(rig), await connect(rig)
+        await client.declare()
+        (waits, _), free, slot = rig.alive.sessions, trio.Event(), rig.alive.slot
+
+        async def late_slot(session: int = 0, *, asks: bool = False) -> None:
+            if session == waits:
+                await free.wait()
+            await slot(session, asks=asks)
+
+        monkeypatch.setattr(rig.alive, "slot", late_slot)
+        await client.send(1, commands.Basic.Consume(0, "jobs", "c"))
+        await trio.sleep(0.1)
+        await other.call(1, commands.Queue.Delete(0, "jobs"), commands.Queue.DeleteOk)
+        await trio.sleep(0.1)
+        free.set()
+        await client.next(commands.Basic.ConsumeOk)
+        await other.declare()
+        await other.publish("jobs", b"1")
+
+        assert await client.bodies(1) == [b"1"]
 
 
 async def test_if_unused_and_if_empty_keep_a_queue(autojump_clock: MockClock) -> None:

@@ -202,6 +202,17 @@ async def test_the_watch_list_is_bounded(autojump_clock: MockClock) -> None:
         assert await client.ask("reserve-with-timeout 0") == b"TIMED_OUT"
 
 
+async def test_jobs_of_many_tubes_are_reserved_by_their_ids(autojump_clock: MockClock) -> None:
+    async with running(limits={"subscriptions_max": 3}) as rig:
+        client = await rig.client()
+
+        for number in range(5):
+            await client.ask(f"use t{number}")
+            job = await client.put()
+            assert await client.ask(f"reserve-job {job}") == b"RESERVED %d 3\njob" % job
+            assert await client.ask(f"delete {job}") == b"DELETED"
+
+
 async def test_a_half_line_is_held_and_counted_until_the_client_leaves(autojump_clock: MockClock) -> None:
     async with running() as rig:
         client = await rig.client()

@@ -464,6 +464,24 @@ async def test_one_job_is_reserved_by_its_id(state: str, is_wanted: bool, autoju
             assert (await client.facts(f"stats-job {job}"))["state"] == "ready"
 
 
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [("release {} 7 1", b"RELEASED"), ("bury {} 7", b"BURIED"), ("touch {}", b"TOUCHED"), ("delete {}", b"DELETED")],
+)
+async def test_a_job_that_is_reserved_in_the_same_read_is_at_hand(
+    autojump_clock: MockClock, command: str, reply: bytes
+) -> None:
+    async with running() as rig:
+        client = await rig.client()
+        job = await client.put()
+
+        await client.send("put 5000 0 60 1", "x", "reserve", command.format(job))
+
+        assert (await client.reply()).startswith(b"INSERTED")
+        assert await client.reply() == b"RESERVED %d 3\njob" % job
+        assert await client.reply() == reply
+
+
 async def test_a_job_under_way_twice_in_one_read_is_done_once(autojump_clock: MockClock) -> None:
     async with running() as rig:
         client = await rig.client()

@@ -328,6 +328,23 @@ async def test_the_words_of_activemq_name_one_too(autojump_clock: MockClock, hea
         assert [cursor.created_us for cursor in rig.alive.broker.durable_subscriptions.by_name.values()] == [0]
 
 
+@pytest.mark.parametrize("destination", [F, "/topic/t"])
+async def test_one_of_a_subscription_without_an_id_is_deleted_without_it(
+    autojump_clock: MockClock, destination: str
+) -> None:
+    words = f"destination:{destination}\nactivemq.subscriptionName:mail\n"
+    async with Rig().run() as rig:
+        client = await rig.connect(client_id="ann")
+
+        for _ in range(2):
+            await client.send(f"SUBSCRIBE\n{words}receipt:s\n\n")
+            assert await client.receipt() == "s"
+            await client.send(f"UNSUBSCRIBE\n{words}receipt:u\n\n")
+            assert await client.receipt() == "u"
+
+        assert not any(session.subscribed for session in rig.alive.broker.sessions.values())
+
+
 async def test_one_of_activemq_is_deleted_without_being_used(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect(client_id="ann")

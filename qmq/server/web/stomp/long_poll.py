@@ -193,6 +193,6 @@ async def _receive(pipe: LongPollPipe, seconds: float, asking: Asking) -> None:
 
 def _wait_seconds(request: HttpRequest) -> float:
     text = request.query.get("wait_seconds", str(WAIT_SECONDS))
-    if not (text.isascii() and text.isdecimal() and int(text[:9]) <= WAIT_SECONDS_MAX):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) <= WAIT_SECONDS_MAX):
         raise HttpRefusal(400, "bad-query", f"wait_seconds is a number of seconds from 0 to {WAIT_SECONDS_MAX}.")
     return float(text)

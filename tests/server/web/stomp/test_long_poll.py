@@ -185,6 +185,7 @@ async def test_bad_requests_are_refused_by_name(autojump_clock: MockClock) -> No
             await client.get("/v1/stomp/unknown"),
             await client.get(f"{poller.path}?wait_seconds=61"),
             await client.get(f"{poller.path}?wait_seconds=-1"),
+            await client.get(f"{poller.path}?wait_seconds=0000000000999"),
             await client.get("/v1/stomp"),
             await client.post("/v1/stomp/a/b"),
             await client.post("/v1/stomp", content_type="text/plain"),
@@ -194,6 +195,7 @@ async def test_bad_requests_are_refused_by_name(autojump_clock: MockClock) -> No
 
     assert [(answer.status, answer.code) for answer in answers] == [
         (404, "unknown-session"),
+        (400, "bad-query"),
         (400, "bad-query"),
         (400, "bad-query"),
         (405, "bad-method"),
