@@ -253,8 +253,10 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     origins = made_again(writes=False)(DatabaseQueueStore.origins)
     is_empty = made_again(writes=False)(DatabaseQueueStore.is_empty)
     listing = made_again(writes=False)(DatabaseQueueStore.listing)
+    deepest = made_again(writes=False)(DatabaseQueueStore.deepest)
     heads = made_again(writes=False)(DatabaseQueueStore.heads)
     page = made_again(writes=False)(DatabaseQueueStore.page)
+    skip = made_again(writes=False)(DatabaseQueueStore.skip)
     due = made_again(writes=False)(DatabaseQueueStore.due)
     expired = made_again(writes=False)(DatabaseQueueStore.expired)
 
