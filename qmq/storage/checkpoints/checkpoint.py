@@ -73,7 +73,9 @@ class Checkpointer:
         node: str,
         tombstones: set[Dot],
         lock: threading.RLock,
+        is_again: bool = False,
     ) -> None:
+        """`is_again`: the queue store has taken journal that is lost, and that peers will send again."""
         self._disk = disk
         self._catalog = catalog
         self._queues = queues
@@ -93,6 +95,8 @@ class Checkpointer:
         self.stored = Stored(self._vector_of_queues(), tombstones)
         # Journal of earlier runs may be carried over again, into a queue store with the intact rows of a damaged one.
         self._again_before = 0 if self.stored.vector == journal.vector() else journal.end
+        if is_again:
+            self._again_before = NEVER
 
     @property
     def state(self) -> CheckpointState:

@@ -234,7 +234,7 @@ class Compaction:
                 dot = Dot(origin, sequence)
                 if dot not in self._known_tombstones:
                     self.tombstones_add.add(dot)
-                if origin.node == self._node:
+                if origin.node == self._node or self._is_again:
                     # Only when the disk lost journal that the queue store had taken: the row is there all the same.
                     self.deletes.setdefault(queue, []).append(dot)
             elif live is None or live.pop(sequence, None) is None or self._is_again:
