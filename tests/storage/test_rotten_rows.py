@@ -176,6 +176,26 @@ def test_a_number_that_has_become_another_kind_of_value_is_one_damaged_row(
     store.close()
 
 
+def test_damaged_rows_do_not_hide_that_others_expire_after_them(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE messages SET body = CAST(body || 'x' AS BLOB) WHERE sequence IN (70, 71, 73)")
+    database.close()
+    store = SqliteQueueStore(path)
+    size = len(row(A, 72).body) + len(b"k:v\n")
+
+    def expired(until_us: int, limit: int, bytes_max: int) -> list[int]:
+        return [one.dot.sequence for one in store.expired("a", until_us, limit, bytes_max)]
+
+    assert expired(NOW, 1, 1 << 20) == [72]
+    assert expired(NOW, 3, 1 << 20) == [72, 74, 75]
+    assert expired(NOW, 9, size) == [72]
+    assert expired(NOW, 9, size + 1) == [72, 74]
+    assert expired(5071, 9, 1 << 20) == []
+    assert expired(NOW, 9, 1 << 20) == [72, 74, 75, 76, 77, 78, 79]
+    store.close()
+
+
 def test_a_damaged_row_gives_way_to_the_sound_one(tmp_path: Path) -> None:
     path = filled(tmp_path)
     with sqlite3.connect(path) as database:

@@ -111,7 +111,12 @@ class Checkpointer:
             self.retention.retention = retention
             dropped = self.retention.drop_journal(now_us, members)
             self._arrival = RangeArrival(min(self._arrival.earliest_us, now_us), now_us)
-            carried = self._carry(end)
+            try:
+                carried = self._carry(end)
+            except DiskFull:
+                # Retention needs little room, and may free what the next attempt needs.
+                self.retention.drop_fanouts(now_us)
+                raise
             self._arrival = RangeArrival(now_us, now_us)
             # A segment that was begun meanwhile gets its index when the next checkpoint has read it.
             sealed = self._journal.seal_full(self.state.position)

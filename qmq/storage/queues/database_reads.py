@@ -214,14 +214,30 @@ class DatabaseReads(ABC, Generic[C]):
         with self._snapshot() as reader:
             partitions: dict[int, PartitionRow] = {}
             for (number,) in reader.execute(self.statements.ORIGINS_OF, (node,)).fetchall():
-                count = within(self._expired_sizes(reader, (number, until_us, limit)), bytes_max)
-                for raw in self._rows(reader, self.statements.EXPIRED, (number, until_us, count)):
-                    partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
-                    row = self._row(reader, partition, raw)
-                    if row is not None:
-                        rows.append(row)
+                rows += self._expired_of(reader, partitions, (number, until_us), limit, bytes_max)
                 rows = expired_within(rows, limit, bytes_max)
         return rows
+
+    def _expired_of(
+        self, reader: C, partitions: dict[int, PartitionRow], bounds: tuple[int, int], limit: int, bytes_max: int
+    ) -> list[QueueRow]:
+        """Those of one origin. Damaged rows among them count for nothing: without them the read begins again."""
+        damaged = damaged_bytes = 0
+        while True:
+            sizes = self._expired_sizes(reader, (*bounds, limit + damaged))
+            raws = self._rows(reader, self.statements.EXPIRED, (*bounds, within(sizes, bytes_max + damaged_bytes)))
+            rows: list[QueueRow] = []
+            before, damaged, damaged_bytes = damaged, 0, 0
+            for raw in raws:
+                partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
+                row = self._row(reader, partition, raw)
+                if row is not None:
+                    rows.append(row)
+                else:
+                    damaged += 1
+                    damaged_bytes += len(raw[-2]) + len(raw[-1])
+            if damaged == before:
+                return rows
 
     def missing_ranges(self) -> list[MissingRange]:
         with self._snapshot() as reader:
