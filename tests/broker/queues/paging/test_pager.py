@@ -12,7 +12,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
-from qmq.broker.queues.dispatch import queue
+from qmq.broker.queues.dispatch import expiry, queue
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.paging import backlog, pager
 from qmq.broker.queues.selective import dispatcher
@@ -657,6 +657,24 @@ def test_delayed_messages_that_leave_memory_come_back_when_they_are_due() -> Non
 
     assert len(drain(node, subscription)) == 10
     assert node.open_dots(JOBS) == set()
+
+
+def test_delayed_messages_that_leave_memory_after_they_were_due_are_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expiry, "AT_ONCE", 2)
+    node, stored = cold_node(2, b"delay:500\n")
+    subscription = node.subscribe(credit=100)
+    node.load_all()
+    late = [node.send(headers=b"delay:500\n") for _ in range(6)]
+    node.wait(500_000)
+    # The store is asked, and takes over what is in memory, before all that is due there has had its turn.
+    node.ask()
+    node.take()
+    node.checkpoint()
+
+    assert node.evict() > 0
+    assert set(drain(node, subscription)) == {*stored, *late}
 
 
 @pytest.mark.parametrize("applied", ["before the heads", "after the heads"])
