@@ -196,6 +196,20 @@ def test_damaged_rows_do_not_hide_that_others_expire_after_them(tmp_path: Path) 
     store.close()
 
 
+def test_damaged_rows_do_not_make_a_page_of_so_many_bytes_look_like_the_last(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE messages SET body = CAST(body || 'x' AS BLOB) WHERE sequence BETWEEN 2 AND 9")
+    database.close()
+    store = SqliteQueueStore(path)
+    bytes_max = sum(len(b"k:v\n") + len(row(A, n).body) for n in (1, 10, 11, 12))
+
+    found = store.page("a", JOBS, 4, None, 0, 50, 0, bytes_max)
+
+    assert [one.dot.sequence for one in found] == [1, 10, 11, 12]
+    store.close()
+
+
 def test_a_damaged_row_gives_way_to_the_sound_one(tmp_path: Path) -> None:
     path = filled(tmp_path)
     with sqlite3.connect(path) as database:

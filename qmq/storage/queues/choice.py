@@ -64,7 +64,7 @@ def stored_rows(queues: QueueStore, node: str) -> Iterator[QueueRow]:
         for name, _, _ in listed:
             for priority in queues.heads(node, [name], FOREVER_US)[name].priorities:
                 after, exact = None, 0
-                while rows := queues.page(node, name, priority, after, FOREVER_US, PAGE_ROWS, exact):
+                while rows := queues.page(node, name, priority, after, FOREVER_US, PAGE_ROWS, exact, _SLICE_BYTES):
                     yield from rows
                     after, exact = rows[-1].dot, rows[-1].exact
 

@@ -279,8 +279,8 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     ) -> list[tuple[str, int, int, bool, int, int]]:
         return cast(list[_Head], reader.execute(sql.HEADS, (list(set(queues)), node)).fetchall())
 
-    def _expired_sizes(self, reader: _Connection, parameters: tuple[int, ...]) -> Iterator[int]:
-        return (size for (size,) in reader.execute(sql.EXPIRED_SIZES, parameters).fetchall())
+    def _sizes(self, reader: _Connection, statement: str, parameters: tuple[int, ...]) -> Iterator[int]:
+        return (size for (size,) in reader.execute(sql.SIZES.format(statement), parameters).fetchall())
 
     def _broken(self, what: str) -> Malformed:
         return Malformed(f"the queue store {self._where} is damaged: {what}; restore a backup of that database")

@@ -18,6 +18,7 @@ from qmq.broker.queues.paging import backlog, pager
 from qmq.broker.queues.selective import dispatcher
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.server.checkpoint import queue_pager
 
 from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
 from ...rig import JOBS, SECOND_US, envelope
@@ -165,6 +166,27 @@ def test_large_messages_are_not_loaded_long_before_their_turn() -> None:
 
     assert seen == dots
     assert most <= 1 + PAGE
+
+
+def test_a_page_is_bounded_where_large_messages_come_after_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "PAGE_MESSAGES", 100)
+    monkeypatch.setattr(queue_pager, "LOAD_BYTES", 2500)
+    node = PagedNode()
+    dots = [node.send(body=b"x" * (1000 if 500 <= n < 520 else 1)) for n in range(540)]
+    node.checkpoint()
+    node.evict()
+    subscription = node.subscribe(credit=1)
+    seen: list[Dot] = []
+    while len(seen) < len(dots):
+        while node.wanted:
+            node.ask()
+            assert sum(len(row.body) for answer in node.answers for row in answer.rows) <= 2500 + 1000
+            node.take()
+        (delivery,) = subscription.in_flight.values()
+        seen.append(delivery.message.dot)
+        node.ack(delivery)
+
+    assert seen == dots
 
 
 def test_what_consumers_have_or_have_failed_at_stays_in_memory() -> None:
