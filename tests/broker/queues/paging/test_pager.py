@@ -405,6 +405,29 @@ def test_stored_message_is_not_loaded_before_it_is_due() -> None:
     assert held_by(subscription) == dots
 
 
+def test_large_messages_that_become_due_together_are_loaded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "PAGE_MESSAGES", 100)
+    monkeypatch.setattr(pager, "PAGE_BYTES", 2500)
+    node = PagedNode()
+    dots = []
+    for _ in range(30):
+        dots.append(node.send(headers=b"delay:500\n", body=b"x" * 1000))
+        node.wait(1)
+    node.checkpoint()
+    node.evict()
+    subscription = node.subscribe(credit=100)
+    node.load_all()
+
+    node.wait(500_000)
+    while node.wanted:
+        node.ask()
+        assert all(len(answer.rows) <= 4 for answer in node.answers)
+        node.take()
+        node.wait(0)
+
+    assert held_by(subscription) == dots
+
+
 def test_more_stored_messages_than_a_page_holds_may_be_due_at_the_same_time() -> None:
     node, dots = cold_node(5 * PAGE + 1, b"delay:500\n")
     subscription = node.subscribe(credit=100)
