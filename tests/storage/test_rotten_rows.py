@@ -1,5 +1,6 @@
 """Flipped bits in a queue store: a damaged row is never returned as if it were intact, and always reported."""
 
+import os
 import random
 import sqlite3
 import zlib
@@ -18,7 +19,7 @@ from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 from qmq.storage.queues.choice import open_queue_store, stored_rows
 from qmq.storage.queues.postgres_store import PostgresQueueStore
 from qmq.storage.queues.rescue import NOWHERE
-from qmq.storage.queues.sqlite_store import SqliteQueueStore
+from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
 from tests.support.postgres import Server
 
 A = Origin("a", 2**63 + 5)
@@ -307,6 +308,32 @@ def test_putting_a_file_aside_is_finished_by_the_next_opening(tmp_path: Path, cu
     assert (store.position(), set(answers(store))) == (NOWHERE, sound_rows())
     assert aside.read_bytes() == whole
     store.close()
+
+
+def test_the_mark_is_on_the_disk_before_a_damaged_file_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE lanes SET messages = 1")
+    database.close()
+    done: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def renamed(old: Path, new: Path) -> Path:
+        done.append(str(old))
+        return rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    open_queue_store(tmp_path, "sqlite", "a").close()
+
+    assert done.index(f"{path}{MARK_SUFFIX}.tmp") < done.index(str(path))
+    assert {one.name for one in tmp_path.iterdir()} == {"quarantine", "queues.sqlite"}
 
 
 def test_a_mark_on_a_file_that_is_sound_goes(tmp_path: Path) -> None:
