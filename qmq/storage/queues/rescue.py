@@ -8,7 +8,6 @@ The new file begins at `NOWHERE`. The node that opens it carries the whole journ
 the remainder. After a crash on the way the next opening continues: the mark says where the old file goes.
 """
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -17,6 +16,7 @@ from typing import Final
 
 from qmq.dots import Dot
 from qmq.errors import LogBroken, Malformed
+from qmq.storage.disk.disk import write_durably
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
@@ -68,7 +68,8 @@ def open_sqlite(path: Path) -> SqliteQueueStore:
 def _replace_store(path: Path, mark: Path, damaged_path: Path, why: str) -> SqliteQueueStore:
     try:
         damaged_path.parent.mkdir(mode=0o700, exist_ok=True)
-        _write_durably(mark, f"{_BEGUN}{damaged_path.relative_to(path.parent)}")
+        # Without its text, a new file with a part of the rows would be taken for a whole one.
+        write_durably(mark, f"{_BEGUN}{damaged_path.relative_to(path.parent)}")
         for suffix in _BESIDE:
             found = path.with_name(path.name + suffix)
             if found.exists():
@@ -91,18 +92,6 @@ def _replace_store(path: Path, mark: Path, damaged_path: Path, why: str) -> Sqli
         store.close()
         raise
     return store
-
-
-def _write_durably(mark: Path, text: str) -> None:
-    """In one step, and before anything is moved: without its text, a new file with a part of the rows would be taken
-    for a whole one.
-    """
-    begun = mark.with_name(mark.name + ".tmp")
-    with begun.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    begun.replace(mark)
 
 
 def _free_name(path: Path) -> Path:

@@ -61,6 +61,7 @@ def take_due(queue: Queue, messages: list[Message], next_due_us: int, until_us: 
     for message in messages:
         _take_loaded(queue, message)
         mature(queue, message)
+    queue.due_place = messages[len(messages) // 2].place if messages else 0
     queue.stored_due_us = next_due_us
     queue.loaded_until_us = until_us
     if next_due_us:

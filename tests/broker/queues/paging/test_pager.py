@@ -428,6 +428,28 @@ def test_large_messages_that_become_due_together_are_loaded_some_at_a_time(monke
     assert held_by(subscription) == dots
 
 
+@pytest.mark.parametrize("credit", [1, 50, 500])
+def test_of_many_stored_messages_that_are_due_only_some_are_in_memory(
+    monkeypatch: pytest.MonkeyPatch, credit: int
+) -> None:
+    monkeypatch.setattr(pager, "PAGE_MESSAGES", 10)
+    node, dots = cold_node(5)
+    for _ in range(200):
+        dots.append(node.send(headers=b"delay:500\n"))
+        node.wait(1)
+    node.checkpoint()
+    node.evict()
+    subscription = node.subscribe(credit=credit)
+    node.load_all()
+    node.wait(500_000)
+    node.load_all()
+
+    assert len(subscription.in_flight) == min(credit, 205)
+    assert node.queues.owned.in_memory <= min(credit, 205) + 3 * 10
+    assert drain(node, subscription) == dots
+    assert node.open_dots(JOBS) == set()
+
+
 def test_more_stored_messages_than_a_page_holds_may_be_due_at_the_same_time() -> None:
     node, dots = cold_node(5 * PAGE + 1, b"delay:500\n")
     subscription = node.subscribe(credit=100)
