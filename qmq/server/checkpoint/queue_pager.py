@@ -304,8 +304,10 @@ class QueuePager:
             self._sweep_rows = min(4 * self._sweep_rows, EXPIRED_ROWS_MAX)
             self._sweep_bytes = min(4 * self._sweep_bytes, EXPIRED_BYTES_MAX)
             self.sweep_at(now_us + 1_000_000)
-        elif next_us:
-            self.sweep_at(max(next_us + doubt_us, now_us + 1_000_000))
+        else:
+            self._sweep_rows, self._sweep_bytes = EXPIRED_AT_ONCE, EXPIRED_BYTES
+            if next_us:
+                self.sweep_at(max(next_us + doubt_us, now_us + 1_000_000))
 
 
 def _ask(rows: ServedRows, loads: list[Load]) -> list[LoadResult]:
