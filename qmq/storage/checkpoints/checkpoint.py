@@ -73,9 +73,9 @@ class Checkpointer:
         node: str,
         tombstones: set[Dot],
         lock: threading.RLock,
-        is_again: bool = False,
+        has_lost: bool = False,
     ) -> None:
-        """`is_again`: the queue store has taken journal that is lost, and that peers will send again."""
+        """`has_lost`: the queue store has taken journal that is lost, and that peers will send again."""
         self._disk = disk
         self._catalog = catalog
         self._queues = queues
@@ -95,8 +95,7 @@ class Checkpointer:
         self.stored = Stored(self._vector_of_queues(), tombstones)
         # Journal of earlier runs may be carried over again, into a queue store with the intact rows of a damaged one.
         self._again_before = 0 if self.stored.vector == journal.vector() else journal.end
-        if is_again:
-            self._again_before = NEVER
+        self._has_lost = has_lost
 
     @property
     def state(self) -> CheckpointState:
@@ -238,7 +237,8 @@ class Checkpointer:
             queue_position=self._queues.position(),
             fanout_position=self.state.position,
             forgotten=self._facts.seals.forgotten,
-            is_again=begin < self._again_before,
+            is_again=self._has_lost or begin < self._again_before,
+            has_lost=self._has_lost,
             deleted=self._facts.deletions,
         )
         journal = self._journal
