@@ -115,6 +115,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     state = _stripped(catalog.checkpoint(), without)
     base = _stripped(catalog.base(), without)
     journal, found = recover_journal(disk, node, settings, state, base, queues.position(), without)
+    has_lost = queues.position() > state.position and bool(found.lost_positions or found.quarantined)
     if queues.position() < journal.start or _is_damaged(journal, queues.position(), state.position):
         _begin_empty(catalog, queues, journal, state)
     if catalog.facts().get(QUEUES_IN) != queues.kind:
@@ -134,6 +135,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
         node=node,
         tombstones=queues.tombstones(),
         lock=lock,
+        has_lost=has_lost,
     )
     left = None
     try:

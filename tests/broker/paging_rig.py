@@ -472,6 +472,7 @@ class PagedNode:
 
         def take_all(out: Outcome) -> None:
             for load, answer in zip(loads, answers, strict=True):
+                load = load._replace(limit=answer.limit)
                 messages = [m for row in answer.rows if (m := self.replay.message_of_row(row)) is not None]
                 counted: QueueHead | None = None
                 if load.priority is None and not load.due_after_us:

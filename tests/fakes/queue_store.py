@@ -12,7 +12,7 @@ from heapq import nsmallest
 from qmq.dots import Dot, Origin
 from qmq.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
+from qmq.storage.format.queue_store import ANY_BYTES, NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
 from qmq.storage.queues.plan import (
     PartitionKey,
     by_partition,
@@ -20,6 +20,7 @@ from qmq.storage.queues.plan import (
     missing_key,
     missing_of_row,
     note_damage,
+    rows_within,
     settled_met,
     settled_missing,
 )
@@ -230,12 +231,20 @@ class MemoryQueueStore:
         return found
 
     def page(
-        self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int, exact: int = 0
+        self,
+        node: str,
+        queue: str,
+        priority: int,
+        after: Dot | None,
+        now_us: int,
+        limit: int,
+        exact: int = 0,
+        bytes_max: int = ANY_BYTES,
     ) -> list[QueueRow]:
         found: list[QueueRow] = []
         state = self._state
         if priority < 0:
-            return self._exact_page(node, queue, priority, after, now_us, limit, exact)
+            return rows_within(self._exact_page(node, queue, priority, after, now_us, limit, exact), limit, bytes_max)
         with state.reading:
             first = -1
             if after is not None:
@@ -246,7 +255,7 @@ class MemoryQueueStore:
                     beyond = after.sequence if after is not None and number == first else -1
                     found += self._sound(partition.beyond(beyond, now_us, limit + len(state.rotten)))
             found.sort(key=self._acceptance)
-        return found[:limit]
+        return rows_within(found, limit, bytes_max)
 
     def _exact_page(
         self, node: str, queue: str, level: int, after: Dot | None, now_us: int, limit: int, exact: int

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qmq.dots import Dot
-from qmq.errors import StorageError
+from qmq.errors import LogBroken, StorageError
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.batch import record_slices
 from qmq.storage.format.row_checksum import number_checksum
@@ -100,6 +100,37 @@ def test_a_store_without_commits_starts_although_the_journal_behind_it_is_damage
     assert is_accounted_for(store, rows)
     assert UNCHECKED in store.catalog.facts()
     assert any("the journal is damaged behind that" in what for what in store.damage())
+
+
+def test_a_row_of_journal_that_the_disk_has_lost_is_deleted_by_its_settle() -> None:
+    """A crash came between the commits of the queue store and of the catalog, and a peer sends the record again."""
+    disk = MemoryDisk()
+    store = open_small(disk)
+    store.journal.append([Writer(A).published("/queue/q", b"one")])
+    store.checkpoint(store.journal.end, NOW, {})
+    again = Writer(B).published("/queue/q", b"two", b"three")
+    store.journal.append([again])
+    disk.fail_at(1)
+    with pytest.raises(LogBroken):
+        store.checkpoint(store.journal.end, NOW, {})
+    disk.stop()
+    assert MemoryQueueStore(disk).position() > 0
+    for path, data in disk.contents().items():
+        if b"three" in data:
+            disk.put(path, data.replace(b"three", b"thrEe"))
+    store = open_small(disk)
+    assert store.recovered.lost_positions and B not in store.recovered.vector
+    assert {Dot(B, 1), Dot(B, 2)} < all_rows(store).keys()
+
+    c = Writer(C)
+    c.settle("/queue/q", [Dot(B, 2)])
+    store.journal.append([c.batch(), again])
+    c.settle("/queue/q", [Dot(B, 1)])
+    store.journal.append([c.batch()])
+    store.checkpoint(store.journal.end, NOW, {})
+
+    assert all_rows(store) == {Dot(A, 1): b"one"}
+    assert store.tombstones == set()
 
 
 def test_a_settle_of_a_damaged_journal_outlives_the_search_of_one_run() -> None:

@@ -228,6 +228,34 @@ def test_rows_with_exact_numbers_are_settled_skipped_and_copied_as_others(open_q
     assert store.is_empty("a")
 
 
+@pytest.mark.parametrize("level", [4, 4 + EXACT_LEVEL])
+def test_a_page_ends_with_the_first_row_that_comes_to_the_bytes_asked_for(open_queues: OpenQueues, level: int) -> None:
+    """Of rows that were delayed and others, and of several origins, in one order."""
+    store = open_queues()
+    rows = [
+        exact_row(origin, n, n % 3 + 1 if level < 0 else 0, n % 2)._replace(
+            priority=level, body=b"x" * (500 if 4 < n < 9 else 5)
+        )
+        for origin in (HUGE, OLD)
+        for n in range(1, 13)
+    ]
+    put(store, *rows)
+    wanted = sorted(rows, key=lambda row: (row.exact, row.dot.origin is OLD, row.dot.sequence))
+
+    def size(some: Sequence[QueueRow]) -> int:
+        return sum(len(one.headers) + len(one.body) for one in some)
+
+    for bytes_max in (1, 30, 505, 1200, 10_000):
+        found: list[QueueRow] = []
+        after, exact = None, 0
+        while rows := store.page("a", Q, level, after, NOW, 7, exact, bytes_max):
+            assert size(rows[:-1]) < bytes_max
+            assert len(rows) == 7 or size(rows) >= bytes_max or rows[-1] == wanted[-1]
+            found += rows
+            after, exact = rows[-1].dot, rows[-1].exact
+        assert found == wanted, bytes_max
+
+
 def test_messages_of_other_nodes_and_queues_stay_out(open_queues: OpenQueues) -> None:
     store = open_queues()
     put(store, row(OTHER, 1, due_us=5, expires_us=5))
@@ -625,7 +653,7 @@ def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
     sorts = ("COUNT", "OVERDUE", "OVERDUE_EXACT", "NTH_EXACT", "UNSETTLED", "DEEPEST")
     assert len(texts) > 15
     for name, text in texts.items():
-        text = text.replace("({})", f"({texts['READY']})") if name in ("SIZE", "IN_ONE") else text
+        text = text.replace("({})", f"({texts['READY']})") if name in ("SIZE", "SIZES", "IN_ONE") else text
         width = 2 if name == "DELETE_TOMBSTONES" else widths.get(name, 1)
         text = text.format(", ".join([f"({', '.join('?' * width)})"] * 3))
         plan = connection.execute("EXPLAIN QUERY PLAN " + text, [None] * text.count("?"))

@@ -1,5 +1,6 @@
 """Flipped bits in a queue store: a damaged row is never returned as if it were intact, and always reported."""
 
+import os
 import random
 import sqlite3
 import zlib
@@ -18,7 +19,7 @@ from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 from qmq.storage.queues.choice import open_queue_store, stored_rows
 from qmq.storage.queues.postgres_store import PostgresQueueStore
 from qmq.storage.queues.rescue import NOWHERE
-from qmq.storage.queues.sqlite_store import SqliteQueueStore
+from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
 from tests.support.postgres import Server
 
 A = Origin("a", 2**63 + 5)
@@ -176,6 +177,40 @@ def test_a_number_that_has_become_another_kind_of_value_is_one_damaged_row(
     store.close()
 
 
+def test_damaged_rows_do_not_hide_that_others_expire_after_them(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE messages SET body = CAST(body || 'x' AS BLOB) WHERE sequence IN (70, 71, 73)")
+    database.close()
+    store = SqliteQueueStore(path)
+    size = len(row(A, 72).body) + len(b"k:v\n")
+
+    def expired(until_us: int, limit: int, bytes_max: int) -> list[int]:
+        return [one.dot.sequence for one in store.expired("a", until_us, limit, bytes_max)]
+
+    assert expired(NOW, 1, 1 << 20) == [72]
+    assert expired(NOW, 3, 1 << 20) == [72, 74, 75]
+    assert expired(NOW, 9, size) == [72]
+    assert expired(NOW, 9, size + 1) == [72, 74]
+    assert expired(5071, 9, 1 << 20) == []
+    assert expired(NOW, 9, 1 << 20) == [72, 74, 75, 76, 77, 78, 79]
+    store.close()
+
+
+def test_damaged_rows_do_not_make_a_page_of_so_many_bytes_look_like_the_last(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE messages SET body = CAST(body || 'x' AS BLOB) WHERE sequence BETWEEN 2 AND 9")
+    database.close()
+    store = SqliteQueueStore(path)
+    bytes_max = sum(len(b"k:v\n") + len(row(A, n).body) for n in (1, 10, 11, 12))
+
+    found = store.page("a", JOBS, 4, None, 0, 50, 0, bytes_max)
+
+    assert [one.dot.sequence for one in found] == [1, 10, 11, 12]
+    store.close()
+
+
 def test_a_damaged_row_gives_way_to_the_sound_one(tmp_path: Path) -> None:
     path = filled(tmp_path)
     with sqlite3.connect(path) as database:
@@ -273,6 +308,32 @@ def test_putting_a_file_aside_is_finished_by_the_next_opening(tmp_path: Path, cu
     assert (store.position(), set(answers(store))) == (NOWHERE, sound_rows())
     assert aside.read_bytes() == whole
     store.close()
+
+
+def test_the_mark_is_on_the_disk_before_a_damaged_file_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = filled(tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE lanes SET messages = 1")
+    database.close()
+    done: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def renamed(old: Path, new: Path) -> Path:
+        done.append(str(old))
+        return rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    open_queue_store(tmp_path, "sqlite", "a").close()
+
+    assert done.index(f"{path}{MARK_SUFFIX}.tmp") < done.index(str(path))
+    assert {one.name for one in tmp_path.iterdir()} == {"quarantine", "queues.sqlite"}
 
 
 def test_a_mark_on_a_file_that_is_sound_goes(tmp_path: Path) -> None:

@@ -54,11 +54,14 @@ KINDS_TEXT = ", ".join(f"{prefix}NAME" for prefix in PREFIXES)
 
 
 def kind_of(destination: str, bytes_max: int = DESTINATION_BYTES_MAX) -> DestinationKind:
-    """The kind of `destination`. Raises Refused when the name is too long or names no kind."""
+    """The kind of `destination`. Raises Refused when the name is too long, has a NUL, or names no kind."""
     end = destination.find("/", 1) + 1
     kind = PREFIXES.get(destination[:end]) if end > 1 else None
     if kind is None or len(destination) == end:
         raise Refused("bad-destination", f"A destination is one of {KINDS_TEXT}.{_guess(destination)}")
+    if "\0" in destination:
+        # JSON can have it, in definitions, and PostgreSQL cannot store it.
+        raise Refused("bad-destination", "A destination has no NUL.")
     # A node made the reply address, and its length is nothing that a client could change.
     if kind is DestinationKind.REPLY:
         bytes_max = DESTINATION_BYTES_MAX

@@ -147,6 +147,8 @@ class Checkpoints:
         except DiskFull as error:
             self._refused = f"the journal cannot be carried into the stores: {error}"
             self._context.raise_condition("checkpoint", self._refused)
+            # What it was for may not come again while nothing is written.
+            self.schedule()
             await self.check_space()
             return False
         if self._refused:

@@ -18,13 +18,14 @@ from qmq.record_codec import Replay
 from qmq.server.runtime.contexts import Committing, Engine, Reporting
 from qmq.server.runtime.waker import Waker
 from qmq.storage.format.queue_store import QueueHead, QueueRow
+from qmq.storage.queues.plan import is_page_full
 from qmq.storage.queues.served_rows import ServedRows
 
 LOADS_AT_ONCE = 256
 """Queues served by one read of the store."""
 
 LOAD_BYTES = 16 << 20
-"""After so many bytes a read returns, and its other queues wait for the next."""
+"""After so many bytes a page ends, or a read returns, and its other queues wait for the next."""
 
 UNSAVED_FACTOR = 2.5
 """This many times `messages_kept` in memory and not in the store request a checkpoint (half as many if each is in a
@@ -303,8 +304,10 @@ class QueuePager:
             self._sweep_rows = min(4 * self._sweep_rows, EXPIRED_ROWS_MAX)
             self._sweep_bytes = min(4 * self._sweep_bytes, EXPIRED_BYTES_MAX)
             self.sweep_at(now_us + 1_000_000)
-        elif next_us:
-            self.sweep_at(max(next_us + doubt_us, now_us + 1_000_000))
+        else:
+            self._sweep_rows, self._sweep_bytes = EXPIRED_AT_ONCE, EXPIRED_BYTES
+            if next_us:
+                self.sweep_at(max(next_us + doubt_us, now_us + 1_000_000))
 
 
 def _ask(rows: ServedRows, loads: list[Load]) -> list[LoadResult]:
@@ -330,7 +333,10 @@ def _ask(rows: ServedRows, loads: list[Load]) -> list[LoadResult]:
                     answer.limit = page_limit(answer.head.messages, answer.head.body_bytes)
             answer.priority = priority
             if priority is not None:
-                answer.rows = rows.page(load.queue, priority, load.after, load.until_us, answer.limit, load.exact)
+                bounds = answer.limit, load.exact, LOAD_BYTES
+                answer.rows = rows.page(load.queue, priority, load.after, load.until_us, *bounds)
+                if is_page_full(answer.rows, answer.limit, LOAD_BYTES):
+                    answer.limit = len(answer.rows)  # Large messages among small ones: there may be more.
         left -= sum([len(row.body) for row in answer.rows])
         answers.append(answer)
     return answers

@@ -38,6 +38,7 @@ from qmq.server.repair.incarnation_gc import IncarnationGc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
 from qmq.storage.format.queue_store import QueueRow
+from qmq.storage.queues.plan import is_page_full
 
 RECORDS_SECONDS = 10.0
 """For the records that the others had at their response to arrive here; then they are asked again."""
@@ -220,17 +221,16 @@ class QueueAdoption:
             after: Dot | None = None
             exact = 0
             while True:
-                call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS, exact)
+                call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS, exact, SLICE_BYTES)
                 rows = await context.environment.run_blocking(call)
                 context.check_damage()
-                taken = rows[: _fitting(rows)]
-                if taken:
+                if rows:
                     await context.slot()
                     if not _is_adopter(context, owner):
                         return
-                    self._take(owner, queue, [row for row in taken if row.dot not in held])
-                    after, exact = taken[-1].dot, taken[-1].exact
-                if len(rows) < SLICE_ROWS and len(taken) == len(rows):
+                    self._take(owner, queue, [row for row in rows if row.dot not in held])
+                    after, exact = rows[-1].dot, rows[-1].exact
+                if not is_page_full(rows, SLICE_ROWS, SLICE_BYTES):
                     break
 
     def _take(self, owner: str, queue: str, rows: list[QueueRow]) -> None:
@@ -273,13 +273,3 @@ def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vecto
     except (KeyError, ValueError, MeshError) as error:
         log.error("! %s: invalid list of held messages of %s: %s", peer, owner, error)
         return None
-
-
-def _fitting(rows: list[QueueRow]) -> int:
-    """How many of the first rows make a slice; at least one, if there is one."""
-    size = 0
-    for count, row in enumerate(rows):
-        size += len(row.body) + len(row.headers)
-        if count and size > SLICE_BYTES:
-            return count
-    return len(rows)

@@ -73,7 +73,9 @@ class Checkpointer:
         node: str,
         tombstones: set[Dot],
         lock: threading.RLock,
+        has_lost: bool = False,
     ) -> None:
+        """`has_lost`: the queue store has taken journal that is lost, and that peers will send again."""
         self._disk = disk
         self._catalog = catalog
         self._queues = queues
@@ -93,6 +95,7 @@ class Checkpointer:
         self.stored = Stored(self._vector_of_queues(), tombstones)
         # Journal of earlier runs may be carried over again, into a queue store with the intact rows of a damaged one.
         self._again_before = 0 if self.stored.vector == journal.vector() else journal.end
+        self._has_lost = has_lost
 
     @property
     def state(self) -> CheckpointState:
@@ -107,7 +110,12 @@ class Checkpointer:
             self.retention.retention = retention
             dropped = self.retention.drop_journal(now_us, members)
             self._arrival = RangeArrival(min(self._arrival.earliest_us, now_us), now_us)
-            carried = self._carry(end)
+            try:
+                carried = self._carry(end)
+            except DiskFull:
+                # Retention needs little room, and may free what the next attempt needs.
+                self.retention.drop_fanouts(now_us)
+                raise
             self._arrival = RangeArrival(now_us, now_us)
             # A segment that was begun meanwhile gets its index when the next checkpoint has read it.
             sealed = self._journal.seal_full(self.state.position)
@@ -229,7 +237,8 @@ class Checkpointer:
             queue_position=self._queues.position(),
             fanout_position=self.state.position,
             forgotten=self._facts.seals.forgotten,
-            is_again=begin < self._again_before,
+            is_again=self._has_lost or begin < self._again_before,
+            has_lost=self._has_lost,
             deleted=self._facts.deletions,
         )
         journal = self._journal

@@ -49,7 +49,8 @@ class Compaction:
 
     `queue_position` and `fanout_position`: where each kind of store begins to need the journal. Batches before such a
     position advance the vector and do not change that store. `is_again`: the queue store may already have rows of
-    messages that the range publishes, so their settles delete rows too. `deleted`: earlier deletions of fanouts.
+    messages that the range publishes, so their settles delete rows too. `has_lost`: it may also have rows of messages
+    that are still to come. `deleted`: earlier deletions of fanouts.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Compaction:
         fanout_position: int,
         forgotten: Collection[Origin] = (),
         is_again: bool = False,
+        has_lost: bool = False,
         deleted: Deletions | None = None,
     ) -> None:
         self.vector = vector
@@ -103,6 +105,7 @@ class Compaction:
         self._queue_position = queue_position
         self._fanout_position = fanout_position
         self._is_again = is_again
+        self._has_lost = has_lost
 
     def take(self, position: int, head: BatchHead, data: bytes) -> list[Unpacked]:
         """Take the next batch of the log. Return its records; an empty list if no store needs them.
@@ -234,7 +237,7 @@ class Compaction:
                 dot = Dot(origin, sequence)
                 if dot not in self._known_tombstones:
                     self.tombstones_add.add(dot)
-                if origin.node == self._node:
+                if origin.node == self._node or self._has_lost:
                     # Only when the disk lost journal that the queue store had taken: the row is there all the same.
                     self.deletes.setdefault(queue, []).append(dot)
             elif live is None or live.pop(sequence, None) is None or self._is_again:

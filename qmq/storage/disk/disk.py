@@ -244,6 +244,16 @@ def new_uuid() -> str:
     return uuid.uuid4().hex
 
 
+def write_durably(path: Path, text: str) -> None:
+    """Let a small file have exactly `text`, in one step. Its name is durable when its directory is synced."""
+    beside = path.with_name(path.name + ".tmp")
+    with beside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
 def _sync_file(file: File) -> None:
     file.sync()
 

@@ -32,6 +32,9 @@ class QueueRow(NamedTuple):
     """In a level with exact numbers: that of the message."""
 
 
+ANY_BYTES: Final = 1 << 62
+"""No bound."""
+
 NO_ATTEMPTS: Final[Mapping[str, Mapping[Dot, int]]] = {}
 
 
@@ -126,13 +129,21 @@ class QueueStore(Protocol):
         """What is here of `queues`; those without a row are absent. Nothing is counted, so it costs little."""
 
     def page(
-        self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int, exact: int = 0
+        self,
+        node: str,
+        queue: str,
+        priority: int,
+        after: Dot | None,
+        now_us: int,
+        limit: int,
+        exact: int = 0,
+        bytes_max: int = ANY_BYTES,
     ) -> list[QueueRow]:
         """Up to `limit` rows of that level whose due time is not after `now_us`, in order of acceptance.
 
         That is: origins in the order this store met them, and each by sequence. Only what comes after `after`, which
-        need not be here (any more); nothing comes after a dot whose origin this store has never met. Fewer than
-        `limit` means that there are no more.
+        need not be here (any more); nothing comes after a dot whose origin this store has never met. It ends with the
+        first row with which headers and bodies come to `bytes_max`. Fewer rows and bytes mean that there are no more.
 
         In a level with exact numbers rows are ordered by these first. `after` is then a row with the number `exact`;
         if it is None, the page begins with the first row of that number.

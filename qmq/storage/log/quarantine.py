@@ -76,13 +76,22 @@ def load_quarantined(disk: Disk) -> list[Quarantined]:
 
 
 def _read_holes(disk: Disk, name: str) -> list[Quarantined]:
-    file = disk.open(f"{QUARANTINE_DIRECTORY}/{name}")
-    listed = msgpack.unpackb(file.read(0, file.size()))
-    file.close()
-    return [
-        Quarantined(start, end, Origin(*origin) if origin else None, first, last)
-        for start, end, origin, first, last in listed
-    ]
+    """The entries of one list. If the list itself has rotted, only the place where it begins: readers find what is
+    damaged there by its checksums.
+    """
+    with closing(disk.open(f"{QUARANTINE_DIRECTORY}/{name}")) as file:
+        data = file.read(0, file.size())
+    try:
+        found = [
+            Quarantined(start, end, Origin(*origin) if origin else None, first, last)
+            for start, end, origin, first, last in msgpack.unpackb(data)
+        ]
+        if found and all([0 <= entry.start < entry.end for entry in found]):
+            return found
+    except (ValueError, TypeError):
+        pass
+    start = int(name.removesuffix(HOLES_SUFFIX), 16)
+    return [Quarantined(start, start, None, 0, 0)]
 
 
 def quarantined_bytes(disk: Disk, wanted: Callable[[Quarantined], bool]) -> Iterator[tuple[Quarantined, bytes]]:

@@ -1,7 +1,7 @@
 """Which queue store a node has, and how a backlog moves when the operator chooses another one.
 
-A copy gives the new store its position last: until then it counts as empty, and a copy that was cut is made again from
-the start, which changes nothing in what is there already. The old store stays as it is.
+A copy gives the new store its position last: until then it counts as empty. What an interrupted copy has left there is
+deleted first, because the old store may have gone on without it. The old store stays as it is.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from qmq.dots import Dot
 from qmq.errors import StorageError
+from qmq.storage.format.interfaces import SEQUENCE_MAX
 from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.queues.rescue import open_sqlite
 
@@ -62,13 +64,14 @@ def stored_rows(queues: QueueStore, node: str) -> Iterator[QueueRow]:
         for name, _, _ in listed:
             for priority in queues.heads(node, [name], FOREVER_US)[name].priorities:
                 after, exact = None, 0
-                while rows := queues.page(node, name, priority, after, FOREVER_US, PAGE_ROWS, exact):
+                while rows := queues.page(node, name, priority, after, FOREVER_US, PAGE_ROWS, exact, _SLICE_BYTES):
                     yield from rows
                     after, exact = rows[-1].dot, rows[-1].exact
 
 
 def copy(old: QueueStore, new: QueueStore) -> int:
-    """Put everything of `old` into `new`, which is empty. Returns how many messages. Raises LogBroken."""
+    """Put everything of `old` into `new`, which has no position yet. Returns how many messages. Raises LogBroken."""
+    _clear(new)
     count = size = 0
     rows: list[QueueRow] = []
     for node in old.nodes():
@@ -82,3 +85,14 @@ def copy(old: QueueStore, new: QueueStore) -> int:
     new.apply(rows, {}, old.tombstones(), [], 0)
     new.missing(old.missing_ranges(), old.position())
     return count
+
+
+def _clear(queues: QueueStore) -> None:
+    """Delete all messages and tombstones."""
+    for origin in queues.origins():
+        while found := queues.unsettled(origin, 0, SEQUENCE_MAX, PAGE_ROWS):
+            deletes: dict[str, list[Dot]] = {}
+            for sequence, queue, _ in found:
+                deletes.setdefault(queue, []).append(Dot(origin, sequence))
+            queues.apply([], deletes, [], [], 0)
+    queues.apply([], {}, [], queues.tombstones(), 0)

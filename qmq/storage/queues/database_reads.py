@@ -8,8 +8,9 @@ because a row that an older snapshot showed as damaged may have been settled or 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from types import ModuleType
@@ -18,7 +19,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from qmq.dots import Dot, Origin
 from qmq.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import QueueHead, QueueRow, RowDamage
+from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow, RowDamage
 from qmq.storage.format.row_checksum import is_in_place, is_sound
 from qmq.storage.queues.plan import (
     SIGN,
@@ -26,11 +27,12 @@ from qmq.storage.queues.plan import (
     PartitionRow,
     Raw,
     expired_within,
-    first_sound,
+    is_page_full,
     missing_of,
     missing_of_row,
     note_damage,
     origin_columns,
+    rows_within,
     signed,
     unsigned,
     within,
@@ -118,7 +120,15 @@ class DatabaseReads(ABC, Generic[C]):
         return {queue: found[queue] for queue in queues if queue in found}
 
     def page(
-        self, node: str, queue: str, priority: int, after: Dot | None, now_us: int, limit: int, exact: int = 0
+        self,
+        node: str,
+        queue: str,
+        priority: int,
+        after: Dot | None,
+        now_us: int,
+        limit: int,
+        exact: int = 0,
+        bytes_max: int = ANY_BYTES,
     ) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
@@ -130,7 +140,7 @@ class DatabaseReads(ABC, Generic[C]):
                     reader, self.statements.BY_PRIORITY, node, queue, (queue, node, -priority, 0)
                 )
                 begins = (exact, begin, -SIGN if after is None else signed(after.sequence))
-                return self._exact_page(reader, partitions, begins, now_us, limit)
+                return self._exact_page(reader, partitions, begins, now_us, limit, bytes_max)
             wanted = (queue, node, -priority, begin)
             partitions = self._partitions(reader, self.statements.BY_PRIORITY, node, queue, wanted)
             for number, of_origin in groupby(partitions, lambda partition: partition.number):
@@ -140,30 +150,39 @@ class DatabaseReads(ABC, Generic[C]):
                     is_late = partition.delayed
                     statement = self.statements.OVERDUE if is_late else self.statements.READY
                     bounds = (partition.id, now_us, beyond) if is_late else (partition.id, beyond)
-                    found += self._sound(reader, partition, statement, bounds, limit - len(rows))
+                    row_of = partial(self._row, reader, partition)
+                    found += self._sound(reader, statement, bounds, row_of, limit - len(rows), bytes_max)
                 found.sort(key=attrgetter("dot.sequence"))
-                rows += found[: limit - len(rows)]
-                if len(rows) >= limit:
+                # In this order: where one partition was cut, the other may reach further.
+                rows = rows_within(rows + found, limit, bytes_max)
+                if is_page_full(rows, limit, bytes_max):
                     break
         return rows
 
     def _exact_page(
-        self, reader: C, partitions: Sequence[PartitionRow], after: tuple[int, int, int], now_us: int, limit: int
+        self,
+        reader: C,
+        partitions: Sequence[PartitionRow],
+        after: tuple[int, int, int],
+        now_us: int,
+        limit: int,
+        bytes_max: int,
     ) -> list[QueueRow]:
         """The first rows after `after`: exact number, number of the origin, sequence. That is their order."""
         exact, begin, sequence = after
-        found: list[tuple[int, int, int, QueueRow]] = []
+        numbers = {partition.origin: partition.number for partition in partitions}
+        rows: list[QueueRow] = []
         for partition in partitions:
             # Of this number, an earlier origin has no more rows, and a later one has all of its rows.
             beyond = sequence if partition.number == begin else SIGN - 1 if partition.number < begin else -SIGN
             is_late = partition.delayed
             statement = self.statements.OVERDUE_EXACT if is_late else self.statements.READY_EXACT
             bounds = (partition.id, now_us, exact, beyond) if is_late else (partition.id, exact, beyond)
-            for row in self._sound(reader, partition, statement, bounds, limit):
-                found.append((row.exact, partition.number, row.dot.sequence, row))
+            rows += self._sound(reader, statement, bounds, partial(self._row, reader, partition), limit, bytes_max)
             # Cut each time: never more than two pages are held, however many origins there are.
-            found = sorted(found)[:limit]
-        return [row for _, _, _, row in found]
+            rows.sort(key=lambda row: (row.exact, numbers[row.dot.origin], row.dot.sequence))
+            rows = rows_within(rows, limit, bytes_max)
+        return rows
 
     def skip(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int, int]:
         last: Dot | None = None
@@ -205,7 +224,7 @@ class DatabaseReads(ABC, Generic[C]):
         with self._snapshot() as reader:
             for partition in self._partitions(reader, self.statements.DELAYED, node, queue, (queue, node)):
                 bounds = (partition.id, after_us, until_us)
-                rows += self._sound(reader, partition, self.statements.DUE, bounds, limit)
+                rows += self._sound(reader, self.statements.DUE, bounds, partial(self._row, reader, partition), limit)
         rows.sort(key=attrgetter("due_us"))
         return rows[:limit]
 
@@ -213,13 +232,13 @@ class DatabaseReads(ABC, Generic[C]):
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
             partitions: dict[int, PartitionRow] = {}
+
+            def row_of(raw: Raw) -> QueueRow | None:
+                partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
+                return self._row(reader, partition, raw)
+
             for (number,) in reader.execute(self.statements.ORIGINS_OF, (node,)).fetchall():
-                count = within(self._expired_sizes(reader, (number, until_us, limit)), bytes_max)
-                for raw in self._rows(reader, self.statements.EXPIRED, (number, until_us, count)):
-                    partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
-                    row = self._row(reader, partition, raw)
-                    if row is not None:
-                        rows.append(row)
+                rows += self._sound(reader, self.statements.EXPIRED, (number, until_us), row_of, limit, bytes_max)
                 rows = expired_within(rows, limit, bytes_max)
         return rows
 
@@ -298,14 +317,33 @@ class DatabaseReads(ABC, Generic[C]):
                 yield row
 
     def _sound(
-        self, reader: C, partition: PartitionRow, statement: str, parameters: tuple[int, ...], limit: int
+        self,
+        reader: C,
+        statement: str,
+        parameters: tuple[int, ...],
+        row_of: Callable[[Raw], QueueRow | None],
+        limit: int,
+        bytes_max: int = ANY_BYTES,
     ) -> list[QueueRow]:
-        """The first `limit` rows that `statement` finds in `partition`, without the damaged ones among them."""
-        return first_sound(
-            lambda wanted: self._rows(reader, statement, (*parameters, wanted)),
-            lambda raw: self._row(reader, partition, raw),
-            limit,
-        )
+        """The first rows that `statement` finds, within these bounds. `row_of` makes a row of one, or None if it is
+        damaged. Such rows count for nothing: if there are any, the read begins again, and goes further.
+        """
+        damaged = damaged_bytes = 0
+        while True:
+            wanted = limit + damaged
+            if bytes_max < ANY_BYTES:
+                wanted = within(self._sizes(reader, statement, (*parameters, wanted)), bytes_max + damaged_bytes)
+            before, damaged, damaged_bytes = damaged, 0, 0
+            rows: list[QueueRow] = []
+            for raw in self._rows(reader, statement, (*parameters, wanted)):
+                row = row_of(raw)
+                if row is not None:
+                    rows.append(row)
+                else:
+                    damaged += 1
+                    damaged_bytes += len(raw[-2]) + len(raw[-1])
+            if damaged == before:
+                return rows
 
     def _row(self, reader: C, partition: PartitionRow, raw: Raw) -> QueueRow | None:
         """None: it is damaged, and one of the `missing_ranges` from now on."""
@@ -372,7 +410,8 @@ class DatabaseReads(ABC, Generic[C]):
         """Queue, partition, rank, delayed or not, messages, bytes of all partitions of these queues."""
 
     @abstractmethod
-    def _expired_sizes(self, reader: C, parameters: tuple[int, ...]) -> Iterable[int]: ...
+    def _sizes(self, reader: C, statement: str, parameters: tuple[int, ...]) -> Iterable[int]:
+        """Bytes of headers and body of each row that `statement` selects, in its order; no body is read."""
 
 
 def partition_of(found: tuple[int, str, int, int, int, str, int, int]) -> PartitionRow:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from qmq.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import QueueRow, RowDamage
+from qmq.storage.format.queue_store import ANY_BYTES, QueueRow, RowDamage
 from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 
 SIGN: Final = 1 << 63
@@ -220,6 +220,22 @@ def within(sizes: Iterable[int], bytes_max: int) -> int:
     return count
 
 
+def row_bytes(row: QueueRow) -> int:
+    """Its headers and body."""
+    return len(row.headers) + len(row.body)
+
+
+def rows_within(rows: list[QueueRow], limit: int, bytes_max: int) -> list[QueueRow]:
+    """The first `limit` rows, up to the first with which they come to `bytes_max`."""
+    rows = rows[:limit]
+    return rows if bytes_max >= ANY_BYTES else rows[: within(map(row_bytes, rows), bytes_max)]
+
+
+def is_page_full(rows: list[QueueRow], limit: int, bytes_max: int) -> bool:
+    """Whether more may come after `rows`, which were asked for with these bounds."""
+    return len(rows) >= limit or (bytes_max < ANY_BYTES and sum(map(row_bytes, rows)) >= bytes_max)
+
+
 def _expiry(row: QueueRow) -> int:
     return row.expires_us
 
@@ -228,29 +244,7 @@ def expired_within(
     rows: list[QueueRow], limit: int, bytes_max: int, expiry: Callable[[QueueRow], int] = _expiry
 ) -> list[QueueRow]:
     """The result of `QueueStore.expired` for these rows."""
-    rows = sorted(rows, key=expiry)[:limit]
-    return rows[: within((len(row.headers) + len(row.body) for row in rows), bytes_max)]
-
-
-Given = TypeVar("Given")
-
-
-def first_sound(
-    read: Callable[[int], list[Given]], row_of: Callable[[Given], QueueRow | None], limit: int
-) -> list[QueueRow]:
-    """The first `limit` intact rows. `read` returns the first so many of a statement; `row_of` makes a row of one, or
-    None if it is damaged.
-
-    Surprising: the type `Raw` is not used here. Compiled code would refuse all rows when a damaged one has a value of
-    another type.
-    """
-    wanted = limit
-    while True:
-        raws = read(wanted)
-        rows = [row for raw in raws if (row := row_of(raw)) is not None]
-        if len(rows) >= limit or len(raws) < wanted:
-            return rows[:limit]
-        wanted = limit + len(raws) - len(rows)
+    return rows_within(sorted(rows, key=expiry), limit, bytes_max)
 
 
 def signed(value: int) -> int:

@@ -114,8 +114,7 @@ OVERDUE_EXACT: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND du
     WHERE (exact, sequence) > (%s, %s) ORDER BY exact, sequence LIMIT %s"""
 DUE: Final = ROWS + "lane = %s AND due_us > 0 AND due_us > %s AND due_us <= %s ORDER BY due_us LIMIT %s"
 EXPIRED: Final = ROWS + "origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"
-EXPIRED_SIZES: Final = """SELECT octet_length(headers) + octet_length(body) FROM qmq_messages
-    WHERE origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"""
+SIZES: Final = "SELECT octet_length(headers) + octet_length(body) FROM ({}) AS sized"
 NTH: Final = """SELECT sequence FROM qmq_messages WHERE lane = %s
     UNION ALL SELECT sequence FROM qmq_messages WHERE lane = %s ORDER BY sequence LIMIT 1 OFFSET %s"""
 NTH_EXACT: Final = """SELECT exact, node, incarnation, sequence

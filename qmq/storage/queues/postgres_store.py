@@ -253,8 +253,10 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     origins = made_again(writes=False)(DatabaseQueueStore.origins)
     is_empty = made_again(writes=False)(DatabaseQueueStore.is_empty)
     listing = made_again(writes=False)(DatabaseQueueStore.listing)
+    deepest = made_again(writes=False)(DatabaseQueueStore.deepest)
     heads = made_again(writes=False)(DatabaseQueueStore.heads)
     page = made_again(writes=False)(DatabaseQueueStore.page)
+    skip = made_again(writes=False)(DatabaseQueueStore.skip)
     due = made_again(writes=False)(DatabaseQueueStore.due)
     expired = made_again(writes=False)(DatabaseQueueStore.expired)
 
@@ -277,8 +279,8 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     ) -> list[tuple[str, int, int, bool, int, int]]:
         return cast(list[_Head], reader.execute(sql.HEADS, (list(set(queues)), node)).fetchall())
 
-    def _expired_sizes(self, reader: _Connection, parameters: tuple[int, ...]) -> Iterator[int]:
-        return (size for (size,) in reader.execute(sql.EXPIRED_SIZES, parameters).fetchall())
+    def _sizes(self, reader: _Connection, statement: str, parameters: tuple[int, ...]) -> Iterator[int]:
+        return (size for (size,) in reader.execute(sql.SIZES.format(statement), parameters).fetchall())
 
     def _broken(self, what: str) -> Malformed:
         return Malformed(f"the queue store {self._where} is damaged: {what}; restore a backup of that database")

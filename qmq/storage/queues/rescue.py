@@ -16,6 +16,7 @@ from typing import Final
 
 from qmq.dots import Dot
 from qmq.errors import LogBroken, Malformed
+from qmq.storage.disk.disk import write_durably
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
@@ -67,7 +68,8 @@ def open_sqlite(path: Path) -> SqliteQueueStore:
 def _replace_store(path: Path, mark: Path, damaged_path: Path, why: str) -> SqliteQueueStore:
     try:
         damaged_path.parent.mkdir(mode=0o700, exist_ok=True)
-        mark.write_text(f"{_BEGUN}{damaged_path.relative_to(path.parent)}")
+        # Without its text, a new file with a part of the rows would be taken for a whole one.
+        write_durably(mark, f"{_BEGUN}{damaged_path.relative_to(path.parent)}")
         for suffix in _BESIDE:
             found = path.with_name(path.name + suffix)
             if found.exists():

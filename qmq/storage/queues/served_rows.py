@@ -13,8 +13,8 @@ from typing import Final
 
 from qmq.dots import Dot
 from qmq.levels import delivery_order
-from qmq.storage.format.queue_store import QueueHead, QueueRow, QueueStore
-from qmq.storage.queues.plan import expired_within
+from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow, QueueStore
+from qmq.storage.queues.plan import expired_within, is_page_full, rows_within
 
 SAME_CLOCKS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -46,32 +46,41 @@ class ServedRows:
         return found
 
     def page(
-        self, queue: str, priority: int, after: Dot | None, now_us: int, limit: int, exact: int = 0
+        self,
+        queue: str,
+        priority: int,
+        after: Dot | None,
+        now_us: int,
+        limit: int,
+        exact: int = 0,
+        bytes_max: int = ANY_BYTES,
     ) -> list[QueueRow]:
         """See `QueueStore.page`; what comes after a row of a node that is served no more is of the nodes after it."""
         rows: list[QueueRow] = []
         if priority < 0:
-            return self._exact_page(queue, priority, after, now_us, limit, exact)
+            return self._exact_page(queue, priority, after, now_us, limit, exact, bytes_max)
         for node in self.nodes:
             if after is not None and node < after.origin.node:
                 continue
             begin = after if after is not None and node == after.origin.node else None
             theirs_us = now_us - self._ahead(node)
-            rows += self._queues.page(node, queue, priority, begin, theirs_us, limit - len(rows))
-            if len(rows) >= limit:
+            found = self._queues.page(node, queue, priority, begin, theirs_us, limit - len(rows), 0, bytes_max)
+            rows = rows_within(rows + found, limit, bytes_max)
+            if is_page_full(rows, limit, bytes_max):
                 break
         return rows
 
     def _exact_page(
-        self, queue: str, level: int, after: Dot | None, now_us: int, limit: int, exact: int
+        self, queue: str, level: int, after: Dot | None, now_us: int, limit: int, exact: int, bytes_max: int
     ) -> list[QueueRow]:
         rows: list[QueueRow] = []
         for node in self.nodes:
             begin = after if after is not None and node == after.origin.node else None
             # Of this number, a node before that of `after` has no more rows.
             first = exact + 1 if after is not None and node < after.origin.node else exact
-            rows += self._queues.page(node, queue, level, begin, now_us - self._ahead(node), limit, first)
-            rows = sorted(rows, key=attrgetter("exact"))[:limit]
+            theirs_us = now_us - self._ahead(node)
+            rows += self._queues.page(node, queue, level, begin, theirs_us, limit, first, bytes_max)
+            rows = rows_within(sorted(rows, key=attrgetter("exact")), limit, bytes_max)
         return rows
 
     def due(self, queue: str, after_us: int, until_us: int, limit: int) -> list[QueueRow]:

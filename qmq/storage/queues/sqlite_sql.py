@@ -110,7 +110,6 @@ EXPIRED: Final = f"""SELECT {COLUMNS} FROM messages INDEXED BY messages_expires
 NEXT_DUE: Final = (
     "SELECT min(due_us) FROM messages INDEXED BY messages_due WHERE lane = ? AND due_us > 0 AND due_us > ?"
 )
-EXPIRED_SIZES: Final = f"SELECT json_group_array(length(headers) + length(body)) FROM ({EXPIRED})"
 # Two partitions of one origin: those that were delayed, and the others. Their bodies are not read.
 NTH: Final = """SELECT sequence FROM messages WHERE lane = ? UNION ALL SELECT sequence FROM messages WHERE lane = ?
     ORDER BY sequence LIMIT 1 OFFSET ?"""
@@ -118,6 +117,7 @@ NTH_EXACT: Final = """SELECT exact, node, incarnation, sequence
     FROM lanes JOIN origins ON origins.id = lanes.origin
     CROSS JOIN messages INDEXED BY messages_exact ON messages.lane = lanes.id AND exact != 0
     WHERE queue = ? AND node = ? AND rank = ? ORDER BY exact, lanes.origin, sequence LIMIT 1 OFFSET ?"""
+SIZES: Final = "SELECT json_group_array(length(headers) + length(body)) FROM ({})"
 SIZE: Final = "SELECT sum(length(headers) + length(body)) FROM ({})"
 # Two aggregates over the same rows see them in the same order, so lengths and bytes agree; a blob comes through
 # group_concat byte for byte.

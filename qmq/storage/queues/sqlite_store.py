@@ -199,8 +199,8 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
             for index, *numbers in json.loads(answer):
                 yield names[index], *numbers
 
-    def _expired_sizes(self, reader: sqlite3.Connection, parameters: tuple[int, ...]) -> list[int]:
-        sizes: list[int] = json.loads(reader.execute(sql.EXPIRED_SIZES, parameters).fetchone()[0])
+    def _sizes(self, reader: sqlite3.Connection, statement: str, parameters: tuple[int, ...]) -> list[int]:
+        sizes: list[int] = json.loads(reader.execute(sql.SIZES.format(statement), parameters).fetchone()[0])
         return sizes
 
     def check(self) -> str | None:

@@ -19,6 +19,11 @@ def test_prefix_names_the_kind(destination: str, kind: DestinationKind) -> None:
     assert kind_of(destination) is kind
 
 
+def test_a_name_with_a_nul_is_refused() -> None:
+    with pytest.raises(Refused, match="no NUL"):
+        kind_of("/queue/a\0b")
+
+
 @pytest.mark.parametrize(
     "destination",
     ["", "/", "//", "queue/jobs", "/queue", "/queue/", "/queues/jobs", "/Queue/jobs", "jobs", " /queue/a"],

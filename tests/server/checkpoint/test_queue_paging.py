@@ -468,3 +468,25 @@ async def test_what_a_consumer_of_a_peer_has_since_before_the_start_does_not_exp
         assert await worker.receipt() == "done"
         await trio.sleep(5)
         assert not node.broker.totals.node().dead_lettered
+
+
+async def test_a_look_for_expired_messages_that_went_far_is_followed_by_small_ones(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    limits: list[int] = []
+
+    def look(_: object, now_us: int, limit: int, bytes_max: int) -> tuple[list[QueueRow], bool, int]:
+        limits.append(limit)
+        return [], len(limits) < 3, 0  # Two times full of messages that consumers have.
+
+    async with rig.run():
+        monkeypatch.setattr(queue_pager, "_expired", look)
+        rig.alive.broker.queues.owned.has_stored = True
+        node = rig.alive
+        node.queue_pager.sweep_at(node.environment.now_us())
+        await eventually(lambda: len(limits) == 3)
+        node.queue_pager.sweep_at(node.environment.now_us())
+        await eventually(lambda: len(limits) == 4)
+
+    assert limits[:4] == [1000, 4000, 16_000, 1000]

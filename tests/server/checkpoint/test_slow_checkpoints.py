@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import StorageSettings
-from qmq.errors import LogBroken
+from qmq.errors import DiskFull, LogBroken
 from tests.server.rig import Rig, eventually, send
 from tests.support.conditions import present
 
@@ -50,6 +50,27 @@ async def test_while_a_checkpoint_hangs_there_is_a_condition_and_new_clients_are
 
         assert [await sender.receipt() for _ in range(40)] == [f"r{n}" for n in range(40)]
         await eventually(lambda: "checkpoint" not in codes(rig))
+
+
+async def test_a_checkpoint_that_found_no_room_is_tried_again_while_nothing_is_written(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        sender = await rig.connect()
+        await sender.send(send("/queue/q", "x", "r"))
+        assert await sender.receipt() == "r"
+        with monkeypatch.context() as patch:
+
+            def refuse(*_: object) -> None:
+                raise DiskFull("no room")
+
+            patch.setattr(rig.alive.store, "checkpoint", refuse)
+            rig.alive.checkpoints.schedule()
+            await eventually(lambda: "checkpoint" in codes(rig))
+
+        await eventually(lambda: "checkpoint" not in codes(rig))
+        assert rig.alive.checkpoints.count == 1
 
 
 async def test_the_condition_about_a_checkpoint_is_not_over_when_the_node_ends_of_it(

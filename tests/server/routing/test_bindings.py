@@ -194,6 +194,13 @@ REFUSED: list[tuple[str, object, dict[str, str], str, str]] = [
     ("definitions/delete/exchange/orders", None, {}, "exchange-in-use", "has bindings"),
     ("definitions/put/exchange/orders", {"type": "fanout"}, {}, "bad-definition", "type is direct"),
     ("definitions/put/binding/topic/a", {"source": "/topic/b", "queue": Q}, {}, "bad-definition", "/topic/b /queue/q"),
+    (
+        "definitions/put/binding/any",
+        {"source": "/topic/b", "queue": "/queue/a\0b"},
+        {},
+        "bad-definition",
+        "queue must be /queue/NAME",
+    ),
     ("definitions/put/exchange/spare", {"type": "fanout", "alternate": "orders2"}, {}, "bad-definition", "cycle"),
     ("exchanges/all", None, {}, "bad-destination", "/control/exchanges"),
 ]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from qmq.dots import Dot
 from qmq.errors import DiskFull
 from qmq.storage.format.interfaces import Disk
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind
-from qmq.storage.format.settings import StoreSettings
+from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.store import Store, open_store
 from tests.fakes.disk import MemoryDisk
 from tests.support.cluster_disks import mounted_disk
@@ -57,6 +58,27 @@ class TakenDisk(MemoryDisk):
             self.capacity_bytes = self.used_bytes() + size // 2
         self.at -= 1
         return super().call(kind, size)
+
+
+def test_retention_goes_on_where_a_checkpoint_has_no_room_and_makes_some() -> None:
+    disk = MemoryDisk()
+    settings = StoreSettings(
+        reserve_bytes=0, segment_bytes_max=1 << 20, fanout_retention=Retention(age_seconds_max=60, bytes_max=1 << 30)
+    )
+    store = open_small(disk, settings)
+    a = Writer(A)
+    for _ in range(40):
+        store.journal.append([a.published(F, b"x" * 100_000)])
+    store.checkpoint(store.journal.end, NOW, {})
+    store.journal.append([a.published(Q, b"waits")])
+    disk.capacity_bytes = disk.used_bytes() + 2000
+
+    with pytest.raises(DiskFull):
+        store.checkpoint(store.journal.end, NOW + 61_000_000, {})
+    store.checkpoint(store.journal.end, NOW + 61_000_000, {})
+
+    assert fanout_all(store, F) == []
+    assert all_rows(store) == {Dot(A, 41): b"waits"}
 
 
 def test_a_checkpoint_that_finds_no_room_at_any_call_is_made_up_for_by_the_next(

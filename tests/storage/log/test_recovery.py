@@ -10,7 +10,7 @@ from qmq.storage.format.segment import segment_name
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import TEMPORARY_SUFFIX
 from qmq.storage.log.journal import SYNC_FAILED
-from qmq.storage.log.quarantine import load_holes
+from qmq.storage.log.quarantine import HOLES_SUFFIX, load_holes
 from qmq.storage.store import Store
 from tests.fakes.disk import MemoryDisk
 
@@ -487,3 +487,22 @@ def test_a_list_of_holes_is_written_only_once_what_it_speaks_of_can_change_no_mo
     open_small(disk)
 
     assert synced and set(synced) == {len(node.data)}
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 9, b"\xc1" * 9, b"\x91\x95\x01\x00\xc0\x00\x00", b"\x91\x01"])
+def test_a_list_of_holes_that_has_rotted_prevents_no_start(damage: bytes) -> None:
+    disk, batches = three_batches()
+    disk = with_tail(disk, disk.contents()[TAIL].replace(b"one", b"One"))
+    store = open_small(disk)
+    rows, vector = own_messages(store), store.recovered.vector
+    assert load_holes(disk)
+    store.close()
+    path = next(path for path in disk.contents() if path.endswith(HOLES_SUFFIX))
+
+    disk.put(path, damage)
+    store = open_small(disk)
+
+    assert (own_messages(store), store.recovered.vector) == (rows, vector)
+    assert batches[1] in journal_batches(store)
+    assert store.recovered.quarantined_before
+    assert any("the journal is damaged" in what for what in store.damage())

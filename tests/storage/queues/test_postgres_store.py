@@ -1,16 +1,19 @@
 """What only the queue store on PostgreSQL does; the common behaviour is in test_queue_stores."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, FutureVersion, LogBroken, StorageError
-from qmq.storage.format.queue_store import QueueRow
+from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues import postgres_sql as sql
+from qmq.storage.queues.choice import QUEUES_FILE, open_queue_store, stored_rows
+from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.store import open_store
 from tests.support.postgres import Server, running_server
 
@@ -180,6 +183,37 @@ def test_a_node_that_changes_to_postgresql_takes_its_backlog_with_it(postgres: S
         assert store.queues.tombstones() == {Dot(A, 5)}
         assert store.queues.position() == store.journal.end
         store.close()
+
+
+def test_what_an_interrupted_copy_has_left_is_not_taken_for_messages(postgres: Server, tmp_path: Path) -> None:
+    url = postgres.fresh_schema()
+    half = module.PostgresQueueStore(url, "a")
+    half.apply([ROW], {}, [Dot(B, 9)], [], 0)
+    half.close()
+    with closing(SqliteQueueStore(tmp_path / QUEUES_FILE)) as old:
+        # ROW was settled meanwhile.
+        old.apply([ROW._replace(dot=Dot(A, 2))], {}, [], [], 9)
+
+    store = open_queue_store(tmp_path, url, "a")
+
+    assert (store.position(), store.tombstones()) == (9, set())
+    assert [row.dot for row in stored_rows(store, "a")] == [Dot(A, 2)]
+    assert store.listing("a", None, 9) == [("/queue/q", 1, 4)]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda store: store.skip("a", "/queue/q", 4, 1)[2] == 1, lambda store: store.deepest("a", 9) == ["/queue/q"]],
+    ids=["skip", "deepest"],
+)
+def test_reads_for_operators_outlive_a_lost_connection(own_server: Server, read: Callable[[QueueStore], bool]) -> None:
+    store = module.PostgresQueueStore(own_server.url, "a")
+    store.apply([ROW], {}, [], [], 1)
+    store._cut()
+
+    assert read(store)
+    store.close()
 
 
 def test_calls_outlive_a_restart_of_the_server_and_connections_that_it_ends(own_server: Server) -> None:

@@ -34,7 +34,7 @@ def on_deadline(queue: Queue, out: Outcome) -> None:
         queue.push_back([message for message in due if not _is_new(message)])
         for message in filter(_is_new, due):
             mature(queue, message)
-    if queue.stored_due_us and queue.stored_due_us <= now_us and queue.is_wanted:
+    if queue.is_wanted and queue.may_load_due(now_us):
         queue.load(out)
     if queue.expires_us and queue.expires_us <= now_us:
         _expire(queue, out)

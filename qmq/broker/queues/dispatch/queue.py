@@ -170,7 +170,7 @@ class Queue(QueueState):
         if not self.is_counted:
             self.load(out)
             return
-        if 0 < self.stored_due_us <= out.now_us:
+        if self.may_load_due(out.now_us):
             self.load(out)  # Became due while no consumer wanted it.
         for level in self.levels:
             if level.ready and not self._empty(level, out):
@@ -181,6 +181,21 @@ class Queue(QueueState):
                 # Nothing of a lower priority may overtake what the store still has of this one.
                 self.load(out)
                 return
+        if self.may_load_due(out.now_us):
+            self.load(out)
+
+    def may_load_due(self, now_us: int) -> bool:
+        """Whether what has become due in the store is to be loaded now.
+
+        It stays in memory until it is delivered, and there may be millions. So the next page waits until the middle of
+        the last one was reached. Not where there are several levels: one may have to wait long for another.
+        """
+        if not 0 < self.stored_due_us <= now_us:
+            return False
+        if not self.due_place or self.selective is not None or len(self.levels) != 1:
+            return True
+        ready = self.levels[0].ready
+        return not ready or ready[0].place > self.due_place
 
     def _is_low(self, ready: int) -> bool:
         """Whether a lane with so many ready is to be filled up."""

@@ -61,6 +61,7 @@ def take_due(queue: Queue, messages: list[Message], next_due_us: int, until_us: 
     for message in messages:
         _take_loaded(queue, message)
         mature(queue, message)
+    queue.due_place = messages[len(messages) // 2].place if messages else 0
     queue.stored_due_us = next_due_us
     queue.loaded_until_us = until_us
     if next_due_us:
@@ -124,6 +125,8 @@ def evict(queue: Queue, covered: Vector) -> list[Message]:
             if is_spare(entry[2], covered, is_cold=True):
                 dropped.append(entry[2])
                 queue.stored_due_us = min(queue.stored_due_us or entry[0], entry[0])
+                # It may be due already, and the store was asked for what is due up to a later time.
+                queue.loaded_until_us = min(queue.loaded_until_us, entry[0] - 1)
             else:
                 later.append(entry)
         heapq.heapify(later)

@@ -225,8 +225,8 @@ class Pager:
         """
         if not queue.is_counted:
             return Load(queue.name, None, None, now_us, 0, PAGE_MESSAGES)
-        if 0 < queue.stored_due_us <= now_us:
-            limit = self._due_limits.get(queue.name, PAGE_MESSAGES)
+        if queue.may_load_due(now_us):
+            limit = self._due_limits.get(queue.name) or page_limit(queue.stored, queue.stored_bytes)
             return Load(queue.name, None, None, now_us, max(1, queue.loaded_until_us), limit)
         level = backlog.next_behind(queue)
         if level is None:

@@ -42,6 +42,7 @@ class QueueState(ListedQueue):
         "borrowers",
         "check_us",
         "delayed",
+        "due_place",
         "expires_us",
         "free",
         "held_bytes",
@@ -89,6 +90,8 @@ class QueueState(ListedQueue):
         """When the next of them becomes due that was not when the queue was counted; 0: none."""
         self.loaded_until_us = 0
         """Delayed messages of the store that were due by then have been loaded, or come with the pages."""
+        self.due_place = 0
+        """The place of a message in the middle of the last page that had become due in the store; 0: there is none."""
         self.delayed: list[tuple[int, int, Message]] | None = None
         """A heap: due time, place, message."""
         self.expires_us = 0

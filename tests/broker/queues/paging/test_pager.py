@@ -12,12 +12,13 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
-from qmq.broker.queues.dispatch import queue
+from qmq.broker.queues.dispatch import expiry, queue
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.paging import backlog, pager
 from qmq.broker.queues.selective import dispatcher
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.server.checkpoint import queue_pager
 
 from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
 from ...rig import JOBS, SECOND_US, envelope
@@ -165,6 +166,27 @@ def test_large_messages_are_not_loaded_long_before_their_turn() -> None:
 
     assert seen == dots
     assert most <= 1 + PAGE
+
+
+def test_a_page_is_bounded_where_large_messages_come_after_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "PAGE_MESSAGES", 100)
+    monkeypatch.setattr(queue_pager, "LOAD_BYTES", 2500)
+    node = PagedNode()
+    dots = [node.send(body=b"x" * (1000 if 500 <= n < 520 else 1)) for n in range(540)]
+    node.checkpoint()
+    node.evict()
+    subscription = node.subscribe(credit=1)
+    seen: list[Dot] = []
+    while len(seen) < len(dots):
+        while node.wanted:
+            node.ask()
+            assert sum(len(row.body) for answer in node.answers for row in answer.rows) <= 2500 + 1000
+            node.take()
+        (delivery,) = subscription.in_flight.values()
+        seen.append(delivery.message.dot)
+        node.ack(delivery)
+
+    assert seen == dots
 
 
 def test_what_consumers_have_or_have_failed_at_stays_in_memory() -> None:
@@ -381,6 +403,51 @@ def test_stored_message_is_not_loaded_before_it_is_due() -> None:
     node.load_all()
 
     assert held_by(subscription) == dots
+
+
+def test_large_messages_that_become_due_together_are_loaded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "PAGE_MESSAGES", 100)
+    monkeypatch.setattr(pager, "PAGE_BYTES", 2500)
+    node = PagedNode()
+    dots = []
+    for _ in range(30):
+        dots.append(node.send(headers=b"delay:500\n", body=b"x" * 1000))
+        node.wait(1)
+    node.checkpoint()
+    node.evict()
+    subscription = node.subscribe(credit=100)
+    node.load_all()
+
+    node.wait(500_000)
+    while node.wanted:
+        node.ask()
+        assert all(len(answer.rows) <= 4 for answer in node.answers)
+        node.take()
+        node.wait(0)
+
+    assert held_by(subscription) == dots
+
+
+@pytest.mark.parametrize("credit", [1, 50, 500])
+def test_of_many_stored_messages_that_are_due_only_some_are_in_memory(
+    monkeypatch: pytest.MonkeyPatch, credit: int
+) -> None:
+    monkeypatch.setattr(pager, "PAGE_MESSAGES", 10)
+    node, dots = cold_node(5)
+    for _ in range(200):
+        dots.append(node.send(headers=b"delay:500\n"))
+        node.wait(1)
+    node.checkpoint()
+    node.evict()
+    subscription = node.subscribe(credit=credit)
+    node.load_all()
+    node.wait(500_000)
+    node.load_all()
+
+    assert len(subscription.in_flight) == min(credit, 205)
+    assert node.queues.owned.in_memory <= min(credit, 205) + 3 * 10
+    assert drain(node, subscription) == dots
+    assert node.open_dots(JOBS) == set()
 
 
 def test_more_stored_messages_than_a_page_holds_may_be_due_at_the_same_time() -> None:
@@ -657,6 +724,24 @@ def test_delayed_messages_that_leave_memory_come_back_when_they_are_due() -> Non
 
     assert len(drain(node, subscription)) == 10
     assert node.open_dots(JOBS) == set()
+
+
+def test_delayed_messages_that_leave_memory_after_they_were_due_are_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expiry, "AT_ONCE", 2)
+    node, stored = cold_node(2, b"delay:500\n")
+    subscription = node.subscribe(credit=100)
+    node.load_all()
+    late = [node.send(headers=b"delay:500\n") for _ in range(6)]
+    node.wait(500_000)
+    # The store is asked, and takes over what is in memory, before all that is due there has had its turn.
+    node.ask()
+    node.take()
+    node.checkpoint()
+
+    assert node.evict() > 0
+    assert set(drain(node, subscription)) == {*stored, *late}
 
 
 @pytest.mark.parametrize("applied", ["before the heads", "after the heads"])
