@@ -82,7 +82,7 @@ async def hand_over(context: DrainContext, links: Mesh) -> None:
     def is_done() -> bool:
         is_idle = not lending.is_lending and not borrowing.is_withdrawing
         is_handed_over = is_idle and links.is_handed_over(broker.origin, broker.next_sequence - 1)
-        return is_handed_over and not broker.queues.paging.pending_deletes.lacks_records()
+        return is_handed_over and not broker.queues.paging.pending_deletes.awaits_records()
 
     with trio.move_on_after(HAND_OVER_SECONDS):
         while borrowing.is_withdrawing:  # noqa: ASYNC110 (the opening says why)

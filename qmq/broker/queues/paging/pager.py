@@ -302,7 +302,7 @@ class Pager:
         before = [origin for origin in stored if origin != self.origin or self._elsewhere_through]
         if not self.is_unseen and any([origin.node == self.origin.node for origin in before]):
             return False
-        if self._registry.deliveries or any(self._owned.lent.values()) or self.pending_deletes.lacks_records():
+        if self._registry.deliveries or any(self._owned.lent.values()) or self.pending_deletes.awaits_records():
             return False
         owned = self._owned.by_origin.values()
         return all([message.attempts >= 0 for messages in owned for message in messages.values()])

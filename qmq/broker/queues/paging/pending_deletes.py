@@ -47,7 +47,7 @@ class PendingDeletes:
         """Whether `dot` is remembered."""
         return self.record(queue, dot.origin, dot.sequence) is not None
 
-    def lacks_records(self) -> bool:
+    def awaits_records(self) -> bool:
         """Whether some were settled by the word of a peer only, whose record may be lost with its disk."""
         return any(0 in records.values() for origins in self._queues.values() for records in origins.values())
 
