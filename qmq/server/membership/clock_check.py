@@ -7,9 +7,11 @@ and `ttl` and `expires` of queue messages. Data from after the start ages by the
 
 The doubt ends in one of three cases. A majority of the mesh, including this node, has about the same time. The operator
 confirms the clock (`--trust-clock`). Or the node has run for BELIEVED_AFTER_SECONDS and no majority of the mesh
-contradicts its clock. A node in doubt sends peers no time, so two doubts never confirm each other before that. A clock
-that is ahead by less than QUIET_SECONDS_MAX raises no condition by itself: most such nodes were switched off over
-night. See docs/decisions/0026-clock-check-at-start.md.
+contradicts its clock. A node in doubt sends peers no time, so two doubts never confirm each other before that.
+
+What came to an empty disk before its first doubt ended counts as having come then. A clock that is ahead by less than
+QUIET_SECONDS_MAX raises no condition by itself: most such nodes were switched off over night. See
+docs/decisions/0026-clock-check-at-start.md.
 """
 
 import json
@@ -26,7 +28,7 @@ from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import Engine, MeshPeers, Reporting
 from qmq.server.runtime.waker import Waker
-from qmq.storage.catalog.facts import CLOCK, clock_of
+from qmq.storage.catalog.facts import CLOCK, CLOCK_FIRST, clock_of
 from qmq.storage.format.interfaces import Shift
 
 APART_SECONDS_MAX: Final = 3600.0
@@ -69,7 +71,9 @@ class ClockCheck:
         self._condition = ConditionGroup(context, "clock")
         self._is_unlikely = False
         self._began_us = now_us = context.environment.now_us()
-        self._noted_us, doubted_us = clock_of(context.store.catalog.facts())
+        facts = context.store.catalog.facts()
+        self._noted_us, doubted_us = clock_of(facts)
+        self._first_us = int(facts.get(CLOCK_FIRST, 0))
         self._doubted_us = doubted_us or self._noted_us
         """The noted time when the doubt began, in this incarnation or an earlier one."""
         self._ahead_us = now_us - self._noted_us
@@ -78,6 +82,8 @@ class ClockCheck:
         is_new = not self._noted_us and bool(context.peer_names)
         self.in_doubt = not is_trusted and (is_new or (self._noted_us > 0 and abs(self._ahead_us) > _APART_US))
         if not self.in_doubt:
+            self._first_us = min(self._first_us, now_us) if self._noted_us else now_us
+            context.store.retention.shift = Shift(first_us=self._first_us)
             self._note_fact()
             return
         if self._noted_us:
@@ -85,8 +91,10 @@ class ClockCheck:
         if self._ahead_us > 0:
             context.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
             # Data that comes to an empty disk is never too old, whatever the clocks say.
-            context.store.retention.shift = Shift(_NEVER_US, _NEVER_US) if is_new else Shift(now_us, self._ahead_us)
+            never, late = (_NEVER_US, _NEVER_US), (now_us, self._ahead_us)
+            context.store.retention.shift = Shift(*(never if is_new else late), self._first_us)
         else:
+            context.store.retention.shift = Shift(first_us=self._first_us)
             context.broker.clocks.doubt(0, 0, is_silent=True)
 
     def storage_now_us(self) -> int:
@@ -133,7 +141,8 @@ class ClockCheck:
             return  # Nothing is known yet.
         since_us = self._doubted_us if self.in_doubt else 0
         with suppress(DiskFull):  # An older note can only cause a needless doubt at the next start.
-            self._context.store.catalog.set_facts({CLOCK: json.dumps([self.agreed_us(), since_us])})
+            note = {CLOCK: json.dumps([self.agreed_us(), since_us]), CLOCK_FIRST: str(self._first_us)}
+            self._context.store.catalog.set_facts(note)
 
     def _compare(self) -> None:
         context = self._context
@@ -166,7 +175,9 @@ class ClockCheck:
         self._condition.show([])
         clocks, now_us = context.broker.clocks, context.environment.now_us()
         clocks.believe()
-        context.store.retention.shift = Shift()
+        # What came before, in this incarnation or an earlier one, may have the time of a wrong clock.
+        self._first_us = min(self._first_us, now_us) if self._noted_us else now_us
+        context.store.retention.shift = Shift(first_us=self._first_us)
         for queue in context.broker.queues.by_name.values():
             if queue.expires_us:
                 queue.will_expire(now_us)

@@ -14,6 +14,7 @@ unseen         there is such a fact: the node ended in order, and no consumer ha
 stable         JSON, vector: `qmq.definitions.table.DefinitionTable.stable`
 dropped        JSON, vector: deletions of queues whose older messages of this node are dropped
 clock          JSON, `[µs, µs]`: the time when this node last noted it, and when a doubt about its clock began or 0
+clock-first    the time when this node believed its clock for the first time on this disk, µs
 """
 
 import json
@@ -32,6 +33,7 @@ UNCHECKED: Final = "unchecked"
 QUEUES_IN: Final = "queues-in"
 TAKEOVER_AFTER: Final = "takeover-after"
 CLOCK: Final = "clock"
+CLOCK_FIRST: Final = "clock-first"
 UNSEEN: Final = "unseen"
 STABLE: Final = "stable"
 DROPPED: Final = "dropped"

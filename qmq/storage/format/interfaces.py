@@ -44,14 +44,18 @@ class File(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Times before `before_us` count as `by_us` later, so that nothing looks too old by a clock that is in doubt."""
+    """Times before `before_us` count as `by_us` later, so that nothing looks too old by a clock that is in doubt.
+
+    No time counts as before `first_us`: earlier ones come from a doubt that an empty disk began with.
+    """
 
     before_us: int = 0
     by_us: int = 0
+    first_us: int = 0
 
     def of(self, time_us: int) -> int:
         """The time that counts."""
-        return time_us + self.by_us if time_us < self.before_us else time_us
+        return max(time_us + self.by_us if time_us < self.before_us else time_us, self.first_us)
 
 
 class Disk(Protocol):

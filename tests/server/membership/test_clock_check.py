@@ -245,6 +245,50 @@ async def test_a_crash_makes_no_fanout_message_old_that_came_from_a_clock_that_i
         assert await news(await rig.connect("a")) == [b"news"]
 
 
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_what_came_to_an_empty_disk_by_a_wrong_clock_is_not_old_when_the_clock_is_set(
+    autojump_clock: MockClock, *, is_trusted: bool
+) -> None:
+    """Its peers were in doubt, too, so it had heard no clock."""
+    kept_a_minute = DestinationPolicy(pattern="/fanout/*", retention_seconds=60.0)
+    rig = MeshRig("a", "b", "c", destinations=DestinationSettings(policies=(kept_a_minute,)))
+    async with rig.run():
+        await eventually(lambda: not any(node.clock_check.in_doubt for node in rig.nodes.values()))
+        await fill(await rig.connect("a"))
+        await eventually(lambda: rig.nodes["a"].durable_vector() == rig.nodes["c"].durable_vector())
+        await rig.stop("c", wipe=True)
+        for name, days in (("a", 20), ("b", 40), ("c", -2)):
+            if name != "c":
+                await rig.stop(name)
+            rig.skews_us[name] = days * DAY_US
+        for name in "abc":
+            await rig.start(name)
+        await rig.until_linked()
+        assert all(node.clock_check.in_doubt for node in rig.nodes.values())
+        await rig.nodes["c"].checkpoints.checkpoint()
+        assert rig.nodes["c"].store.fanout_info(NEWS).records == 1
+
+        for name in "abc":
+            await rig.stop(name)
+        rig.skews_us.clear()
+        if is_trusted:
+            rig.trusts_clock.add("c")
+        for name in "abc":
+            await rig.start(name)
+        c = rig.nodes["c"]
+        await eventually(lambda: not c.clock_check.in_doubt)
+        await c.checkpoints.checkpoint()
+        assert c.store.fanout_info(NEWS).records == 1
+        await rig.kill("c")
+        c = await rig.start("c")
+        await eventually(lambda: not c.clock_check.in_doubt)
+        await c.checkpoints.checkpoint()
+        assert c.store.fanout_info(NEWS).records == 1, "another start makes it no older"
+        await trio.sleep(70)
+        await c.checkpoints.checkpoint()
+        assert c.store.fanout_info(NEWS).records == 0, "it ages from then on"
+
+
 async def test_a_node_that_was_off_for_a_month_believes_its_clock_when_peers_have_the_same_time(
     autojump_clock: MockClock,
 ) -> None:
