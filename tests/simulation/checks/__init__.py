@@ -123,14 +123,19 @@ def undrained(members: Iterable[Member], *, are_clocks_set: bool = False) -> lis
         for member in members
         if member.node is not None
         for name, depth in depths(member.node).items()
-        if not ((are_clocks_set or member.node.clock_check.in_doubt) and _is_deleted(member.node, name))
+        if not _may_keep(member.node, name, are_clocks_set=are_clocks_set)
     ]
 
 
-def _is_deleted(node: Node, queue: str) -> bool:
-    """Then a node drops what is older, as far as it can say that by its clock and those of others (docs/queues.md)."""
+def _may_keep(node: Node, queue: str, *, are_clocks_set: bool) -> bool:
+    """Of a deleted queue, a node drops what is older, as far as it can say that by its clock and those of others. It
+    knows nothing of the clock of a node that has left before it was heard (docs/queues.md).
+    """
     deleted = node.definitions.table.by_key.get(Key("queue", queue))
-    return deleted is not None and deleted.text is None
+    if deleted is None or deleted.text is not None:
+        return False
+    has_left = deleted.version.origin.node not in node.membership.members
+    return are_clocks_set or node.clock_check.in_doubt or has_left
 
 
 def broken(stage: Stage) -> list[str]:
