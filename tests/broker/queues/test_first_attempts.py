@@ -4,7 +4,6 @@ import pytest
 
 from qmq.broker.messages.dedup import SECONDS
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.state import first_attempts
 from qmq.dots import Dot, Origin
 
 from ..rig import JOBS, NOW_US, SECOND_US, Node, check_accounts, envelope
@@ -164,9 +163,9 @@ def test_attempts_are_compared_again_when_the_clock_of_the_retry_is_heard(*, is_
     assert node.settled_dots() == ([Dot(OLD, 3)] if apart <= SECONDS else [])
 
 
-def test_so_many_first_attempts_wait_for_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_attempts, "UNJUDGED_MAX", 2)
+def test_so_many_first_attempts_wait_for_a_clock() -> None:
     node = Node()
+    node.queues.first_attempts.unjudged_max = 2
     for number in range(3):
         name = b"dedup-id:%d\n" % number
         long_ago_us = NOW_US - 2 * SECONDS * SECOND_US

@@ -39,6 +39,7 @@ class FirstAttempts:
         self._dedup = dedup
         self._clocks = clocks
         self._unjudged: dict[Dot, None] = {}
+        self.unjudged_max = UNJUDGED_MAX
 
     def is_superseded(self, message: Message) -> bool:
         """Whether a durable queue message that is not settled is a first attempt, and its retry is recorded here."""
@@ -50,7 +51,7 @@ class FirstAttempts:
             return True
         if any(node != self._own and self._clocks.apart_us(node) is None for node in (retry[0], message.origin.node)):
             self._unjudged[message.dot] = None
-            if len(self._unjudged) > UNJUDGED_MAX:
+            if len(self._unjudged) > self.unjudged_max:
                 del self._unjudged[next(iter(self._unjudged))]
         return False
 
