@@ -98,7 +98,7 @@ def expiry_of(tls: TlsSettings) -> float:
     client that trusts this certificate alone. Blocks. Raises OSError if the files cannot be used.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(tls.certificate, tls.key)
+    server.load_cert_chain(tls.certificate, tls.key, partial(_no_password, tls.key))
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
