@@ -1,7 +1,7 @@
 """`qmq mesh`: every node of a peers file on this machine, for trials and tests.
 
 A mesh in production has one `qmq serve` per host under a service manager. `status` works for it, too, because it only
-needs the addresses of the peers file.
+needs the addresses of the peers file. `up` and `status` are one module, because both show the same states of nodes.
 """
 
 import re
