@@ -28,6 +28,9 @@ KILLS ?= 1
 # Seeds on the compiled build, others than the pure one has.
 COMPILED_SEEDS ?= 5
 START ?= 0
+# The order in which trio runs tasks of unit tests, any number (tests/conftest.py), and how many orders `make orders` tries.
+ORDER ?= 0
+ORDERS ?= 10
 MUTANTS ?= 100
 SEED ?= 1
 MINUTES ?= 30
@@ -60,6 +63,9 @@ BEGAN := $(shell date +%s)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set, each worker, and each of some hundred nodes that tests start, compiles all its modules again: minutes.
 unexport PYTHONDONTWRITEBYTECODE
+# With both, a unit test does the same thing each time.
+export QMQ_ORDER := $(ORDER)
+export PYTHONHASHSEED := $(ORDER)
 
 .PHONY: help
 help: ## List the targets
@@ -98,6 +104,10 @@ quick: venv
 .PHONY: unit
 unit: venv ## Tests of every module, without processes and long simulations
 	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) $(APART) tests
+
+.PHONY: orders
+orders: venv ## The unit tests in ORDERS other orders of tasks, from START on; `make unit ORDER=N` runs one of them again
+	@failed=; for order in $$(seq $$(($(START) + 1)) $$(($(START) + $(ORDERS)))); do echo "order $$order"; QMQ_ORDER=$$order PYTHONHASHSEED=$$order $(PYTEST) -n $(JOBS) $(APART) tests || failed+=" $$order"; done; [ -z "$$failed" ] || { echo "failed in orders$$failed"; exit 1; }
 
 .PHONY: simulation
 simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit

@@ -1,12 +1,19 @@
-"""For all tests: signals are what they are in a terminal, long tests come first, `--quick` leaves them out, and none
-fails because the machine is busy."""
+"""For all tests: signals are what they are in a terminal, long tests come first, `--quick` leaves them out, none fails
+because the machine is busy, and the tasks of a test run in the same order each time.
+
+Which of several runnable tasks trio runs first is drawn. Here the draw depends on the test's name and on QMQ_ORDER, so
+that a test that fails in one order fails again; another number is another order of every test.
+"""
 
 import gc
+import os
+import random
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from trio._core import _run as scheduler
 from trio.testing import MockClock
 
 from tests.support.moments import Moments
@@ -99,8 +106,11 @@ workers of a run finish at about the same time."""
 PROCESSES = ("browser", "cli", "cluster", "console", "nemesis", "mutation", "simulation", "spark")
 """Folders whose tests start processes or simulate whole meshes."""
 
+ORDER = os.environ.get("QMQ_ORDER", "0")
+
 # Otherwise Hypothesis fails a test one of whose examples takes 200 ms, or whose first examples take seconds to draw.
-settings.register_profile("qmq", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+# And in the usual order the examples are the same, too.
+settings.register_profile("qmq", deadline=None, suppress_health_check=(HealthCheck.too_slow,), derandomize=ORDER == "0")
 settings.load_profile("qmq")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -110,6 +120,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out long tests and those that start processes")
+
+
+def pytest_report_header() -> str:
+    return f"order of tasks: QMQ_ORDER={ORDER} PYTHONHASHSEED={os.environ.get('PYTHONHASHSEED', 'random')}"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -130,6 +144,12 @@ def pytest_collection_finish() -> None:
     """From here on the collector passes over some 400,000 objects of pytest's, which all live until the end."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """pytest-trio has trio sort the tasks before it shuffles them."""
+    assert isinstance(scheduler._r, random.Random)
+    scheduler._r.seed(f"{ORDER}/{item.nodeid}")
 
 
 @pytest.fixture
