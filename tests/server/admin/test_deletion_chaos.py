@@ -34,7 +34,7 @@ STEPS = 40
 SEEDS = 4
 """How many histories."""
 SEEDS_MAX = 20
-"""In one of so many each planted bug is found, whatever the order of tasks."""
+"""How many are searched for a planted bug; in a rare order of tasks (2, for one) these are too few."""
 
 
 class Trial:
