@@ -106,8 +106,10 @@ unit: venv ## Tests of every module, without processes and long simulations
 	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) $(APART) tests
 
 .PHONY: orders
-orders: venv ## The unit tests in ORDERS other orders of tasks, from START on; `make unit ORDER=N` runs one of them again
-	@failed=; for order in $$(seq $$(($(START) + 1)) $$(($(START) + $(ORDERS)))); do echo "order $$order"; QMQ_ORDER=$$order PYTHONHASHSEED=$$order $(PYTEST) -n $(JOBS) $(APART) tests || failed+=" $$order"; done; [ -z "$$failed" ] || { echo "failed in orders$$failed"; exit 1; }
+orders: ## The unit tests in the ORDERS orders of tasks that follow START; `make unit ORDER=N` runs one of them again
+	@failed=; for order in $$(seq $$(($(START) + 1)) $$(($(START) + $(ORDERS)))); do \
+		echo "order $$order"; $(MAKE) --no-print-directory unit ORDER=$$order || failed+=" $$order"; \
+	done; [ -z "$$failed" ] || { echo "failed in orders$$failed"; exit 1; }
 
 .PHONY: simulation
 simulation: venv ## Whole nodes on a virtual clock, the seeds of every commit
