@@ -17,6 +17,7 @@ from qmq.dots import Vector
 from qmq.errors import DiskFull, LogBroken
 from qmq.server.checkpoint.queue_pager import QueuePager
 from qmq.server.commit.commits import Commits
+from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import Engine, Reporting
 from qmq.server.runtime.disk_space import SPACE_SECONDS
 from qmq.server.runtime.malloc_trim import give_back_memory
@@ -40,6 +41,9 @@ DISK_FULL = "the disk is nearly full: new messages are refused, consuming goes o
 
 QUIET_SECONDS_MIN = 1.0
 """Between two checkpoints that only the passing of time causes."""
+
+REFUSED_SECONDS_MAX = 30.0
+"""Between two attempts of a checkpoint for which there is no room, at most. The pause doubles up to this."""
 
 SLOW_SECONDS = 10.0
 """A checkpoint that takes longer raises a condition."""
@@ -107,7 +111,7 @@ class Checkpoints:
         self.count = 0
         self._one = trio.Lock()
         self._untidy = Waker()
-        self._refused = ""
+        self._refused = ConditionGroup(context, "checkpoint")
         self._began = Waker()
         self._ended = trio.Event()
         self._calm = trio.CancelScope()
@@ -120,10 +124,15 @@ class Checkpoints:
             nursery.start_soon(self._watch_checkpoints)
             if self._settings.sync_interval_ms is not None:
                 nursery.start_soon(self._sync_every, self._settings.sync_interval_ms / 1000)
+            pause = SPACE_SECONDS
             while True:
                 await self._until_due()
-                if not await self._checkpoint_if_room():
-                    await trio.sleep(SPACE_SECONDS)
+                if await self._checkpoint_if_room():
+                    pause = SPACE_SECONDS
+                else:
+                    # Each attempt reads journal and writes what does not fit.
+                    await trio.sleep(pause)
+                    pause = min(2 * pause, REFUSED_SECONDS_MAX)
 
     async def _until_due(self) -> None:
         """Wait until there is enough to checkpoint, or something to drop."""
@@ -145,15 +154,13 @@ class Checkpoints:
         try:
             await self.checkpoint()
         except DiskFull as error:
-            self._refused = f"the journal cannot be carried into the stores: {error}"
-            self._context.raise_condition("checkpoint", self._refused)
+            # The next attempt may be refused for another reason.
+            self._refused.show([f"the journal cannot be carried into the stores: {error}"])
             # What it was for may not come again while nothing is written.
             self.schedule()
             await self.check_space()
             return False
-        if self._refused:
-            self._context.clear_condition("checkpoint", self._refused)
-            self._refused = ""
+        self._refused.show([])
         return True
 
     async def bring_up(self) -> bool:

@@ -1,6 +1,7 @@
 """A full disk: what is refused, what goes on, and how the node notices that there is space again."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 import trio
@@ -60,6 +61,38 @@ async def test_a_checkpoint_without_room_is_tried_again_and_ends_nothing(
         assert "checkpoint" not in codes(rig)
         await client.send(send("/queue/q", "x", "still"))
         assert await client.receipt() == "still"
+
+
+async def test_a_checkpoint_refused_for_several_reasons_is_tried_ever_later_and_leaves_no_condition(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(storage=StorageSettings(checkpoint_bytes=4096))
+    attempts: list[float] = []
+    has_room = trio.Event()
+    async with rig.run():
+        store = rig.alive.store
+        checkpoint = store.checkpoint
+
+        def short_of_room(
+            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
+        ) -> object:
+            attempts.append(trio.current_time())
+            if len(attempts) <= 7:
+                raise DiskFull(f"no room to carry a batch of {len(attempts)} bytes into the stores")
+            has_room.set()
+            return checkpoint(end, now_us, members, retention)
+
+        monkeypatch.setattr(store, "checkpoint", short_of_room)
+        client = await rig.connect()
+        for n in range(20):
+            await client.send(send("/queue/q", "x" * 1000, f"r{n}"))
+            assert await client.receipt() == f"r{n}"
+
+        await has_room.wait()
+        await eventually(lambda: rig.alive.checkpoints.count > 0)
+
+        assert "checkpoint" not in codes(rig)
+        assert [round(after - before) for before, after in pairwise(attempts)] == [1, 2, 4, 8, 16, 30, 30]
 
 
 async def test_a_stop_on_a_full_disk_is_orderly_and_loses_nothing(
