@@ -225,8 +225,8 @@ class DatabaseReads(ABC, Generic[C]):
             for partition in self._partitions(reader, self.statements.DELAYED, node, queue, (queue, node)):
                 bounds = (partition.id, after_us, until_us)
                 rows += self._sound(reader, self.statements.DUE, bounds, partial(self._row, reader, partition), limit)
-        rows.sort(key=attrgetter("due_us"))
-        return rows[:limit]
+                rows = sorted(rows, key=attrgetter("due_us"))[:limit]  # Cut each time, as in `_exact_page`.
+        return rows
 
     def expired(self, node: str, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []

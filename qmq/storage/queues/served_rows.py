@@ -89,7 +89,9 @@ class ServedRows:
         for node in self.nodes:
             ahead_us = self._ahead(node)
             rows += self._queues.due(node, queue, after_us - ahead_us, until_us - ahead_us, limit)
-        return sorted(rows, key=lambda row: row.due_us + self._ahead(row.dot.origin.node))[:limit]
+            # Cut each time: never more than two pages are held, however many nodes there are.
+            rows = sorted(rows, key=lambda row: row.due_us + self._ahead(row.dot.origin.node))[:limit]
+        return rows
 
     def expired(self, until_us: int, limit: int, bytes_max: int) -> list[QueueRow]:
         """See `QueueStore.expired`."""

@@ -75,6 +75,26 @@ def test_few_pages_of_exact_numbers_are_held_at_once_however_many_nodes_and_inca
     assert highest < 6 * limit * size
 
 
+def test_few_pages_of_due_messages_are_held_at_once_however_many_priorities_and_nodes_have_them(tmp_path: Path) -> None:
+    size, limit = 10_000, 20
+    store = SqliteQueueStore(tmp_path / "q.sqlite")
+    places = [(origin, priority) for origin in (A, B, C) for priority in range(10)]
+    for position, (origin, priority) in enumerate(places, 1):
+        first = 1 + limit * priority
+        one = row(origin, 1, due_us=position)._replace(priority=priority, body=bytes(size))
+        store.apply([one._replace(dot=Dot(origin, first + n)) for n in range(limit)], {}, (), (), position)
+    rows = ServedRows(store, "abc")
+
+    tracemalloc.start()
+    found = rows.due("/queue/q", 0, 1 << 40, limit)
+    _, highest = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    store.close()
+
+    assert [one.dot for one in found] == [Dot(A, 1 + n) for n in range(limit)]
+    assert highest < 6 * limit * size
+
+
 def test_heads_and_listings_are_sums() -> None:
     rows = served(row(A, 1), row(B, 1), row(B, 2, "/queue/r"), row(C, 1))
 
