@@ -262,8 +262,9 @@ class Checkpoints:
         """Decide whether new durable messages are refused, from the space that is free now."""
         free = await self._context.environment.run_blocking(self._room)
         commits = self._context.commits
-        # A quota may allow less than is free.
-        if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
+        # A quota may allow less than is free, and a store may have less room than the journal.
+        is_short = commits.is_stuck or (self._refused.is_shown and self._context.queue_pager.is_full)
+        if is_short or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
             self.ran_short()
         elif self._context.broker.send_limits.disk_full:
             self._context.store.journal.is_short = self._context.broker.send_limits.disk_full = False

@@ -205,6 +205,12 @@ class QueuePager:
             self._over.set()
             self._over = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether memory has so much that clients wait for a checkpoint, or are refused while none is possible."""
+        in_memory = self._context.broker.queues.paging.bytes_in_memory
+        return self._weight > UNSAVED_MOST * self._unsaved_max or in_memory > UNSAVED_MOST * self._bytes_kept
+
     async def slot(self) -> None:
         """Wait while a checkpoint runs and much more has arrived than it takes. No trio checkpoint if not."""
         while self._over is not None and self._is_overrun():

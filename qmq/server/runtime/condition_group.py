@@ -13,6 +13,11 @@ class ConditionGroup:
         self._code = code
         self._shown: frozenset[str] = frozenset()
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether any text is."""
+        return bool(self._shown)
+
     def show(self, texts: Collection[str]) -> None:
         """Clear what is not among `texts` any more, raise what is new."""
         before, self._shown = self._shown, frozenset(texts)

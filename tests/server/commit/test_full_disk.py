@@ -95,6 +95,40 @@ async def test_a_checkpoint_refused_for_several_reasons_is_tried_ever_later_and_
         assert [round(after - before) for before, after in pairwise(attempts)] == [1, 2, 4, 8, 16, 30, 30]
 
 
+@pytest.mark.parametrize(("count", "size"), [(8_000, 1), (4, 1_000_000)])
+async def test_messages_that_no_checkpoint_can_take_over_do_not_fill_the_memory(
+    count: int, size: int, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has room, but the store, which may be that of a database server, has none."""
+    limits = {"queue_messages_in_memory_max": 1000, "queue_bytes_in_memory_max": 1 << 20}
+    rig = Rig(storage=SMALL, limits=limits)
+    async with rig.run():
+        store = rig.alive.store
+        checkpoint = store.checkpoint
+        has_room = False
+
+        def short_of_room(
+            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
+        ) -> object:
+            if not has_room:
+                raise DiskFull("no room for a checkpoint")
+            return checkpoint(end, now_us, members, retention)
+
+        monkeypatch.setattr(store, "checkpoint", short_of_room)
+        client = await rig.connect(on_error="keep-open")
+        for n in range(0, count, 1000):
+            await client.send(*[send("/queue/q", "x" * size, f"r{m}") for m in range(n, min(n + 1000, count))])
+
+        await eventually(lambda: rig.alive.broker.send_limits.disk_full)
+        await client.send(send("/queue/q", "more", "refused"))
+        assert (await client.next("ERROR")).head.headers["error-code"] == "disk-full"
+
+        has_room = True
+        await eventually(lambda: not rig.alive.broker.send_limits.disk_full)
+        assert not codes(rig) & {"checkpoint", "disk-full"}
+        assert rig.alive.broker.queues.owned.in_memory <= 1000
+
+
 async def test_a_stop_on_a_full_disk_is_orderly_and_loses_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
