@@ -59,7 +59,6 @@ class DefinitionEffects:
         """Users, groups or permissions have changed; `settings` has those that count."""
         context = self._context
         settings = context.settings
-        context.spawn(partial(context.logins.prepare, settings.users))
         context.logins.change(settings.users, context.limits)
         context.access.change(settings.users, permissions_of(settings))
         self.user_limits_changed()

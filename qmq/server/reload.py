@@ -92,7 +92,6 @@ class Reloader:
         if self._would_open(settings):
             return self._refuse([WOULD_OPEN])
         fitting = self._fit(settings)
-        await node.logins.prepare(settings.users)
         await node.logins.refresh()
         take_up(node, fitting)
         node.policy_kind.log_without_effect([change.key for change in changes])

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import math
 import secrets
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
@@ -76,14 +77,8 @@ class Logins:
         self._checks = PasswordChecks()
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
-        # Checked when the user is unknown, so that the duration reveals nothing.
-        self._unknown_user_hash = _hash_of_no_user() if users else ""
+        self._unknown_user_hash = _hash_of_no_user()
         self._users: Counter[str] = Counter()
-
-    async def prepare(self, users: tuple[User, ...]) -> None:
-        """Do what may block before `change` to these users."""
-        if users and not self._unknown_user_hash:
-            self._unknown_user_hash = await self._environment.run_blocking(_hash_of_no_user)
 
     def change(self, users: tuple[User, ...], limits: LimitSettings) -> None:
         """Apply these users and bounds from now on. Connected clients stay."""
@@ -230,7 +225,9 @@ class Logins:
         async with self._checks.turn(counted_address(address), login, until_left):
             if digest in self._remembered:
                 return True  # Another client of this user was checked meanwhile.
-            right = await self._environment.run_blocking(_verify, known or self._unknown_user_hash, passcode)
+            # Checked when the user is unknown, too, so that the duration reveals nothing.
+            checked = known or (self._unknown_user_hash if self._hashes else "")
+            right = await self._environment.run_blocking(_verify, checked, passcode)
         if right and known is not None:
             if len(self._remembered) >= REMEMBERED_LOGINS_MAX:
                 self._remembered.clear()
@@ -240,7 +237,11 @@ class Logins:
 
 
 def _hash_of_no_user() -> str:
-    return argon2.PasswordHasher().hash(secrets.token_hex(16))
+    """A hash with a drawn digest: as costly to check as others, free to make, and no password of it is known."""
+    hasher = argon2.PasswordHasher()
+    costs = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
+    salt, digest = (b64encode(secrets.token_bytes(size)) for size in (hasher.salt_len, hasher.hash_len))
+    return f"$argon2id$v=19${costs}${salt.decode().rstrip('=')}${digest.decode().rstrip('=')}"
 
 
 def _verify(password_hash: str, passcode: str) -> bool:

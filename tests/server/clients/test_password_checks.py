@@ -4,19 +4,31 @@ from collections.abc import Callable
 from typing import Any
 
 import argon2
+import argon2.exceptions
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
 from qmq.config import User
-from qmq.server.clients import password_checks
+from qmq.server.clients import login, password_checks
 from qmq.server.clients.password_checks import AT_ONCE, PasswordChecks
 from tests.server.rig import Client, Rig, eventually, send
 
 PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 USERS = tuple(User(name=name, password_hash=PASSWORD_HASH, groups=("client",)) for name in ("ann", "bob"))
 CHECK_SECONDS = 0.2
+
+
+def test_an_unknown_user_costs_the_same_check_as_a_known_one_and_has_no_password() -> None:
+    own = argon2.PasswordHasher().hash("secret")
+
+    hashes = [login._hash_of_no_user() for _ in range(2)]
+
+    assert [argon2.extract_parameters(one) for one in hashes] == [argon2.extract_parameters(own)] * 2
+    assert hashes[0] != hashes[1]
+    with pytest.raises(argon2.exceptions.VerifyMismatchError):
+        argon2.PasswordHasher().verify(hashes[0], "secret")
 
 
 class Line:
