@@ -16,6 +16,8 @@ JOBS ?= 2
 CLUSTER_JOBS ?= $(JOBS)
 # Tests that start processes, and have targets of their own.
 APART := $(addprefix --ignore=tests/,browser cluster console simulation spark)
+# Otherwise a worker is given an eighth of all tests at first, which are the longest (tests/conftest.py).
+CHUNKS := --maxschedchunk 16
 # These test the tests: CI and the night run them, `make test` does not.
 BUGS := tests/simulation/test_plants.py
 # The slowest tests are listed, so that a new slow one is seen.
@@ -99,11 +101,11 @@ check: ## Before a commit: style, types, names, imports, and the unit tests that
 
 .PHONY: quick
 quick: venv
-	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) --quick tests
+	@$(TIMED) $(PYTEST) -n $(JOBS) $(CHUNKS) $(DURATIONS) --quick tests
 
 .PHONY: unit
 unit: venv ## Tests of every module, without processes and long simulations
-	@$(TIMED) $(PYTEST) -n $(JOBS) $(DURATIONS) $(APART) tests
+	@$(TIMED) $(PYTEST) -n $(JOBS) $(CHUNKS) $(DURATIONS) $(APART) tests
 
 .PHONY: orders
 orders: ## The unit tests in the ORDERS orders of tasks that follow START; `make unit ORDER=N` runs one of them again
