@@ -28,7 +28,7 @@ class Rig:
     """The node under test; `disk` outlives it, so a second `run` is a restart."""
 
     def __init__(self, *, users: tuple[User, ...] = (), anonymous: bool | None = None, **settings: Any) -> None:
-        limits = {"farewell_seconds": 1.0, **settings.pop("limits", {})}
+        limits = {"farewell_seconds": 1.0, "drain_seconds": 1.0, **settings.pop("limits", {})}
         self.fabric = Fabric(random.Random("rig"))
         self.disk = MemoryDisk()
         self.settings = NodeSettings(
