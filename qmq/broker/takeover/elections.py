@@ -35,6 +35,9 @@ from qmq.members import Membership
 NODES_MIN: Final = 3
 """Of a mesh in which a majority remains without one node."""
 
+ECHO_POLLS: Final = 2.5
+"""Of a peer whose last echo is of a heartbeat sent earlier than so many polls before, one is requested."""
+
 
 class Elections:
     """What the node of `rules` does about them. `draw` gives random numbers from 0 to 1."""
@@ -96,9 +99,17 @@ class Elections:
         state = (rules.in_contact(now), dict(rules.claims), dict(rules.promised))
         if now - self._sent_at < rules.after / POLLS and state == self._sent:
             return []
+        # In quiet times the heartbeats of the peers are echo enough.
+        asks, early = state != self._sent, now - ECHO_POLLS * rules.after / POLLS
         self._sent_at, self._sent = now, state
         stamps = {origin.node: stamp for origin, stamp in self._stamps.items()}
-        return [SendHeartbeat(peer, rules.beat(now, echo_us=stamps.get(peer, 0))) for peer in rules.peers]
+        return [
+            SendHeartbeat(
+                peer,
+                rules.beat(now, echo_us=stamps.get(peer, 0), asks_echo=asks or heard.echo_us < early * 1e6),
+            )
+            for peer, heard in rules.peers.items()
+        ]
 
     def obey_terms(self) -> list[ElectionEffect]:
         """Hand off what other nodes serve now, and what this node may not claim any more."""

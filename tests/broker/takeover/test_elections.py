@@ -105,6 +105,21 @@ def test_heartbeat_goes_to_each_peer_at_each_tenth_of_the_time_and_when_the_stat
     assert {one.beat.claims["b"] for one in of_kind(SendHeartbeat, node.poll(2.1, view("b")))} == {0}
 
 
+def test_heartbeat_wants_an_echo_only_with_news_or_when_the_last_echo_is_old() -> None:
+    node = elections()
+
+    def wanted(now: float) -> dict[str, bool]:
+        return {one.peer: one.beat.asks_echo for one in of_kind(SendHeartbeat, node.poll(now, view("b")))}
+
+    assert wanted(1.0) == {"a": True, "c": True}
+    echoed(node, OF_A, 1.0)
+    echoed(node, OF_C, 1.0)
+    assert wanted(1.5) == {"a": True, "c": True}  # in contact, which is news
+    assert wanted(2.5) == {"a": False, "c": False}
+    echoed(node, OF_A, 2.5)
+    assert wanted(3.6) == {"a": False, "c": True}
+
+
 def test_heartbeat_carries_the_newest_stamp_of_the_present_incarnation_of_its_peer() -> None:
     node = elections()
     echoed(node, OF_A, 5.0)
