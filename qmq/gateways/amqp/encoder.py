@@ -284,7 +284,9 @@ class ChannelEncoder(NoMessages):
         channel = self._channel
         if channel.is_closing or (error.code == LATE and not self.is_transactional):
             return b""
-        is_publish = receipt is None or self._encoder.answers.pop(receipt, None) is None
+        has_answer = receipt is not None and self._encoder.answers.pop(receipt, None) is not None
+        # A basic.get, or a basic.consume with nowait, has no receipt either.
+        is_publish = self.cause == PUBLISH and not has_answer
         self._on_refused(error.code)
         if is_publish and error.code in NACKED and not self.is_transactional:
             # Without confirms a publish is dropped, as by RabbitMQ.

@@ -58,3 +58,12 @@ def test_a_refusal_ends_its_channel_unless_the_node_is_stopping(
     assert isinstance(method, kind)
     assert (channel, method.reply_code, closing) == (number, reply, [True])
     assert encoder.error(Refused(code, "why")) == b""
+
+
+def test_a_refusal_that_nacks_a_publish_ends_the_channel_of_a_consume_without_receipt() -> None:
+    encoder = ChannelEncoder(AmqpEncoder(SharedContents(), lambda queue: 0), Channel(3, "1"), bool)
+    full = Refused("too-many-destinations", "why")
+
+    assert encoder.error(full) == b""
+    encoder.cause = (60, 20)
+    assert isinstance(frame.unmarshal(encoder.error(full))[2], commands.Channel.Close)
