@@ -45,6 +45,11 @@ class AmqpChannel:
             self._nack(tag, multiple, requeue)
         else:
             method = read_method(command)
+            if self._owner.encoder.answers and not isinstance(method, commands.Basic.Consume):
+                # Answers come in the order of the commands, and this one may be answered at once.
+                await self._owner.answers_due()
+                if self.state.is_closing or self._owner.is_over:
+                    return True
             handler = HANDLERS.get(type(method))
             if handler is None:
                 topology = self._topology.handler_of(method)

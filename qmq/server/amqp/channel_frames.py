@@ -61,6 +61,9 @@ class ChannelOwner(TopologyOwner, Protocol):
     @property
     def qos_is_of_channel(self) -> bool: ...
 
+    async def answers_due(self) -> None:
+        """Wait for consume-ok, and what is held back behind it."""
+
 
 class ChannelFrames:
     """See the module's opening. `on_flushed` is called when everything that was collected is decided."""

@@ -203,7 +203,7 @@ class AmqpDialogue(ClientDialogue):
                 raise AmqpRefusal(ReplyCode.CHANNEL_ERROR, f"channel {number} is not open")
         elif kind == CHANNEL_CLOSE:
             await channel.leave()
-            await self._answers_due()
+            await self.answers_due()
             del self._channels[number]
             self.put(method_frame(number, encode_method(commands.Channel.CloseOk())))
         elif kind == CHANNEL_CLOSE_OK and channel.state.is_closing:
@@ -223,12 +223,12 @@ class AmqpDialogue(ClientDialogue):
             self.close_connection(of_connection(error), cause)
         else:
             await channel.flush()
-            await self._answers_due()
+            await self.answers_due()
             if not self.is_over and not channel.state.is_closing:
                 self.put(channel.state.close(refusal, cause))
                 await channel.leave()
 
-    async def _answers_due(self) -> None:
+    async def answers_due(self) -> None:
         """Wait for consume-ok, and what is held back behind it: on a channel that is closed they are an error."""
         session = self.session
         if session.outbox.is_answer_due:

@@ -626,3 +626,23 @@ async def test_a_queue_that_is_deleted_while_its_consumer_leaves_harms_no_other(
         await trio.sleep(1)
 
         await other.declare("others")
+
+
+async def test_commands_in_one_write_are_answered_in_their_order(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client = await mesh.client("a")
+        await client.declare()
+        mesh.slow_disk("a", 1.0, exactly=True)
+
+        await client.publish("jobs", b"1", delivery_mode=2)
+        await client.send(
+            1,
+            commands.Basic.Consume(0, "jobs", "c"),
+            commands.Basic.Qos(0, 1),
+            commands.Basic.Consume(0, "jobs", "d"),
+            commands.Queue.Declare(0, "jobs", durable=True),
+        )
+        await client.next(commands.Queue.DeclareOk)
+
+        answers = [found.name for _, found in client.received if not isinstance(found, Message)]
+        assert answers == ["Basic.ConsumeOk", "Basic.QosOk", "Basic.ConsumeOk"]
