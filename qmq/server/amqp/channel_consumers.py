@@ -92,7 +92,7 @@ class ChannelConsumers:
             "destination": consumer.queue,
             "id": consumer.id,
             "ack": "client-individual" if consumer.needs_ack else "auto",
-            "prefetch-count": str(PREFETCH_MAX if self._frames.gateway.window else self.state.prefetch or PREFETCH_MAX),
+            "prefetch-count": str(self.state.prefetch or PREFETCH_MAX),
         }
         said = self._owner.context.policy_of(consumer.queue).model_fields_set
         if "delivery_limit" not in said:

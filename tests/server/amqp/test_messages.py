@@ -646,3 +646,16 @@ async def test_commands_in_one_write_are_answered_in_their_order(autojump_clock:
 
         answers = [found.name for _, found in client.received if not isinstance(found, Message)]
         assert answers == ["Basic.ConsumeOk", "Basic.QosOk", "Basic.ConsumeOk"]
+
+
+async def test_a_consumer_has_its_own_prefetch_within_that_of_the_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", *[b"x"] * 9)
+        await client.call(1, commands.Basic.Qos(0, 5, True), commands.Basic.QosOk)
+        await client.call(1, commands.Basic.Qos(0, 2), commands.Basic.QosOk)
+
+        await client.consume()
+        await client.messages(2)
+        await client.nothing()
