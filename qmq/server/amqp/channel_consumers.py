@@ -8,7 +8,7 @@ import trio
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.gateways.amqp.channel import Consumer
 from qmq.gateways.amqp.names import DIRECT_REPLY, queue_destination
@@ -244,15 +244,35 @@ class ChannelConsumers:
         if method.global_ or self._owner.qos_is_of_channel:
             most = method.prefetch_count or PREFETCH_MAX
             window = self._frames.gateway.window
+            out = Outcome(self._owner.session.id, self._owner.context.environment.now_us())
             if window is None:
-                self._frames.gateway.window = ConnectionPrefetch(most)
+                self._frames.gateway.window = window = ConnectionPrefetch(most)
+                self._share(window, out)
             else:
-                out = Outcome(self._owner.session.id, self._owner.context.environment.now_us())
                 self._owner.context.broker.queues.rounds.resize(window, most, out)
-                self._owner.context.submit(out)
+            self._owner.context.submit(out)
         else:
             self.state.prefetch = method.prefetch_count
         self._frames.send(commands.Basic.QosOk())
+
+    def _share(self, window: ConnectionPrefetch[Subscription], out: Outcome) -> None:
+        """Let the consumers that the channel has share its new bound, with what they have in flight."""
+        queues = self._owner.context.broker.queues
+        session = self._owner.context.broker.sessions.get(self._owner.session.id)
+        known = {} if session is None else session.subscriptions
+        shared = [
+            (found, found.credit)
+            for consumer in self.state.consumers.values()
+            if consumer is not self.state.reply_consumer and (found := known.get(consumer.id)) is not None
+        ]
+        # All leave their queues first: no one of them may get more than the bound from what another gives up.
+        for subscription, _ in shared:
+            queues.cease(subscription, out)
+            subscription.window = window
+            window.held += len(subscription.in_flight)
+        for subscription, credit in shared:
+            subscription.credit = credit
+            queues.subscribe(subscription, out)
 
     def forget(self) -> None:
         """Drop what refers to the session."""

@@ -659,3 +659,24 @@ async def test_a_consumer_has_its_own_prefetch_within_that_of_the_channel(autoju
         await client.consume()
         await client.messages(2)
         await client.nothing()
+
+
+async def test_a_prefetch_of_the_channel_bounds_the_consumers_that_it_has(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        for queue in ("jobs", "other"):
+            await client.declare(queue)
+        await client.call(1, commands.Basic.Qos(0, 2), commands.Basic.QosOk)
+        for queue in ("jobs", "other"):
+            await client.consume(queue, queue)
+        await client.publish("jobs", b"1")
+        await client.messages(1)
+
+        await client.call(1, commands.Basic.Qos(0, 2, True), commands.Basic.QosOk)
+        await client.publish("jobs", b"2", b"3")
+        await client.publish("other", b"4")
+        assert await client.bodies(1) == [b"2"]
+        await client.nothing()
+
+        await client.send(1, commands.Basic.Ack(2, True))
+        assert sorted(await client.bodies(2)) == [b"3", b"4"]
