@@ -64,6 +64,7 @@ class AmqpDialogue(ClientDialogue):
         self.context = context
         self.session = session
         self._reader = AmqpReader(0)
+        self._reader.one_by_one = True
         self.encoder = AmqpEncoder(contents, self._depth_of)
         self.encoder.on_ended = lambda consumer: context.queue_watchers.forget(consumer.queue, consumer)
         session.encoder = self.encoder
@@ -96,6 +97,7 @@ class AmqpDialogue(ClientDialogue):
         """The client is logged in, and has opened this virtual host."""
         session = self.session
         self.vhost = self.encoder.vhost = vhost
+        self._reader.one_by_one = False
         session.begin()
         self.rights = self.context.rights_of(session.principal)
         self.encoder.frame_bytes_max = self.handshake.frame_bytes_max
@@ -117,12 +119,11 @@ class AmqpDialogue(ClientDialogue):
             elif reader.error is not None:
                 handshake.refuse_version()
                 return
-        at = 0
-        while at < len(received) and not handshake.is_done and not session.finishing:
-            await handshake.take(received[at])
-            at += 1
+        while received and not handshake.is_done and not session.finishing:
+            await handshake.take(received.pop(0))
+            received += reader.receive(b"")
         if handshake.is_done:
-            await self._serve(received[at:])
+            await self._serve(received)
             if self._reader.unfinished_bytes and not self.is_over:
                 self.blocking.published()
         if reader.error is not None and not (session.ending or session.finishing):

@@ -87,6 +87,8 @@ class AmqpReader:
         self.error: AmqpRefusal | None = None
         self.is_greeted = False
         """The client has sent the protocol header of AMQP 0-9-1."""
+        self.one_by_one = False
+        """Until the login is done: each command may change the bounds of the next, which is read by `receive(b"")`."""
         self._unread = bytearray()
         self._needed = 0
         self._contents: dict[int, _Content] = {}
@@ -142,7 +144,7 @@ class AmqpReader:
         """Read all whole frames from `at` on; returns where the next one begins."""
         end = len(data)
         unpack = _HEAD.unpack_from
-        while end - at >= 7:
+        while end - at >= 7 and not (commands and self.one_by_one):
             kind, channel, size = unpack(data, at)
             whole = size + OVERHEAD_BYTES
             if whole > self.frame_bytes_max:

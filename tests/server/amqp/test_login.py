@@ -6,13 +6,13 @@ from typing import Any
 import argon2
 import pytest
 import trio
-from pamqp import commands, encode
+from pamqp import commands, encode, frame
 from trio.testing import MockClock
 
 from qmq.config import AuthenticationSettings, User, UserLimitSettings
 from qmq.wire.amqp.frames import PROTOCOL_HEADER
 from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
-from tests.server.amqp.rig import AmqpClient, amqp_node, connect, dial
+from tests.server.amqp.rig import AmqpClient, Message, amqp_node, connect, dial
 from tests.support.world import EPOCH_US
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
@@ -238,3 +238,23 @@ async def test_where_no_login_is_needed_a_secret_is_taken_and_means_nothing(auto
     async with amqp_node() as rig:
         client = await connect(rig)
         await client.call(0, commands.Connection.UpdateSecret("x", ""), commands.Connection.UpdateSecretOk)
+
+
+async def test_a_client_may_write_all_that_follows_the_login_at_once(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await dial(rig)
+        await started(client)
+        await client.call(
+            0, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), commands.Connection.Tune
+        )
+
+        await client.pipe.send_all(
+            frame.marshal(commands.Connection.TuneOk(255, 131072, 0), 0)
+            + frame.marshal(commands.Connection.Open("/"), 0)
+            + frame.marshal(commands.Channel.Open(), 1)
+            + frame.marshal(commands.Queue.Declare(0, "jobs"), 1)
+            + client.publishing("jobs", b"x" * 50_000)
+            + frame.marshal(commands.Basic.Get(0, "jobs"), 1)
+        )
+
+        assert (await client.next(Message)).body == b"x" * 50_000
