@@ -138,6 +138,9 @@ class ChannelFrames:
         frames: list[Frame] = self._acks_of(items) if isinstance(items[0], Delivery) else items
         if frames:
             await self._loop.obey(frames)
+            if self.owner.encoder.is_closing:
+                # A refusal of a node that stops ends the connection: nothing that follows is obeyed.
+                session.end_in_order()
         if cause == PUBLISH and not self.owner.is_over:
             self.owner.blocking.published()
 

@@ -680,3 +680,21 @@ async def test_a_prefetch_of_the_channel_bounds_the_consumers_that_it_has(autoju
 
         await client.send(1, commands.Basic.Ack(2, True))
         assert sorted(await client.bodies(2)) == [b"3", b"4"]
+
+
+async def test_nothing_is_answered_after_the_close_of_the_connection(autojump_clock: MockClock) -> None:
+    rig = Rig(amqp=(LISTENER,), limits={"drain_seconds": 20.0})
+    async with rig.run():
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1")
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        rig.alive.stop()
+        await trio.sleep(0.5)
+
+        await client.send(1, commands.Basic.Consume(0, "jobs", "c"))
+        assert (await client.closed(0))[0] == 320
+        await client.send(2, commands.Channel.Open())
+
+        await client.until_ended()
+        assert client.received == []
