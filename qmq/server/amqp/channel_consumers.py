@@ -11,7 +11,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.gateways.amqp.channel import Consumer
-from qmq.gateways.amqp.names import DIRECT_REPLY, queue_destination
+from qmq.gateways.amqp.names import DIRECT_REPLY, queue_destination, queue_name
 from qmq.server.amqp.channel_frames import PREFETCH_MAX, ChannelFrames
 from qmq.server.amqp.lookup import check_queue
 from qmq.server.amqp.topology import Topology
@@ -67,13 +67,32 @@ class ChannelConsumers:
             receipt = f"consume {id}"
             encoder.answers[receipt] = method_frame(state.number, CONSUME_OK + short_string(tag))
         state.consumers[tag] = encoder.consumers[id] = consumer
-        await self._frames.obey([Frame(Head("SUBSCRIBE", headers, Version.V12), b"", receipt)], (60, 20))
+        await self._begin(consumer, headers, receipt, (60, 20))
         if state.is_closing:
             self.end()
         elif not self._owner.is_over:
-            # Not before: if the queue is deleted while a slot is awaited, there is no subscription to end yet.
             on_deleted = partial(context.spawn, partial(self._notify, consumer))
             context.queue_watchers.watch(consumer.queue, consumer, on_deleted)
+
+    async def _begin(
+        self, consumer: Consumer, headers: dict[str, str], receipt: str | None, cause: tuple[int, int]
+    ) -> None:
+        """Subscribe. Raises AmqpRefusal if the queue is deleted meanwhile: another may have its name by now."""
+        owner = self._owner
+        watchers, deleted = owner.context.queue_watchers, trio.Event()
+        watchers.watch(consumer.queue, consumer, deleted.set)
+        try:
+            frame = Frame(Head("SUBSCRIBE", headers, Version.V12), b"", receipt)
+            was_decided = await self._frames.obey([frame], cause, deleted.is_set)
+        finally:
+            watchers.forget(consumer.queue, consumer)
+        if not was_decided and not owner.is_over:
+            owner.encoder.consumers.pop(consumer.id, None)
+            owner.encoder.answers.pop(receipt or "", None)
+            self.state.consumers.pop(consumer.tag, None)
+            raise AmqpRefusal(
+                ReplyCode.NOT_FOUND, f"the queue {queue_name(consumer.queue, owner.vhost)!r} has been deleted"
+            )
 
     def _reply_consumer(self, id: str, tag: str, no_ack: bool) -> tuple[Consumer, dict[str, str]]:
         """The consumer of direct replies, of which a channel has one. Raises AmqpRefusal."""
@@ -227,7 +246,7 @@ class ChannelConsumers:
         gateway = self._frames.gateway
         window, gateway.window = gateway.window, None
         try:
-            await self._frames.obey([Frame(Head("SUBSCRIBE", headers, Version.V12), b"", None)], (60, 70))
+            await self._begin(consumer, headers, None, (60, 70))
         finally:
             gateway.window = window
         return consumer

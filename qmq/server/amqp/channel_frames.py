@@ -123,8 +123,9 @@ class ChannelFrames:
             at = end
         self._on_flushed()
 
-    async def obey(self, items: list[Any], cause: tuple[int, int]) -> None:
-        """Decide frames, or acks, for the method `cause`. Nothing, if the connection ends meanwhile."""
+    async def obey(self, items: list[Any], cause: tuple[int, int], is_void: Callable[[], bool] = bool) -> bool:
+        """Decide frames, or acks, for the method `cause`. False, and nothing, if the connection ends before, or if they
+        are void when there is a slot for them."""
         context, session = self.owner.context, self.owner.session
         session.waits_for_slot = True
         if cause == PUBLISH:
@@ -132,8 +133,8 @@ class ChannelFrames:
         else:
             await context.slot(session.id)
         session.waits_for_slot = False
-        if self.owner.is_over:
-            return
+        if self.owner.is_over or is_void():
+            return False
         self.written.cause = cause
         frames: list[Frame] = self._acks_of(items) if isinstance(items[0], Delivery) else items
         if frames:
@@ -143,6 +144,7 @@ class ChannelFrames:
                 session.end_in_order()
         if cause == PUBLISH and not self.owner.is_over:
             self.owner.blocking.published()
+        return True
 
     def _acks_of(self, deliveries: list[Delivery]) -> list[Frame]:
         """The ACKs of those that are still in flight: together for each subscription."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 import argon2
 import pytest
 import trio
-from pamqp import commands, frame
+from pamqp import base, commands, frame
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
@@ -328,8 +328,9 @@ async def test_a_queue_that_is_deleted_ends_no_other_consumer_of_this_tag(autoju
         await client.nothing()
 
 
-async def test_a_consumer_that_begins_while_its_queue_is_deleted_is_known(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", [commands.Basic.Consume(0, "jobs", "c"), commands.Basic.Get(0, "jobs")])
+async def test_a_queue_that_is_deleted_while_a_consumer_begins_is_not_found(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, method: base.Frame
 ) -> None:
     async with amqp_node() as rig:
         client, other = await connect(rig), await connect(rig)
@@ -342,16 +343,18 @@ async def test_a_consumer_that_begins_while_its_queue_is_deleted_is_known(
             await slot(session, asks=asks)
 
         monkeypatch.setattr(rig.alive, "slot", late_slot)
-        await client.send(1, commands.Basic.Consume(0, "jobs", "c"))
+        await client.send(1, method)
         await trio.sleep(0.1)
         await other.call(1, commands.Queue.Delete(0, "jobs"), commands.Queue.DeleteOk)
-        await trio.sleep(0.1)
-        free.set()
-        await client.next(commands.Basic.ConsumeOk)
         await other.declare()
         await other.publish("jobs", b"1")
+        free.set()
 
-        assert await client.bodies(1) == [b"1"]
+        assert (await client.closed())[0] == 404
+        await client.nothing()
+        await client.channel()
+        assert (await client.declare(passive=True)).message_count == 1
+        assert not rig.alive.queue_watchers._watchers
 
 
 async def test_if_unused_and_if_empty_keep_a_queue(autojump_clock: MockClock) -> None:
