@@ -8,7 +8,7 @@ import trio
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.subscription import Delivery, Subscription
+from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.gateways.amqp.channel import Consumer
 from qmq.gateways.amqp.names import DIRECT_REPLY, queue_destination, queue_name
@@ -221,7 +221,7 @@ class ChannelConsumers:
         if not consumer.was_given:
             self._frames.send(commands.Basic.GetEmpty())
         elif method.no_ack:
-            self._frames.pending += self._in_flight(consumer)
+            self._settle(consumer)
 
     async def _getter(self, queue: str, needs_ack: bool) -> Consumer:
         """A consumer with room for one message more: one for all gets of a queue, because subscriptions are limited."""
@@ -251,11 +251,15 @@ class ChannelConsumers:
             gateway.window = window
         return consumer
 
-    def _in_flight(self, consumer: Consumer) -> list[Delivery]:
-        """What it has been given and is not settled yet."""
-        session = self._owner.context.broker.sessions.get(self._owner.session.id)
+    def _settle(self, consumer: Consumer) -> None:
+        """It has its message, at most once: nothing that comes later, a refusal or its end, may requeue that."""
+        owner = self._owner
+        session = owner.context.broker.sessions.get(owner.session.id)
         subscription = None if session is None else session.subscriptions.get(consumer.id)
-        return [] if subscription is None else list(subscription.in_flight.values())
+        if subscription is not None and subscription.in_flight:
+            out = Outcome(owner.session.id, owner.context.environment.now_us())
+            owner.context.broker.settle(list(subscription.in_flight.values()), out)
+            owner.context.submit(out)
 
     async def qos(self, method: Any) -> None:
         if method.prefetch_size:

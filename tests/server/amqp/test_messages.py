@@ -698,3 +698,28 @@ async def test_nothing_is_answered_after_the_close_of_the_connection(autojump_cl
 
         await client.until_ended()
         assert client.received == []
+
+
+async def test_a_message_got_without_ack_is_settled_before_anything_else_is_decided(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with amqp_node() as rig:
+        client, other = await connect(rig), await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1")
+        await client.declare(passive=True)
+        (getter, _), slot = rig.alive.sessions, rig.alive.slot
+        calls: list[int] = []
+
+        async def one_slot(session: int = 0, *, asks: bool = False) -> None:
+            calls.append(session)
+            if session == getter and calls.count(getter) > 1:
+                await trio.sleep_forever()
+            await slot(session, asks=asks)
+
+        monkeypatch.setattr(rig.alive, "slot", one_slot)
+        await client.call(1, commands.Basic.Get(0, "jobs", True), Message)
+        rig.alive.sessions[getter].finish()
+        await client.until_ended()
+
+        await other.call(1, commands.Basic.Get(0, "jobs"), commands.Basic.GetEmpty)
