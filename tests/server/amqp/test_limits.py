@@ -13,6 +13,7 @@ from qmq.server.amqp.dialogue import AmqpDialogue
 from qmq.server.amqp.publishes import HEADS_MAX
 from qmq.server.web.metrics import metrics_page
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect
+from tests.server.rig import send
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 
@@ -185,3 +186,22 @@ async def test_publishes_that_no_queue_gets_count_as_messages_too(autojump_clock
             confirmed = (await ann.next(commands.Basic.Ack)).delivery_tag
 
         assert trio.current_time() - began == pytest.approx(4.0, abs=0.3)
+
+
+@pytest.mark.parametrize("method", [commands.Basic.Get(0, "jobs"), commands.Basic.Consume(0, "jobs", "c", nowait=True)])
+async def test_a_consumer_of_one_destination_too_many_closes_its_channel(
+    method: Any, autojump_clock: MockClock
+) -> None:
+    """A publish would get a basic.nack, and end nothing."""
+    async with amqp_node(limits={"destinations_max": 3}) as rig:
+        client = await connect(rig)
+        await client.declare()
+        others = await rig.connect()
+        await others.send(*[send(f"/queue/{n}", "x", f"{n}") for n in range(3)])
+        for n in range(3):
+            assert await others.receipt() == f"{n}"
+
+        await client.send(1, method)
+
+        code, text = await client.closed()
+        assert (code, "The node has its maximum of 3 destinations." in text) == (406, True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trio
-from pamqp import commands
+from pamqp import commands, frame
 from trio.testing import MockClock
 
 from qmq.server.amqp.dialogue import AmqpDialogue
@@ -247,6 +247,21 @@ async def test_without_prefetch_more_comes_than_a_stomp_consumer_may_have(autoju
         await client.publish("jobs", *[b"x"] * 300)
 
         assert len(await client.messages(300)) == 300
+
+
+async def test_what_was_got_without_ack_is_settled_whatever_follows(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1")
+        unknown = b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x03\xe7\xce"
+
+        await client.pipe.send_all(frame.marshal(commands.Basic.Get(0, "jobs", True), 1) + unknown)
+        assert await client.bodies(1) == [b"1"]
+        await client.closed(0)
+
+        other = await connect(rig)
+        assert (await other.declare(passive=True)).message_count == 0
 
 
 async def test_a_message_is_got_and_an_empty_queue_says_so(autojump_clock: MockClock) -> None:
