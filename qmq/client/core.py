@@ -121,6 +121,8 @@ class Core:
                 use.
             RemoteProtocolError: these bytes are not STOMP; likewise.
         """
+        if self.phase is Phase.CLOSED:
+            return  # closed while these bytes arrived: the answer to a login must not open it again
         for frame in self._connection.receive(data):
             command = frame.head.command
             if command == "MESSAGE":

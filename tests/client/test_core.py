@@ -479,6 +479,18 @@ def test_a_closed_core_answers_all_callers_and_asks_nothing() -> None:
     assert peer.core.phase is Phase.CLOSED
 
 
+def test_a_closed_core_stays_closed_when_the_answer_to_its_login_comes() -> None:
+    peer = Peer()
+    peer.core.begin("host")
+    peer.core.close(None)
+
+    peer.say("CONNECTED", ("version", "1.2"))
+    peer.core.lost()
+
+    with pytest.raises(NotConnected):
+        peer.core.check_open()
+
+
 def test_beats_are_agreed_as_the_specification_says() -> None:
     peer = Peer(beat_ms=5000)
     peer.log_in(heart_beat="10000,2000")
