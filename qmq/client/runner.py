@@ -164,6 +164,9 @@ class Runner:
             line = await self._dial(address.host, address.port, self._tls, address.host)
         if attempt.cancelled_caught:
             raise TimeoutError(f"no connection within {self._attempt_seconds:g} s")
+        if self.core.phase is Phase.CLOSED:  # closed while the dial ended
+            line.close()
+            return
         self._last_read = self._sent = trio.current_time()
         self._logged_in = trio.Event()
         self._is_writing = False

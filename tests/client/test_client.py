@@ -9,9 +9,10 @@ import trio.testing
 from trio.testing import MockClock
 
 import qmq.client
+from qmq.client.dial import Line
 from qmq.config import DestinationPolicy, DestinationSettings, LimitSettings, User
 from qmq.errors import LocalProtocolError, NotConnected, Overrun, Refused, Stale
-from tests.client.rig import eventually, running, take
+from tests.client.rig import CLIENT_HOST, eventually, running, take
 
 ONE_MESSAGE = DestinationSettings(policies=(DestinationPolicy(pattern="/queue/small", max_messages=1),))
 
@@ -654,6 +655,32 @@ async def test_a_client_that_was_left_does_nothing_any_more(autojump_clock: Mock
         with pytest.raises(NotConnected):
             async with client.subscribe("/queue/q"):
                 pass
+
+
+async def test_a_client_that_is_left_at_the_moment_of_a_new_connection_ends_in_order(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as mesh:
+        connect = mesh.fabric.network(CLIENT_HOST).connect
+        is_dialling, may_dial = trio.Event(), trio.Event()
+
+        async def dial(*address: Any) -> Line:
+            line: Line = await connect(*address)
+            if client_was_in:
+                is_dialling.set()
+                await may_dial.wait()
+            return line
+
+        client_was_in: list[bool] = []
+        async with mesh.client(dial=dial) as client:
+            client_was_in.append(True)
+            mesh.kill("a")
+            await mesh.start("a")
+            await is_dialling.wait()
+            may_dial.set()
+
+        with pytest.raises(NotConnected):
+            await client.send("/queue/q", b"x")
 
 
 async def test_a_wrong_passcode_is_refused_and_not_tried_for_ever(autojump_clock: MockClock) -> None:
