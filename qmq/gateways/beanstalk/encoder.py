@@ -5,7 +5,7 @@ its message delivered. It is sent when all replies before it are.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from qmq.access.rights import NOT_ALLOWED
@@ -110,6 +110,12 @@ class OrderedReplies:
         receipt = str(self._numbers)
         self._by_receipt[receipt] = slot
         return receipt
+
+    def forget_receipts(self, undecided: Container[ReplySlot]) -> None:
+        """The newest receipts, as far as they are of these slots, do not come: their frames were not decided."""
+        receipts = self._by_receipt
+        while receipts and next(reversed(receipts.values())) in undecided:
+            receipts.popitem()
 
     def of_receipt(self, receipt: str) -> ReplySlot | None:
         """The slot of a receipt; it is forgotten."""

@@ -141,6 +141,7 @@ class Decisions:
             if has_refused and item.slot is refused_slot:
                 if item.delivery is not None:
                     self.reservations.keep(item.delivery)
+                self._replies.forget_receipts({one.slot for one in items[at:]})
                 return items[at + 1 :]
             if isinstance(item, PutJob) and item.slot.data is None:
                 message, _ = next(messages, (None, False))

@@ -17,6 +17,7 @@ from qmq.config import (
     User,
 )
 from qmq.server.beanstalk.decisions import Decisions
+from qmq.server.beanstalk.dialogue import BeanstalkDialogue
 from tests.config.test_load import HASH
 from tests.server.beanstalk.rig import BEANSTALK_PORT, BeanstalkRig, running
 from tests.server.definitions.test_declared_queues import request
@@ -171,6 +172,26 @@ async def test_a_put_into_a_full_queue_is_refused_by_itself(autojump_clock: Mock
 
         words = [(await client.reply()).split(b" ")[0] for _ in range(10)][1::2]
         assert words == [b"INSERTED", b"INSERTED", b"OUT_OF_MEMORY", b"INSERTED", b"OUT_OF_MEMORY"]
+
+
+async def test_refused_commands_leave_no_receipts_behind(autojump_clock: MockClock) -> None:
+    policies = (
+        DestinationPolicy(pattern="/queue/full", max_messages=1),
+        DestinationPolicy(pattern="/queue/default.buried", max_messages=1),
+    )
+    async with running(destinations=DestinationSettings(policies=policies)) as rig:
+        client = await rig.client()
+        jobs = [await client.put() for _ in range(2)]
+        for _ in jobs:
+            await client.reserve()
+        (session,) = rig.alive.sessions.values()
+        assert isinstance(session.dialogue, BeanstalkDialogue)
+
+        await client.send(*[f"bury {job} 1" for job in jobs], "use full", *["put 1 0 60 1", "x"] * 100)
+        replies = [await client.reply() for _ in range(103)]
+
+        assert replies[1] == replies[-1] == b"OUT_OF_MEMORY"
+        assert not session.dialogue._replies._by_receipt
 
 
 async def test_a_bury_that_is_refused_leaves_the_job_reserved(autojump_clock: MockClock) -> None:
