@@ -69,7 +69,7 @@ def retries_settled_too() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "I13", seed=17)
+@seeded_bug(Family.CRASHES, "I13", seed=45)
 def duplicates_dropped_at_merge() -> Iterator[None]:
     """Of two messages with one dedup id a node keeps the one that it hears of first, which is another one elsewhere."""
     take = Compaction.take

@@ -108,7 +108,7 @@ def tombstones_collected_early() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "I25", seed=17)
+@seeded_bug(Family.CRASHES, "I25", seed=24)
 def redelivered_flag_lost() -> Iterator[None]:
     """A node that comes back takes every message that it finds for one that no consumer has seen."""
 
