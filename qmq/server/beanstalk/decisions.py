@@ -7,6 +7,8 @@ that is buried, or released with another priority or a delay, is sent again and 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
+import trio
+
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.message import Message
 from qmq.gateways.beanstalk.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
@@ -21,6 +23,9 @@ TRANSACTION: Final = "beanstalk"
 """The name of the one that is open."""
 
 NACK: Final = "NACK"
+
+TOGETHER_MAX: Final = 64
+"""Commands whose frames are made together. When one is refused, the frames of those behind it are made again."""
 
 
 class PutJob(NamedTuple):
@@ -85,9 +90,14 @@ class Decisions:
                 return
             sent: list[tuple[Message | None, bool]] = []
             self.loop.sent = sent
-            await self._obey([frame for item in items for frame in self._frames_of(item)])
+            together = items[:TOGETHER_MAX]
+            await self._obey([frame for item in together for frame in self._frames_of(item)])
             self.loop.sent = None
-            items = self._note(items, sent)
+            left = self._note(together, sent)
+            items = items[len(together) - len(left) :]
+            if left:
+                # A client may write a thousand commands that are refused one by one.
+                await trio.lowlevel.checkpoint()
 
     async def obey_one(self, frame: Frame) -> None:
         """Decide one frame that has no reply. Raises what refuses it."""

@@ -16,8 +16,9 @@ from qmq.config import (
     PermissionSettings,
     User,
 )
-from qmq.server.beanstalk.decisions import Decisions
+from qmq.server.beanstalk.decisions import TOGETHER_MAX, DecidedItem, Decisions
 from qmq.server.beanstalk.dialogue import BeanstalkDialogue
+from qmq.wire.stomp import Frame
 from tests.config.test_load import HASH
 from tests.server.beanstalk.rig import BEANSTALK_PORT, BeanstalkRig, running
 from tests.server.definitions.test_declared_queues import request
@@ -192,6 +193,26 @@ async def test_refused_commands_leave_no_receipts_behind(autojump_clock: MockClo
 
         assert replies[1] == replies[-1] == b"OUT_OF_MEMORY"
         assert not session.dialogue._replies._by_receipt
+
+
+async def test_the_work_for_many_refused_commands_grows_with_their_number_only(autojump_clock: MockClock) -> None:
+    policy = DestinationPolicy(pattern="/queue/default", max_messages=1)
+    made = 0
+    frames_of = Decisions._frames_of
+
+    def counted(decisions: Decisions, item: DecidedItem) -> list[Frame]:
+        nonlocal made
+        made += 1
+        return frames_of(decisions, item)
+
+    async with running(destinations=DestinationSettings(policies=(policy,))) as rig:
+        client = await rig.client()
+        await client.put()
+        with patch.object(Decisions, "_frames_of", counted):
+            await client.send(*["put 1 0 60 1", "x"] * 500)
+            assert [await client.reply() for _ in range(500)] == [b"OUT_OF_MEMORY"] * 500
+
+    assert made <= 500 * TOGETHER_MAX
 
 
 async def test_a_bury_that_is_refused_leaves_the_job_reserved(autojump_clock: MockClock) -> None:
