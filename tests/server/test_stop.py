@@ -65,7 +65,7 @@ async def test_no_client_logs_in_any_more_while_others_leave(autojump_clock: Moc
 
 
 async def test_a_second_stop_waits_for_no_client(autojump_clock: MockClock) -> None:
-    rig = Rig(limits={"farewell_seconds": 1000.0, "drain_seconds": 50.0})
+    rig = Rig(limits={"farewell_seconds": 1000.0, "drain_seconds": 1000.0})
     async with rig.run():
         await rig.connect()
         rig.alive.stop()

@@ -290,7 +290,7 @@ async def test_a_node_that_waits_for_room_can_be_stopped(autojump_clock: MockClo
 
 
 async def test_a_second_signal_ends_a_node_that_waits_for_room(autojump_clock: MockClock) -> None:
-    rig = Rig(storage=StorageSettings(disk_reserve_bytes=0), limits={"drain_seconds": 50.0})
+    rig = Rig(storage=StorageSettings(disk_reserve_bytes=0), limits={"drain_seconds": 1000.0})
     with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(100):
         async with rig.run():
             client = await rig.connect()
