@@ -1,6 +1,6 @@
 """A full disk: what is refused, what goes on, and how the node notices that there is space again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import pytest
@@ -32,25 +32,27 @@ def make_room(rig: Rig) -> None:
     rig.disk.capacity_bytes = rig.disk.used_bytes() + 8 * RESERVE
 
 
+def refuse_checkpoints(rig: Rig, monkeypatch: pytest.MonkeyPatch, is_refused: Callable[[], object]) -> None:
+    """The store has no room for a checkpoint while `is_refused`; what that returns is in the reason."""
+    checkpoint = rig.alive.store.checkpoint
+
+    def short_of_room(
+        end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
+    ) -> object:
+        if found := is_refused():
+            raise DiskFull(f"no room for a checkpoint ({found})")
+        return checkpoint(end, now_us, members, retention)
+
+    monkeypatch.setattr(rig.alive.store, "checkpoint", short_of_room)
+
+
 async def test_a_checkpoint_without_room_is_tried_again_and_ends_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = Rig(storage=StorageSettings(checkpoint_bytes=4096))
     async with rig.run():
-        store = rig.alive.store
-        checkpoint = store.checkpoint
-        refusals = 3
-
-        def short_of_room(
-            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
-        ) -> object:
-            nonlocal refusals
-            if refusals:
-                refusals -= 1
-                raise DiskFull("no room for a checkpoint")
-            return checkpoint(end, now_us, members, retention)
-
-        monkeypatch.setattr(store, "checkpoint", short_of_room)
+        refusals = iter([1, 1, 1])
+        refuse_checkpoints(rig, monkeypatch, lambda: next(refusals, 0))
         client = await rig.connect()
         for n in range(20):
             await client.send(send("/queue/q", "x" * 1000, f"r{n}"))
@@ -70,19 +72,15 @@ async def test_a_checkpoint_refused_for_several_reasons_is_tried_ever_later_and_
     attempts: list[float] = []
     has_room = trio.Event()
     async with rig.run():
-        store = rig.alive.store
-        checkpoint = store.checkpoint
 
-        def short_of_room(
-            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
-        ) -> object:
+        def is_refused() -> int:
             attempts.append(trio.current_time())
             if len(attempts) <= 7:
-                raise DiskFull(f"no room to carry a batch of {len(attempts)} bytes into the stores")
+                return len(attempts)
             has_room.set()
-            return checkpoint(end, now_us, members, retention)
+            return 0
 
-        monkeypatch.setattr(store, "checkpoint", short_of_room)
+        refuse_checkpoints(rig, monkeypatch, is_refused)
         client = await rig.connect()
         for n in range(20):
             await client.send(send("/queue/q", "x" * 1000, f"r{n}"))
@@ -103,18 +101,8 @@ async def test_messages_that_no_checkpoint_can_take_over_do_not_fill_the_memory(
     limits = {"queue_messages_in_memory_max": 1000, "queue_bytes_in_memory_max": 1 << 20}
     rig = Rig(storage=SMALL, limits=limits)
     async with rig.run():
-        store = rig.alive.store
-        checkpoint = store.checkpoint
         has_room = False
-
-        def short_of_room(
-            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
-        ) -> object:
-            if not has_room:
-                raise DiskFull("no room for a checkpoint")
-            return checkpoint(end, now_us, members, retention)
-
-        monkeypatch.setattr(store, "checkpoint", short_of_room)
+        refuse_checkpoints(rig, monkeypatch, lambda: not has_room)
         client = await rig.connect(on_error="keep-open")
         for n in range(0, count, 1000):
             await client.send(*[send("/queue/q", "x" * size, f"r{m}") for m in range(n, min(n + 1000, count))])
@@ -134,13 +122,7 @@ async def test_a_stop_on_a_full_disk_is_orderly_and_loses_nothing(
 ) -> None:
     rig = Rig()
     async with rig.run():
-
-        def short_of_room(
-            end: int, now_us: int, members: Mapping[str, Vector], retention: Mapping[str, Retention]
-        ) -> object:
-            raise DiskFull("no room for a checkpoint")
-
-        monkeypatch.setattr(rig.alive.store, "checkpoint", short_of_room)
+        refuse_checkpoints(rig, monkeypatch, lambda: True)
         client = await rig.connect()
         await client.send(send("/queue/q", "job", "r"))
         await client.receipt()
