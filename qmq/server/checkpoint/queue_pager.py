@@ -82,6 +82,7 @@ class QueuePager:
         self._kept = messages_kept
         self._bytes_kept = bytes_kept
         self._unsaved_max = int(messages_kept * UNSAVED_FACTOR)
+        self._unsaved_most = UNSAVED_MOST * self._unsaved_max
         self._unsaved_bytes_most = UNSAVED_BYTES_MOST * checkpoint_bytes
         self._context = context
         self._wanted: list[str] = []
@@ -207,9 +208,9 @@ class QueuePager:
 
     @property
     def is_full(self) -> bool:
-        """Whether memory has so much that clients wait for a checkpoint, or are refused while none is possible."""
-        in_memory = self._context.broker.queues.paging.bytes_in_memory
-        return self._weight > UNSAVED_MOST * self._unsaved_max or in_memory > UNSAVED_MOST * self._bytes_kept
+        """Whether memory has so much that durable messages are refused while no checkpoint is possible."""
+        bytes_in_memory = self._context.broker.queues.paging.bytes_in_memory
+        return self._weight > self._unsaved_most or bytes_in_memory > UNSAVED_MOST * self._bytes_kept
 
     async def slot(self) -> None:
         """Wait while a checkpoint runs and much more has arrived than it takes. No trio checkpoint if not."""
@@ -218,7 +219,7 @@ class QueuePager:
 
     def _is_overrun(self) -> bool:
         context = self._context
-        most = UNSAVED_MOST * self._unsaved_max
+        most = self._unsaved_most
         if 2 * (context.broker.next_sequence - self._begun_at) > most and self._weight > most:
             return True
         return context.store.journal.end - self._begun_end > self._unsaved_bytes_most
