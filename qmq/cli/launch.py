@@ -125,23 +125,27 @@ class LocalMesh:
         if is_taken(node.address):
             raise Failed(f"node {name} cannot use {node.address}: another process listens there")
         make_directory(node.data)
-        command = [*PROGRAM, "serve", "--node", name, "--data", str(node.data)]
-        command += ["--peers", str(self.peers_files.get(name, self.peers_file)), "--log-level", self.log_level]
+        arguments = ["serve", "--node", name, "--data", str(node.data)]
+        arguments += ["--peers", str(self.peers_files.get(name, self.peers_file)), "--log-level", self.log_level]
         if self.config_file is not None:
-            command += ["--config", str(self.config_file)]
+            arguments += ["--config", str(self.config_file)]
         if self.bound:
-            command.append("--until-eof")
-        with node.log.open("ab") as log:
-            # With a session of its own, Ctrl-C in the terminal reaches only this process, which then stops the nodes.
-            node.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE if self.bound else subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            arguments.append("--until-eof")
+        node.process = self.spawn(arguments, node.log)
         record(self.data, add=[Running(name, node.process.pid, start_mark(node.process.pid) or "")])
         return node
+
+    def spawn(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Run PROGRAM with these arguments, its output appended to `log`. Raises OSError."""
+        with log.open("ab") as output:
+            # With a session of its own, Ctrl-C in the terminal reaches only this process, which then stops the nodes.
+            return subprocess.Popen(
+                [*PROGRAM, *arguments],
+                stdin=subprocess.PIPE if self.bound else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
 
     def start_all(self) -> None:
         """Start every node that is not running. Raises Failed, with none started, if mesh.json names a live one."""

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from qmq.cli import launch, main
+from qmq.cli import main
 
-from ..support.cluster_mesh import LEASHED, ROOT, Cluster
+from ..support.cluster_mesh import ROOT, Cluster
 from ..support.cluster_wait import PATIENCE_SECONDS
 
 HERE = Path(__file__).parent
@@ -83,14 +83,6 @@ def site() -> Iterator[str]:
 def stranger() -> Iterator[str]:
     with serving() as origin:
         yield origin
-
-
-@pytest.fixture(scope="package", autouse=True)
-def leash() -> Iterator[None]:
-    """No node outlives this process, however it ends."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "PROGRAM", LEASHED)
-        yield
 
 
 class WebCluster(Cluster):

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.cli import launch
-
-from ..support.cluster_mesh import LEASHED, Cluster
+from ..support.cluster_mesh import Cluster
 
 HERE = Path(__file__).parent
 CLUSTER = pytest.StashKey[Cluster]()
@@ -22,14 +20,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-
-
-@pytest.fixture(scope="package", autouse=True)
-def leash() -> Iterator[None]:
-    """No node outlives this process, however it ends."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "PROGRAM", LEASHED)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from qmq.cli import launch
-from tests.support.cluster_mesh import LEASHED, Cluster
+from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import PATIENCE_SECONDS, eventually
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make console-test installs Playwright")
@@ -54,14 +53,6 @@ name = "watch"
 password_hash = "{hash}"
 groups = ["observer"]
 """
-
-
-@pytest.fixture(scope="package", autouse=True)
-def leash() -> Iterator[None]:
-    """No node outlives this process, however it ends."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "PROGRAM", LEASHED)
-        yield
 
 
 @pytest.fixture(scope="package")

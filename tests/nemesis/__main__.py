@@ -10,10 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from qmq.cli import launch
 from tests.nemesis.fire import FAULTS
 from tests.nemesis.run import run
-from tests.support.cluster_mesh import LEASHED
 
 
 def main() -> int:
@@ -28,7 +26,6 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}", flush=True)
-    launch.PROGRAM = LEASHED
     with tempfile.TemporaryDirectory(prefix="qmq-nemesis-") as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from qmq.cli import launch
-
-from ..support.cluster_mesh import LEASHED, Cluster
+from ..support.cluster_mesh import Cluster
 from .stub import Stub
 
 if find_spec("pyarrow") is None:
@@ -41,12 +39,9 @@ def stub() -> Iterator[Stub]:
 def mesh(tmp_path: Path) -> Iterator[Cluster]:
     """Three real nodes."""
     (tmp_path / "mesh").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        # No node outlives this process, however it ends.
-        patch.setattr(launch, "PROGRAM", LEASHED)
-        with Cluster(tmp_path / "mesh") as made:
-            made.make_healthy()
-            yield made
+    with Cluster(tmp_path / "mesh") as made:
+        made.make_healthy()
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,7 @@
 
 The processes are `qmq.cli.launch`'s; here are the peers files (written from those in cluster/, with free ports in
 place of the fixed ones), the lines between nodes that go through proxies, and "healthy": every node runs and every
-link is up, which is where each test begins. Nodes are started by one thread only, the one that made the mesh: the
-leash (cluster_leash.py) is held by the thread that starts them, and the kernel kills them when that thread ends.
+link is up, which is where each test begins.
 """
 
 import contextlib
@@ -13,26 +12,19 @@ import random
 import re
 import shutil
 import socket
-import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import trio
-
-from qmq.cli.launch import LocalMesh, tail
+from qmq.cli.launch import tail
 
 from .cluster_client import Client, LostError
+from .cluster_fork import ForkedMesh
 from .cluster_proxy import BACK, FORTH, Proxy
 from .cluster_wait import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).parents[2]
-LEASH = (sys.executable, str(Path(__file__).with_name("cluster_leash.py")), str(os.getpid()))
-"""Before the name of a signal and a command of `qmq`: the signal comes when this process is gone."""
-LEASHED = (*LEASH, "SIGKILL")
-"""Stands in for `launch.PROGRAM`."""
 
 # Below what the system hands out to dialling sockets: a node that is down for a while keeps its port free of them.
 # A port of that range could also be dialled by a socket that was given the very same port, and answer itself.
@@ -128,7 +120,7 @@ class Cluster:
             text = text.replace(address, f"127.0.0.1:{port}")
         self.peers_text = text
         self.peers_path = self._write("peers.toml", text)
-        self.fleet = LocalMesh(self.peers_path, folder / "data")
+        self.fleet = ForkedMesh(self.peers_path, folder / "data")
         self.node_files = dict.fromkeys(self.fleet.nodes, node_file)
         for name, more in (node_files or {}).items():
             self.node_files[name] += more
@@ -143,7 +135,6 @@ class Cluster:
             self._put_proxy(other, one)
         if members is not None:
             self.change_peers(self.names, version=1)
-        self._thread = threading.current_thread()
         self._clients: list[Client] = []
         self._probes: dict[str, Client] = {}
 
@@ -216,10 +207,6 @@ class Cluster:
 
     def start_soon(self, *names: str) -> None:
         """Start nodes without waiting for them."""
-        if threading.current_thread() is not self._thread:
-            # A worker thread of trio, which ends when it has had nothing to do for ten seconds.
-            trio.from_thread.run_sync(self.start_soon, *names)
-            return
         for name in names:
             self.fleet.config_file = self.write_node_file(name)
             self.fleet.start(name)

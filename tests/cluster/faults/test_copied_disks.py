@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from qmq.cli.launch import LocalMesh
 from tests.support.cluster_bodies import bodies, numbered
 from tests.support.cluster_client import Client
+from tests.support.cluster_fork import ForkedMesh
 from tests.support.cluster_mesh import READY_SECONDS, Cluster, free_ports
 from tests.support.cluster_wait import eventually
 
@@ -27,7 +27,7 @@ class Twin:
         peers = folder / "peers-twin.toml"
         peers.touch(0o600)
         peers.write_text(text, "utf-8")
-        self.fleet = LocalMesh(peers, folder, nodes=["a"], config_file=mesh.write_node_file("a"))
+        self.fleet = ForkedMesh(peers, folder, nodes=["a"], config_file=mesh.write_node_file("a"))
         mesh.pause("a")  # as a snapshot of its volume is: of one moment
         shutil.copytree(mesh.fleet.nodes["a"].data, folder / "a", ignore=shutil.ignore_patterns("*.sock"))
         mesh.resume("a")

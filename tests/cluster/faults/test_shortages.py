@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.cluster_bodies import bodies, numbered
 from tests.support.cluster_client import LostError
-from tests.support.cluster_mesh import READY_SECONDS, Cluster
+from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import eventually
 from tests.support.cluster_work import Publisher
 
@@ -78,16 +78,9 @@ def conditions_inside(client: object) -> set[str]:
 
 def test_a_node_that_is_started_with_few_descriptors_keeps_what_it_needs_and_refuses_the_rest(mesh: Cluster) -> None:
     mesh.stop("a")
-    mine = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = 64
-    # A limit is inherited; ours is put back at once, the node's own cannot be raised again.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (few, mine[1]))
-    try:
-        mesh.start_soon("a")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, mine)
-    resource.prlimit(pid_of(mesh, "a"), resource.RLIMIT_NOFILE, (few, few))
-    mesh.fleet.wait_until_ready(["a"], READY_SECONDS)
+    few = mesh.fleet.files_max = 64
+    mesh.start("a")
+    mesh.fleet.files_max = None
     mesh.wait_for_links()
 
     clients = []

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from qmq.cli.launch import LocalMesh
 from tests.support.cluster_client import Client, LostError
+from tests.support.cluster_fork import ForkedMesh
 from tests.support.cluster_mesh import NODE_FILE, PATIENT_NODE_FILE, READY_SECONDS, Cluster
 from tests.support.cluster_wait import eventually
 
@@ -22,14 +22,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def impostor(mesh: Cluster, name: str, peers_text: str) -> Iterator[LocalMesh]:
+def impostor(mesh: Cluster, name: str, peers_text: str) -> Iterator[ForkedMesh]:
     """In place of node `name`, which was killed, another that was given this peers file and has a disk of its own."""
     folder = mesh.folder / f"impostor-{random.randrange(1 << 32):08x}"
     folder.mkdir()
     for file, text in (("peers.toml", peers_text), ("node.toml", NODE_FILE)):
         (folder / file).touch(0o600)
         (folder / file).write_text(text, "utf-8")
-    with LocalMesh(folder / "peers.toml", folder, nodes=[name], config_file=folder / "node.toml") as other:
+    with ForkedMesh(folder / "peers.toml", folder, nodes=[name], config_file=folder / "node.toml") as other:
         other.start(name)
         other.wait_until_ready(timeout_seconds=READY_SECONDS)
         yield other

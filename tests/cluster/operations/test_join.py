@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from qmq.cli import main
 from qmq.cli.launch import recorded, start_mark
 from tests.support.cluster_client import Client
-from tests.support.cluster_mesh import LEASH, PATIENT_NODE_FILE, ROOT, Cluster
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, ROOT, Cluster
 from tests.support.cluster_wait import eventually
 
 
@@ -99,9 +99,7 @@ def test_clients_of_every_version_of_stomp_are_served_on_every_node(mesh: Cluste
 def test_no_node_outlives_the_tests_even_when_they_are_killed(tmp_path: Path) -> None:
     lines = [
         "import pathlib, sys",
-        "from qmq.cli import launch",
-        "from tests.support.cluster_mesh import LEASHED, Cluster",
-        "launch.PROGRAM = LEASHED",
+        "from tests.support.cluster_mesh import Cluster",
         "cluster = Cluster(pathlib.Path(sys.argv[1]))",
         "cluster.start(*cluster.names)",
         "print(*(node.process.pid for node in cluster.fleet.nodes.values()), flush=True)",
@@ -122,7 +120,10 @@ def test_no_node_outlives_the_tests_even_when_they_are_killed(tmp_path: Path) ->
 def test_qmq_mesh_up_starts_all_nodes_and_ctrl_c_stops_them(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)  # only its peers file and data folder; the nodes are the command's
     data = cluster.fleet.data
-    command = [*LEASH, "SIGTERM", "mesh", "up", str(cluster.peers_path), "--data", str(data)]
+    # Should the tests be killed, it stops its nodes.
+    program = "import signal; from tests.support.cluster_fork import main, end_with_parent"
+    program += "; end_with_parent(signal.SIGTERM); main()"
+    command = [sys.executable, "-c", program, "mesh", "up", str(cluster.peers_path), "--data", str(data)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as shell:
         assert shell.stdout is not None
         try:
