@@ -1,7 +1,7 @@
 """A PostgreSQL server for the tests that need one, started by them and gone with them; skipped where there is none.
 
-It listens on a socket in its own directory only, so nothing else can meet it, and never syncs: what it promises about
-disks is not what is tested here.
+It listens on a socket in its own directory only, so nothing else can meet it, and does without all that it does for
+disks, replicas and large tables: what it promises about them is not what is tested here.
 """
 
 import os
@@ -18,6 +18,18 @@ import pytest
 
 DEBIAN = Path("/usr/lib/postgresql")
 START_SECONDS = 60
+SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "50",
+    "shared_buffers": "32MB",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "autovacuum": "off",
+    "jit": "off",
+}
 
 
 def find_programs() -> Path:
@@ -55,11 +67,12 @@ class Server:
         self._schemas = 0
 
     def start(self) -> None:
-        """Raises AssertionError with the server's own words when it does not come up."""
+        """Nothing if it runs. Raises AssertionError with the server's own words when it does not come up."""
+        if self._process is not None:
+            return
         log = (self.directory / "log").open("ab")
         command = [self._programs / "postgres", "-D", self.directory / "data", "-k", self.directory]
-        settings = {"listen_addresses": "", "fsync": "off", "max_connections": "50", "shared_buffers": "32MB"}
-        for name, value in settings.items():
+        for name, value in SETTINGS.items():
             command += ["-c", f"{name}={value}"]  # type: ignore[list-item]
         self._process = subprocess.Popen(command, stdout=log, stderr=log, user=self._user, cwd=self.directory)
         log.close()

@@ -15,7 +15,7 @@ from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.choice import QUEUES_FILE, open_queue_store, stored_rows
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.store import open_store
-from tests.support.postgres import Server, running_server
+from tests.support.postgres import Server
 
 from ..rig import NOW, A, B, Writer, all_rows
 
@@ -25,10 +25,10 @@ ROW = QueueRow(Dot(A, 1), "/queue/q", NOW, 0, 4, 0, 0, b"k:v\n", b"body")
 
 
 @pytest.fixture
-def own_server() -> Iterator[Server]:
-    """One that may be stopped."""
-    with running_server() as server:
-        yield server
+def url(postgres: Server) -> Iterator[str]:
+    """Leads to tables that no other test has used. The test may stop the server."""
+    yield postgres.fresh_schema()
+    postgres.start()
 
 
 def test_a_second_process_is_kept_out_until_the_first_is_gone(
@@ -116,10 +116,10 @@ def test_a_missing_schema_is_a_storage_error(postgres: Server) -> None:
         module.PostgresQueueStore(f"{postgres.url}&options=-csearch_path%3Dnowhere", "a")
 
 
-def test_a_server_that_goes_away_breaks_the_store_and_nothing_is_half_done(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a")
+def test_a_server_that_goes_away_breaks_the_store_and_nothing_is_half_done(postgres: Server, url: str) -> None:
+    store = module.PostgresQueueStore(url, "a")
     store.apply([ROW], {}, [], [], 1)
-    own_server.stop()
+    postgres.stop()
     store._watch.seconds_max = 0.5
 
     with pytest.raises(LogBroken, match="failed"):
@@ -128,8 +128,8 @@ def test_a_server_that_goes_away_breaks_the_store_and_nothing_is_half_done(own_s
         store.heads("a", ["/queue/q"], NOW)
     store.close()
 
-    own_server.start()
-    again = module.PostgresQueueStore(own_server.url, "a")
+    postgres.start()
+    again = module.PostgresQueueStore(url, "a")
     assert again.position() == 1
     assert again.page("a", "/queue/q", 4, None, NOW, 9) == [ROW]
     again.close()
@@ -207,8 +207,10 @@ def test_what_an_interrupted_copy_has_left_is_not_taken_for_messages(postgres: S
     [lambda store: store.skip("a", "/queue/q", 4, 1)[2] == 1, lambda store: store.deepest("a", 9) == ["/queue/q"]],
     ids=["skip", "deepest"],
 )
-def test_reads_for_operators_outlive_a_lost_connection(own_server: Server, read: Callable[[QueueStore], bool]) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a")
+def test_reads_for_operators_outlive_a_lost_connection(
+    postgres: Server, url: str, read: Callable[[QueueStore], bool]
+) -> None:
+    store = module.PostgresQueueStore(url, "a")
     store.apply([ROW], {}, [], [], 1)
     store._cut()
 
@@ -216,19 +218,19 @@ def test_reads_for_operators_outlive_a_lost_connection(own_server: Server, read:
     store.close()
 
 
-def test_calls_outlive_a_restart_of_the_server_and_connections_that_it_ends(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a")
+def test_calls_outlive_a_restart_of_the_server_and_connections_that_it_ends(postgres: Server, url: str) -> None:
+    store = module.PostgresQueueStore(url, "a")
     rows = [ROW._replace(dot=Dot(A, n)) for n in range(1, 6)]
     for n, row in enumerate(rows, start=1):
         store.apply([row], {}, [], [], n)
         if n % 2:
-            with psycopg.connect(own_server.url, autocommit=True) as connection:
+            with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name='qmq'"
                 )
         else:
-            own_server.stop()
-            own_server.start()
+            postgres.stop()
+            postgres.start()
 
         assert store.page("a", "/queue/q", 4, None, NOW, 9) == rows[:n]
         store.apply([], {}, [], [], n)
@@ -236,12 +238,12 @@ def test_calls_outlive_a_restart_of_the_server_and_connections_that_it_ends(own_
     # The lock is this node's again.
     with pytest.raises(DirectoryInUse), pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LOCK_SECONDS", 0.01)
-        module.PostgresQueueStore(own_server.url, "a")
+        module.PostgresQueueStore(url, "a")
     store.close()
 
 
-def test_a_transaction_that_is_cut_in_the_midst_of_it_is_made_whole(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a")
+def test_a_transaction_that_is_cut_in_the_midst_of_it_is_made_whole(postgres: Server, url: str) -> None:
+    store = module.PostgresQueueStore(url, "a")
     insert = store._insert
     cuts = 3
 
@@ -260,8 +262,8 @@ def test_a_transaction_that_is_cut_in_the_midst_of_it_is_made_whole(own_server: 
     store.close()
 
 
-def test_a_commit_whose_answer_is_lost_is_not_done_twice(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a")
+def test_a_commit_whose_answer_is_lost_is_not_done_twice(postgres: Server, url: str) -> None:
+    store = module.PostgresQueueStore(url, "a")
     changed = store._changed
     losses = 1
 
@@ -284,11 +286,14 @@ def test_a_commit_whose_answer_is_lost_is_not_done_twice(own_server: Server) -> 
     store.close()
 
 
-def test_a_server_that_hangs_breaks_the_store_when_its_time_is_over(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a")
+def test_a_server_that_hangs_breaks_the_store_when_its_time_is_over(
+    postgres: Server, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 2)
+    store = module.PostgresQueueStore(url, "a")
     store.apply([ROW], {}, [], [], 1)
 
-    with own_server.paused():
+    with postgres.paused():
         store._watch.seconds_max = 1.0
         with pytest.raises(
             LogBroken, match=r"(failed|cannot be used).*; no call .* for 1 s \(queue_store_seconds_max\)"
@@ -299,10 +304,10 @@ def test_a_server_that_hangs_breaks_the_store_when_its_time_is_over(own_server: 
         store.close()
 
 
-def test_a_database_that_comes_back_older_is_not_written_to(own_server: Server) -> None:
-    store = module.PostgresQueueStore(own_server.url, "a")
+def test_a_database_that_comes_back_older_is_not_written_to(postgres: Server, url: str) -> None:
+    store = module.PostgresQueueStore(url, "a")
     store.apply([ROW], {}, [], [], 10)
-    with psycopg.connect(own_server.url, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE qmq_progress SET position = 5, checksum = %s", (number_checksum(5),))
     store._cut()
 
