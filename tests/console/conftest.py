@@ -56,7 +56,7 @@ groups = ["observer"]
 
 
 @pytest.fixture(scope="package")
-def chromium(leash: None) -> Iterator[Any]:
+def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here (Debian: apt install chromium)")
     with sync_api.sync_playwright() as play:
@@ -94,7 +94,7 @@ class Console:
 
 
 @pytest.fixture(scope="package")
-def mesh(leash: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here (Debian: apt install chromium)")
     with Cluster(tmp_path_factory.mktemp("three")) as made:
@@ -114,7 +114,7 @@ def node(mesh: Cluster) -> Console:
 
 
 @pytest.fixture(scope="package")
-def guarded(leash: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     """A node with users; the passcode of each is `secret`."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here (Debian: apt install chromium)")

@@ -20,7 +20,7 @@ PLACES = "(boxes) => boxes.map((box) => box.getBoundingClientRect().toJSON())"
 
 
 def test_mesh_of_eight_shows_all_nodes_and_links_also_while_one_is_dead(
-    page: Any, tmp_path_factory: pytest.TempPathFactory, leash: None
+    page: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here (Debian: apt install chromium)")
