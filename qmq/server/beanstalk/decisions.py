@@ -91,9 +91,10 @@ class Decisions:
             sent: list[tuple[Message | None, bool]] = []
             self.loop.sent = sent
             together = items[:TOGETHER_MAX]
-            await self._obey([frame for item in together for frame in self._frames_of(item)])
+            frames = [self._frames_of(item) for item in together]
+            await self._obey([frame for one in frames for frame in one])
             self.loop.sent = None
-            left = self._note(together, sent)
+            left = self._note(together, list(map(bool, frames)), sent)
             items = items[len(together) - len(left) :]
             if left:
                 # A client may write a thousand commands that are refused one by one.
@@ -143,7 +144,9 @@ class Decisions:
             Frame(Head("COMMIT", named, Version.V12), b"", receipt(item.slot)),
         ]
 
-    def _note(self, items: Sequence[DecidedItem], sent: list[tuple[Message | None, bool]]) -> Sequence[DecidedItem]:
+    def _note(
+        self, items: Sequence[DecidedItem], had_frames: list[bool], sent: list[tuple[Message | None, bool]]
+    ) -> Sequence[DecidedItem]:
         """Note what became of the puts; returns the items behind one that was refused, which are not decided yet."""
         has_refused, refused_slot = self._gateway.has_refused, self._encoder.refused_slot
         messages = iter(sent)
@@ -153,7 +156,7 @@ class Decisions:
                     self.reservations.keep(item.delivery)
                 self._replies.forget_receipts({one.slot for one in items[at:]})
                 return items[at + 1 :]
-            if isinstance(item, PutJob) and item.slot.data is None:
+            if isinstance(item, PutJob) and had_frames[at]:
                 message, _ = next(messages, (None, False))
                 if item.delivery is not None:
                     continue

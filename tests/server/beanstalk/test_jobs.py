@@ -3,11 +3,13 @@
 import random
 from collections.abc import Awaitable, Callable
 from itertools import count
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.jobs import JobState
 from qmq.levels import EXACT_TOPS
@@ -696,3 +698,29 @@ async def test_a_job_that_another_one_took_is_not_reserved_by_its_id_as_well(
 
         assert depths(rig.alive) == {Q: 1}
         assert await client.ask(f"delete {job}") == b"DELETED"
+
+
+@pytest.mark.parametrize("change", ["bury {} 1", "release {} 1 5"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        # The reply to the change comes before that to the put: at once, or while the put waits for the rate.
+        {"destinations": DestinationSettings(policies=(DestinationPolicy(pattern="/queue/*", durable=False),))},
+        {"limits": {"messages_per_second_per_address_max": 2}},
+    ],
+    ids=["memory", "rate"],
+)
+async def test_a_put_behind_a_job_that_is_changed_in_the_same_read_has_an_id_of_its_own(
+    autojump_clock: MockClock, settings: dict[str, Any], change: str
+) -> None:
+    async with running(**settings) as rig:
+        client = await rig.client()
+        first = await client.put(b"first")
+        await client.reserve()
+
+        await client.send(change.format(first), "put 1 0 60 6", "second")
+        assert await client.reply() in (b"BURIED", b"RELEASED")
+        second = int((await client.reply()).removeprefix(b"INSERTED "))
+
+        assert second != first
+        assert await client.reserve() == (second, b"second")
