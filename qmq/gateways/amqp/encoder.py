@@ -94,6 +94,8 @@ class AmqpEncoder:
         """By the id of their subscription."""
         self.answers: dict[str, bytes] = {}
         """Receipt → the method that is sent for it, for frames that are no publish."""
+        self.on_answered: Callable[[], object] = bool
+        """Called when one of them has been sent, or is refused."""
         self.on_given: Callable[[], object] = bool
         """Called when a basic.get has its message."""
         self.on_ended: Callable[[Consumer], object] = bool
@@ -151,6 +153,8 @@ class AmqpEncoder:
         if consumer.is_cancelled or consumer.is_get:
             # What was not sent when it was cancelled is in flight no more. A basic.get may have begun it again.
             deliveries = [one for one in deliveries if one.tag in subscription.in_flight]
+            if not deliveries:
+                return b""
         parts: list[bytes] = []
         channel = consumer.channel
         redelivered = 0
@@ -190,6 +194,7 @@ class AmqpEncoder:
             answer = answers.pop(receipt, None) if answers else None
             if answer is not None:
                 parts.append(answer)
+                self.on_answered()
                 continue
             channel, _, number = receipt.partition(".")
             if channel != of:
@@ -198,6 +203,17 @@ class AmqpEncoder:
             numbers.append(int(number))
         parts.append(self._confirm(of, numbers))
         return b"".join(parts)
+
+    def owes(self, channel: Channel, kind: str) -> bool:
+        """Whether an answer of this channel is due whose receipt begins with `kind`."""
+        return any(receipt.startswith(kind) and f" {channel.serial}." in receipt for receipt in self.answers)
+
+    def withdraw_answer(self, receipt: str) -> bool:
+        """Send no answer for this receipt; False if none is due."""
+        if self.answers.pop(receipt, None) is None:
+            return False
+        self.on_answered()
+        return True
 
     def _confirm(self, of: str, numbers: list[int]) -> bytes:
         channel = self.channels.get(of)
@@ -212,7 +228,7 @@ class AmqpEncoder:
         if receipt is not None:
             of, _, number = receipt.rpartition(" ")[2].partition(".")
             channel = self.channels.get(of)
-            is_publish = self.answers.pop(receipt, None) is None
+            is_publish = not self.withdraw_answer(receipt)
             if channel is None or is_publish:
                 return b"" if channel is None else channel.refuse_publish(int(number))
             # tx.commit: too few nodes confirm it. The subscriptions end when the client has confirmed the close.
@@ -284,7 +300,7 @@ class ChannelEncoder(NoMessages):
         channel = self._channel
         if channel.is_closing or (error.code == LATE and not self.is_transactional):
             return b""
-        has_answer = receipt is not None and self._encoder.answers.pop(receipt, None) is not None
+        has_answer = receipt is not None and self._encoder.withdraw_answer(receipt)
         # A basic.get, or a basic.consume with nowait, has no receipt either.
         is_publish = self.cause == PUBLISH and not has_answer
         self._on_refused(error.code)

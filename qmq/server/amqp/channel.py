@@ -16,6 +16,9 @@ from qmq.wire.stomp import Frame, Head, Version
 
 NACK: Final = (60, 120)
 
+TRANSACTION: Final = "transaction"
+"""Receipts of the ends of transactions begin with it."""
+
 
 class AmqpChannel:
     """`take` gets one command after the other."""
@@ -45,11 +48,10 @@ class AmqpChannel:
             self._nack(tag, multiple, requeue)
         else:
             method = read_method(command)
-            if self._owner.encoder.answers and not isinstance(method, commands.Basic.Consume):
-                # Answers come in the order of the commands, and this one may be answered at once.
-                await self._owner.answers_due()
-                if self.state.is_closing or self._owner.is_over:
-                    return True
+            # Answers come in the order of the commands, and this one may be answered at once; consume-ok never is.
+            await self._owner.answers_due(self.state, TRANSACTION if isinstance(method, commands.Basic.Consume) else "")
+            if self.state.is_closing or self._owner.is_over:
+                return True
             handler = HANDLERS.get(type(method))
             if handler is None:
                 topology = self._topology.handler_of(method)
@@ -155,7 +157,7 @@ class AmqpChannel:
             self._frames.send(answer)
             return
         self._frames.has_begun = False
-        receipt = f"transaction {self._frames.new_id()}"
+        receipt = f"{TRANSACTION} {self._frames.new_id()}"
         self._owner.encoder.answers[receipt] = method_frame(self.state.number, encode_method(answer))
         self._frames.pending.append(Frame(Head(command, {"transaction": name}, Version.V12), b"", receipt))
         await self._frames.flush()

@@ -83,12 +83,13 @@ class ChannelConsumers:
         watchers.watch(consumer.queue, consumer, deleted.set)
         try:
             frame = Frame(Head("SUBSCRIBE", headers, Version.V12), b"", receipt)
-            was_decided = await self._frames.obey([frame], cause, deleted.is_set)
+            await self._frames.pay(frame)
+            was_decided = await self._frames.obey([frame], cause, deleted.is_set, is_paid=True)
         finally:
             watchers.forget(consumer.queue, consumer)
         if not was_decided and not owner.is_over:
             owner.encoder.consumers.pop(consumer.id, None)
-            owner.encoder.answers.pop(receipt or "", None)
+            owner.encoder.withdraw_answer(receipt or "")
             self.state.consumers.pop(consumer.tag, None)
             raise AmqpRefusal(
                 ReplyCode.NOT_FOUND, f"the queue {queue_name(consumer.queue, owner.vhost)!r} has been deleted"
@@ -234,6 +235,7 @@ class ChannelConsumers:
                 out = Outcome(owner.session.id, owner.context.environment.now_us())
                 consumer.was_given = consumer.is_cancelled = False
                 found.credit = len(found.in_flight) + 1
+                found.since_us = 0
                 owner.context.broker.queues.subscribe(found, out)
                 owner.context.submit(out)
                 return consumer

@@ -61,8 +61,8 @@ class ChannelOwner(TopologyOwner, Protocol):
     @property
     def qos_is_of_channel(self) -> bool: ...
 
-    async def answers_due(self) -> None:
-        """Wait for consume-ok, and what is held back behind it."""
+    async def answers_due(self, channel: Channel, kind: str = "") -> None:
+        """Wait until no answer of `channel` is due whose receipt begins with `kind`."""
 
 
 class ChannelFrames:
@@ -123,7 +123,17 @@ class ChannelFrames:
             at = end
         self._on_flushed()
 
-    async def obey(self, items: list[Any], cause: tuple[int, int], is_void: Callable[[], bool] = bool) -> bool:
+    async def pay(self, frame: Frame) -> None:
+        """Wait for the rates of the client."""
+        session = self.owner.session
+        if session.allowance.is_limited:
+            session.waits_for_slot = True
+            await self.owner.context.usages.portion(session.allowance, [frame], session.bytes_in)
+            session.waits_for_slot = False
+
+    async def obey(
+        self, items: list[Any], cause: tuple[int, int], is_void: Callable[[], bool] = bool, *, is_paid: bool = False
+    ) -> bool:
         """Decide frames, or acks, for the method `cause`. False, and nothing, if the connection ends before, or if they
         are void when there is a slot for them."""
         context, session = self.owner.context, self.owner.session
@@ -138,7 +148,7 @@ class ChannelFrames:
         self.written.cause = cause
         frames: list[Frame] = self._acks_of(items) if isinstance(items[0], Delivery) else items
         if frames:
-            await self._loop.obey(frames)
+            await self._loop.obey(frames, is_paid=is_paid)
             if self.owner.encoder.is_closing:
                 # A refusal of a node that stops ends the connection: nothing that follows is obeyed.
                 session.end_in_order()

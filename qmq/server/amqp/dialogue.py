@@ -13,6 +13,7 @@ import trio
 from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.environment import Pipe
 from qmq.errors import Refused
+from qmq.gateways.amqp.channel import Channel
 from qmq.gateways.amqp.encoder import AmqpEncoder, SharedContents
 from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost
 from qmq.gateways.amqp.replies import of_channel, of_connection
@@ -25,6 +26,7 @@ from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession
 from qmq.server.peers.verb_request import ControlResponse
+from qmq.server.runtime.waker import Waker
 from qmq.server.stomp.client_heartbeats import ClientHeartbeats
 from qmq.server.stomp.frame_loop import FrameLoop, gateway_of
 from qmq.wire.amqp.frames import HEARTBEAT, AmqpReader, Command, method_frame
@@ -35,6 +37,9 @@ from qmq.wire.stomp import Frame, Head, Version
 CHANNEL_OPEN: Final = (20, 10)
 CHANNEL_CLOSE: Final = (20, 40)
 CHANNEL_CLOSE_OK: Final = (20, 41)
+
+LOOK_SECONDS: Final = 1.0
+"""After so long a command that waits for an answer looks whether its session has ended."""
 
 HEARTBEATS_MISSED: Final = 2
 """Intervals of silence after which a client counts as gone (4.2.7)."""
@@ -67,6 +72,8 @@ class AmqpDialogue(ClientDialogue):
         self._reader.one_by_one = True
         self.encoder = AmqpEncoder(contents, self._depth_of)
         self.encoder.on_ended = lambda consumer: context.queue_watchers.forget(consumer.queue, consumer)
+        self._answered = Waker()
+        self.encoder.on_answered = self._answered.wake
         session.encoder = self.encoder
         self.beats = ClientHeartbeats(context.beats, session, HEARTBEAT)
         self.handshake = Handshake(context, session, self, pipe, self._reader, login)
@@ -204,7 +211,7 @@ class AmqpDialogue(ClientDialogue):
                 raise AmqpRefusal(ReplyCode.CHANNEL_ERROR, f"channel {number} is not open")
         elif kind == CHANNEL_CLOSE:
             await channel.leave()
-            await self.answers_due()
+            await self.answers_due(channel.state)
             del self._channels[number]
             self.put(method_frame(number, encode_method(commands.Channel.CloseOk())))
         elif kind == CHANNEL_CLOSE_OK and channel.state.is_closing:
@@ -224,17 +231,20 @@ class AmqpDialogue(ClientDialogue):
             self.close_connection(of_connection(error), cause)
         else:
             await channel.flush()
-            await self.answers_due()
+            await self.answers_due(channel.state)
             if not self.is_over and not channel.state.is_closing:
                 self.put(channel.state.close(refusal, cause))
                 await channel.leave()
 
-    async def answers_due(self) -> None:
-        """Wait for consume-ok, and what is held back behind it: on a channel that is closed they are an error."""
+    async def answers_due(self, channel: Channel, kind: str = "") -> None:
+        """Wait for consume-ok and commit-ok: behind other answers, or on a channel that is closed, they are an error.
+
+        `kind`: what the receipts of those that are waited for begin with.
+        """
         session = self.session
-        if session.outbox.is_answer_due:
+        while self.encoder.owes(channel, kind) and not self.is_over:
             session.waits_for_slot = True
-            await self.context.flushed()
+            await self._answered.wait(LOOK_SECONDS)
             session.waits_for_slot = False
 
     def close_connection(self, refusal: AmqpRefusal, cause: tuple[int, int] = (0, 0)) -> None:

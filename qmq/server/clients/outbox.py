@@ -102,10 +102,6 @@ class ClientOutbox:
         """A response is due that must precede every message put from now on; call `answered` when it is put."""
         self._due += 1
 
-    @property
-    def is_answer_due(self) -> bool:
-        return self._due > 0
-
     def answered(self) -> None:
         """One due response has been put."""
         self._due -= 1

@@ -205,3 +205,25 @@ async def test_a_consumer_of_one_destination_too_many_closes_its_channel(
 
         code, text = await client.closed()
         assert (code, "The node has its maximum of 3 destinations." in text) == (406, True)
+
+
+async def test_a_queue_that_is_deleted_while_its_consumer_waits_for_its_rate_is_not_consumed(
+    autojump_clock: MockClock,
+) -> None:
+    async with amqp_node(limits={"bytes_per_second_per_address_max": 2000}) as rig:
+        client, publisher = await connect(rig), await connect(rig)
+        await client.declare()
+        await trio.sleep(30)
+        await publisher.declare("other")
+        await publisher.publish("other", b"x" * 40_000)
+        await trio.sleep(0.2)
+        await client.send(1, commands.Basic.Consume(0, "jobs", "c"))
+        await trio.sleep(1)
+        admin = await rig.connect(host="10.0.0.2")
+        await admin.send(send("/control/delete/queue/jobs", "", "deleted", force="true"))
+        await admin.receipt()
+
+        code, text = await client.closed()
+
+        assert code == 404 and "has been deleted" in text
+        assert "/queue/jobs" not in rig.alive.broker.queues.by_name

@@ -738,3 +738,80 @@ async def test_a_message_got_without_ack_is_settled_before_anything_else_is_deci
         await client.until_ended()
 
         await other.call(1, commands.Basic.Get(0, "jobs"), commands.Basic.GetEmpty)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        (commands.Tx.Commit(), commands.Tx.CommitOk),
+        (commands.Tx.Rollback(), commands.Tx.RollbackOk),
+        (commands.Basic.Qos(0, 1), commands.Basic.QosOk),
+        (commands.Basic.Consume(0, "jobs", "c"), commands.Basic.ConsumeOk),
+        (commands.Channel.Close(0, "", 0, 0), commands.Channel.CloseOk),
+    ],
+    ids=lambda value: value.name if isinstance(value, commands.base.Frame) else "",
+)
+async def test_commit_ok_comes_when_all_is_durable_and_before_the_answer_to_what_follows(
+    autojump_clock: MockClock, method: Any, answer: Any
+) -> None:
+    async with AmqpMesh("a").run() as mesh:
+        client = await mesh.client("a")
+        await client.declare()
+        await client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        mesh.slow_disk("a", 1.0, exactly=True)
+        began = trio.current_time()
+
+        publish = client.publishing("jobs", b"x", delivery_mode=2)
+        await client.pipe.send_all(publish + frame.marshal(commands.Tx.Commit(), 1) + frame.marshal(method, 1))
+
+        # No frame is skipped: the first one that is no message is commit-ok.
+        await client.next(commands.Tx.CommitOk)
+        assert not client.received
+        # Three quarters of a call of the disk pass before it has done its work.
+        assert trio.current_time() - began >= 0.75
+        await client.next(answer)
+
+
+async def test_a_message_that_a_get_gave_back_unsent_does_not_end_the_next_get(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client, publisher = await connect(rig), await connect(rig)
+        await client.declare()
+        await client.declare("other")
+        await publisher.publish("jobs", b"0", delivery_mode=2)
+        await trio.sleep(1)
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+        environment = rig.alive.commits._environment
+        run_blocking, is_free = environment._run_blocking, trio.Event()
+
+        async def held(call: Any) -> Any:
+            if getattr(getattr(call, "func", None), "__name__", "") == "append":
+                await is_free.wait()
+            return await run_blocking(call)
+
+        await client.send(1, commands.Basic.Get(0, "jobs"))
+        await trio.sleep(0.06)
+        environment._run_blocking = held
+        await publisher.publish("jobs", b"1", delivery_mode=2)
+        await client.next(commands.Basic.GetEmpty)
+        await client.send(1, commands.Basic.Get(0, "jobs"))
+        await trio.sleep(0.06)
+        # Because of this one the message waits for the next append, when it is delivered again.
+        await publisher.publish("other", b"x", delivery_mode=2)
+        await trio.sleep(0.01)
+        is_free.set()
+
+        assert (await client.next(Message)).body == b"1"
+
+
+async def test_the_consumer_whose_turn_it_is_keeps_it_when_its_channel_is_bounded(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        first, second = await connect(rig), await connect(rig)
+        await first.declare(arguments={"x-single-active-consumer": True})
+        await first.consume()
+        await second.consume()
+
+        await first.call(1, commands.Basic.Qos(0, 5, True), commands.Basic.QosOk)
+        await first.publish("jobs", b"1", b"2")
+
+        assert await first.bodies(2) == [b"1", b"2"]
+        await second.nothing()

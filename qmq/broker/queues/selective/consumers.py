@@ -27,8 +27,10 @@ class Consumers:
         """The exclusive consumer whose turn it is; None when none is exclusive."""
 
     def enter(self, subscription: Subscription, now_us: int) -> None:
-        """Work out the class of a consumer that begins."""
-        if subscription.exclusive or self._queue.rules.exclusive:
+        """Work out the class of a consumer that begins. One that is put in line again keeps its place among exclusive
+        ones.
+        """
+        if not subscription.since_us and (subscription.exclusive or self._queue.rules.exclusive):
             subscription.since_us = max(1, now_us)
         subscription.lent_as = class_of(subscription.selector, subscription.since_us, subscription.priority)
         if subscription.window is not None:
