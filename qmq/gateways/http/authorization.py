@@ -22,7 +22,7 @@ def parse_authorization(said: str | None) -> tuple[str | None, str, str | None]:
     scheme, _, value = (said or "").partition(" ")
     if scheme.lower() == "basic":
         try:
-            login, colon, passcode = base64.b64decode(value, validate=True).decode().partition(":")
+            login, colon, passcode = base64.b64decode(value.strip(), validate=True).decode().partition(":")
         except ValueError:
             colon = ""
         if not colon:

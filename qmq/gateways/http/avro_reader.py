@@ -27,6 +27,9 @@ FIELDS_MAX: Final = 100
 ENTRIES_MAX: Final = 200
 """Of one map. A message may have fewer headers, which is checked later."""
 
+VALUES_PER_RECORD: Final = 100
+"""For each record that a file may have, so many values in all of them: a value takes much more memory than bytes."""
+
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 SYNC_BYTES: Final = 16
 
@@ -52,11 +55,11 @@ def records_in(body: bytes, records_max: int) -> list[dict[str, Any]]:
     sync = body[at : at + SYNC_BYTES]
     at += SYNC_BYTES
     found: list[dict[str, Any]] = []
-    unpacked_bytes = 0
+    unpacked_bytes = values = 0
     while at < len(body):
         count, at = read_long(body, at)
         block, at = _bytes(body, at)
-        if count < 0 or body[at : at + SYNC_BYTES] != sync or len(sync) < SYNC_BYTES:
+        if count <= 0 or body[at : at + SYNC_BYTES] != sync or len(sync) < SYNC_BYTES:
             raise ValueError("a block is cut off")
         at += SYNC_BYTES
         if len(found) + count > records_max:
@@ -70,6 +73,9 @@ def records_in(body: bytes, records_max: int) -> list[dict[str, Any]]:
         for _ in range(count):
             record, place = _record(block, place, schema)
             found.append(record)
+            values += sum([len(value) if isinstance(value, dict) else 1 for value in record.values()])
+            if values > VALUES_PER_RECORD * records_max:
+                raise Refused("bad-body", f"A batch has at most {VALUES_PER_RECORD * records_max} values.")
         if place != len(block):
             raise ValueError("a block is longer than its records")
     return found

@@ -15,7 +15,7 @@ from qmq.errors import Refused
 from qmq.gateways.copies import ROUTING_KEYS
 from qmq.gateways.headers import OWN_HEADERS
 from qmq.gateways.http.avro import AVRO, messages_in
-from qmq.gateways.http.avro_reader import MAGIC
+from qmq.gateways.http.avro_reader import MAGIC, VALUES_PER_RECORD
 from qmq.wire.http import HttpRefusal, HttpRequest
 from qmq.wire.stomp import Frame, Head, Limits, Version
 
@@ -28,7 +28,7 @@ CHECKED_BYTES: Final = 1 << 20
 NESTED_MAX: Final = 2 * MESSAGES_MAX + 2
 """Objects and lists: of each message, and its headers."""
 
-VALUES_MAX: Final = 100 * MESSAGES_MAX
+VALUES_MAX: Final = VALUES_PER_RECORD * MESSAGES_MAX
 
 TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
@@ -114,7 +114,8 @@ def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     _check_values(request.body)
     batch: object = None
     try:
-        batch = json.loads(request.body)
+        # Of bytes, `json` would read UTF-16, too, whose values were not counted.
+        batch = json.loads(request.body.decode())
     except (ValueError, RecursionError):
         pass
     is_one = isinstance(batch, dict) and isinstance(batch.get("messages"), list)

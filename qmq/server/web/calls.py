@@ -6,13 +6,14 @@ is durable. Other calls ask a part of the node.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import trio
 
 from qmq.dots import Vector
 from qmq.environment import Pipe
-from qmq.errors import Refused
+from qmq.errors import ProtocolError, Refused
 from qmq.gateways.http.avro import AVRO, container
 from qmq.gateways.http.control import control_of
 from qmq.gateways.http.events import HEARTBEAT, EventEncoder, subscribe_of
@@ -20,7 +21,7 @@ from qmq.gateways.http.management import QUEUES_MAX, control_headers, management
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder
 from qmq.gateways.http.routes import Call, Route
-from qmq.gateways.http.sends import is_batch, sends_of, single_of
+from qmq.gateways.http.sends import TRANSACTION, is_batch, sends_of, single_of
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.session import ClientSession
@@ -273,7 +274,13 @@ class WebCalls:
             session.waits_for_slot = False
             if session.ending or session.finishing:
                 return
-            await loop.obey(frames[at : at + FRAMES_AT_ONCE])
+            try:
+                await loop.obey(frames[at : at + FRAMES_AT_ONCE])
+            except ProtocolError:
+                # JSON has texts that no header can have. The next batch must find no open transaction.
+                with suppress(Refused):
+                    context.broker.transactions.abort(session.id, TRANSACTION)
+                raise
             if gateway.has_refused:
                 break
         if not self._session.finishing:

@@ -172,3 +172,15 @@ def test_a_damaged_file_is_refused_or_read(data: st.DataObject) -> None:
     except Refused:
         return
     assert len(messages) <= 10
+
+
+def test_a_batch_of_more_values_than_100_for_each_message_allowed_is_refused() -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "headers", "type": {"type": "map", "values": "string"}}],
+    }
+    entries = {str(number): "" for number in range(200)}
+
+    assert len(messages_in(written([{"headers": entries}] * 5, schema, "deflate"), 10)) == 5
+    assert code_of(written([{"headers": entries}] * 6, schema, "deflate")) == "bad-body"

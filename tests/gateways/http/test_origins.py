@@ -3,6 +3,7 @@
 import pytest
 
 from qmq.config import Address, HttpListenerSettings
+from qmq.gateways.http.authorization import parse_authorization
 from qmq.gateways.http.origins import Origins, check_type
 from qmq.wire.http import HttpRefusal
 from tests.gateways.http.support import request_of
@@ -119,3 +120,9 @@ def test_a_post_that_any_page_can_send_needs_a_login(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["application/json", "application/octet-stream", "avro/binary", "image/png"])
 def test_a_post_that_a_page_must_ask_for_needs_none(kind: str) -> None:
     check_type(request_of("POST", "/", content_type=kind))
+
+
+@pytest.mark.parametrize("blanks", [" ", "  "])
+def test_blanks_may_follow_the_scheme_of_a_login(blanks: str) -> None:
+    assert parse_authorization(f"Basic{blanks}eDp5") == ("x", "y", None)
+    assert parse_authorization(f"Bearer{blanks}t") == (None, "", "t")

@@ -216,3 +216,13 @@ def test_the_largest_batch_may_have_json_in_its_bodies() -> None:
     messages = [{"body": inside, "headers": {"a": "b"}}] * MESSAGES_MAX
 
     assert len(batch(*messages)) == MESSAGES_MAX + 2
+
+
+def test_json_is_utf_8() -> None:
+    body = '{"messages":[{"body":"x"}]}'
+
+    assert len(sends(body.encode(), content_type=JSON)) == 3
+    with pytest.raises(Refused) as refused:
+        sends(body.encode("utf-16-le"), content_type=JSON, qmq_batch="true")
+
+    assert refused.value.code == "bad-body"

@@ -324,3 +324,17 @@ async def test_an_avro_file_is_unpacked_in_a_thread(autojump_clock: MockClock) -
         assert len((await client.post(f"{Q}/messages", file, content_type="Avro/Binary")).rows) == 2
 
         assert "sends_of" in calls
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\0b"], ids=["surrogate", "nul"])
+async def test_a_header_that_no_frame_can_have_refuses_its_batch_and_no_later_one(
+    autojump_clock: MockClock, value: str
+) -> None:
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+
+        response = await client.post(f"{Q}/messages", batch("one", headers={"kind": value}))
+        assert response.status == 400
+
+        assert (await client.post(f"{Q}/messages", batch("two"))).status == 201
+        assert depths(rig.alive) == {"/queue/q": 1}
