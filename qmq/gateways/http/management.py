@@ -42,8 +42,10 @@ def management_call(path: Sequence[str]) -> ManagementCall:
             return ManagementCall("vhosts", OVERVIEW)
         case ["vhosts", vhost] if vhost:
             return ManagementCall("vhost", OVERVIEW, vhost=vhost_name(vhost))
-        case ["healthchecks", "node"] | ["health", "checks", "alarms" | "local-alarms"]:
+        case ["healthchecks", "node"]:
             return ManagementCall("health", OVERVIEW)
+        case ["health", "checks", "alarms" | "local-alarms"]:
+            return ManagementCall("alarms", OVERVIEW)
         # Flower writes the virtual host "/" as it is, and its library may leave out a second slash.
         case ["queues"] | ["queues", ""] | ["queues", "", ""]:
             return ManagementCall("queues", LIST_QUEUES)

@@ -241,7 +241,10 @@ class WebCalls:
             if call.what != "queues" or not after or len(rows) >= QUEUES_MAX:
                 break
         node, vhosts = self._context.broker.origin.node, self._context.vhosts.declared
-        self._respond(PageResponse(200, management_response(call, facts, rows, node, vhosts)))
+        response = management_response(call, facts, rows, node, vhosts)
+        # Probes look at the status of the newer one of the health checks only.
+        status = 503 if call.what == "alarms" and response["status"] == "failed" else 200
+        self._respond(PageResponse(status, response))
 
     def _asking(self) -> Asking:
         return Asking(self._session, self._pipe, self._login, self._encoder, self.put)

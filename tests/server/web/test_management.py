@@ -86,7 +86,10 @@ async def test_overview_and_health_of_a_node(autojump_clock: MockClock) -> None:
             assert (await client.get(path)).facts == {"status": "ok"}
 
         rig.alive.broker.send_limits.disk_full = True
-        assert (await client.get("/api/healthchecks/node")).facts["status"] == "failed"
+        node = await client.get("/api/healthchecks/node")
+        alarms = await client.get("/api/health/checks/alarms")
+        assert node.facts == alarms.facts == {"status": "failed", "reason": "the disk is full"}
+        assert (node.status, alarms.status) == (200, 503)
 
 
 @pytest.mark.parametrize(
