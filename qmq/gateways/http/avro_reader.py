@@ -56,11 +56,12 @@ def records_in(body: bytes, records_max: int) -> list[dict[str, Any]]:
     at += SYNC_BYTES
     found: list[dict[str, Any]] = []
     unpacked_bytes = values = 0
+    values_max = VALUES_PER_RECORD * records_max
     while at < len(body):
         count, at = read_long(body, at)
         block, at = _bytes(body, at)
         if count <= 0 or body[at : at + SYNC_BYTES] != sync or len(sync) < SYNC_BYTES:
-            raise ValueError("a block is cut off")
+            raise ValueError("a block is cut off, or has no records: a body of such blocks would take seconds")
         at += SYNC_BYTES
         if len(found) + count > records_max:
             raise Refused("bad-body", f"A batch has 1 to {records_max} messages.")
@@ -74,8 +75,8 @@ def records_in(body: bytes, records_max: int) -> list[dict[str, Any]]:
             record, place = _record(block, place, schema)
             found.append(record)
             values += sum([len(value) if isinstance(value, dict) else 1 for value in record.values()])
-            if values > VALUES_PER_RECORD * records_max:
-                raise Refused("bad-body", f"A batch has at most {VALUES_PER_RECORD * records_max} values.")
+            if values > values_max:
+                raise Refused("bad-body", f"A batch has at most {values_max} values.")
         if place != len(block):
             raise ValueError("a block is longer than its records")
     return found

@@ -184,3 +184,11 @@ def test_a_batch_of_more_values_than_100_for_each_message_allowed_is_refused() -
 
     assert len(messages_in(written([{"headers": entries}] * 5, schema, "deflate"), 10)) == 5
     assert code_of(written([{"headers": entries}] * 6, schema, "deflate")) == "bad-body"
+
+
+def test_a_block_of_no_records_is_refused() -> None:
+    file = written([{"body": b"one"}])
+    sync = file[-16:]
+
+    assert len(messages_in(file, 10)) == 1
+    assert code_of(file + b"\0\0" + sync) == "bad-body"
