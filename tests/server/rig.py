@@ -146,6 +146,21 @@ async def nothing_more(client: Client) -> None:
     assert not [frame for frame in client.frames if frame.head.command == "MESSAGE"]
 
 
+def stick(rig: Rig) -> trio.Event:
+    """The disk of the node takes no append until the event is set."""
+    free = trio.Event()
+    environment = rig.alive.environment
+    run_blocking = environment._run_blocking
+
+    async def wait_and_run(call: Any) -> Any:
+        if getattr(getattr(call, "func", None), "__name__", "") == "append":
+            await free.wait()
+        return await run_blocking(call)
+
+    environment._run_blocking = wait_and_run  # type: ignore[assignment]  # generic
+    return free
+
+
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait, in virtual time, for something that no frame tells."""
     with trio.fail_after(ANSWER_SECONDS):
@@ -164,4 +179,4 @@ def send(destination: str, body: str, receipt: str | None = None, **headers: str
     return f"SEND\ndestination:{destination}\n{asked}{lines}\n{body}"
 
 
-__all__ = ["ANSWER_SECONDS", "Client", "Rig", "eventually", "nothing_more", "send", "subscribe"]
+__all__ = ["ANSWER_SECONDS", "Client", "Rig", "eventually", "nothing_more", "send", "stick", "subscribe"]

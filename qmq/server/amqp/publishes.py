@@ -153,12 +153,9 @@ class ChannelPublishes:
 
     async def _pay(self, frame: Frame) -> None:
         """Wait for the rates of the client, which a publish that no queue gets uses up, too."""
-        context, session = self._owner.context, self._owner.session
-        if session.allowance.is_limited:
+        if self._owner.session.allowance.is_limited:
             await self._frames.flush()
-            session.waits_for_slot = True
-            await context.usages.portion(session.allowance, [frame], session.bytes_in)
-            session.waits_for_slot = False
+            await self._frames.pay(frame)
 
     def _return(self, exchange: str, key: str, command: Command) -> None:
         """basic.return of a publish that no queue gets."""

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from qmq.server.amqp.dialogue import AmqpDialogue
 from tests.server.amqp.mesh import AmqpMesh
 from tests.server.amqp.rig import LISTENER, AmqpClient, Message, amqp_node, connect
-from tests.server.rig import Rig, eventually
+from tests.server.rig import Rig, eventually, stick
 
 CONFIRM = commands.Confirm.Select()
 
@@ -780,17 +780,9 @@ async def test_a_message_that_a_get_gave_back_unsent_does_not_end_the_next_get(a
         await publisher.publish("jobs", b"0", delivery_mode=2)
         await trio.sleep(1)
         await client.call(1, commands.Basic.Get(0, "jobs"), Message)
-        environment = rig.alive.commits._environment
-        run_blocking, is_free = environment._run_blocking, trio.Event()
-
-        async def held(call: Any) -> Any:
-            if getattr(getattr(call, "func", None), "__name__", "") == "append":
-                await is_free.wait()
-            return await run_blocking(call)
-
         await client.send(1, commands.Basic.Get(0, "jobs"))
         await trio.sleep(0.06)
-        environment._run_blocking = held
+        is_free = stick(rig)
         await publisher.publish("jobs", b"1", delivery_mode=2)
         await client.next(commands.Basic.GetEmpty)
         await client.send(1, commands.Basic.Get(0, "jobs"))

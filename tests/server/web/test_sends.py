@@ -13,27 +13,12 @@ from qmq.gateways.http.sends import MESSAGES_MAX
 from qmq.server.stomp.frame_loop import FrameLoop
 from qmq.server.web.calls import FRAMES_AT_ONCE
 from qmq.wire.stomp import Frame
-from tests.server.rig import Rig, eventually, subscribe
+from tests.server.rig import eventually, stick, subscribe
 from tests.server.stuck_rig import SECOND, StuckRig
 from tests.server.web.rig import WebClient, batch, dial, dial_node, web_rig
 from tests.support.depths import depths
 
 Q = "/v1/queues/q"
-
-
-def stick(rig: Rig) -> trio.Event:
-    """The disk of the node takes no append until the event is set."""
-    free = trio.Event()
-    environment = rig.alive.environment
-    run_blocking = environment._run_blocking
-
-    async def wait_and_run(call: Any) -> Any:
-        if getattr(getattr(call, "func", None), "__name__", "") == "append":
-            await free.wait()
-        return await run_blocking(call)
-
-    environment._run_blocking = wait_and_run  # type: ignore[assignment]  # generic
-    return free
 
 
 async def nothing_comes(client: WebClient, seconds: float = SECOND) -> None:
