@@ -1,8 +1,8 @@
 """One link in motion: bytes, beats and deadlines of a connection, and the side that dials.
 
-`LinkStream` runs a connection for either side: one task reads, one writes, one watches for silence. `Link` dials one
-peer for as long as the node lives. No failure of a connection ends the node: it is logged, and the next one is dialled
-after a random part of a growing wait.
+`LinkStream` runs a connection for either side: one task reads, one writes, one watches for silence and for the time of
+a beat. `Link` dials one peer for as long as the node lives. No failure of a connection ends the node: it is logged, and
+the next one is dialled after a random part of a growing wait.
 
 Surprising: silence counts only while this side reads. A node with a slow disk stops reading for a while and must not
 take that for a dead peer.
@@ -63,8 +63,9 @@ class LinkStream:
         self._before_write = before_write
         self._settings = settings
         self._waiting = trio.Event()
-        self._sending = trio.CancelScope()
-        self._write_until = math.inf
+        self._writing = trio.CancelScope(shield=True)
+        self._wrote_at = self.last_read_at
+        self._ended = False
         self._reading = False
 
     async def run(self) -> None:
@@ -76,8 +77,9 @@ class LinkStream:
             try:
                 await self._read()
             finally:
-                # Half a frame would spoil the farewell, so the writer is not cancelled but hurried.
-                self._sending.deadline = self._write_until = trio.current_time() + FAREWELL_SECONDS
+                self._ended = True
+                self._writing.deadline = trio.current_time() + FAREWELL_SECONDS
+                self._wake()
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> None:
@@ -101,23 +103,22 @@ class LinkStream:
             self.last_read_at = trio.current_time()
 
     async def _write(self) -> None:
-        while True:
-            self._waiting = trio.Event()
-            self._before_write()
-            data = self.outbox.take()
-            if not data:
-                with trio.move_on_after(self._beat_seconds()) as beat:
-                    await self._waiting.wait()
-                if not beat.cancelled_caught or self.conversation.partner is None:
-                    continue
+        """Half a frame would spoil the farewell, so this is not cancelled: after the end it has FAREWELL_SECONDS."""
+        with self._writing:
+            while True:
+                self._waiting = trio.Event()
                 self._before_write()
-                data = self.outbox.take() or HEARTBEAT
-            self.mid_frame = True
-            with trio.CancelScope(shield=True, deadline=self._write_until) as self._sending:
-                await self.pipe.send_all(data)
-                self.mid_frame = False
-            if self.mid_frame:
-                return
+                data = self.outbox.take() or (HEARTBEAT if self._beat_at() <= trio.current_time() else b"")
+                if data:
+                    self.mid_frame = True
+                    await self.pipe.send_all(data)
+                    self.mid_frame = False
+                    self._wrote_at = trio.current_time()
+                    continue
+                if not self._ended:
+                    await self._waiting.wait()
+                if self._ended:
+                    return
 
     def _wake(self) -> None:
         self._waiting.set()
@@ -128,17 +129,24 @@ class LinkStream:
         theirs = 0.0 if partner is None else partner.beat_ms / 1000
         return max(self._settings.beat_seconds, theirs)
 
+    def _beat_at(self) -> float:
+        """When a beat is due. There is none before the other side has introduced itself."""
+        return self._wrote_at + self._beat_seconds() if self.conversation.partner is not None else math.inf
+
     async def _watch(self) -> NoReturn:
         while True:
+            now = trio.current_time()
             patience = max(self._settings.suspicion_seconds, 2 * self._beat_seconds())
-            silent = trio.current_time() - self.last_read_at
-            if self._reading and silent >= patience:
+            silent_at = self.last_read_at + patience
+            if self._reading and silent_at <= now:
                 raise MeshError("silent", f"nothing was received for {patience:g} s")
             if self.outbox.overflowed:
                 raise MeshError("not-reading", "the peer does not read what is sent to it")
+            if self._beat_at() <= now:
+                self._wake()
             # Over its time and not read from: this node works on what came before, and silence begins after that.
-            left = patience - silent if silent < patience else math.inf
-            await trio.sleep(max(min(left, self._settings.beat_seconds), 0.001))
+            due = [at for at in (silent_at, self._beat_at()) if at > now]
+            await trio.sleep_until(min([*due, now + self._settings.beat_seconds]))
 
     async def _hasten_login(self) -> None:
         await trio.sleep(LOGIN_SECONDS)
