@@ -46,7 +46,7 @@ class MeshRig:
         self.names = names or ("a", "b")
         self.fabric = Fabric(random.Random("mesh rig"))
         self.nodes: dict[str, Node] = {}
-        self._limits = LimitSettings(**{"farewell_seconds": 1.0, **settings.pop("limits", {})})
+        self._limits = LimitSettings(**{"farewell_seconds": 1.0, "drain_seconds": 1.0, **settings.pop("limits", {})})
         self._mesh = MeshSettings(**{"redial_seconds_min": 0.05, **settings.pop("mesh", {})})
         self.destinations: dict[str, DestinationSettings] = {}
         """Those of one node, from its next life or reload on."""

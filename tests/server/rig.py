@@ -125,6 +125,17 @@ class Client:
     async def messages(self, count: int) -> list[bytes]:
         return [(await self.next("MESSAGE")).body for _ in range(count)]
 
+    async def consume(self, count: int) -> list[bytes]:
+        """Acknowledge so many messages, those that have come together in one go; their bodies in order."""
+        bodies: list[bytes] = []
+        while len(bodies) < count:
+            came = [await self.next("MESSAGE")]
+            while len(bodies) + len(came) < count and any(frame.head.command == "MESSAGE" for frame in self.frames):
+                came.append(await self.next("MESSAGE"))
+            await self.send(*(f"ACK\nid:{frame.head.headers['ack']}\n\n" for frame in came))
+            bodies += [frame.body for frame in came]
+        return bodies
+
     async def receipt(self) -> str:
         return (await self.next("RECEIPT")).head.headers["receipt-id"]
 

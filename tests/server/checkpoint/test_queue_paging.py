@@ -29,11 +29,7 @@ async def publish(client: Client, first: int, last: int, destination: str = JOBS
 
 async def consume(client: Client, count: int) -> list[int]:
     """Acknowledge `count` messages; their bodies in the order in which they came."""
-    bodies = []
-    for _ in range(count):
-        frame = await client.next("MESSAGE")
-        bodies.append(int(frame.body))
-        await client.send(f"ACK\nid:{frame.head.headers['ack']}\n\n")
+    bodies = [int(body) for body in await client.consume(count)]
     await client.send("SEND\ndestination:/topic/done\nreceipt:done\n\n")
     await client.receipt()
     return bodies

@@ -48,7 +48,7 @@ async def test_a_client_with_nothing_in_flight_is_disconnected_with_a_reason_at_
 async def test_a_client_with_a_message_in_hand_is_given_no_other_and_settles_it_first(
     autojump_clock: MockClock,
 ) -> None:
-    rig = Rig(limits={"drain_seconds": 1000.0})
+    rig = Rig(limits={"drain_seconds": 20.0})
     async with rig.run():
         busy = await consumer(await rig.connect(), prefetch_count="1")
         writer = await rig.connect()
@@ -152,7 +152,7 @@ async def test_no_subscription_begins_any_more(autojump_clock: MockClock) -> Non
 
 
 async def test_a_durable_subscription_is_handed_nothing_more_and_takes_its_acks(autojump_clock: MockClock) -> None:
-    rig = Rig(limits={"drain_seconds": 1000.0})
+    rig = Rig(limits={"drain_seconds": 20.0})
     async with rig.run():
         client = await rig.connect()
         await client.send(subscribe("/fanout/f", id="name", ack="client-individual", durable="true"))
@@ -180,7 +180,7 @@ async def test_a_durable_subscription_is_handed_nothing_more_and_takes_its_acks(
 
 
 async def test_what_a_peer_lent_is_settled_there_before_the_node_ends(autojump_clock: MockClock) -> None:
-    rig = MeshRig("a", "b", limits={"drain_seconds": 1000.0}, mesh={"redeliver_after_seconds": 5.0})
+    rig = MeshRig("a", "b", limits={"drain_seconds": 20.0}, mesh={"redeliver_after_seconds": 5.0})
     async with rig.run():
         borrower = await consumer(await rig.connect("b"), prefetch_count="1")
         await publish(await rig.connect("a"), "one", "two")

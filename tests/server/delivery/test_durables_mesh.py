@@ -187,7 +187,7 @@ async def test_one_that_is_deleted_elsewhere_gets_the_reason(autojump_clock: Moc
 
 
 async def test_what_is_missing_is_reported_at_another_node_than_the_publisher_s(autojump_clock: MockClock) -> None:
-    policies = DestinationSettings(policies=(DestinationPolicy(pattern=F, retention_seconds=3600),))
+    policies = DestinationSettings(policies=(DestinationPolicy(pattern=F, retention_seconds=60),))
     async with MeshRig(destinations=policies).run() as mesh:
         client = await durable(mesh, "b")
         await publish(mesh, "a", "1")
@@ -198,7 +198,7 @@ async def test_what_is_missing_is_reported_at_another_node_than_the_publisher_s(
         origin, _, first = one.head.headers["message-id"].rpartition("-")
         last = mesh.nodes["a"].broker.next_sequence - 1
         await until_same(mesh)
-        await trio.sleep(3 * 3600)
+        await trio.sleep(3 * 60)
         await publish(mesh, "a", "4")
 
         notice, four = await taken(await durable(mesh, "b"), 2)
