@@ -302,6 +302,17 @@ def out_of_a_backlog(node: Node, n: int) -> Action:
     return consumer.ack_all
 
 
+def past_what_waits_for_others(node: Node, n: int) -> Action:
+    sender, of_red = node.client(), send(name("queue", 0), headers=[("colour", "red")])
+    for _ in range(n + 4 * REPEATS):
+        sender.say(of_red)
+    consumers = {colour: node.client() for colour in ("blue", "red")}
+    for colour, consumer in consumers.items():
+        headers = [("destination", name("queue", 0)), ("id", "1"), ("ack", "client-individual")]
+        consumer.say(encode_frame("SUBSCRIBE", [*headers, ("prefetch-count", "1"), ("selector", f"colour = '{colour}'")]))
+    return consumers["red"].ack_all
+
+
 def with_many_consumers(node: Node, n: int) -> Action:
     consumers = [node.client() for _ in range(n)]
     for consumer in consumers:
@@ -383,6 +394,13 @@ CASES: Sequence[Case] = (
     Case("queues", "first message of a new queue, with n other queues", CONSTANT, first_of_a_queue, 1_000_000),
     Case("backlog", "SEND to a queue of n messages", CONSTANT, onto_a_backlog, 1_000_000),
     Case("backlog", "delivery and ACK from a queue of n messages", CONSTANT, out_of_a_backlog, 1_000_000),
+    Case(
+        "backlog",
+        "delivery and ACK by selector, with n messages that another selector does not want",
+        CONSTANT,
+        past_what_waits_for_others,
+        1_000,
+    ),
     Case("body bytes", "topic message with a body of n bytes", COPIED, of_a_body, 10_000_000),
     Case("nodes", "topic message with interest on n other nodes", LINEAR, to_nodes, 8),
     Case("frames", "transaction of n messages", LINEAR, a_transaction, 1_000),

@@ -24,7 +24,6 @@ All four rules move these places, so they are one module.
 `ordered_buffer` has what peers lend to consumers here, `outstanding` what is in flight, `consumers` the consumers.
 """
 
-from bisect import bisect_right
 from typing import Final
 
 from qmq.broker.consumers.borrower import Borrower
@@ -38,7 +37,7 @@ from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.ordered_buffer import OrderedBuffer
 from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.queues.selective.selector_paging import evict_unmatched, restart_scans
-from qmq.broker.queues.state.priority_level import PriorityLevel, place_of
+from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector, selects
 
@@ -294,8 +293,8 @@ class SelectiveDispatcher:
         queue, ready = self.queue, level.ready
         while ready and ready[0].settled:
             ready.popleft()
-        last = min([self._seen.get(self._key(level, taker), 0) for taker in self._in_line()])
-        index = 0 if not ready or ready[0].place > last else bisect_right(ready, last, key=place_of)
+        last = self._seen_by_all(level)
+        index = level.index_after(last)
         costs = [taker.selector.cost for taker in self._in_line() if taker.selector is not None]
         selector_cost = sum(costs) // COST_SHARE
         while index < len(ready) and left > 0 and (self._subscriptions or self._peers):
@@ -309,17 +308,19 @@ class SelectiveDispatcher:
                 queue.shared.expire(message, out)
                 continue
             last = message.place
+            in_line = len(self._subscriptions) + len(self._peers)
             taker = self._taker_of(message)
             if taker is None:
                 index += 1
                 # What it may have cost: each consumer in line was asked, and long headers are long to look through.
-                left -= (
-                    len(self._subscriptions) + len(self._peers) + (len(message.envelope.headers) >> 7) + selector_cost
-                )
+                left -= in_line + (len(message.envelope.headers) >> 7) + selector_cost
             else:
                 left -= selector_cost
                 del ready[index]
                 self._hand(taker, message, level, out)
+                if len(self._subscriptions) + len(self._peers) < in_line:
+                    # The search began where this one's last ended; the others may have been further.
+                    index = max(index, level.index_after(self._seen_by_all(level)))
         for other in self._in_line():
             self._has_seen(other, level, last)
         return left
@@ -331,6 +332,10 @@ class SelectiveDispatcher:
         if not self.is_grouped:
             return level.priority, taker.lent_as
         return level.priority, taker if isinstance(taker, Subscription) else taker.key
+
+    def _seen_by_all(self, level: PriorityLevel) -> int:
+        """The place up to which no consumer in line wants anything."""
+        return min([self._seen.get(self._key(level, taker), 0) for taker in self._in_line()], default=0)
 
     def _has_seen(self, taker: Subscription | Borrower, level: PriorityLevel, place: int) -> None:
         key = self._key(level, taker)
@@ -403,16 +408,11 @@ class SelectiveDispatcher:
         wanted = len(level.ready)
         if wanted >= KEPT_MAX and (consumers.has_unselective or self.is_grouped):
             return
-        size = _bytes_of(level)
+        size = level.ready_bytes()
         if (wanted > EVICT_FROM or size > LET_GO_BYTES) and not consumers.has_unselective and not self.is_grouped:
             wanted, has_dropped = evict_unmatched(queue, level, consumers.selectors)
             if has_dropped:
                 self._skipped.add(level.priority)
-                size = _bytes_of(level)
+                size = level.ready_bytes()
         if wanted < KEPT_MAX and size < KEPT_BYTES_MAX:
             queue.load(out)
-
-
-def _bytes_of(level: PriorityLevel) -> int:
-    """What is in memory of it. Looked at only when a page is about to come."""
-    return sum([len(message.body) + len(message.envelope.headers) for message in level.ready])

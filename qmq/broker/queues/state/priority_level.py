@@ -66,6 +66,15 @@ class PriorityLevel:
             low, high = high + 1, 2 * high
         return bisect(ready, place, low, min(high, len(ready)), key=place_of)
 
+    def index_after(self, place: int) -> int:
+        """Index of the first message in `ready` behind `place`."""
+        ready = self.ready
+        return 0 if not ready or ready[0].place > place else bisect(ready, place, key=place_of)
+
+    def ready_bytes(self) -> int:
+        """Of bodies and headers in `ready`; all are looked at."""
+        return sum([len(message.body) + len(message.envelope.headers) for message in self.ready])
+
     def let_go(self, messages: list[Message]) -> None:
         """These leave memory: the store must be read from before all of them.
 
