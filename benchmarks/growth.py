@@ -308,8 +308,8 @@ def past_what_waits_for_others(node: Node, n: int) -> Action:
         sender.say(of_red)
     consumers = {colour: node.client() for colour in ("blue", "red")}
     for colour, consumer in consumers.items():
-        headers = [("destination", name("queue", 0)), ("id", "1"), ("ack", "client-individual")]
-        consumer.say(encode_frame("SUBSCRIBE", [*headers, ("prefetch-count", "1"), ("selector", f"colour = '{colour}'")]))
+        wishes = [("ack", "client-individual"), ("prefetch-count", "1"), ("selector", f"colour = '{colour}'")]
+        consumer.say(encode_frame("SUBSCRIBE", [("destination", name("queue", 0)), ("id", "1"), *wishes]))
     return consumers["red"].ack_all
 
 
@@ -378,7 +378,7 @@ CASES: Sequence[Case] = (
     Case("connections", "topic message to n subscribers", LINEAR, to_many_subscribers, 10_000),
     Case("connections", "queue message and its ACK, with n consumers", CONSTANT, with_many_consumers, 10_000),
     Case("subscriptions", "topic message, with n subscriptions to other topics", CONSTANT, beside_topics, 1_000_000),
-    Case("subscriptions", "topic message, with n other patterns", CONSTANT, beside_patterns, 1_000_000),
+    Case("subscriptions", "topic message, with n other patterns", CONSTANT, beside_patterns, 10_000),
     Case("subscriptions", "SUBSCRIBE and UNSUBSCRIBE, with n other subscriptions", CONSTANT, subscribing, 1_000_000),
     Case("subscriptions", "n times SUBSCRIBE, then disconnect", LINEAR, leaving, 1_000),
     Case("bindings", "topic message, with n bindings of other topics", CONSTANT, beside_bindings, 10_000),
