@@ -27,6 +27,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import permutations
 from typing import Final
 
@@ -80,8 +81,8 @@ CUTS: Final = tuple(_cuts())
 Make = Callable[..., Ownership]
 
 
-Step = tuple[str, "World"]
-"""What happened, and what became of it."""
+Step = tuple[str, Callable[[], "World"]]
+"""What may happen, and what becomes of it: made only if it is wanted, for walks take one of many."""
 
 
 class Broken(Exception):
@@ -219,6 +220,18 @@ class World:
         if (there, here) not in self.cut:
             one.hear(there, other.beat(self.now, echo_us=beat.stamp_us, asks_echo=False), self.now)
 
+    def beat(self, here: str, there: str) -> None:
+        """One comes between two ticks."""
+        self.tell(here, there)
+        self.look(here)
+        self.look(there)
+
+    def cut_off(self, cut: Cut) -> None:
+        self.cut, self.cuts_left = cut, 0
+
+    def heal(self) -> None:
+        self.cut = frozenset()
+
     def crash(self, name: str, make: Make, after: float | None = None) -> None:
         """The process ends and starts again at once, perhaps with another `after_seconds`."""
         self.end(name)
@@ -231,6 +244,11 @@ class World:
         member.bid = member.released = member.needs = None
         member.votes = member.learned = member.out = member.held = member.acked = frozenset()
         member.confirmed = frozenset()
+
+    def end_for_once(self, name: str) -> None:
+        """The one crash of this world."""
+        self.crashes_left = 0
+        self.end(name)
 
     def begin(self, name: str, make: Make, after: float | None = None) -> None:
         """It starts again."""
@@ -249,6 +267,9 @@ class World:
     def is_known(self, message: str) -> bool:
         return sum(message in member.settled for member in self.members.values()) >= MAJORITY
 
+    def bid(self, candidate: str, bid: Bid) -> None:
+        self.members[candidate].bid = bid
+
     def vote(self, candidate: str, voter: str) -> None:
         member, other = self.members[candidate], self.members[voter]
         assert member.bid is not None
@@ -262,9 +283,13 @@ class World:
             member.bid = member.released = None
             member.votes = member.learned = frozenset()
 
-    def hand_out(self, server: str, message: str, consumer: str) -> None:
+    def check_hand_out(self, server: str, message: str) -> None:
+        """Raises Broken."""
         if message in self.receipted:
             raise Broken(f"{server} hands out {message} after its ACK was receipted")
+
+    def hand_out(self, server: str, message: str, consumer: str) -> None:
+        self.check_hand_out(server, message)
         self.members[server].out |= {message}
         self.members[consumer].held |= {message}
 
@@ -291,6 +316,12 @@ class World:
             heard.promises[OWNER] = max(promised.number, heard.promises.get(OWNER, 0))
         member.confirmed |= {(name, message) for message in member.acked & other.settled}
 
+    def receipt(self, consumer: str, message: str) -> None:
+        member = self.members[consumer]
+        member.acked -= {message}
+        member.confirmed = frozenset(one for one in member.confirmed if one[1] != message)
+        self.receipted |= {message}
+
     def may_receipt(self, consumer: str, message: str) -> bool:
         """At level `quorum`, as the consumer's node sees it."""
         member = self.members[consumer]
@@ -299,12 +330,20 @@ class World:
 
 
 def steps(environment: World, make: Make = Ownership) -> Iterator[Step]:
-    """Every world that can follow. Raises Broken."""
+    """Every step that can follow. Raises Broken if one of them is forbidden."""
+
+    def step(what: str, touched: Sequence[str], change: Callable[..., None], *args: object) -> Step:
+        def follow() -> World:
+            new = environment.copy(*touched)
+            change(new, *args)
+            return new
+
+        return what, follow
+
     now = environment.now
-    for is_quiet in (False,) if environment.in_step else (False, True):
-        new = environment.copy(*NODES)
-        new.tick(is_quiet=is_quiet)
-        yield "quiet tick" if is_quiet else "tick", new
+    yield step("tick", NODES, World.tick)
+    if not environment.in_step:
+        yield step("quiet tick", NODES, partial(World.tick, is_quiet=True))
     for here, there in permutations(NODES, 2):
         if (
             (here, there) not in environment.cut
@@ -312,31 +351,18 @@ def steps(environment: World, make: Make = Ownership) -> Iterator[Step]:
             and environment.reach(here)
             and environment.reach(there)
         ):
-            new = environment.copy(here, there)
-            new.tell(here, there)
-            new.look(here)
-            new.look(there)
-            yield "beat", new
+            yield step("beat", (here, there), World.beat, here, there)
     if environment.cuts_left:
         for cut in CUTS:
-            new = environment.copy()
-            new.cut, new.cuts_left = cut, 0
-            yield "cut", new
+            yield step("cut", (), World.cut_off, cut)
     if environment.cut:
-        new = environment.copy()
-        new.cut = frozenset()
-        yield "heal", new
+        yield step("heal", (), World.heal)
     for name, member in environment.members.items():
         if member.is_down:
             for after in (AFTER, LONGER) if environment.may_change else (None,):
-                new = environment.copy(name)
-                new.begin(name, make, after)
-                yield "start", new
+                yield step("start", (name,), World.begin, name, make, after)
         elif environment.crashes_left:
-            new = environment.copy(name)
-            new.crashes_left = 0
-            new.end(name)
-            yield "crash", new
+            yield step("crash", (name,), World.end_for_once, name)
     for name, member in environment.members.items():
         rules = member.rules
         if member.is_down:
@@ -344,73 +370,56 @@ def steps(environment: World, make: Make = Ownership) -> Iterator[Step]:
         if member.bid is None:
             bid = rules.bid_for(OWNER, now, member.released)
             if bid is not None and bid.term <= environment.term_max:
-                new = environment.copy(name)
-                new.members[name].bid = bid
-                yield "bid", new
+                yield step("bid", (name,), World.bid, name, bid)
         else:
             for voter in NODES:
                 if environment.reach(name, voter) and voter not in member.votes:
-                    new = environment.copy(name, voter)
-                    new.vote(name, voter)
-                    yield "vote", new
-        yield from _deliveries(environment, name)
+                    yield step("vote", (name, voter), World.vote, name, voter)
+        if member.can_serve(now):
+            for message in environment.messages:
+                if message not in member.settled and message not in member.out:
+                    for consumer in sorted({name, "c"}):
+                        reached = consumer == name or (name, consumer) not in environment.cut
+                        reached = reached and not environment.members[consumer].is_down
+                        if reached and message not in environment.members[consumer].held:
+                            environment.check_hand_out(name, message)
+                            yield step("hand out", (name, consumer), World.hand_out, name, message, consumer)
+        for message in sorted(member.held):
+            yield step("settle", (name,), World.settle, name, message)
+        for other in NODES:
+            news = {(other, message) for message in member.acked & environment.members[other].settled}
+            is_open = (other, name) not in environment.cut and not environment.members[other].is_down
+            if other != name and is_open and not news <= member.confirmed:
+                yield step("confirm", (name,), World.confirm, name, other)
+        for message in sorted(member.acked):
+            if environment.may_receipt(name, message):
+                yield step("receipt", (name,), World.receipt, name, message)
         for other in NODES:
             is_open = (name, other) not in environment.cut and not environment.members[other].is_down
             if other != name and is_open and not member.settled <= environment.members[other].settled:
-                new = environment.copy(other)
-                new.tell_settles(name, other)
-                yield "tell", new
-    yield from _release(environment)
+                yield step("tell", (other,), World.tell_settles, name, other)
+    released = _release(environment)
+    if released is not None:
+        yield "release", lambda: released
 
 
-def _deliveries(environment: World, name: str) -> Iterator[Step]:
-    member = environment.members[name]
-    if member.can_serve(environment.now):
-        for message in environment.messages:
-            if message not in member.settled and message not in member.out:
-                for consumer in sorted({name, "c"}):
-                    reached = consumer == name or (name, consumer) not in environment.cut
-                    reached = reached and not environment.members[consumer].is_down
-                    if reached and message not in environment.members[consumer].held:
-                        new = environment.copy(name, consumer)
-                        new.hand_out(name, message, consumer)
-                        yield "hand out", new
-    for message in sorted(member.held):
-        new = environment.copy(name)
-        new.settle(name, message)
-        yield "settle", new
-    for other in NODES:
-        news = {(other, message) for message in member.acked & environment.members[other].settled}
-        is_open = (other, name) not in environment.cut and not environment.members[other].is_down
-        if other != name and is_open and not news <= member.confirmed:
-            new = environment.copy(name)
-            new.confirm(name, other)
-            yield "confirm", new
-    for message in sorted(member.acked):
-        if environment.may_receipt(name, message):
-            new = environment.copy(name)
-            new.members[name].acked -= {message}
-            new.members[name].confirmed = frozenset(one for one in member.confirmed if one[1] != message)
-            new.receipted |= {message}
-            yield "receipt", new
-
-
-def _release(environment: World) -> Iterator[Step]:
-    """The owner is back and asks the node that serves it to stop."""
+def _release(environment: World) -> World | None:
+    """The owner is back and asks the node that serves it to stop; None: it does not, or in vain."""
     owner = environment.members[OWNER]
     heard = owner.rules.server_heard(OWNER, environment.now)
     if owner.is_down or OWNER in owner.rules.claims or owner.released is not None or heard is None:
-        return
+        return None
     server = heard.server
     if not environment.reach(OWNER, server):
-        return
+        return None
     new = environment.copy(OWNER, server)
-    if new.members[server].rules.release(OWNER, heard.number):
-        new.members[server].needs = None
-        new.members[server].out = frozenset()
-        new.members[OWNER].released = heard
-        new.members[OWNER].learned |= new.members[server].settled
-        yield "release", new
+    if not new.members[server].rules.release(OWNER, heard.number):
+        return None
+    new.members[server].needs = None
+    new.members[server].out = frozenset()
+    new.members[OWNER].released = heard
+    new.members[OWNER].learned |= new.members[server].settled
+    return new
 
 
 def calm_down(environment: World, make: Make = Ownership) -> None:
@@ -430,8 +439,7 @@ def calm_down(environment: World, make: Make = Ownership) -> None:
         for member in environment.members.values():
             member.settled = known
             member.out -= known
-        for _, new in _release(environment):
-            environment = new
+        environment = _release(environment) or environment
         for name, member in environment.members.items():
             member.bid = member.rules.bid_for(OWNER, environment.now, member.released)
             if member.bid is not None:
@@ -463,7 +471,8 @@ def explore(first: World, make: Make = Ownership, *, states_max: int) -> int:
     seen = {first.key()}
     waiting = deque([first])
     while waiting and len(seen) < states_max:
-        for _, new in steps(waiting.popleft(), make):
+        for _, follow in steps(waiting.popleft(), make):
+            new = follow()
             key = new.key()
             if key not in seen:
                 check(new)
@@ -491,7 +500,7 @@ def walk(seed: int, make: Make = Ownership, *, first: World | None = None, steps
     for _ in range(steps_max):
         found = list(steps(environment, make))
         weights = [WEIGHTS.get(what, 1.0) for what, _ in found]
-        environment = rng.choices(found, weights)[0][1]
+        environment = rng.choices(found, weights)[0][1]()
         check(environment)
     calm_down(environment, make)
 
