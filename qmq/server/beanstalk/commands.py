@@ -356,8 +356,10 @@ class BeanstalkCommands:
         if await tube_facts(self._context, self._part, tube) is None:
             slot.fill(reply.NOT_FOUND)
             return
+        if not await self._part.pause_everywhere(tube, command.numbers[0]):
+            slot.fill(reply.OUT_OF_MEMORY)
+            return
         self._part.count(tube, "pause")
-        await self._part.pause_everywhere(tube, command.numbers[0])
         slot.fill(reply.PAUSED)
 
     async def _quit(self, command: BeanstalkCommand, slot: ReplySlot) -> None:

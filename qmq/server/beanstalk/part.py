@@ -108,21 +108,28 @@ class BeanstalkPart:
         until = self.paused_until(tube)
         return (self._paused[tube][1], int(until - trio.current_time())) if until else (0, 0)
 
-    def pause(self, tube: str, seconds: int) -> None:
-        """Reserve nothing of a tube on this node for so long; 0 ends a pause."""
-        if not seconds:
-            self._paused.pop(tube, None)
-        elif tube in self._paused or len(self._paused) < TUBES_MAX:
-            self._paused[tube] = (trio.current_time() + seconds, seconds)
+    def pause(self, tube: str, seconds: int) -> bool:
+        """Reserve nothing of a tube on this node for so long; 0 ends a pause. False: TUBES_MAX others are paused."""
+        now = trio.current_time()
+        self._paused.pop(tube, None)
+        if seconds and len(self._paused) >= TUBES_MAX:
+            self._paused = {name: pause for name, pause in self._paused.items() if pause[0] > now}
+            if len(self._paused) >= TUBES_MAX:
+                return False
+        if seconds:
+            self._paused[tube] = (now + seconds, seconds)
         for user in self.users:
             user.wake()
+        return True
 
-    async def pause_everywhere(self, tube: str, seconds: int) -> None:
-        """The same on all nodes that can be reached."""
-        self.pause(tube, seconds)
+    async def pause_everywhere(self, tube: str, seconds: int) -> bool:
+        """The same on all nodes that can be reached; not on others if this one cannot."""
+        if not self.pause(tube, seconds):
+            return False
         if self._context.peer_names:
             request = beanstalk_request({"do": "pause", "tube": tube, "seconds": seconds})
             await self._context.peer_rpc.ask(request)
+        return True
 
 
 def part_of(context: PartContext) -> BeanstalkPart:

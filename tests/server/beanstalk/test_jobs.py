@@ -13,6 +13,7 @@ from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.errors import Refused
 from qmq.gateways.beanstalk.jobs import JobState
 from qmq.levels import EXACT_TOPS
+from qmq.server.beanstalk import part
 from qmq.server.beanstalk.jobs import FoundJob
 from qmq.server.beanstalk.part import part_of
 from tests.server.beanstalk.rig import BeanstalkClient, BeanstalkRig, running
@@ -563,6 +564,26 @@ async def test_a_pause_of_no_time_ends_one(autojump_clock: MockClock) -> None:
         assert await client.ask("pause-tube default 0") == b"PAUSED"
 
         assert await waiting.reply() == b"RESERVED %d 3\njob" % job
+
+
+async def test_pauses_that_are_over_take_no_place_of_others(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "TUBES_MAX", 2)
+    async with running() as rig:
+        client = await rig.client()
+        for tube in ("a", "b", "c"):
+            await client.ask(f"use {tube}")
+            await client.put()
+        await client.ask("watch c")
+        assert await client.ask("pause-tube a 10") == b"PAUSED"
+        assert await client.ask("pause-tube b 20") == b"PAUSED"
+        assert await client.ask("pause-tube c 1000") == b"OUT_OF_MEMORY"
+        await trio.sleep(11)
+
+        assert await client.ask("pause-tube c 1000") == b"PAUSED"
+
+        assert await client.ask("reserve-with-timeout 0") == b"TIMED_OUT"
 
 
 async def test_the_watch_list_has_one_tube_at_least(autojump_clock: MockClock) -> None:
