@@ -30,6 +30,13 @@ class ManagementCall(NamedTuple):
     queue: str = ""
     vhost: str = ""
 
+    def rows_of(self, facts: Facts, vhosts: Collection[str]) -> list[Facts]:
+        """The queues of a page that the call is about. `vhosts` are declared."""
+        rows: list[Facts] = facts.get("destinations", [])
+        if self.what != "queues" or not self.vhost:
+            return rows
+        return [row for row in rows if vhost_of(_queue_name(row), vhosts)[0] == self.vhost]
+
 
 def management_call(path: Sequence[str]) -> ManagementCall:
     """The call of a path behind `/api/`. Raises HttpRefusal, 404, for one that is not served."""
@@ -80,7 +87,7 @@ def control_headers(call: ManagementCall, after: str) -> dict[str, str]:
 
 def queue_row(row: Facts, node: str, vhosts: Collection[str]) -> Row:
     """One queue. `node` is the one that responds: a queue is the mesh's. `vhosts` are declared."""
-    vhost, name = vhost_of(str(row["destination"]).removeprefix("/queue/"), vhosts)
+    vhost, name = vhost_of(_queue_name(row), vhosts)
     waiting = row.get("messages", 0) - row.get("in_flight", 0)
     return {
         "name": name,
@@ -99,6 +106,10 @@ def queue_row(row: Facts, node: str, vhosts: Collection[str]) -> Row:
         "consumers": row.get("consumers", 0),
         "message_stats": message_stats(row),
     }
+
+
+def _queue_name(row: Facts) -> str:
+    return str(row["destination"]).removeprefix("/queue/")
 
 
 def message_stats(totals: Facts) -> Row:
@@ -169,8 +180,7 @@ def management_response(
     if call.vhost and call.vhost != VHOST_DEFAULT and call.vhost not in vhosts:
         raise HttpRefusal(404, "unknown-destination", f"There is no virtual host {call.vhost}.")
     if call.what == "queues":
-        found = [queue_row(row, node, vhosts) for row in rows[:QUEUES_MAX]]
-        return [row for row in found if not call.vhost or row["vhost"] == call.vhost]
+        return [queue_row(row, node, vhosts) for row in rows[:QUEUES_MAX]]
     if call.what == "queue":
         for row in rows:
             if row["destination"] == call.queue:

@@ -227,6 +227,7 @@ class WebCalls:
         call = management_call(request.path[1:])
         frames = self._client.frames
         assert frames is not None
+        node, vhosts = self._context.broker.origin.node, self._context.vhosts.declared
         rows: list[Any] = []
         after = ""
         while True:
@@ -236,11 +237,10 @@ class WebCalls:
             if self._session.finishing:
                 return
             facts = json.loads(response.body or b"{}")
-            rows += facts.get("destinations", ())
+            rows += call.rows_of(facts, vhosts)
             after = facts.get("next", "")
             if call.what != "queues" or not after or len(rows) >= QUEUES_MAX:
                 break
-        node, vhosts = self._context.broker.origin.node, self._context.vhosts.declared
         response = management_response(call, facts, rows, node, vhosts)
         # Probes look at the status of the newer one of the health checks only.
         status = 503 if call.what == "alarms" and response["status"] == "failed" else 200

@@ -5,6 +5,7 @@ from trio.testing import MockClock
 
 from qmq.definitions.definition import Key
 from qmq.gateways.http import management
+from qmq.server.web import calls
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import eventually
 from tests.server.web.rig import batch, dial, dial_node, web_rig
@@ -60,6 +61,21 @@ async def test_all_queues_come_however_many_pages_they_are(
             await client.post(f"/v1/queues/{number}/messages", batch("x"))
 
         assert [row["name"] for row in (await client.get("/api/queues")).facts] == ["0", "1", "2", "3", "4"]
+
+
+async def test_queues_of_other_virtual_hosts_do_not_count_towards_the_rows_of_one(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(management, "PAGE_ROWS", 2)
+    monkeypatch.setattr(calls, "QUEUES_MAX", 2)
+    monkeypatch.setattr(management, "QUEUES_MAX", 2)
+    async with web_rig().run() as rig:
+        await rig.alive.definitions.change({Key("vhost", "a"): {}})
+        client = await dial(rig)
+        for name in ("a~1", "a~2", "a~3", "b", "c", "d"):
+            await client.post(f"/v1/queues/{name}/messages", batch("x"))
+
+        assert [row["name"] for row in (await client.get("/api/queues/%2F")).facts] == ["b", "c"]
 
 
 async def test_a_node_that_is_away_is_not_running(autojump_clock: MockClock) -> None:
