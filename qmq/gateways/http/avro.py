@@ -57,6 +57,11 @@ def messages_in(body: bytes, messages_max: int) -> list[dict[str, Any]]:
     ]
 
 
+def check_writer() -> None:
+    """Raise Refused where `container` would."""
+    _fastavro()
+
+
 def container(messages: Iterable[Mapping[str, Any]]) -> bytes:
     """Received messages, as JSON shows them, as a file. Raises Refused where fastavro is missing."""
     out = io.BytesIO()

@@ -14,7 +14,7 @@ import trio
 from qmq.dots import Vector
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
-from qmq.gateways.http.avro import AVRO, container
+from qmq.gateways.http.avro import AVRO, check_writer, container
 from qmq.gateways.http.control import control_of
 from qmq.gateways.http.events import HEARTBEAT, EventEncoder, subscribe_of
 from qmq.gateways.http.management import QUEUES_MAX, control_headers, management_call, management_response
@@ -180,11 +180,14 @@ class WebCalls:
 
     async def _receive(self, request: HttpRequest, queue: str) -> None:
         wanted = receive_of(request)
+        is_avro = AVRO in request.headers.get("accept", "")
+        if is_avro:
+            check_writer()  # What is received without it would be in flight, and counted as delivered.
         pull = await self._client.pull()
         received = await pull.receive(queue, wanted, self._session.until_left)
         if self._session.finishing:
             return
-        if AVRO in request.headers.get("accept", ""):
+        if is_avro:
             messages = [{**pull.facts(one), "body": one.message.body} for one in received]
             self.put(self._encoder.respond(200, headers=[("content-type", AVRO)], body=container(messages)))
         else:

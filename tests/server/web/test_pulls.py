@@ -1,6 +1,7 @@
 """Messages that are received over HTTP, and settled by token: times, nodes, and clients that vanish."""
 
 import base64
+import sys
 
 import pytest
 import trio
@@ -42,6 +43,21 @@ async def test_a_received_message_is_gone_when_it_is_acknowledged(autojump_clock
 
         assert depths(rig.alive)["/queue/q"] == 1
         assert await client.settle(first["ack_token"]) == ["expired"]
+
+
+async def test_a_response_that_cannot_be_written_takes_no_message(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        await fill(client, "1")
+
+        refused = await client.post(f"{Q}/receive", {"max": 1}, accept="avro/binary")
+
+        assert refused.code == "not-supported"
+        (message,) = await client.receive("q", wait=0)
+        assert (message["body"], message["delivery_count"]) == ("1", 1)
 
 
 async def test_an_empty_queue_gives_an_empty_list_after_the_wait(autojump_clock: MockClock) -> None:
