@@ -21,6 +21,9 @@ from qmq.wire.stomp import Frame, Head, Version
 RECEIVE_MAX: Final = 1000
 """Messages of one response."""
 
+RECEIVE_BYTES_MAX: Final = 16 << 20
+"""Of the bodies of one response, which is made and held as a whole; one larger message comes alone."""
+
 WAIT_SECONDS_MAX: Final = 60.0
 ACK_TIMEOUT_SECONDS: Final = 30.0
 ACK_TIMEOUT_SECONDS_MAX: Final = 43_200.0

@@ -20,6 +20,7 @@ from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.http.pulls import (
     EXPIRED,
+    RECEIVE_BYTES_MAX,
     UNREACHABLE,
     AckRequest,
     AckToken,
@@ -168,7 +169,7 @@ class PullSession:
             self._on_end(self)
 
     async def receive(self, queue: str, wanted: Receive, until_left: Callable[[], Awaitable[None]]) -> list[Delivery]:
-        """The next messages of a queue, at most as many as are wanted, after at most the time that is allowed.
+        """The next messages of a queue, at most as many as are wanted and fit, after at most the time that is allowed.
 
         `until_left` returns when the client has left; then what was received is requeued, as if it had not been sent.
         So is what the broker has decided to deliver and the response does not have. Raises Refused.
@@ -185,7 +186,7 @@ class PullSession:
                 await self._wait_for(id, wanted)
                 nursery.cancel_scope.cancel()
             if not self.is_left:
-                received = self._encoder.received[id]
+                received = _fitting(self._encoder.received[id])
         finally:
             del self._encoder.received[id]
             self._cease(id, received)
@@ -207,7 +208,7 @@ class PullSession:
         deadline = trio.current_time() + wanted.wait_seconds
         if not received and not wanted.wait_seconds:
             deadline += EMPTY_SECONDS
-        while len(received) < wanted.most and self.id in self._context.broker.sessions:
+        while len(_fitting(received)) == len(received) < wanted.most and self.id in self._context.broker.sessions:
             if self._dialogue.is_stopping:
                 return
             self._dialogue.changed.clear()
@@ -330,3 +331,13 @@ class PullSession:
     def facts(self, delivery: Delivery) -> dict[str, Any]:
         """A received message as the client gets it."""
         return received_facts(delivery, self.token(delivery))
+
+
+def _fitting(received: list[Delivery]) -> list[Delivery]:
+    """The first ones, whose bodies fit into one response."""
+    size = 0
+    for at, delivery in enumerate(received):
+        size += len(delivery.message.body)
+        if at and size > RECEIVE_BYTES_MAX:
+            return received[:at]
+    return received

@@ -12,6 +12,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.errors import Refused
 from qmq.gateways.http.pulls import ACKS_MAX
+from qmq.server.web import pull_session
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, eventually, subscribe
 from tests.server.stuck_rig import StuckRig
@@ -58,6 +59,20 @@ async def test_a_response_that_cannot_be_written_takes_no_message(
         assert refused.code == "not-supported"
         (message,) = await client.receive("q", wait=0)
         assert (message["body"], message["delivery_count"]) == ("1", 1)
+
+
+async def test_a_response_has_no_more_messages_than_fit_into_its_bytes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_session, "RECEIVE_BYTES_MAX", 10)
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        await fill(client, "a" * 6, "b" * 4, "c", "d" * 11, "e")
+
+        got = [await client.receive("q", 9, wait=0) for _ in range(4)]
+
+        assert [[one["body"][0] for one in part] for part in got] == [["a", "b"], ["c"], ["d"], ["e"]]
+        assert {one["delivery_count"] for part in got for one in part} == {1}
 
 
 async def test_an_empty_queue_gives_an_empty_list_after_the_wait(autojump_clock: MockClock) -> None:
