@@ -1,6 +1,8 @@
 """Answers of the node as responses: statuses, rows, headers."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +11,13 @@ from qmq.broker.messages.destination import kind_of
 from qmq.broker.messages.message import Envelope, Message
 from qmq.dots import Origin
 from qmq.errors import Refused
-from qmq.gateways.http.responses import HttpEncoder, encode_refusal, status_of
+from qmq.gateways.http.responses import STATUSES, HttpEncoder, encode_refusal, status_of
 from qmq.wire.http import HttpConnection, HttpLimits, HttpRefusal
 from qmq.wire.stomp import Version, encode_headers
 
 ORIGIN = Origin("a", 1)
+
+PAGE = Path(__file__).parents[3] / "docs" / "http.md"
 
 
 def message(sequence: int, body: bytes = b"x", destination: str = "/queue/q", **headers: str) -> Message:
@@ -48,6 +52,8 @@ def parts(response: bytes) -> tuple[int, dict[str, str], Any]:
         ("unknown-destination", 404),
         ("unknown-ack", 400),
         ("resource-locked", 409),
+        ("exchange-in-use", 409),
+        ("vhost-in-use", 409),
         ("user-full", 429),
         ("body-too-large", 413),
         ("transaction-too-large", 413),
@@ -57,6 +63,7 @@ def parts(response: bytes) -> tuple[int, dict[str, str], Any]:
         ("too-many-headers", 431),
         ("headers-too-large", 431),
         ("stopping", 503),
+        ("authentication-unavailable", 503),
         ("too-few-copies", 503),
         ("disk-full", 507),
         ("memory-full", 507),
@@ -69,6 +76,13 @@ def test_each_error_has_its_status(code: str, status: int) -> None:
 
     assert said == status == status_of(code)
     assert facts == {"code": code, "message": "why", "detail": "how"}
+
+
+def test_the_page_has_the_status_of_each_code() -> None:
+    rows = re.findall(r"^\| ([45]\d\d) \| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    documented = {code: int(status) for status, codes in rows for code in re.findall(r"`([a-z-]+[a-z])`", codes)}
+
+    assert {code: documented.get(code) for code in STATUSES} == STATUSES
 
 
 def test_headers_of_errors_say_what_to_do_next() -> None:
