@@ -59,6 +59,7 @@ OF_BODY: Final = ("content-type", "content-encoding")
 """Headers of a request that say what the body of the message is."""
 
 HEADER_PREFIX: Final = "qmq-header-"
+LEVEL: Final = "qmq-receipt-level"
 
 BY_HEADER: Final[Mapping[str, str]] = {f"qmq-{name.replace('_', '-')}": header for name, header in OPTIONS.items()}
 BODIES: Final = ("body", "body_base64")
@@ -91,6 +92,7 @@ def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Fra
     if is_batch(request):
         batch = _batch_of(request)
         if batch is not None:
+            _take_headers(request, batch)
             return _frames_of_batch(batch, destination, limits)
     return [single_of(request, destination, limits)]
 
@@ -124,6 +126,19 @@ def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     if "qmq-batch" not in request.headers:
         return None
     raise Refused("bad-body", 'A batch is {"messages": [{"body": …}, …]} in JSON, with receipt_level if that is asked.')
+
+
+def _take_headers(request: HttpRequest, batch: dict[str, Any]) -> None:
+    """The receipt level of a batch may be in a header: an Avro file has no place for it. Raises Refused."""
+    for name, value in request.headers.items():
+        if name == LEVEL:
+            batch.setdefault("receipt_level", value)
+        elif name.startswith("qmq-") and name != "qmq-batch":
+            raise Refused(
+                "bad-header",
+                f"A batch has its options in its messages, not in the header {name}.",
+                "Qmq-Batch: false says that the body is one message.",
+            )
 
 
 def _check_values(body: bytes) -> None:

@@ -96,6 +96,23 @@ def test_a_batch_is_a_transaction_whose_messages_share_their_heads() -> None:
     assert len(transactions) == 1
 
 
+def test_the_header_of_a_request_is_the_receipt_level_of_a_batch_that_has_none_itself() -> None:
+    body = b'{"messages": [{"body": "1"}]%b}'
+
+    (*_, by_header) = sends(body % b"", content_type=JSON, qmq_receipt_level="replicas=2")
+    (*_, by_member) = sends(body % b', "receipt_level": "fsync"', content_type=JSON, qmq_receipt_level="replicas=2")
+
+    assert by_header.head.headers["receipt-level"] == "replicas=2"
+    assert by_member.head.headers["receipt-level"] == "fsync"
+
+
+@pytest.mark.parametrize("header", ["qmq_priority", "qmq_dedup_id", "qmq_header_colour", "qmq_colour"])
+def test_a_batch_has_no_headers_that_would_be_ignored(header: str) -> None:
+    with pytest.raises(Refused) as refused:
+        sends(b'{"messages": [{"body": "1"}]}', content_type=JSON, **{header: "1"})
+    assert refused.value.code == "bad-header"
+
+
 @pytest.mark.parametrize(
     "message",
     [
