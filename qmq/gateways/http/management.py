@@ -193,3 +193,8 @@ def management_response(
     if call.what == "nodes":
         return node_rows(facts)
     return overview(facts) if call.what == "overview" else health(facts)
+
+
+def management_status(call: ManagementCall, response: Any) -> int:
+    """Of `response`. Probes look at that of the newer one of the health checks only."""
+    return 503 if call.what == "alarms" and response["status"] == "failed" else 200

@@ -17,7 +17,13 @@ from qmq.errors import ProtocolError, Refused
 from qmq.gateways.http.avro import AVRO, check_writer, container
 from qmq.gateways.http.control import control_of
 from qmq.gateways.http.events import HEARTBEAT, EventEncoder, subscribe_of
-from qmq.gateways.http.management import QUEUES_MAX, control_headers, management_call, management_response
+from qmq.gateways.http.management import (
+    QUEUES_MAX,
+    control_headers,
+    management_call,
+    management_response,
+    management_status,
+)
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder
 from qmq.gateways.http.routes import Call, Route
@@ -245,9 +251,7 @@ class WebCalls:
             if call.what != "queues" or not after or len(rows) >= QUEUES_MAX:
                 break
         response = management_response(call, facts, rows, node, vhosts)
-        # Probes look at the status of the newer one of the health checks only.
-        status = 503 if call.what == "alarms" and response["status"] == "failed" else 200
-        self._respond(PageResponse(status, response))
+        self._respond(PageResponse(management_status(call, response), response))
 
     def _asking(self) -> Asking:
         return Asking(self._session, self._pipe, self._login, self._encoder, self.put)
