@@ -110,7 +110,7 @@ def route_of(request: HttpRequest) -> Route:
     if path[:1] == ("stomp",):
         _check_method(request, ("GET", "POST", "OPTIONS"))
         return Route(Call.STOMP, "/".join(path[1:]))
-    if path[:2] == ("v1", "stomp") and len(path) <= 3:
+    if path[:2] == ("v1", "stomp") and len(path) <= 3 and path[2:] != ("",):
         _check_method(request, ("POST",) if len(path) == 2 else ("GET", "POST", "DELETE"))
         return Route(Call.LONG_POLL, "".join(path[2:]))
     if path[:2] == ("v1", "control") and len(path) > 2:

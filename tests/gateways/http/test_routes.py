@@ -55,6 +55,8 @@ def test_each_path_is_one_call(method: str, target: str, route: Route) -> None:
         ("POST", "/v1/fanouts/f/events", 405),
         ("GET", "/v1/acks", 405),
         ("GET", "/v1/stomp", 405),
+        ("GET", "/v1/stomp/", 404),
+        ("POST", "/v1/stomp/", 404),
         ("PUT", "/v1/stomp/ab12", 405),
         ("GET", "/v1/stomp/ab12/x", 404),
         ("POST", "/metrics", 405),
