@@ -179,7 +179,7 @@ class WebCalls:
             self._on_events()
             return
         if call == "logout":
-            facts, headers = console.log_out(self._client.cookie)
+            facts, headers = console.log_out(request)
         else:
             facts, headers = console.log_in(request, session, self._client.expires_us)
         self.put(self._encoder.respond(200, facts, headers=headers))

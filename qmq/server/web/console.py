@@ -80,8 +80,9 @@ class WebConsole:
             facts |= {"csrf": login.csrf, "seconds_left": round(login.seconds_left)}
         return facts, headers
 
-    def log_out(self, token: str | None) -> Answer:
-        """End the login of the browser, and take its cookie away."""
+    def log_out(self, request: HttpRequest) -> Answer:
+        """End the login of the browser, and take its cookie away. The request may have credentials beside it."""
+        token = self._logins.token_in(request.headers.get("cookie", ""))
         if token is not None:
             self._logins.end(token)
         return {"node": self._node, "user": None}, (self._logins.set_cookie("", is_secure=False),)

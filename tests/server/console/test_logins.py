@@ -186,6 +186,16 @@ async def test_logout_ends_the_login(autojump_clock: MockClock) -> None:
         assert (await client.get("/v1/control/rights", cookie=browser.cookie)).status == 401
 
 
+async def test_logout_with_credentials_ends_the_login_of_the_cookie_too(autojump_clock: MockClock) -> None:
+    """A browser that was asked for a passcode sends it by itself from then on."""
+    async with web_rig(users=users(*STAFF)).run() as rig:
+        browser = await logged_in(rig, "operator")
+
+        await browser.post("/v1/console/logout", authorization=basic("operator"))
+
+        assert (await browser.get("/v1/control/rights")).status == 401
+
+
 @pytest.mark.parametrize(
     ("pauses", "is_over"), [((IDLE_SECONDS_MAX + 1,), True), ((IDLE_SECONDS_MAX - 60,) * 3, False)]
 )
