@@ -284,6 +284,7 @@ class HttpConnection:
                 self._await_body()
                 return None
             body = chunked.join()
+            self._body_bytes = len(body)
             self._chunked = None
         elif len(buffer) < self._body_bytes:
             self._await_body()

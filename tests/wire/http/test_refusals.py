@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.wire.http import HttpLimits
+from qmq.wire.http import HttpLimits, HttpRefusal
 from tests.wire.http.support import SMALL, chunked, connection, only, post, refused, request
 
 
@@ -198,3 +198,13 @@ def test_body_is_refused_before_the_client_is_asked_for_it() -> None:
 def test_limits_that_let_nothing_through_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         HttpLimits(**wrong)
+
+
+@pytest.mark.parametrize("data", [post(b"x" * 20), chunked(b"x" * 10, b"x" * 10)], ids=["length", "chunks"])
+def test_a_body_that_was_handed_out_has_the_bound_of_its_request(data: bytes) -> None:
+    reader = connection(data)
+    assert reader.next_request() is not None
+
+    reader.bound_body(20)
+    with pytest.raises(HttpRefusal, match="19 bytes"):
+        reader.bound_body(19)
