@@ -177,6 +177,8 @@ class PullEncoder(NoMessages):
         self.received: dict[str, list[Delivery]] = {}
         """Subscription → what it was given, in order. Only of those that still receive."""
         self.receipts_due: set[str] = set()
+        self.receipts_refused: set[str] = set()
+        """Of those that were due."""
         self.refused: ProtocolError | Refused | None = None
 
     def deliveries(self, subscription: Subscription, deliveries: list[Delivery], totals: Totals | None = None) -> bytes:
@@ -198,7 +200,11 @@ class PullEncoder(NoMessages):
     def error(
         self, error: ProtocolError | Refused, receipt: str | None = None, subscription: str | None = None
     ) -> bytes:
-        self.refused = error
+        if receipt in self.receipts_due:
+            self.receipts_due.discard(receipt)
+            self.receipts_refused.add(receipt)
+        else:
+            self.refused = error
         self._changed()
         return b""
 

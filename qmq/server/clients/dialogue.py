@@ -22,6 +22,9 @@ class ClientDialogue:
         """Whether the client requested to stay after a refusal that is not its fault."""
         return False
 
+    answers_each = False
+    """Whether each request has a response of its own: a refusal that comes late ends nothing else."""
+
     @property
     def unfinished_bytes(self) -> int:
         """What is held of a frame that is not complete."""

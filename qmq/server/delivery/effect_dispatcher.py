@@ -208,7 +208,8 @@ class Dispatcher:
         if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
             return
         if answer.copies is not None:
-            self._receipts.mark_short(answer, session.encoder, session.keep_open)
+            keep_open = session.keep_open or session.dialogue.answers_each
+            self._receipts.mark_short(answer, session.encoder, keep_open)
         if answer.receipts:
             outbox.put_answer(session.encoder.receipts(answer.receipts, answer.marks, answer.level))
         for frame in answer.frames:

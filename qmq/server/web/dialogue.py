@@ -42,6 +42,8 @@ CHECK_SECONDS: Final = 5.0
 
 
 class HttpDialogue(ClientDialogue):
+    answers_each = True
+
     def __init__(self, context: CallContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self._context = context
         self._session = session

@@ -83,6 +83,8 @@ class InnerPipe:
 class PullDialogue(ClientDialogue):
     """Its client sends nothing, because requests come through `PullSession`."""
 
+    answers_each = True
+
     def __init__(self, context: PullContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self.changed = Waker()
         self.encoder = session.encoder = PullEncoder(self.changed.wake)
@@ -273,13 +275,14 @@ class PullSession:
             self._encoder.refused = None
             await self._loop.obey(frames)
             # Requests of other connections set it, too.
-            refused = self._encoder.refused
+            refused = self._encoder.refused or not self._encoder.receipts_refused.isdisjoint(due)
         while not refused and not receipts_due.isdisjoint(due) and not self._session.finishing:
             self._dialogue.changed.clear()
             await self._dialogue.changed.wait()
-        for receipt in receipts_due.intersection(due):
-            results[due[receipt]] = UNREACHABLE  # Whether it is recorded is not known.
-            receipts_due.discard(receipt)
+        for unanswered in (receipts_due, self._encoder.receipts_refused):
+            for receipt in unanswered.intersection(due):
+                results[due[receipt]] = UNREACHABLE  # Whether it is recorded is not known.
+                unanswered.discard(receipt)
         self.reap()
         return results
 

@@ -386,6 +386,23 @@ async def test_a_refused_receive_says_nothing_about_acks_under_way(autojump_cloc
         assert (await other.response()).results == ["acknowledged"]
 
 
+async def test_too_few_copies_of_one_request_end_nothing_else(autojump_clock: MockClock) -> None:
+    """Where the mesh refuses that, the error comes late. Other messages stay in flight, and the connection open."""
+    async with StuckRig("a", "b", "c", mesh={"receipt_short": "refuse"}).run() as rig:
+        client, other = await dial_node(rig, "a"), await dial_node(rig, "a")
+        await fill(client, "1", "2", "3")
+        first, second, _ = await client.receive("q", 3)
+        rig.stick("b", "c")
+
+        sent = await client.send(Q, b"x")
+        results = await other.settle(first["ack_token"]), await other.settle(second["ack_token"])
+
+        assert (sent.status, sent.code) == (503, "too-few-copies")
+        assert results == (["unreachable"], ["unreachable"])
+        assert await other.settle(first["ack_token"]) == ["expired"]
+        assert [one["body"] for one in await client.receive("q", 9, wait=1)] == ["x"]
+
+
 async def test_a_kick_requeues_and_the_connection_may_receive_again(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         client, other = await dial(rig), await dial(rig)
