@@ -105,12 +105,15 @@ class _Run:
         return bool(self._job.count) and self.done >= self._job.count
 
     async def all(self) -> None:
-        """Settle everything that the job covers. Raises Refused when this node may not deliver."""
+        """Settle everything that the job covers. Raises Refused when this node may not deliver.
+
+        An unforced deletion is refused first of all because of consumers.
+        """
         context, job = self._context, self._job
         is_deletion = job.verb == "delete"
-        self._check_serving()
         if is_deletion and not job.is_forced:
             self._check_consumers()
+        self._check_serving()
         await context.flushed()
         is_up = await context.checkpoints.bring_up()
         head = await context.environment.run_blocking(self._head)

@@ -24,6 +24,7 @@ from qmq.errors import LogBroken, Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.bulk_jobs import (
     CLIENT_LEFT,
+    HAS_CONSUMERS,
     UNKNOWN,
     BulkContext,
     BulkJob,
@@ -87,6 +88,7 @@ class MeshJobs:
     async def everywhere(self, job: BulkJob, check: Callable[[], None] = lambda: None) -> Facts:
         """Run `job` on all nodes: the sum of `messages`, the first `reason`, and the nodes that are missing.
 
+        Consumers are the reason, whatever hinders another node: because of them a deletion is refused as a whole.
         When `check` raises Refused, the job stops, and nodes that were not asked are missing.
         """
         context = self._context
@@ -112,7 +114,8 @@ class MeshJobs:
                 continue
             messages += facts["messages"]
             is_known = is_known or facts.get("known") is not False
-            reason = reason or facts["reason"]
+            if not reason or facts["reason"].startswith(HAS_CONSUMERS):
+                reason = facts["reason"] or reason
             if facts["reason"].startswith("not-serving"):
                 missing.append(name)
         return {

@@ -1,5 +1,6 @@
 """Deleting a queue, and the retained message of a topic."""
 
+import pytest
 from trio.testing import MockClock
 
 from tests.server.admin.test_bulk_jobs import Q, ask, contents, depth, fill, refusal, until_alike
@@ -42,6 +43,22 @@ async def test_a_queue_with_consumers_on_any_node_is_not_deleted(autojump_clock:
             pass
         await fill(client, "new")
         assert await worker.messages(1) == [b"new"]
+
+
+@pytest.mark.parametrize("consuming", ["a", "b"])
+async def test_a_consumer_counts_although_a_node_may_not_deliver(autojump_clock: MockClock, consuming: str) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client, worker = await mesh.connect("a"), await mesh.connect(consuming)
+        await client.send(send("/control/declare/queue/q", "", "d"))
+        await client.receipt()
+        await eventually(lambda: all(Q in node.declared_queues.texts for node in mesh.nodes.values()))
+        await worker.send(subscribe(Q, ack="client-individual"))
+        await worker.receipt()
+        mesh.nodes["a"].broker.queues.held = True
+
+        assert await refusal(client, "delete/queue/q") == "has-consumers"
+
+        assert Q in mesh.nodes["a"].declared_queues.texts
 
 
 async def test_a_dry_run_of_a_deletion_changes_nothing(autojump_clock: MockClock) -> None:
