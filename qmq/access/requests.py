@@ -37,6 +37,11 @@ VERBS: Final[Mapping[str, Action]] = {
 }
 """`bind-source` is no request: it stands for the source that a queue or exchange is bound to, or unbound from."""
 
+ABOUT_NO_DESTINATION: Final = frozenset(
+    {"bindings", "connections", "exchanges", "get", "kick", "links", "retire", "trace"}
+)
+"""What follows these verbs is never a destination, although it may look like one: a node may be named `queue`."""
+
 SYSTEM_TOPICS: Final[Mapping[str, Action]] = {
     "/system/events": Action.OBSERVE,
     "/system/peers": Action.OBSERVE,
@@ -49,6 +54,8 @@ def of_control(destination: str) -> tuple[Action, str]:
     """What a SEND to a control destination needs."""
     verb, _, name = destination.removeprefix(CONTROL).partition("/")
     action = VERBS.get(verb, Action.ADMINISTER)
+    if verb in ABOUT_NO_DESTINATION:
+        return action, destination
     about = f"/{name}"
     if about.startswith("/exchange/"):
         if verb == "delete":
