@@ -116,13 +116,13 @@ class ConsoleRequests:
     async def _page(self, asked: PageRequest, *, is_mesh: bool) -> Facts:
         firsts, missing = await self.ask("firsts", asked.wanted, is_mesh=is_mesh)
         names, more = names_of_page(asked, list(firsts.values()))
-        rows, _ = await self.ask("rows", {"names": names}, is_mesh=is_mesh)
+        rows, silent = await self.ask("rows", {"names": names}, is_mesh=is_mesh)
         return {
             "destinations": merged_rows(names, list(rows.values())),
             "more": more,
             "queues": max(one["queues"] for one in firsts.values()),
             "age_seconds": firsts[self._context.settings.name]["age_seconds"],
-            "nodes_missing": missing,
+            "nodes_missing": sorted({*missing, *silent}),
         }
 
     def _rights(self, headers: Mapping[str, str], principal: Principal | None) -> Facts:

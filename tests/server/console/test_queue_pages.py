@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from qmq.errors import Refused
 from qmq.server.console.first_queues import TURN_QUEUES as FIRST_TURN_QUEUES
 from qmq.server.console.first_queues import first_queues
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
@@ -178,6 +179,20 @@ async def test_missing_node_is_named(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as rig:
         rig.nodes["b"].stop()
         await trio.sleep(30)
+
+        facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
+
+        assert facts["nodes_missing"] == ["b"]
+
+
+async def test_node_whose_rows_are_missing_is_named(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(wanted: Any) -> dict[str, Any]:
+        raise Refused("any", "this part gives no answer")
+
+    async with MeshRig("a", "b").run() as rig:
+        for node, messages in (("a", 1), ("b", 2)):
+            rig.nodes[node].broker.queues.get("/queue/both").held = messages
+        monkeypatch.setitem(rig.nodes["b"].console._parts, "rows", (refuse, {}))  # type: ignore[arg-type]
 
         facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
 
