@@ -147,12 +147,13 @@ async def control_response(
     if destination == STATUS:
         if is_mesh:
             raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
-        await context.counts.refresh()
         try:
             check_right(destination)
-            status = status_answer(context, await _node_rates(context, seconds))
         except Refused:
             status = position_answer(context)
+        else:
+            await context.counts.refresh()
+            status = status_answer(context, await _node_rates(context, seconds))
         return ControlResponse({"status": status}, status.encode())
     check_right(destination)
     if "to" in headers and destination.startswith(MOVE):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from typing import Protocol
 
 import trio
@@ -43,6 +43,12 @@ COUNT_SECONDS = 2.0
 QUEUES_COUNTED = 1000
 """Of those in the queue store, for the status. `qmq queues` lists them all."""
 
+DEEPEST_COUNTED = 200
+"""Of the queues in memory, for the status."""
+
+TURN_QUEUES = 2_000
+"""Queues in memory that are looked at in one turn of the event loop, about a millisecond."""
+
 FANOUTS_COUNTED = 20
 
 PICKED_AT_ONCE = 2_000
@@ -61,13 +67,16 @@ class CountsContext(Engine, Tasks, Protocol):
 
 
 class DestinationCounts:
-    """Counts of each fanout, and of queues that are only in the queue store, as of the last `refresh`."""
+    """Counts of each fanout, of queues in the queue store, and which queues in memory are the deepest, as of the last
+    `refresh`.
+    """
 
     def __init__(self, context: CountsContext) -> None:
         self._context = context
         self.fanouts: dict[str, int] = {}
         self.queues: dict[str, tuple[int, int]] = {}
         """Queue → messages and bytes."""
+        self.deepest: list[str] = []
         self._counted: trio.Event | None = None
 
     async def refresh(self) -> None:
@@ -83,12 +92,27 @@ class DestinationCounts:
 
     async def _count(self) -> None:
         run_blocking = self._context.environment.run_blocking
+        self.deepest = await self._deepest()
         self.fanouts = await run_blocking(self._count_fanouts)
         stored = await run_blocking(self._context.served_rows().listing, None, QUEUES_COUNTED)
         self.queues = {name: (messages, body_bytes) for name, messages, body_bytes in stored}
         assert self._counted is not None
         self._counted.set()
         self._counted = None
+
+    async def _deepest(self) -> list[str]:
+        """By what is known of them in memory. Takes turns, for there may be a million."""
+        listed = self._context.broker.queues.listed
+        found: list[tuple[int, str]] = []
+        end = len(listed)
+        while end:
+            # From the end: what a queue that is dropped meanwhile leaves free is filled with one that was looked at.
+            begin = max(0, end - TURN_QUEUES)
+            found += [(queue.held + queue.stored, queue.name) for queue in listed[begin:end]]
+            found = nlargest(DEEPEST_COUNTED, found)
+            await trio.lowlevel.checkpoint()
+            end = min(begin, len(listed))
+        return [name for _, name in found]
 
     def _count_fanouts(self) -> dict[str, int]:
         context = self._context

@@ -108,7 +108,7 @@ def status_of(context: StatusContext) -> NodeStatus:
         dedup=DedupStatistics(len(broker.dedup), context.dedup_query.asked),
         peers=peers_of(context),
         topics=topics_of(context),
-        vector={str(origin): sequence for origin, sequence in context.received_vector().items()},
+        vector=_vector(context),
         collected=[str(origin) for origin in islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)],
         conditions=context.conditions.present(),
         past=context.conditions.past()[:PAST_SHOWN],
@@ -116,10 +116,10 @@ def status_of(context: StatusContext) -> NodeStatus:
 
 
 def queue_depths(context: StatusContext) -> dict[str, int]:
-    """Queues in use, and the first of those that are only in the queue store → unsettled messages."""
-    queues = context.broker.queues
-    names = {**dict.fromkeys(context.counts.queues), **dict.fromkeys(queues.by_name)}
-    found = {name: queues.paging.depth(name, *context.counts.queues.get(name, (0, 0)))[0] for name in names}
+    """The deepest queues in memory, and the first of those in the queue store → unsettled messages."""
+    queues, counts = context.broker.queues, context.counts
+    names = {**dict.fromkeys(counts.deepest), **counts.queues}
+    found = {name: queues.paging.depth(name, *counts.queues.get(name, (0, 0)))[0] for name in names}
     return {name: depth for name, depth in found.items() if depth or name in queues.by_name}
 
 
@@ -216,8 +216,18 @@ def status_answer(context: StatusContext, more: Mapping[str, Any]) -> str:
 
 def position_answer(context: StatusContext) -> str:
     """The part of the status that shows the node's position; every client that follows a fanout needs it."""
-    facts = status_of(context).facts()
-    return _fitting({name: facts[name] for name in ("node", "software", "incarnation", "vector")})
+    return _fitting(
+        {
+            "node": context.settings.name,
+            "software": context.software,
+            "incarnation": f"{context.origin.incarnation:016x}",
+            "vector": _vector(context),
+        }
+    )
+
+
+def _vector(context: StatusContext) -> dict[str, int]:
+    return {str(origin): sequence for origin, sequence in context.received_vector().items()}
 
 
 def _fitting(picture: dict[str, Any]) -> str:

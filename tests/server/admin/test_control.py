@@ -8,6 +8,7 @@ import argon2
 import pytest
 from trio.testing import MockClock
 
+from qmq.broker.queues.paging.pager import Pager
 from qmq.config import User
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 
@@ -160,3 +161,25 @@ async def test_list_of_fanouts_reads_in_a_thread_only_what_is_not_in_memory(
 
         assert [row["messages"] for row in found["destinations"]] == [1, 1, 1]
         assert read == ["/fanout/b", "/fanout/c"]
+
+
+async def test_status_looks_at_many_queues_in_turns(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        queues = rig.alive.broker.queues
+        for number in range(10_000):
+            queues.get(f"/queue/{number}").held = number
+        looked_at = 0
+        depth = Pager.depth
+
+        def counted(*args: Any) -> Any:
+            nonlocal looked_at
+            looked_at += 1
+            return depth(*args)
+
+        monkeypatch.setattr(Pager, "depth", counted)
+
+        facts = json.loads((await ask(client, "/control/status"))["status"])
+
+        assert facts["queues"][0] == {"destination": "/queue/9999", "messages": 9999, "ready": 0, "consumers": 0}
+        assert looked_at < 1000
