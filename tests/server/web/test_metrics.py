@@ -3,14 +3,17 @@
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
-from qmq.server.web.metrics import CONTENT_TYPE, MESSAGES, metrics_page
+from qmq.server.web.metrics import CONTENT_TYPE, FAMILIES, MESSAGES, metrics_page
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 
@@ -54,6 +57,26 @@ async def test_totals_are_counters(autojump_clock: MockClock) -> None:
         assert value(families, "qmq_messages_delivered_total") == 2
         assert value(families, "qmq_messages_refused_total") == 0
         assert families["qmq_messages_accepted"].type == "counter"
+
+
+async def test_library_is_loaded_in_a_thread(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Rig().run() as rig:
+        monkeypatch.delitem(sys.modules, FAMILIES, raising=False)
+        environment = rig.alive.environment
+        loaded: list[bool] = []
+
+        async def run_blocking(call: Callable[[], Any]) -> Any:
+            before = FAMILIES in sys.modules
+            result = await blocking(call)
+            loaded.append(FAMILIES in sys.modules and not before)
+            return result
+
+        blocking = environment._run_blocking
+        monkeypatch.setattr(environment, "_run_blocking", run_blocking)
+
+        await metrics_page(rig.alive)
+
+        assert any(loaded)
 
 
 async def test_every_total_of_the_node_is_a_metric(autojump_clock: MockClock) -> None:
