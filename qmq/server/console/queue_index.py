@@ -10,8 +10,8 @@ What a page shows of its queues is read again; only their order is that of the l
 """
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from heapq import nlargest, nsmallest
 from typing import Any, Final
@@ -235,7 +235,7 @@ async def _picture_of(found: Found, now_us: int, turns: "Turns") -> Picture:
     for sort, column in picture.columns.items():
         packed = array("q")
         for part in _parts(len(names), TURN_QUEUES):
-            # Ties go by name, backwards: the largest values are read from the end.
+            # Ties go by name, backwards: the largest values are read from the end (`_in_order`).
             packed.extend([value * len(names) - place for place, value in enumerate(column[part], part.start)])
             await turns.after(part)
         places = await sorted_in_turns(range(len(names)), turns.after, packed.__getitem__)
@@ -253,27 +253,50 @@ async def _free(names: list[str]) -> None:
 
 
 async def pick(picture: Picture, sort: str, *, is_reversed: bool, text: str, count: int) -> list[int]:
-    """The places of the first `count` queues in this order whose names contain `text`. Takes turns."""
+    """The places of the first `count` queues in this order whose names contain `text`. Equal ones go by name, upwards.
+
+    Takes turns.
+    """
     names = picture.names
-    order: Sequence[int] = picture.orders[sort] if sort in picture.orders else range(len(names))
+    column = picture.columns.get(sort)
     if text:
         matching = await _matching(picture, text)
         if matching is not None:
-            column, sign = picture.columns.get(sort), -1 if is_reversed else 1
+            sign = -1 if is_reversed else 1
             if column is None:
                 return matching[::sign][:count]
-            return nsmallest(count, matching, key=lambda place: (sign * column[place], -sign * place))
+            return nsmallest(count, matching, key=lambda place: (sign * column[place], place))
     found: list[int] = []
-    for part in _parts(len(order), PICK_AT_ONCE):
-        if is_reversed:
-            places = order[len(order) - part.stop : len(order) - part.start][::-1]
-        else:
-            places = order[part]
+    for places in _in_order(picture, sort, is_reversed=is_reversed):
         found += [place for place in places if text in names[place]] if text else places
         if len(found) >= count:
             break
         await trio.lowlevel.checkpoint()
     return found[:count]
+
+
+def _in_order(picture: Picture, sort: str, *, is_reversed: bool) -> Iterator[Sequence[int]]:
+    """All places, about PICK_AT_ONCE at a time."""
+    order: Sequence[int] = picture.orders[sort] if sort in picture.orders else range(len(picture.names))
+    column = picture.columns.get(sort)
+    if is_reversed or column is None:
+        for part in _parts(len(order), PICK_AT_ONCE):
+            yield order[len(order) - part.stop : len(order) - part.start][::-1] if is_reversed else order[part]
+        return
+    # Equal queues are there by name, backwards: the largest values are read from the end.
+    begin = 0
+    places: list[int] = []
+    while begin < len(order):
+        end = begin + 1
+        if end < len(order) and column[order[end]] == column[order[begin]]:
+            end = bisect_right(order, column[order[begin]], end, key=column.__getitem__)
+        for part in _parts(end - begin, PICK_AT_ONCE):
+            places += order[end - part.stop : end - part.start][::-1]
+            if len(places) >= PICK_AT_ONCE:
+                yield places
+                places = []
+        begin = end
+    yield places
 
 
 async def _matching(picture: Picture, text: str) -> list[int] | None:
