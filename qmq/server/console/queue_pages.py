@@ -6,7 +6,7 @@ no node is not among the first of the mesh, although its sum might be.
 """
 
 from collections.abc import Mapping
-from heapq import nlargest, nsmallest
+from heapq import nsmallest
 from typing import Any, Final, Protocol
 
 import trio
@@ -58,7 +58,7 @@ class Rates:
 
     def __init__(self, context: QueuePagesContext) -> None:
         self._context = context
-        self._before: dict[str, tuple[int, int]] = {}
+        self._before: dict[str, tuple[int, int, int]] = {}
         self._taken_at = float("-inf")
         self.by_name: dict[str, tuple[float, ...]] = {}
 
@@ -79,10 +79,11 @@ class Rates:
                 one = totals.get(name)
                 if one is None:
                     continue
-                after = counts[name] = (one.accepted, one.acknowledged)
+                after = counts[name] = (one.since_us, one.accepted, one.acknowledged)
                 known = before.get(name)
-                if known is not None and known != after:
-                    by_name[name] = tuple([(b - a) / seconds for a, b in zip(known, after, strict=True)])
+                # One that made room for others is counted from 0 again.
+                if known is not None and known != after and known[0] == after[0]:
+                    by_name[name] = tuple([(b - a) / seconds for a, b in zip(known[1:], after[1:], strict=True)])
         self._before, self.by_name = counts, by_name
 
 
@@ -137,30 +138,32 @@ class QueuePages:
         sort, is_reversed = str(wanted["sort"]), bool(wanted["is_reversed"])
         text, count = str(wanted["text"]), min(int(wanted["count"]), OFFSET_MAX + LIMIT_MAX + 1)
         await self._rates.refresh()
-        found: list[tuple[str, float]] = []
+        rated: dict[str, float] = {}
         if sort == "rate":
             rated = {name: sum(rates) for name, rates in self._rates.by_name.items() if text in name}
-            first = (nlargest if is_reversed else nsmallest)(count, rated, key=rated.__getitem__)
-            found = [(name, rated[name]) for name in first]
-        # Queues without a rate follow, by name.
+        sign = -1 if is_reversed else 1
+        first = nsmallest(count, rated, key=lambda name: (sign * rated[name], name))
+        # Queues without a rate have the rate 0, and go by name: behind the others, or before them.
         by = "name" if sort == "rate" else sort
         down = is_reversed and sort != "rate"
-        ordered = None if self._index.is_ready else await self._find_first(by, down, text, count)
+        needed = count if is_reversed else count + len(rated)
+        ordered = None if self._index.is_ready else await self._find_first(by, down, text, needed)
         if ordered is None:
             picture = await self._index.picture()
             queues = len(picture.names)
             age_seconds = round(trio.current_time() - picture.taken_at, 1)
-            if len(found) < count:
+            if not is_reversed or len(first) < count:
                 column = picture.columns.get(by)
                 ordered = [
                     (picture.names[place], 0 if column is None else column[place])
-                    for place in await pick(picture, by, is_reversed=down, text=text, count=count)
+                    for place in await pick(picture, by, is_reversed=down, text=text, count=needed)
                 ]
         else:
             registry = self._context.broker.queues
             queues, age_seconds = len(registry.by_name) + registry.stored_names.count, 0.0
-        known = {name for name, _ in found}
-        found = [*found, *[one for one in ordered or () if one[0] not in known]][:count]
+        others: list[tuple[str, float]] = [one for one in ordered or () if one[0] not in rated]
+        busy = [(name, rated[name]) for name in first]
+        found = ([*busy, *others] if is_reversed else [*others, *busy])[:count]
         return {
             "names": [name for name, _ in found],
             "values": [value for _, value in found],

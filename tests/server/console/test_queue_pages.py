@@ -135,6 +135,49 @@ async def test_busiest_queue_comes_first_once_rates_are_known(autojump_clock: Mo
         assert busy["acknowledged_per_second"] == pytest.approx(40 / RATE_SECONDS, rel=0.1)
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_pages_by_rate_follow_each_other(autojump_clock: MockClock, order: str) -> None:
+    async with web_rig().run() as rig:
+        queues = [f"/queue/{number:02d}" for number in range(40)]
+        stomp = await rig.connect()
+        await stomp.send(*[send(queue, "x", queue) for queue in queues])
+        for _ in queues:
+            await stomp.receipt()
+        client = await dial(rig)
+        await page(client, sort="rate")
+        await trio.sleep(RATE_SECONDS)
+        busy = queues[39:9:-3]
+        await stomp.send(*[send(queue, "x", queue) for queue in busy])
+        for _ in busy:
+            await stomp.receipt()
+        seen: list[str] = []
+
+        while True:
+            facts = await page(client, sort="rate", order=order, limit=7, offset=len(seen))
+            seen += [row["destination"] for row in facts["destinations"]]
+            if not facts["more"]:
+                break
+
+        calm = [queue for queue in queues if queue not in busy]
+        assert seen == ([*calm, *sorted(busy)] if order == "asc" else [*sorted(busy), *calm])
+
+
+async def test_rate_is_not_negative_when_counting_begins_again(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        stomp, client = await rig.connect(), await dial(rig)
+        await stomp.send(*[send("/queue/q", "x") for _ in range(9)], send("/queue/q", "x", "last"))
+        await stomp.receipt()
+        await page(client, sort="rate")
+        await trio.sleep(RATE_SECONDS)
+        rig.alive.broker.totals.by_name.clear()
+        await stomp.send(send("/queue/q", "x", "new"))
+        await stomp.receipt()
+
+        (row,) = (await page(client, sort="rate"))["destinations"]
+
+        assert "accepted_per_second" not in row
+
+
 async def test_filter_finds_a_part_of_the_name_in_the_same_order(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         fill(rig, {f"{'odd' if number % 2 else 'even'}.{number}": number for number in range(100)})
