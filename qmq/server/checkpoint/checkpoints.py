@@ -39,6 +39,8 @@ RESERVE_PARTS = 2
 
 DISK_FULL = "the disk is nearly full: new messages are refused, consuming goes on"
 
+STORE_FULL = "the queue store has no room, and memory has no more: new messages are refused, consuming goes on"
+
 QUIET_SECONDS_MIN = 1.0
 """Between two checkpoints that only the passing of time causes."""
 
@@ -112,6 +114,8 @@ class Checkpoints:
         self._one = trio.Lock()
         self._untidy = Waker()
         self._refused = ConditionGroup(context, "checkpoint")
+        self._short = ConditionGroup(context, "disk-full")
+        self._is_memory_full = False
         self._began = Waker()
         self._ended = trio.Event()
         self._calm = trio.CancelScope()
@@ -262,20 +266,31 @@ class Checkpoints:
         """Decide whether new durable messages are refused, from the space that is free now."""
         free = await self._context.environment.run_blocking(self._room)
         commits = self._context.commits
-        # A quota may allow less than is free, and a store may have less room than the journal.
-        is_short = commits.is_stuck or (self._refused.is_shown and self._context.queue_pager.is_full)
-        if is_short or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
-            self.ran_short()
+        pager = self._context.queue_pager
+        # A store may have less room than the journal. Once full, memory must have much room: else consumers and
+        # producers would begin and end this state each second.
+        self._is_memory_full = self._refused.is_shown and (
+            pager.is_full or (self._is_memory_full and not pager.has_much_room)
+        )
+        # A quota may allow less than is free.
+        if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
+            self._refuse(DISK_FULL)
+        elif self._is_memory_full:
+            self._refuse(STORE_FULL)
         elif self._context.broker.send_limits.disk_full:
             self._context.store.journal.is_short = self._context.broker.send_limits.disk_full = False
-            self._context.clear_condition("disk-full", DISK_FULL)
+            self._short.show([])
             log.info("= %d bytes are free: this node takes messages again", free)
 
     def ran_short(self) -> None:
         """Refuse new durable messages from now on, until there is room again."""
         if not self._context.broker.send_limits.disk_full:
+            self._refuse(DISK_FULL)
+
+    def _refuse(self, why: str) -> None:
+        self._short.show([why])
+        if not self._context.broker.send_limits.disk_full:
             self._context.broker.send_limits.disk_full = True
-            self._context.raise_condition("disk-full", DISK_FULL)
             self._calm.cancel()
 
     def _room(self) -> int:

@@ -209,8 +209,17 @@ class QueuePager:
     @property
     def is_full(self) -> bool:
         """Whether memory has so much that durable messages are refused while no checkpoint is possible."""
+        return self._fills(1)
+
+    @property
+    def has_much_room(self) -> bool:
+        """Whether it has at most half of that."""
+        return not self._fills(2)
+
+    def _fills(self, part: int) -> bool:
         bytes_in_memory = self._context.broker.queues.paging.bytes_in_memory
-        return self._weight > self._unsaved_most or bytes_in_memory > UNSAVED_MOST * self._bytes_kept
+        is_over = part * bytes_in_memory > UNSAVED_MOST * self._bytes_kept
+        return is_over or part * self._weight > self._unsaved_most
 
     async def slot(self) -> None:
         """Wait while a checkpoint runs and much more has arrived than it takes. No trio checkpoint if not."""

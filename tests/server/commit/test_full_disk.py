@@ -10,7 +10,9 @@ from trio.testing import MockClock
 from qmq.config import StorageSettings
 from qmq.dots import Vector
 from qmq.errors import DiskFull
+from qmq.server.checkpoint.checkpoints import STORE_FULL
 from qmq.storage.format.settings import Retention
+from tests.server.admin.test_bulk_jobs import ask
 from tests.server.rig import Rig, eventually, send, subscribe
 from tests.support.conditions import present
 from tests.support.depths import depths
@@ -115,6 +117,29 @@ async def test_messages_that_no_checkpoint_can_take_over_do_not_fill_the_memory(
         await eventually(lambda: not rig.alive.broker.send_limits.disk_full)
         assert not codes(rig) & {"checkpoint", "disk-full"}
         assert rig.alive.broker.queues.owned.in_memory <= 1000
+
+
+async def test_memory_that_is_full_for_want_of_a_checkpoint_takes_messages_again_when_half_of_it_is_free(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(storage=SMALL, limits={"queue_messages_in_memory_max": 1000})
+    async with rig.run():
+        refuse_checkpoints(rig, monkeypatch, lambda: True)
+        client = await rig.connect(on_error="keep-open")
+        await client.send(*[send("/queue/q", "x") for _ in range(8000)])
+        limits, queues = rig.alive.broker.send_limits, rig.alive.broker.queues
+        await eventually(lambda: limits.disk_full)
+        full = queues.owned.in_memory
+
+        await ask(await rig.connect(), "purge/queue/q", count=str(full // 5))
+        await trio.sleep(60)
+
+        assert queues.owned.in_memory < full
+        assert STORE_FULL in {one["message"] for one in present(rig.alive)}
+        assert not rig.alive.conditions.past()
+
+        await ask(await rig.connect(), "purge/queue/q", count=str(full // 2))
+        await eventually(lambda: not limits.disk_full)
 
 
 async def test_a_stop_on_a_full_disk_is_orderly_and_loses_nothing(
