@@ -13,6 +13,7 @@
     lend                       the messages return to their queues, unseen, and are dispatched again
 """
 
+import logging
 from collections.abc import Collection
 
 import trio
@@ -48,6 +49,8 @@ from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 OFFERS_PER_FRAME = 4096
 DOTS_PER_FRAME = 16_384
+
+log = logging.getLogger("qmq.peer_rpc")
 
 
 class Mesh:
@@ -284,8 +287,8 @@ class Mesh:
         """
         is_open = any(link.outbox is way for link in self._registry.links)
         outbox = way if is_open else self._registry.outboxes.get(peer)
-        if outbox is not None:
-            outbox.put(ResponseFrame(number, answer))
+        if outbox is not None and not outbox.put_answer(ResponseFrame(number, answer)):
+            log.warning("! no response to %s: its %d bytes are too many for the link", peer.node, len(answer))
 
     def lend(self, peer: str, messages: list[Message]) -> None:
         """Messages that the broker has lent to `peer`; they are durable by now, where they have to be."""

@@ -21,7 +21,18 @@ from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import VALUE_BYTES_MAX, RetainedSync
 from qmq.replication.links.interest_publisher import InterestPublisher
 from qmq.replication.protocol.frame_table import BATCH_TYPE, MESSAGES, MSGPACK_TYPE, pack
-from qmq.replication.protocol.frames import Batches, Gap, Hole, Lend, MeshFrame, Passed, Replies, Retained, Topics
+from qmq.replication.protocol.frames import (
+    Batches,
+    Gap,
+    Hole,
+    Lend,
+    MeshFrame,
+    Passed,
+    Replies,
+    ResponseFrame,
+    Retained,
+    Topics,
+)
 from qmq.wire.stomp.writer import encode_frame
 
 TOPIC_BYTES_MAX: Final = 4 << 20
@@ -35,6 +46,9 @@ REPLY_BYTES_MAX: Final = 16 << 20
 
 SMALL_BYTES_MAX: Final = 16 << 20
 """Acks, credit, interest, settles, questions and the like waiting for one link."""
+
+ANSWERS_BYTES_MAX: Final = SMALL_BYTES_MAX - (1 << 20)
+"""With a response so much of these may wait: the response, which may have a large message, must not end the link."""
 
 SINGLE_BYTES_MAX: Final = MESSAGES.body_bytes_max - (64 << 10)
 """Of one topic message or reply: what still fits into a frame together with its envelope."""
@@ -115,6 +129,14 @@ class LinkOutbox:
     def put(self, frame: MeshFrame) -> None:
         """Add a small frame. When too many wait, nothing more is added: the link must end (`overflowed`)."""
         self.put_bytes(self._encode(frame))
+
+    def put_answer(self, frame: ResponseFrame) -> bool:
+        """Add a response, if it leaves room for other small frames; whether it does. No response is promised."""
+        data = self._encode(frame)
+        if self._small_bytes + len(data) > ANSWERS_BYTES_MAX:
+            return False
+        self.put_bytes(data)
+        return True
 
     def put_bytes(self, data: bytes) -> None:
         """As `put`, for bytes that are no mesh frame: a step of the handshake."""

@@ -9,8 +9,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.dots import Origin
 from qmq.errors import Refused
-from qmq.replication.links.outbox import LinkOutbox, encode_send
+from qmq.replication.links.outbox import SMALL_BYTES_MAX, LinkOutbox, encode_send
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.rpc import ANSWER_SECONDS, REQUESTS_AT_ONCE, PeerRpc
+from tests.server.mesh_rig import MeshRig
 
 B, C = Origin("b", 1), Origin("c", 1)
 WAY = LinkOutbox(encode_send, lambda: None)
@@ -199,3 +202,23 @@ async def test_what_went_over_a_link_that_ended_is_asked_again_over_another(auto
 
     assert got == [b"b"]
     assert trio.current_time() == 0
+
+
+async def test_a_response_that_is_too_long_for_a_link_is_left_out_and_the_link_goes_on(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(request: PeerRequest) -> bytes:
+        return bytes(SMALL_BYTES_MAX)
+
+    def dialled() -> list[int]:
+        meshes = [node.mesh for node in rig.nodes.values() if node.mesh is not None]
+        return [peer.dialled for mesh in meshes for peer in mesh.statistics().peers]
+
+    async with MeshRig("a", "b").run() as rig:
+        before = dialled()
+        monkeypatch.setattr(rig.nodes["b"].peer_rpc, "_answer", answer)
+
+        assert await rig.nodes["a"].peer_rpc.ask(PeerRequest(RequestKind.CONTROL, b"{}")) == {}
+        await trio.sleep(60)
+
+        assert dialled() == before
