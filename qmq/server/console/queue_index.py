@@ -108,33 +108,32 @@ class QueueIndex:
 
     async def _pass(self) -> None:
         began = trio.current_time()
-        old = self._picture
         try:
-            self._picture = await self._take()
+            picture = await self._take()
+            old, self._picture = self._picture, picture
         finally:
             assert self._passing is not None
             self._passing.set()
             self._passing = None
-        self._picture.taken_at = began
+        picture.taken_at = began
         now = trio.current_time()
         self._fresh_until = now + max(FRESH_SECONDS, FRESH_FACTOR * (now - began))
-        self._context.spawn(self._drop_when_idle)
+        if old is None:
+            self._context.spawn(self._drop_when_idle)
         if old is not None:
             await trio.sleep(FRESH_SECONDS)  # for pages that are picked from it
             await _free(old.names)
 
     async def _drop_when_idle(self) -> None:
-        """It may be large."""
-        kept = self._picture
-        assert kept is not None
-        while kept is self._picture:
-            left = self._used_at + IDLE_SECONDS - trio.current_time()
-            if left <= 0:
-                self._picture = None
-                await trio.sleep(FRESH_SECONDS)
-                await _free(kept.names)
-                return
+        """It may be large. One task for all passes until then: what it waits with must not keep their results."""
+        left = IDLE_SECONDS
+        while left > 0:
             await trio.sleep(left)
+            left = self._used_at + IDLE_SECONDS - trio.current_time()
+        kept, self._picture = self._picture, None
+        assert kept is not None
+        await trio.sleep(FRESH_SECONDS)
+        await _free(kept.names)
 
     async def _take(self) -> Picture:
         turns = Turns()

@@ -1,7 +1,9 @@
 """Pages of queues in any order: found in turns, by any of the nodes, and correct for what they show."""
 
+import gc
 import random
 from typing import Any
+from weakref import ref
 
 import pytest
 import trio
@@ -460,6 +462,21 @@ async def test_index_is_dropped_when_no_client_asks(autojump_clock: MockClock) -
         await trio.sleep(2 * IDLE_SECONDS)
 
         assert index._picture is None
+
+
+async def test_result_of_a_pass_goes_when_the_next_one_has_taken_its_place(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"a": 1})
+        index = rig.alive.console._pages._index
+        before = ref(await index.picture())
+        await trio.sleep(FRESH_SECONDS)
+        await index.picture()
+
+        await trio.sleep(2 * FRESH_SECONDS)
+        gc.collect()
+
+        assert index._picture is not None
+        assert before() is None
 
 
 @pytest.mark.parametrize(
