@@ -74,7 +74,10 @@ async def _memory_only(
         if all(offsets[node] >= one["held"] for node, one in found.items()):
             return [], False, offset, missing
         wanted |= {"count": count, "offsets": offsets}
-        found, missing = await ask_nodes(context, messages.MEMORY_ONLY, wanted, is_mesh=True)
+        again, silent = await ask_nodes(context, messages.MEMORY_ONLY, wanted, is_mesh=True)
+        # A node that has missed the first question does not know what it leaves out.
+        found = {node: one for node, one in again.items() if node in offsets}
+        missing = sorted({*missing, *silent})
     here = context.origin.node
     # With bodies of any length.
     found[here] = messages.memory_rows(context, queue, count, wanted.get("offsets", {}).get(here, 0))

@@ -7,6 +7,8 @@ from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.dots import Dot
+from qmq.errors import Refused
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.inspection import messages
 from qmq.server.inspection.message_search import JournalTrace
 from qmq.storage.store import Store
@@ -404,3 +406,31 @@ async def test_a_peek_shows_memory_only_messages_of_all_nodes_first(autojump_clo
         isolate(mesh, "b")
         await eventually(lambda: mesh.link("a", "b") != "caught-up")
         assert (await ask(client, f"peek{Q}"))["nodes_missing"] == ["b"]
+
+
+async def test_a_node_that_misses_one_of_two_questions_about_a_page_is_missing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client = await mesh.connect("a")
+        for name in "ab":
+            sender = await mesh.connect(name)
+            await sender.send(*[send(Q, f"{name}{number}", "r", persistent="false") for number in range(3)])
+            for _ in range(3):
+                await sender.receipt()
+        rpc = mesh.nodes["b"].peer_rpc
+        answer, is_first = rpc._answer, True
+
+        async def answer_later(request: PeerRequest) -> bytes:
+            nonlocal is_first
+            if is_first and messages.MEMORY_ONLY.encode() in request.body:
+                is_first = False
+                raise Refused("any", "this question gets no answer")
+            return await answer(request)
+
+        monkeypatch.setattr(rpc, "_answer", answer_later)
+
+        facts = await ask(client, f"peek{Q}", offset="1")
+
+        assert [row["body"] for row in facts["rows"]] == ["a1", "a2"]
+        assert facts["nodes_missing"] == ["b"]
