@@ -30,6 +30,7 @@ class BeanstalkContext(CommandContext, LoginContext, Protocol):
 
 
 class BeanstalkDialogue(ClientDialogue):
+    answers_each = True
     awaits_frame = False
 
     def __init__(self, context: BeanstalkContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:

@@ -10,6 +10,7 @@ from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from tests.server.beanstalk.mesh import BeanstalkMesh
 from tests.server.beanstalk.rig import BeanstalkClient
+from tests.server.mesh_rig import isolate
 from tests.server.rig import send
 
 
@@ -235,6 +236,19 @@ async def test_a_pause_counts_on_all_nodes(autojump_clock: MockClock) -> None:
 
         assert await there.ask("reserve-with-timeout 5") == b"TIMED_OUT"
         assert (await there.reserve(10))[0] == job
+
+
+async def test_too_few_copies_of_one_put_end_nothing_else(autojump_clock: MockClock) -> None:
+    async with BeanstalkMesh("a", "b", "c", mesh={"receipt_short": "refuse"}).run() as rig:
+        client = await rig.client("a")
+        job = await client.put(b"in hand")
+        assert (await client.reserve())[0] == job
+        isolate(rig, "a")
+
+        await client.send("put 0 0 60 1\r\nx", "put 0 0 60 1\r\ny", "use t")
+
+        assert [await client.reply() for _ in range(3)] == [b"INTERNAL_ERROR", b"INTERNAL_ERROR", b"USING t"]
+        assert await client.ask(f"touch {job}") == b"TOUCHED"
 
 
 async def test_nothing_is_lost_with_a_node_that_dies(autojump_clock: MockClock) -> None:
