@@ -15,7 +15,7 @@ from tests.simulation.run import simulate
 SEEDS = 60
 """Seeds per bug and commit. The first one found the bug once, but what a seed draws changes."""
 
-pytestmark = [pytest.mark.simulation, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.seeded_bug, pytest.mark.simulation, pytest.mark.timeout(300)]
 
 
 def by_first_seed() -> list[list[SeededBug]]:

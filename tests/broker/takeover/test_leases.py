@@ -460,6 +460,7 @@ class ForgetsWhatItTold(Ownership):
         super().__init__(node, members, after_seconds, now, **{**known, "earlier_after": 0.0})  # type: ignore[arg-type]
 
 
+@pytest.mark.seeded_bug
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
@@ -476,12 +477,14 @@ def test_a_rule_that_is_broken_is_found_breadth_first(
         model.explore(first(plant), plant, states_max=STATES_MAX)
 
 
+@pytest.mark.seeded_bug
 @pytest.mark.parametrize("plant", [OneWay, LongLease])
 def test_a_rule_that_is_broken_is_found_among_all_that_one_cut_can_do(plant: type[Ownership]) -> None:
     with pytest.raises(model.Broken, match="two nodes"):
         model.explore(one_cut(plant), plant, states_max=ALL_MAX)
 
 
+@pytest.mark.seeded_bug
 @pytest.mark.parametrize(("plant", "first"), [(OneWay, 32), (ForgetsVotes, 168), (LongLease, 132)])
 def test_a_rule_that_is_broken_is_found_by_walking(plant: type[Ownership], first: int) -> None:
     """`first` is the first seed from 0 on that finds it now, so that few are tried."""
@@ -490,6 +493,7 @@ def test_a_rule_that_is_broken_is_found_by_walking(plant: type[Ownership], first
             model.walk(seed, plant)
 
 
+@pytest.mark.seeded_bug
 def test_serving_before_everything_is_known_that_voters_know_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def can_serve(member: model.Member, now: float) -> bool:
         return member.needs is not None and member.rules.leads(model.OWNER, now)
@@ -551,6 +555,7 @@ def server_alone(rules: Ownership, owner: str, marks: Mapping[str, int]) -> int:
     return int(rules.term_of(owner).server in marks)
 
 
+@pytest.mark.seeded_bug
 @pytest.mark.parametrize(
     ("plant", "first"),
     [

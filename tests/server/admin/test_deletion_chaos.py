@@ -175,6 +175,7 @@ PLANTED: tuple[Callable[[], AbstractContextManager[None]], ...] = (
 )
 
 
+@pytest.mark.seeded_bug
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
 async def test_a_seeded_bug_is_found(
     autojump_clock: MockClock, planted: Callable[[], AbstractContextManager[None]]

@@ -174,6 +174,7 @@ def drops_tombstones_at_once() -> Iterator[None]:
         yield
 
 
+@pytest.mark.seeded_bug
 @pytest.mark.parametrize(
     "planted, first",  # The search begins with a seed that finds the bug as the code is now.
     [

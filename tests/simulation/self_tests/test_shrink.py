@@ -32,6 +32,7 @@ def test_shrinking_stops_at_its_bound_with_something_that_fails() -> None:
     assert {5, 50, 95} <= set(left)
 
 
+@pytest.mark.seeded_bug
 @pytest.mark.simulation
 @pytest.mark.timeout(300)
 def test_a_failing_seed_shrinks_to_a_part_of_its_script_that_its_command_replays() -> None:
