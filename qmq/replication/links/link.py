@@ -103,9 +103,9 @@ class LinkStream:
             self.last_read_at = trio.current_time()
 
     async def _write(self) -> None:
-        """Half a frame would spoil the farewell, so this is not cancelled: after the end it has FAREWELL_SECONDS."""
+        """Half a frame would spoil the farewell, so this is not cancelled: the last one has FAREWELL_SECONDS."""
         with self._writing:
-            while True:
+            while not self._ended:
                 self._waiting = trio.Event()
                 self._before_write()
                 data = self.outbox.take() or (HEARTBEAT if self._beat_at() <= trio.current_time() else b"")
@@ -114,11 +114,8 @@ class LinkStream:
                     await self.pipe.send_all(data)
                     self.mid_frame = False
                     self._wrote_at = trio.current_time()
-                    continue
-                if not self._ended:
+                else:
                     await self._waiting.wait()
-                if self._ended:
-                    return
 
     def _wake(self) -> None:
         self._waiting.set()
