@@ -227,7 +227,8 @@ class SockJsSessions:
                 if body is not None:
                     put(encoder.respond(200, headers=[("content-type", transport.content_type), NO_STORE], body=body))
                     await session.outbox.drained()
-                    await stream.next()
+                    if not (session.finishing or session.outbox.broken):
+                        await stream.next()
             return
         encoder.is_due = False
         put(http.begin_stream(200, [("content-type", transport.content_type), NO_STORE, *encoder.cors]))

@@ -92,3 +92,24 @@ async def test_a_session_that_is_logged_in_may_send_a_large_message(autojump_clo
         assert (await sender.post("/stomp/0/s/xhr_send", send)).status == 204
 
         assert await until(client, b"receipt-id:r") and await until(stream, b"receipt-id:r")
+
+
+async def test_a_poll_whose_response_breaks_ends_its_session(autojump_clock: MockClock) -> None:
+    rig = web_rig()
+    rig.fabric.buffer_bytes = 1000
+    subscribe = json.dumps(["SUBSCRIBE\nid:1\ndestination:/queue/q\nreceipt:s\n\n\0"]).encode()
+    send = json.dumps(["SEND\ndestination:/queue/q\n\n" + "x" * 5000 + "\0"]).encode()
+    async with rig.run():
+        client, sender = await dial(rig), await dial(rig)
+        assert (await client.post("/stomp/0/s/xhr")).body == b"o\n"
+        for data, answer in ((CONNECT, b"CONNECTED"), (subscribe, b"RECEIPT")):
+            assert (await sender.post("/stomp/0/s/xhr_send", data)).status == 204
+            assert answer in (await client.post("/stomp/0/s/xhr")).body
+        await client.write(client.bytes_of("POST", "/stomp/0/s/xhr"))
+        assert (await sender.post("/stomp/0/s/xhr_send", send)).status == 204
+        await trio.sleep(1)
+
+        client.pipe.close()
+        await trio.sleep(1)
+
+        assert (await sender.post("/stomp/0/s/xhr")).body == b'c[1002,"Connection interrupted"]\n'
