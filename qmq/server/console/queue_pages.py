@@ -59,16 +59,17 @@ class Rates:
     def __init__(self, context: QueuePagesContext) -> None:
         self._context = context
         self._before: dict[str, tuple[int, int, int]] = {}
-        self._taken_at = float("-inf")
+        self._begun_at = self._taken_at = float("-inf")
         self.by_name: dict[str, tuple[float, ...]] = {}
 
     async def refresh(self) -> None:
         """Measure again, unless the last sample is recent. The first sample has no rates."""
         now = trio.current_time()
-        seconds = now - self._taken_at
-        if seconds < RATE_SECONDS:
+        if now - self._begun_at < RATE_SECONDS:
             return
-        self._taken_at = now
+        self._begun_at = now
+        # One that is cancelled leaves the sample before it.
+        seconds = now - self._taken_at
         totals = self._context.broker.totals.by_name
         names = [name for name in totals if name.startswith(PREFIX)]
         before, counts, by_name = self._before, {}, {}
@@ -84,7 +85,7 @@ class Rates:
                 # One that made room for others is counted from 0 again.
                 if known is not None and known != after and known[0] == after[0]:
                     by_name[name] = tuple([(b - a) / seconds for a, b in zip(known[1:], after[1:], strict=True)])
-        self._before, self.by_name = counts, by_name
+        self._before, self._taken_at, self.by_name = counts, now, by_name
 
 
 class PageRequest:

@@ -10,11 +10,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.errors import Refused
-from qmq.server.console import queue_index
+from qmq.server.console import queue_index, queue_pages
 from qmq.server.console.first_queues import TURN_QUEUES as FIRST_TURN_QUEUES
 from qmq.server.console.first_queues import first_queues
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
-from qmq.server.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest
+from qmq.server.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest, Rates
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, send, subscribe
 from tests.server.web.rig import WebClient, dial, dial_node, web_rig
@@ -162,6 +162,30 @@ async def test_pages_by_rate_follow_each_other(autojump_clock: MockClock, order:
 
         calm = [queue for queue in queues if queue not in busy]
         assert seen == ([*calm, *sorted(busy)] if order == "asc" else [*sorted(busy), *calm])
+
+
+async def test_rate_is_right_after_a_measurement_that_was_cancelled(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_pages, "TURN_NAMES", 1)
+    async with web_rig().run() as rig:
+        stomp = await rig.connect()
+        await stomp.send(send("/queue/other", "x"), send("/queue/q", "x", "first"))
+        await stomp.receipt()
+        rates = Rates(rig.alive)
+        await rates.refresh()
+        await trio.sleep(RATE_SECONDS * 9)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await rates.refresh()
+        assert scope.cancelled_caught
+        await trio.sleep(RATE_SECONDS)
+        await stomp.send(*[send("/queue/q", "x") for _ in range(79)], send("/queue/q", "x", "last"))
+        await stomp.receipt()
+
+        await rates.refresh()
+
+        assert rates.by_name["/queue/q"][0] == pytest.approx(80 / (RATE_SECONDS * 10), rel=0.1)
 
 
 async def test_rate_is_not_negative_when_counting_begins_again(autojump_clock: MockClock) -> None:
