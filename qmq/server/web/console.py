@@ -71,12 +71,14 @@ class WebConsole:
         if request.method == "POST":
             if session.principal is None:
                 raise Refused("login-required", "A login has a name and passcode, or a token, in Authorization.")
+            if token is not None:
+                self._logins.end(token)  # The browser loses that cookie, and could not end its login any more.
             token = self._logins.begin(Grant(session.principal, session.authenticator, expires_us or None))
             listener = session.listener
             assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
             headers = (self._logins.set_cookie(token, is_secure=listener.tls is not None),)
         login = None if token is None else self._find(token)
-        if login is not None:
+        if login is not None and login.grant.principal.name == session.user:
             facts |= {"csrf": login.csrf, "seconds_left": round(login.seconds_left)}
         return facts, headers
 

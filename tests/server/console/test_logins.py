@@ -196,6 +196,26 @@ async def test_logout_with_credentials_ends_the_login_of_the_cookie_too(autojump
         assert (await browser.get("/v1/control/rights")).status == 401
 
 
+async def test_login_with_the_cookie_of_an_older_one_ends_that(autojump_clock: MockClock) -> None:
+    async with web_rig(users=users(*STAFF)).run() as rig:
+        browser = await logged_in(rig, "operator")
+
+        response = await browser.post("/v1/console/login", authorization=basic("observer"))
+
+        assert response.status == 200
+        assert (await browser.get("/v1/control/rights")).status == 401
+
+
+async def test_login_shows_no_token_of_another_user(autojump_clock: MockClock) -> None:
+    async with web_rig(users=users(*STAFF)).run() as rig:
+        browser = await logged_in(rig, "operator")
+
+        facts = (await browser.get("/v1/console/login", authorization=basic("observer"))).facts
+
+        assert (facts["user"], facts["csrf"]) == ("observer", None)
+        assert (await browser.get("/v1/console/login")).facts["csrf"] == browser.csrf
+
+
 @pytest.mark.parametrize(
     ("pauses", "is_over"), [((IDLE_SECONDS_MAX + 1,), True), ((IDLE_SECONDS_MAX - 60,) * 3, False)]
 )
