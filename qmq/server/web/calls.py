@@ -181,7 +181,7 @@ class WebCalls:
         if call == "logout":
             facts, headers = console.log_out(request)
         else:
-            facts, headers = console.log_in(request, session, self._client.expires_us)
+            facts, headers = console.log_in(request, session, self._client.cookie, self._client.expires_us)
         self.put(self._encoder.respond(200, facts, headers=headers))
 
     async def _receive(self, request: HttpRequest, queue: str) -> None:

@@ -63,13 +63,15 @@ class WebConsole:
         login = None if token is None else self._find(token)
         return None if login is None else self._context.logins.admit_again(login.grant, instead_of)
 
-    def log_in(self, request: HttpRequest, session: ClientSession, expires_us: int) -> Answer:
-        """The identity of the client, which a POST with `Authorization` makes a cookie of."""
+    def log_in(self, request: HttpRequest, session: ClientSession, cookie: str | None, expires_us: int) -> Answer:
+        """The identity of the client, which a POST with `Authorization` makes a cookie of. `cookie` is the token that
+        the client is logged in by: a login makes no later one, so it has its bound.
+        """
         facts: dict[str, Any] = {"node": self._node, "user": session.user, "csrf": None}
         headers: Lines = ()
         token = self._logins.token_in(request.headers.get("cookie", ""))
         if request.method == "POST":
-            if session.principal is None:
+            if session.principal is None or cookie is not None:
                 raise Refused("login-required", "A login has a name and passcode, or a token, in Authorization.")
             if token is not None:
                 self._logins.end(token)  # The browser loses that cookie, and could not end its login any more.

@@ -216,6 +216,16 @@ async def test_login_shows_no_token_of_another_user(autojump_clock: MockClock) -
         assert (await browser.get("/v1/console/login")).facts["csrf"] == browser.csrf
 
 
+async def test_cookie_alone_does_not_begin_its_hours_again(autojump_clock: MockClock) -> None:
+    async with web_rig(users=users(*STAFF)).run() as rig:
+        browser = await logged_in(rig, "operator")
+
+        response = await browser.post("/v1/console/login")
+
+        assert response.code == "login-required"
+        assert (await browser.get("/v1/control/rights")).status == 200
+
+
 @pytest.mark.parametrize(
     ("pauses", "is_over"), [((IDLE_SECONDS_MAX + 1,), True), ((IDLE_SECONDS_MAX - 60,) * 3, False)]
 )
