@@ -107,22 +107,28 @@ async def delete_queue(
     context: QueueDeletionContext, queue: str, headers: Mapping[str, str], user: str | None
 ) -> Facts:
     """Delete `queue` as the request says. Raises Refused if it has consumers, unless the request is forced, and
-    if a file locks what is defined of it; then nothing has changed.
+    if a file locks what is defined of it; then nothing has changed. A consumer that comes while messages are settled
+    keeps what is defined, and the rest of the messages.
     """
     jobs = context.mesh_jobs
     is_forced, is_dry_run = is_said(headers, "force"), is_said(headers, "dry-run")
     context.declared_queues.check_deletion(queue)
     is_defined = bool(context.declared_queues.definitions_of(queue))
     job = BulkJob(verb="delete", queue=queue, id=jobs.new_id(), is_dry_run=True, is_forced=is_forced)
-    facts = await jobs.everywhere(job)
-    code, _, message = facts["reason"].partition(": ")
-    if code == HAS_CONSUMERS:
-        raise Refused(HAS_CONSUMERS, message)
+    facts = _unless_consumed(await jobs.everywhere(job))
     if is_said(headers, "if-empty") and (facts["messages"] or facts["nodes_missing"]):
         missing = f", and {', '.join(facts['nodes_missing'])} did not answer" if facts["nodes_missing"] else ""
         raise Refused("not-empty", f"{queue} has {facts['messages']} messages that wait{missing}.")
     if not is_dry_run:
-        facts = await jobs.everywhere(replace(job, id=jobs.new_id(), is_dry_run=False))
+        facts = _unless_consumed(await jobs.everywhere(replace(job, id=jobs.new_id(), is_dry_run=False)))
     if is_defined:
         facts.pop("known", None)
     return {**facts, **await context.declared_queues.delete(queue, user, is_dry_run=is_dry_run)}
+
+
+def _unless_consumed(facts: Facts) -> Facts:
+    """The facts of a job, unless consumers were in its way. Raises Refused."""
+    code, _, message = facts["reason"].partition(": ")
+    if code == HAS_CONSUMERS:
+        raise Refused(HAS_CONSUMERS, message)
+    return facts

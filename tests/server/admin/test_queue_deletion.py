@@ -3,6 +3,8 @@
 import pytest
 from trio.testing import MockClock
 
+from qmq.server.admin.bulk_jobs import BulkJob
+from qmq.server.peers.peer_json import Facts
 from tests.server.admin.test_bulk_jobs import Q, ask, contents, depth, fill, refusal, until_alike
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, eventually, nothing_more, send, subscribe
@@ -59,6 +61,30 @@ async def test_a_consumer_counts_although_a_node_may_not_deliver(autojump_clock:
         assert await refusal(client, "delete/queue/q") == "has-consumers"
 
         assert Q in mesh.nodes["a"].declared_queues.texts
+
+
+async def test_a_consumer_that_comes_during_a_deletion_keeps_its_declaration(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, worker = await rig.connect(), await rig.connect()
+        await client.send(send("/control/declare/queue/q", "", "d"))
+        await client.receipt()
+        jobs = rig.alive.mesh_jobs
+        everywhere = jobs.everywhere
+
+        async def everywhere_after_a_subscribe(job: BulkJob) -> Facts:
+            if not job.is_dry_run:
+                await worker.send(subscribe(Q))
+                await worker.receipt()
+            return await everywhere(job)
+
+        monkeypatch.setattr(jobs, "everywhere", everywhere_after_a_subscribe)
+
+        assert await refusal(client, "delete/queue/q") == "has-consumers"
+
+        assert Q in rig.alive.declared_queues.texts
 
 
 async def test_a_dry_run_of_a_deletion_changes_nothing(autojump_clock: MockClock) -> None:
