@@ -27,7 +27,7 @@ from qmq.server.definitions.declare import DeclareContext, declare_queue
 from qmq.server.definitions.paused_queues import NOT_PAUSED, PausedQueues
 from qmq.server.membership.decommission import Decommission
 from qmq.server.peers.peer_json import Facts
-from qmq.server.peers.verb_request import ControlResponse, VerbRequest
+from qmq.server.peers.verb_request import ROWS_AT_ONCE, ControlResponse, VerbRequest, encode_facts
 from qmq.server.routing import requests
 from qmq.server.routing.requests import RoutingRequests
 
@@ -209,12 +209,14 @@ async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
         facts = {**_subject(asked), **facts, **({"dry_run": asked.is_dry_run} if verb.is_audited else {})}
     if verb.is_audited:
         _audit(context, asked, facts)
-    body = json.dumps(facts).encode()
+    body = await encode_facts(facts)
     headers: dict[str, str] = {}
     for name, fact in facts.items():
+        # A list may be longer than a header line may be; then it is only in the body, and not encoded twice.
+        if isinstance(fact, list) and ("reply-to" in asked.headers or len(fact) > ROWS_AT_ONCE):
+            continue
         text = _text(fact)
-        # A list may be longer than a header line may be; then it is only in the body.
-        if not isinstance(fact, list) or ("reply-to" not in asked.headers and len(text) <= STATUS_BYTES_MAX):
+        if not isinstance(fact, list) or len(text) <= STATUS_BYTES_MAX:
             headers[name.replace("_", "-")] = text
     return ControlResponse(headers, body)
 

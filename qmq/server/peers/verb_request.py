@@ -5,11 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import trio
+
 from qmq.access.rules import Principal
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
+from qmq.server.peers.peer_json import Facts
 
 COUNT_MAX: Final = 10**12
+
+ROWS_AT_ONCE: Final = 500
+"""Rows of a list that are encoded before other tasks get a turn: some 2 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +90,20 @@ def json_object(body: bytes, label: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused("bad-definition", f"{label}: the body must be a JSON object")
     return value
+
+
+async def encode_facts(facts: Facts) -> bytes:
+    """`facts` as a JSON object. Long lists in it are encoded in turns, and must not change meanwhile."""
+    return (
+        "{" + ", ".join([f"{json.dumps(name)}: {await _encoded(fact)}" for name, fact in facts.items()]) + "}"
+    ).encode()
+
+
+async def _encoded(fact: object) -> str:
+    if not isinstance(fact, list) or len(fact) <= ROWS_AT_ONCE:
+        return json.dumps(fact)
+    parts = []
+    for begin in range(0, len(fact), ROWS_AT_ONCE):
+        parts.append(json.dumps(fact[begin : begin + ROWS_AT_ONCE])[1:-1])
+        await trio.lowlevel.checkpoint()
+    return f"[{', '.join(parts)}]"

@@ -16,6 +16,8 @@ with `quorum:false`.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+import trio
+
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.broker.routing.binding import Binding, read_binding, read_exchange
@@ -26,7 +28,7 @@ from qmq.routing_names import PREFIX, is_reserved
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.live import Changes, LiveDefinitions, Value
 from qmq.server.peers.peer_json import Facts
-from qmq.server.peers.verb_request import VerbRequest, json_object
+from qmq.server.peers.verb_request import ROWS_AT_ONCE, VerbRequest, json_object
 from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
 
 BIND_SOURCE: Final = "bind-source"
@@ -121,12 +123,13 @@ async def list_exchanges(context: RoutingRequests, asked: VerbRequest) -> Facts:
 async def list_bindings(context: RoutingRequests, asked: VerbRequest) -> Facts:
     """All bindings, sorted by name. `effective` is false while an exchange of it is missing."""
     _check_plain(asked)
-    table = context.routing.table
-    return {
-        "bindings": [
-            {"name": one.name, **one.value, "effective": table.is_effective(one)} for one in context.routing.bindings()
-        ]
-    }
+    table, bindings = context.routing.table, context.routing.bindings()
+    rows: list[Facts] = []
+    for begin in range(0, len(bindings), ROWS_AT_ONCE):
+        part = bindings[begin : begin + ROWS_AT_ONCE]
+        rows += [{"name": one.name, **one.value, "effective": table.is_effective(one)} for one in part]
+        await trio.lowlevel.checkpoint()
+    return {"bindings": rows}
 
 
 def source_request(headers: Mapping[str, str]) -> str:
