@@ -2,11 +2,12 @@
 
 All depths are read through this module, so other parts need not know whether a queue's messages are in memory. A node
 may have a hundred thousand destinations: names are collected on the event loop and selected in a worker thread. The
-rows of one page are then filled in on the loop. Each row is correct for the moment in which it is made.
+rows of one page are then filled in on the loop. Each row is correct for the moment in which it is made, but for the
+messages in flight, which are counted before.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from heapq import nlargest, nsmallest
@@ -16,6 +17,7 @@ import trio
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
 from qmq.broker.messages.destination import DestinationKind, kind_of
+from qmq.broker.queues.queues import Queues
 from qmq.server.admin.conditions import Condition, urgency_key
 from qmq.server.admin.totals import Row, row_totals
 from qmq.server.checkpoint.queue_ages import oldest_ages_us
@@ -48,6 +50,9 @@ DEEPEST_COUNTED = 200
 
 TURN_QUEUES = 2_000
 """Queues in memory that are looked at in one turn of the event loop, about a millisecond."""
+
+TURN_DELIVERIES = 10_000
+"""Deliveries that are counted in one turn of the event loop, about a millisecond."""
 
 FANOUTS_COUNTED = 20
 
@@ -151,9 +156,10 @@ async def destination_rows(context: CountsContext, kind: DestinationKind, prefix
         if limit == 1 and prefix > after and _is_known(context, prefix):
             # A page about one queue, which a console asks for again and again: the first of those with this prefix.
             return Page(await queue_rows(context, [prefix]), prefix)
+        in_flight = await _in_flight(context.broker.queues)
         find = partial(_pick_queues, context, _queue_names(context), prefix, after, limit)
         picked, after, stored = await context.environment.run_blocking(find)
-        return Page(_queue_rows(context, picked, stored), after)
+        return Page(_queue_rows(context, picked, stored, in_flight), after)
     names = _names(context, kind)
     if len(names) <= PICKED_AT_ONCE:
         picked, after = _pick(names, prefix, after, limit)
@@ -215,27 +221,26 @@ def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[s
 
 async def queue_rows(context: CountsContext, names: list[str]) -> list[Row]:
     """The rows of these queues, in this order; none for a queue of which nothing is known."""
+    in_flight = await _in_flight(context.broker.queues)
     if not context.broker.queues.has_stored:
         # A console asks for rows again and again, and a thread takes longer than they do.
-        return _queue_rows(context, names, {})
+        return _queue_rows(context, names, {}, in_flight)
     heads = await context.environment.run_blocking(context.served_rows().heads, names, 0)
-    return _queue_rows(context, names, {name: (one.messages, one.body_bytes) for name, one in heads.items()})
+    stored = {name: (one.messages, one.body_bytes) for name, one in heads.items()}
+    return _queue_rows(context, names, stored, in_flight)
 
 
-def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tuple[int, int]]) -> list[Row]:
+def _queue_rows(
+    context: CountsContext, names: list[str], stored: dict[str, tuple[int, int]], in_flight: Mapping[str, int]
+) -> list[Row]:
     queues = context.broker.queues
-    # Also of consumers that get nothing more: those of a receive over HTTP, for example.
-    in_flight = Counter(
-        [one.subscription.destination for one in queues.deliveries.values() if one.message.owner is None]
-    )
-    in_flight.update(message.envelope.destination for lent in queues.owned.lent.values() for message in lent.values())
     rows: list[Row] = []
     for name in names:
         queue = queues.by_name.get(name)
         row: Row = {"destination": name, "messages": 0, "bytes": 0, "in_flight": 0, "consumers": 0}
         row["messages"], row["bytes"] = queues.paging.depth(name, *stored.get(name, (0, 0)))
         if queue is not None:
-            row["in_flight"] = in_flight[name]
+            row["in_flight"] = in_flight.get(name, 0)
             row["consumers"] = len(queue.subscriptions)
         paused = context.paused_queues.parts(name)
         if paused:
@@ -247,6 +252,20 @@ def _queue_rows(context: CountsContext, names: list[str], stored: dict[str, tupl
         if queue is not None or paused or declared is not None or row["messages"]:
             rows.append(row)
     return rows
+
+
+async def _in_flight(queues: Queues) -> Counter[str]:
+    """Queue → messages with consumers, lent ones too. Many are counted in turns, so some are counted before others."""
+    # Also of consumers that get nothing more: those of a receive over HTTP, for example.
+    deliveries = list(queues.deliveries.values())
+    counts: Counter[str] = Counter()
+    for begin in range(0, len(deliveries), TURN_DELIVERIES):
+        if begin:
+            await trio.lowlevel.checkpoint()
+        part = deliveries[begin : begin + TURN_DELIVERIES]
+        counts.update([one.subscription.destination for one in part if one.message.owner is None])
+    counts.update(message.envelope.destination for lent in queues.owned.lent.values() for message in lent.values())
+    return counts
 
 
 async def add_ages(context: CountsContext, rows: list[Row]) -> None:

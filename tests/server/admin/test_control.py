@@ -6,10 +6,13 @@ from typing import Any
 
 import argon2
 import pytest
+import trio
 from trio.testing import MockClock
 
 from qmq.broker.queues.paging.pager import Pager
 from qmq.config import User
+from qmq.server.admin import counts
+from qmq.server.admin.counts import queue_rows
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 
 
@@ -183,3 +186,27 @@ async def test_status_looks_at_many_queues_in_turns(autojump_clock: MockClock, m
 
         assert facts["queues"][0] == {"destination": "/queue/9999", "messages": 9999, "ready": 0, "consumers": 0}
         assert looked_at < 1000
+
+
+async def test_list_counts_many_messages_in_flight_in_turns(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "TURN_DELIVERIES", 2)
+    async with Rig().run() as rig, trio.open_nursery() as nursery:
+        client = await rig.connect()
+        await client.send(*[send("/queue/q", "x") for _ in range(9)], subscribe("/queue/q", ack="client-individual"))
+        await client.messages(9)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(count)
+        (row,) = await queue_rows(rig.alive, ["/queue/q"])
+        nursery.cancel_scope.cancel()
+
+    assert row["in_flight"] == 9
+    assert turns >= 3
