@@ -12,7 +12,6 @@ this node; with `quorum:true` when a majority has it, or after some seconds with
 everything is checked and nothing changes.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -22,7 +21,7 @@ from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.live import Changes, LiveDefinitions, Value
-from qmq.server.peers.verb_request import ControlResponse, json_object
+from qmq.server.peers.verb_request import ControlResponse, encode_fact, joined_facts, json_object
 
 DEFINITIONS: Final = "/control/definitions/"
 
@@ -58,11 +57,11 @@ async def definitions_response(
         done = await _change(live, changes, headers, user, facts)
         said = {name: fact for name, fact in done.items() if name != "left_out"}
         context.system.audit(f"definitions-{verb}", user=user, address=address, **said)
-        return _response(done)
+        return await _response(done)
 
     verb, _, path = headers["destination"].removeprefix(DEFINITIONS).partition("/")
     if verb == "export" and not path:
-        return _response({"document": document(_lasting(live))})
+        return await _response({"document": document(_lasting(live))})
     if verb == "import" and not path:
         values, left_out = read_document(body, live.values("user"))
         changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
@@ -70,7 +69,7 @@ async def definitions_response(
     if verb == "list" and path:
         values_of_kind = live.values(_kind(live, path))
         rows = [{"kind": path, "name": name, "value": value} for name, value in sorted(values_of_kind.items())]
-        return _response({"definitions": rows, "seeded": live.is_seeded(path)})
+        return await _response({"definitions": rows, "seeded": live.is_seeded(path)})
     if verb in ("get", "put", "delete") and path.partition("/")[2]:
         key = _key(live, path)
         facts = {"kind": key.kind, "name": key.name}
@@ -78,7 +77,7 @@ async def definitions_response(
             found = live.values(key.kind).get(key.name)
             if found is None:
                 raise Refused("unknown-definition", f"there is no {key}")
-            return _response({**facts, "value": found})
+            return await _response({**facts, "value": found})
         value = json_object(body, str(key)) if verb == "put" else None
         return await change({key: value}, facts)
     raise Refused("bad-destination", f"Requests about definitions are {', '.join(UNDERSTOOD_DEFINITIONS)}.")
@@ -121,13 +120,14 @@ def _key(live: LiveDefinitions, path: str) -> Key:
     return Key(kind, f"/{name}" if live.kinds[_kind(live, kind)].names_destinations else name)
 
 
-def _response(facts: dict[str, Any]) -> ControlResponse:
+async def _response(facts: dict[str, Any]) -> ControlResponse:
     """Each fact is a header, too, as far as they fit."""
+    texts = {name: await encode_fact(fact) for name, fact in facts.items()}
     headers: dict[str, str] = {}
     room = HEADER_BYTES_MAX
     for name, fact in facts.items():
-        text = fact if type(fact) is str else json.dumps(fact, separators=(",", ":"))
+        text = fact if type(fact) is str else texts[name]
         room -= len(text)
         if room >= 0:
             headers[name.replace("_", "-")] = text
-    return ControlResponse(headers, json.dumps(facts, separators=(",", ":")).encode())
+    return ControlResponse(headers, joined_facts(texts))

@@ -93,17 +93,21 @@ def json_object(body: bytes, label: str) -> dict[str, Any]:
 
 
 async def encode_facts(facts: Facts) -> bytes:
-    """`facts` as a JSON object. Long lists in it are encoded in turns, and must not change meanwhile."""
-    return (
-        "{" + ", ".join([f"{json.dumps(name)}: {await _encoded(fact)}" for name, fact in facts.items()]) + "}"
-    ).encode()
+    """`facts` as a JSON object; see `encode_fact`."""
+    return joined_facts({name: await encode_fact(fact) for name, fact in facts.items()})
 
 
-async def _encoded(fact: object) -> str:
+async def encode_fact(fact: object) -> str:
+    """One fact as JSON. A long list is encoded in turns, and must not change meanwhile."""
     if not isinstance(fact, list) or len(fact) <= ROWS_AT_ONCE:
-        return json.dumps(fact)
+        return json.dumps(fact, separators=(",", ":"))
     parts = []
     for begin in range(0, len(fact), ROWS_AT_ONCE):
-        parts.append(json.dumps(fact[begin : begin + ROWS_AT_ONCE])[1:-1])
+        parts.append(json.dumps(fact[begin : begin + ROWS_AT_ONCE], separators=(",", ":"))[1:-1])
         await trio.lowlevel.checkpoint()
-    return f"[{', '.join(parts)}]"
+    return f"[{','.join(parts)}]"
+
+
+def joined_facts(texts: Mapping[str, str]) -> bytes:
+    """The JSON object of facts that are JSON each."""
+    return ("{" + ",".join([f"{json.dumps(name)}:{text}" for name, text in texts.items()]) + "}").encode()
