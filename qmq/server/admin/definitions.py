@@ -127,7 +127,7 @@ async def _response(facts: dict[str, Any]) -> ControlResponse:
     room = HEADER_BYTES_MAX
     for name, fact in facts.items():
         text = fact if type(fact) is str else texts[name]
-        room -= len(text)
-        if room >= 0:
+        if len(text) <= room:
+            room -= len(text)
             headers[name.replace("_", "-")] = text
     return ControlResponse(headers, joined_facts(texts))
