@@ -30,6 +30,9 @@ TURN_QUEUES: Final = 1_000
 PART_QUEUES: Final = 250
 """Looked at together: what was read of so many is still in the first cache when it is read again."""
 
+STORED_MAX: Final = 10_000
+"""Queues that the store is asked for; if most of them were drained, only a pass finds the others."""
+
 Place = tuple[int, str]
 """Value and name. Where the largest values come first, values have their sign turned: names of equal ones go up."""
 
@@ -55,9 +58,20 @@ async def first_queues(
         if text or not ((by_name and not is_reversed) or (sort == "depth" and is_reversed)):
             return None
         rows = context.served_rows()
-        read = partial(rows.listing, None, count) if by_name else partial(_deepest, rows.deepest, count)
-        for name, messages, body_bytes in await context.environment.run_blocking(read):
-            stored[name] = queues.paging.depth(name, messages, body_bytes)[0]
+        asked = count
+        while True:
+            read = partial(rows.listing, None, asked) if by_name else partial(_deepest, rows.deepest, asked)
+            found_rows = await context.environment.run_blocking(read)
+            stored = {name: queues.paging.depth(name, messages, size)[0] for name, messages, size in found_rows}
+            if by_name or len(found_rows) < asked:
+                break
+            # Some were drained since the last checkpoint. All others of the store have no more than the flattest here.
+            flattest = min([messages for _, messages, _ in found_rows])
+            if sum([depth >= flattest for depth in stored.values()]) >= count:
+                break
+            if asked >= STORED_MAX:
+                return None
+            asked *= 4
     # Each once: places are counted.
     elsewhere = dict.fromkeys((*stored, *context.declared_queues.texts, *context.paused_queues.names()))
     others = [name for name in elsewhere if text in name]

@@ -16,7 +16,7 @@ from qmq.server.console.first_queues import first_queues
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
 from qmq.server.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest, Rates
 from tests.server.mesh_rig import MeshRig
-from tests.server.rig import Rig, send, subscribe
+from tests.server.rig import Rig, eventually, send, subscribe
 from tests.server.web.rig import WebClient, dial, dial_node, web_rig
 
 
@@ -372,6 +372,30 @@ async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: 
         assert found["depth"] == ["/queue/deep", "/queue/middle", "/queue/flat"]
         assert found["name"] == ["/queue/deep", "/queue/flat", "/queue/middle"]
         assert names(await page(await dial(rig), sort="name", filter="dee")) == ["deep"]
+
+
+async def test_first_page_by_depth_looks_behind_stored_queues_that_were_drained(autojump_clock: MockClock) -> None:
+    depths = {"a": 9, "b": 8, "c": 7, "d": 3, "e": 2}
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name, messages in depths.items():
+            await stomp.send(*[send(f"/queue/{name}", "x", "r", persistent="true") for _ in range(messages)])
+            for _ in range(messages):
+                await stomp.receipt()
+        await rig.alive.checkpoints.checkpoint()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in "abc":
+            await stomp.send(subscribe(f"/queue/{name}", id=name))
+            await stomp.messages(depths[name])
+        await eventually(lambda: rig.alive.broker.queues.by_name["/queue/c"].held == 0)
+        pages = rig.alive.console._pages
+
+        found = await pages.firsts(PageRequest({"sort": "depth", "limit": "1"}).wanted)
+
+        assert not pages._index.is_ready
+        assert list(zip(found["names"], found["values"], strict=True)) == [("/queue/d", 3), ("/queue/e", 2)]
 
 
 async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojump_clock: MockClock) -> None:
