@@ -124,14 +124,15 @@ async def log_in_as_guest(stage: Stage, name: str) -> None:
             async with connected(stage, name, member, user=GUEST, refusals=refusals) as client:
                 _judge(stage, name, member, began, is_in=True)
                 await trio.sleep(rng.uniform(0, STAY_SECONDS))
-                began = trio.current_time()
+                asked_at = trio.current_time()
                 asked = [("destination", "/topic/guest"), ("id", "v"), ("receipt", "in")]
                 await client.send(encode_frame("SUBSCRIBE", asked))
                 with trio.move_on_after(ANSWER_SECONDS):
                     await client.receipt()
-                    _judge(stage, name, member, began, is_in=True)
+                    _judge(stage, name, member, asked_at, is_in=True)
         except GoneError as gone:
             if str(gone) in refusals:
+                # It may have been removed at any time since it came: it did not read meanwhile.
                 _judge(stage, name, member, began, is_in=False)
         await trio.sleep(rng.uniform(0.05, 0.6))
 
