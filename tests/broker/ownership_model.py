@@ -329,17 +329,18 @@ class World:
         return settled_through(member.rules, OWNER, {**marks, consumer: 1}) == 1
 
 
+def _step(environment: World, what: str, touched: Sequence[str], change: Callable[..., None], *args: object) -> Step:
+    def follow() -> World:
+        new = environment.copy(*touched)
+        change(new, *args)
+        return new
+
+    return what, follow
+
+
 def steps(environment: World, make: Make = Ownership) -> Iterator[Step]:
     """Every step that can follow. Raises Broken if one of them is forbidden."""
-
-    def step(what: str, touched: Sequence[str], change: Callable[..., None], *args: object) -> Step:
-        def follow() -> World:
-            new = environment.copy(*touched)
-            change(new, *args)
-            return new
-
-        return what, follow
-
+    step = partial(_step, environment)
     now = environment.now
     yield step("tick", NODES, World.tick)
     if not environment.in_step:
@@ -375,25 +376,7 @@ def steps(environment: World, make: Make = Ownership) -> Iterator[Step]:
             for voter in NODES:
                 if environment.reach(name, voter) and voter not in member.votes:
                     yield step("vote", (name, voter), World.vote, name, voter)
-        if member.can_serve(now):
-            for message in environment.messages:
-                if message not in member.settled and message not in member.out:
-                    for consumer in sorted({name, "c"}):
-                        reached = consumer == name or (name, consumer) not in environment.cut
-                        reached = reached and not environment.members[consumer].is_down
-                        if reached and message not in environment.members[consumer].held:
-                            environment.check_hand_out(name, message)
-                            yield step("hand out", (name, consumer), World.hand_out, name, message, consumer)
-        for message in sorted(member.held):
-            yield step("settle", (name,), World.settle, name, message)
-        for other in NODES:
-            news = {(other, message) for message in member.acked & environment.members[other].settled}
-            is_open = (other, name) not in environment.cut and not environment.members[other].is_down
-            if other != name and is_open and not news <= member.confirmed:
-                yield step("confirm", (name,), World.confirm, name, other)
-        for message in sorted(member.acked):
-            if environment.may_receipt(name, message):
-                yield step("receipt", (name,), World.receipt, name, message)
+        yield from _deliveries(environment, name)
         for other in NODES:
             is_open = (name, other) not in environment.cut and not environment.members[other].is_down
             if other != name and is_open and not member.settled <= environment.members[other].settled:
@@ -401,6 +384,29 @@ def steps(environment: World, make: Make = Ownership) -> Iterator[Step]:
     released = _release(environment)
     if released is not None:
         yield "release", lambda: released
+
+
+def _deliveries(environment: World, name: str) -> Iterator[Step]:
+    step, member = partial(_step, environment), environment.members[name]
+    if member.can_serve(environment.now):
+        for message in environment.messages:
+            if message not in member.settled and message not in member.out:
+                for consumer in sorted({name, "c"}):
+                    reached = consumer == name or (name, consumer) not in environment.cut
+                    reached = reached and not environment.members[consumer].is_down
+                    if reached and message not in environment.members[consumer].held:
+                        environment.check_hand_out(name, message)
+                        yield step("hand out", (name, consumer), World.hand_out, name, message, consumer)
+    for message in sorted(member.held):
+        yield step("settle", (name,), World.settle, name, message)
+    for other in NODES:
+        news = {(other, message) for message in member.acked & environment.members[other].settled}
+        is_open = (other, name) not in environment.cut and not environment.members[other].is_down
+        if other != name and is_open and not news <= member.confirmed:
+            yield step("confirm", (name,), World.confirm, name, other)
+    for message in sorted(member.acked):
+        if environment.may_receipt(name, message):
+            yield step("receipt", (name,), World.receipt, name, message)
 
 
 def _release(environment: World) -> World | None:

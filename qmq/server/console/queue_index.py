@@ -120,7 +120,7 @@ class QueueIndex:
         self._fresh_until = now + max(FRESH_SECONDS, FRESH_FACTOR * (now - began))
         if old is None:
             self._context.spawn(self._drop_when_idle)
-        if old is not None:
+        else:
             await trio.sleep(FRESH_SECONDS)  # for pages that are picked from it
             await _free(old.names)
 
