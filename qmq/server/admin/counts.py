@@ -25,6 +25,7 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.runtime.contexts import Engine, Tasks
+from qmq.server.runtime.listed_parts import parts_of
 from qmq.storage.fanouts.reader import FanoutInfo
 
 
@@ -47,9 +48,6 @@ QUEUES_COUNTED = 1000
 
 DEEPEST_COUNTED = 200
 """Of the queues in memory, for the status."""
-
-TURN_QUEUES = 2_000
-"""Queues in memory that are looked at in one turn of the event loop, about a millisecond."""
 
 TURN_DELIVERIES = 10_000
 """Deliveries that are counted in one turn of the event loop, about a millisecond."""
@@ -109,15 +107,11 @@ class DestinationCounts:
         """By what is known of them in memory. Takes turns, for there may be a million."""
         listed = self._context.broker.queues.listed
         found: list[tuple[int, str]] = []
-        end = len(listed)
-        while end:
-            # From the end: what a queue that is dropped meanwhile leaves free is filled with one that was looked at.
-            begin = max(0, end - TURN_QUEUES)
-            found += [(queue.held + queue.stored, queue.name) for queue in listed[begin:end]]
-            found = nlargest(DEEPEST_COUNTED, found)
-            await trio.lowlevel.checkpoint()
-            end = min(begin, len(listed))
-        return [name for _, name in found]
+        async for part in parts_of(listed):
+            found += [(queue.held + queue.stored, queue.name) for queue in listed[part]]
+            if len(found) > 10 * DEEPEST_COUNTED:
+                found = nlargest(DEEPEST_COUNTED, found)
+        return [name for _, name in nlargest(DEEPEST_COUNTED, found)]
 
     def _count_fanouts(self) -> dict[str, int]:
         context = self._context

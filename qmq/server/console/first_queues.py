@@ -11,24 +11,17 @@ Queues that are only in the store are found where the store can sort them. Other
 """
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Final, Protocol
 
-import trio
-
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.server.definitions.declared_queues import DeclaredQueues
 from qmq.server.definitions.paused_queues import PausedQueues
 from qmq.server.runtime.contexts import Engine, Tasks
-
-TURN_QUEUES: Final = 1_000
-"""Looked at in one turn, a fraction of a millisecond. Other tasks have a turn after each."""
-
-PART_QUEUES: Final = 250
-"""Looked at together: what was read of so many is still in the first cache when it is read again."""
+from qmq.server.runtime.listed_parts import parts_of
 
 STORED_MAX: Final = 10_000
 """Queues that the store is asked for; if most of them were drained, only a pass finds the others."""
@@ -168,18 +161,6 @@ def first_us(queue: Queue) -> int:
     return first
 
 
-async def _parts(listed: Sequence[object]) -> AsyncIterator[slice]:
-    """The places of all of them. Other tasks have a turn after each TURN_QUEUES."""
-    end = len(listed)
-    while end:
-        # From the end: what a queue that is dropped meanwhile leaves free is filled with one that was looked at.
-        begin = max(0, end - TURN_QUEUES)
-        for stop in range(end, begin, -PART_QUEUES):
-            yield slice(max(begin, stop - PART_QUEUES), stop)
-        await trio.lowlevel.checkpoint()
-        end = min(begin, len(listed))
-
-
 def _read(names: list[str]) -> list[str]:
     """The same names, after all were read with little in between: so the processor waits for several at once."""
     "".join(names)
@@ -198,7 +179,7 @@ async def _by_name(
     first = nlargest if is_reversed else nsmallest
     found = first(count, dict.fromkeys(filter(is_wanted, found) if is_wanted else found))
     last = found[-1] if len(found) == count else None
-    async for part in _parts(listed):
+    async for part in parts_of(listed):
         names = _read(listed[part])
         if last is not None:
             names = [name for name in names if name > last] if is_reversed else [name for name in names if name < last]
@@ -222,7 +203,7 @@ async def _by_value(
     """`pick` leaves out queues that are certainly after the place with this value and name."""
     found = nsmallest(count, found)
     last: tuple[float, str] = found[-1] if len(found) == count else NO_PLACE
-    async for part in _parts(listed):
+    async for part in parts_of(listed):
         found += [
             place
             for queue in pick(listed[part], sign * last[0], last[1])

@@ -11,10 +11,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.errors import Refused
 from qmq.server.console import queue_index, queue_pages
-from qmq.server.console.first_queues import TURN_QUEUES as FIRST_TURN_QUEUES
 from qmq.server.console.first_queues import first_queues
 from qmq.server.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
 from qmq.server.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest, Rates
+from qmq.server.runtime.listed_parts import TURN_ITEMS
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, eventually, send, subscribe
 from tests.server.web.rig import WebClient, dial, dial_node, web_rig
@@ -329,7 +329,7 @@ async def test_first_page_by_age_has_queues_without_messages_by_name(
 async def test_first_page_by_depth_decides_between_equal_depths_by_name(autojump_clock: MockClock, order: str) -> None:
     chance = random.Random(7)
     async with web_rig().run() as rig:
-        depths = {f"q{number}": chance.randrange(5) for number in range(3 * FIRST_TURN_QUEUES)}
+        depths = {f"q{number}": chance.randrange(5) for number in range(3 * TURN_ITEMS)}
         fill(rig, depths)
 
         found = await first_queues(rig.alive, "depth", is_reversed=order == "desc", text="", count=60)
@@ -419,7 +419,7 @@ async def test_first_page_misses_no_queue_when_others_end_meanwhile(
 ) -> None:
     async with web_rig().run() as rig:
         queues, pages = rig.alive.broker.queues, rig.alive.console._pages
-        fill(rig, {f"q{number}": 1 for number in range(2 * FIRST_TURN_QUEUES)})
+        fill(rig, {f"q{number}": 1 for number in range(2 * TURN_ITEMS)})
         fill(rig, {"a": 2})
         found: list[str] = []
 
@@ -431,7 +431,7 @@ async def test_first_page_misses_no_queue_when_others_end_meanwhile(
             for _ in range(turns):
                 await trio.lowlevel.checkpoint()
             # The first queues, so that those from the end of the list take their places.
-            for number in range(FIRST_TURN_QUEUES // 2):
+            for number in range(TURN_ITEMS // 2):
                 queues.drop(queues.by_name[f"/queue/q{number}"])
 
         assert queues.by_name["/queue/a"].listed_at == 0
