@@ -26,6 +26,7 @@ import msgpack
 
 from qmq.dots import Origin, Vector, parse_origin
 from qmq.errors import CorruptLog
+from qmq.storage.format.record import INCARNATION_MAX, number_of, text_of
 
 SEALED: Final = "sealed/"
 FORGOTTEN: Final = "forgotten/"
@@ -56,10 +57,10 @@ def unpack_seals(body: bytes) -> list[Seal]:
     """The inverse of `pack_seals`; what a later version adds to a line is ignored. Raises CorruptLog."""
     try:
         return [
-            Seal(Origin(str(node), int(number)), int(last), bool(released), str(of))
-            for node, number, last, released, of, *_ in msgpack.unpackb(body)
+            Seal(Origin(text_of(node), number_of(run, INCARNATION_MAX)), number_of(last), bool(released), text_of(of))
+            for node, run, last, released, of, *_ in msgpack.unpackb(body)
         ]
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a list of seals: {error}") from error
 
 

@@ -14,7 +14,7 @@ import msgpack
 from qmq.deletions import Deletion, Deletions
 from qmq.dots import Dot, Origin, Vector, parse_origin
 from qmq.errors import CorruptLog
-from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
+from qmq.storage.format.record import INCARNATION_MAX, RecordKind, number_of, pack_envelope, pack_record, text_of
 
 DELETED: Final = "deleted/"
 """Before the name of the fanout, in the catalog's table of facts."""
@@ -31,8 +31,11 @@ def unpack_delete(body: bytes) -> Vector:
     """The inverse of `pack_delete`. Raises CorruptLog for anything else."""
     try:
         vector = msgpack.unpackb(body)["before"]
-        return {Origin(str(node), int(incarnation)): int(last) for node, incarnation, last in vector}
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        return {
+            Origin(text_of(node), number_of(incarnation, INCARNATION_MAX)): number_of(last)
+            for node, incarnation, last in vector
+        }
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a deletion: {error}") from error
 
 

@@ -13,6 +13,7 @@ import msgpack
 
 from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
+from qmq.storage.format.record import INCARNATION_MAX, number_of, text_of
 
 ATTEMPTS_MAX = (1 << 31) - 1
 """What every queue store can hold. A message that failed more often stays at it."""
@@ -32,9 +33,9 @@ def unpack_attempts(body: bytes) -> dict[Dot, int]:
     counts: dict[Dot, int] = {}
     try:
         for node, incarnation, values in msgpack.unpackb(body):
-            origin = Origin(_text(node), _number(incarnation, (1 << 64) - 1))
+            origin = Origin(text_of(node), number_of(incarnation, INCARNATION_MAX))
             for sequence, count in zip(values[::2], values[1::2], strict=True):
-                counts[Dot(origin, _number(sequence))] = _number(count, ATTEMPTS_MAX)
+                counts[Dot(origin, number_of(sequence))] = number_of(count, ATTEMPTS_MAX)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a list of attempts: {error}") from error
     return counts
@@ -50,21 +51,9 @@ def unpack_dead(body: bytes) -> tuple[str, Dot, bytes]:
     """The inverse of `pack_dead`. Raises CorruptLog for anything else."""
     try:
         queue, node, incarnation, sequence, letter = msgpack.unpackb(body)
-        dot = Dot(Origin(_text(node), _number(incarnation, (1 << 64) - 1)), _number(sequence))
+        dot = Dot(Origin(text_of(node), number_of(incarnation, INCARNATION_MAX)), number_of(sequence))
         if type(letter) is not bytes:
             raise ValueError("a letter's body is bytes")
-        return _text(queue), dot, letter
+        return text_of(queue), dot, letter
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a dead letter: {error}") from error
-
-
-def _number(value: object, most: int = (1 << 63) - 1) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"a number up to {most} was expected")
-    return value
-
-
-def _text(value: object) -> str:
-    if type(value) is not str:
-        raise ValueError("text was expected")
-    return value

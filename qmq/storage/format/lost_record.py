@@ -15,6 +15,7 @@ import msgpack
 from qmq.dots import Origin, parse_origin
 from qmq.errors import CorruptLog
 from qmq.lost_ranges import LostRanges
+from qmq.storage.format.record import INCARNATION_MAX, number_of, text_of
 
 GONE: Final = "gone/"
 
@@ -37,8 +38,9 @@ def unpack_lost(body: bytes) -> LostRange:
     """The inverse of `pack_lost`; what a later version adds is ignored. Raises CorruptLog for anything else."""
     try:
         node, incarnation, first, last, *_ = msgpack.unpackb(body)
-        return LostRange(Origin(str(node), int(incarnation)), int(first), int(last))
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        origin = Origin(text_of(node), number_of(incarnation, INCARNATION_MAX))
+        return LostRange(origin, number_of(first), number_of(last))
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a range of records: {error}") from error
 
 

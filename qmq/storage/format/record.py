@@ -33,6 +33,7 @@ KIND_OFFSET = 20
 """Where every record has its kind, in one byte."""
 
 FLAGS_MAX = (1 << 24) - 1
+INCARNATION_MAX = (1 << 64) - 1
 TIMED = 1 << 19
 """Flag: the header block holds a due time or an expiry. The writer of the record knows; storage asks only then."""
 EXACT = 1 << 18
@@ -192,6 +193,20 @@ def unpack(data: bytes | memoryview, elements_max: int, *, use_list: bool = True
         max_array_len=elements_max,
         max_map_len=elements_max,
     )
+
+
+def number_of(value: object, most: int = (1 << 63) - 1) -> int:
+    """`value`, out of a record, if it is a number from 0 to `most`. Raises ValueError."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"a number up to {most} was expected")
+    return value
+
+
+def text_of(value: object) -> str:
+    """`value`, out of a record, if it is text. Raises ValueError."""
+    if type(value) is not str:
+        raise ValueError("text was expected")
+    return value
 
 
 def unpack_record(data: bytes | memoryview, shared: bytes | None = None) -> Record:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgpack
 
 from qmq.errors import CorruptLog
-from qmq.storage.format.record import RecordKind
+from qmq.storage.format.record import RecordKind, number_of, text_of
 
 
 class TermNote(NamedTuple):
@@ -33,8 +33,8 @@ def unpack_term(kind: int, body: bytes) -> TermNote:
     """The inverse of `pack_term`. Raises CorruptLog for anything else."""
     try:
         owner, number, server = msgpack.unpackb(body)[:3]
-        return TermNote(str(owner), int(number), str(server), kind == RecordKind.VOTE)
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        return TermNote(text_of(owner), number_of(number), text_of(server), kind == RecordKind.VOTE)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a term: {error}") from error
 
 

@@ -55,15 +55,18 @@ async def test_a_nested_repair_request_is_refused(autojump_clock: MockClock, req
             await rig.alive.catch_up.answer(request_)
 
 
+@pytest.mark.parametrize("name", [NESTED, b"\x91\xc0"], ids=["nested", "flat"])
 @pytest.mark.parametrize(
-    ("unpack", "body"),
+    ("unpack", "before", "behind"),
     [
-        (unpack_delete, b"\x81" + msgpack.packb("before") + b"\x91\x93" + NESTED + b"\x01\x01"),
-        (unpack_lost, b"\x94" + NESTED + b"\x01\x01\x01"),
-        (lambda body: unpack_term(RecordKind.VOTE, body), b"\x93" + NESTED + b"\x01\xa1a"),
-        (unpack_seals, b"\x91\x95" + NESTED + b"\x01\x01\xc3\xa1a"),
+        (unpack_delete, b"\x81" + msgpack.packb("before") + b"\x91\x93", b"\x01\x01"),
+        (unpack_lost, b"\x94", b"\x01\x01\x01"),
+        (lambda body: unpack_term(RecordKind.VOTE, body), b"\x93", b"\x01\xa1a"),
+        (unpack_seals, b"\x91\x95", b"\x01\x01\xc3\xa1a"),
     ],
 )
-def test_a_nested_record_is_damage(unpack: Callable[[bytes], Any], body: bytes) -> None:
+def test_an_array_where_a_record_names_a_node_is_damage(
+    unpack: Callable[[bytes], Any], before: bytes, name: bytes, behind: bytes
+) -> None:
     with pytest.raises(CorruptLog):
-        unpack(body)
+        unpack(before + name + behind)
