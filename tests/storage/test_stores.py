@@ -47,7 +47,9 @@ def test_the_catalog_keeps_definitions_and_their_tombstones(open_catalog: OpenCa
     assert catalog.definitions() == catalog.definitions() == [other]
     catalog.close()
 
-    assert open_catalog().definitions() == [other]
+    catalog = open_catalog()
+    assert catalog.definitions() == [other]
+    catalog.close()
 
 
 def test_a_new_catalog_knows_nothing(open_catalog: OpenCatalog) -> None:

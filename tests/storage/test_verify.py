@@ -82,6 +82,7 @@ def test_a_body_that_ends_like_an_index_does_not_hide_what_is_there(tmp_path: Pa
         store.journal.append([a.published("/queue/q", b"x" * 600 + LIKE_AN_INDEX[what])])
 
     report = verify(tmp_path)
+    store.close()
 
     assert not report.damaged
     assert not any(segment.sealed for segment in report.segments)

@@ -16,7 +16,7 @@ from qmq.cursors import Cursor, Name
 from qmq.definitions.definition import Definition, Key
 from qmq.dots import Dot, Origin, Vector, parse_origin
 from qmq.errors import LogBroken
-from qmq.storage.disk.sqlite import medium, open_migrated, vector_from_json, vector_to_json
+from qmq.storage.disk.sqlite import closed_by_an_error, medium, open_migrated, vector_from_json, vector_to_json
 from qmq.storage.disk.sqlite_import import Database, Migrations
 from qmq.storage.format.definition_record import version_fields, version_of
 from qmq.storage.format.interfaces import CheckpointState, DirectoryIdentity, FanoutExtent
@@ -101,7 +101,7 @@ class SqliteCatalog:
         self._lock = threading.Lock()
         try:
             self._database = open_migrated(path, migrations, KNOWN_MIGRATIONS)
-            with medium():
+            with medium(), closed_by_an_error(self._database.conn):
                 found = self._database.conn.execute("PRAGMA integrity_check(1)").fetchone()[0]
                 if found != "ok":
                     raise sqlite3.DatabaseError(found)

@@ -28,13 +28,14 @@ def open_database(path: Path, *, first: str = "") -> Database:
         with suppress(FileExistsError):
             path.touch(0o600, exist_ok=False)
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
-        if first:
-            connection.execute(first)
-        connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        _keep_temporaries_in_memory(connection)
+        with closed_by_an_error(connection):
+            connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+            if first:
+                connection.execute(first)
+            connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            _keep_temporaries_in_memory(connection)
         # To find plugins, it would read the metadata of all installed packages.
         return Database(connection, strict=True, execute_plugins=False)
 
@@ -47,10 +48,9 @@ def open_migrated(path: Path, migrations: Migrations, known: frozenset[str], *, 
         LogBroken: the medium failed.
     """
     database = open_database(path, first=first)
-    with medium():
+    with medium(), closed_by_an_error(database.conn):
         later = sorted({migration.name for migration in migrations.applied(database)} - known)
         if later:
-            database.close()
             for name in later:
                 if any(_is_bent(name.encode(), other.encode()) for other in known):
                     raise sqlite3.DatabaseError(f"the name of the migration {name} is damaged")
@@ -70,10 +70,21 @@ def open_reader(path: Path) -> sqlite3.Connection:
     """A second connection, for reading beside the one that writes. Raises LogBroken."""
     with medium():
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-        connection.execute("PRAGMA query_only=1")
-        _keep_temporaries_in_memory(connection)
+        with closed_by_an_error(connection):
+            connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            connection.execute("PRAGMA query_only=1")
+            _keep_temporaries_in_memory(connection)
         return connection
+
+
+@contextmanager
+def closed_by_an_error(connection: sqlite3.Connection) -> Iterator[None]:
+    """Whatever is raised inside closes the connection, which no caller has yet."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _keep_temporaries_in_memory(connection: sqlite3.Connection) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 
 from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken, Malformed
-from qmq.storage.disk.sqlite import is_damage, medium, open_migrated, open_reader
+from qmq.storage.disk.sqlite import closed_by_an_error, is_damage, medium, open_migrated, open_reader
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
@@ -99,10 +99,11 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         self._sql: dict[tuple[str, int], str] = {}
         with self._making_sense(), self._medium():
             self._database = open_migrated(path, sql.migrations, sql.KNOWN_MIGRATIONS, first=MOVABLE)
-            self._reader = open_reader(path)
-            self._database.conn.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
-            rows = self._database.conn.execute(sql.ALL_ORIGINS).fetchall()
-            self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
+            with closed_by_an_error(self._database.conn):
+                self._database.conn.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
+                rows = self._database.conn.execute(sql.ALL_ORIGINS).fetchall()
+                self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
+                self._reader = open_reader(path)
 
     # Writing
 

@@ -1,6 +1,7 @@
 """The snapshot that a peer gets of a range whose journal is dropped: everything unsettled, and nothing settled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ from ..rig import LIKE_AN_INDEX, NOW, SMALL, B, Writer, all_rows, fanout_all, op
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Store]:
-    def open_it(name: str) -> Store:
-        if request.param == "memory":
-            return open_small(MemoryDisk())
-        return open_store(tmp_path / name, node="a", settings=SMALL)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Store]]:
+    with ExitStack() as stores:
 
-    return open_it
+        def open_it(name: str) -> Store:
+            if request.param == "memory":
+                return open_small(MemoryDisk())
+            store = open_store(tmp_path / name, node="a", settings=SMALL)
+            stores.callback(store.close)
+            return store
+
+        yield open_it
 
 
 def checkpoint(store: Store, now_us: int = NOW, **kept: Retention) -> None:
