@@ -189,6 +189,7 @@ class DeclaredQueues:
         Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared otherwise.
         """
         new, known = self._checked(queue, value), self.value_of(queue)
+        self._check_dead_letter(queue, {queue: new})
         new.pop(DECLARED_BY, None)
         if known is not None:
             known.pop(DECLARED_BY, None)
@@ -204,7 +205,10 @@ class DeclaredQueues:
     # The kind
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
-        return {name: None if value is None else self._checked(name, value) for name, value in changes.items()}
+        checked = {name: None if value is None else self._checked(name, value) for name, value in changes.items()}
+        for name in checked:
+            self._check_dead_letter(name, checked)
+        return checked
 
     def seeds(self) -> Mapping[str, Value]:
         return self._seeds
@@ -291,8 +295,6 @@ class DeclaredQueues:
             raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
         self._check_locked(queue, policy)
         self._check_receipt(queue, policy)
-        if "dead_letter" in policy.model_fields_set:
-            self._check_dead_letter(queue, policy.dead_letter)
         text_of(Key(KIND, queue), values)
         return values
 
@@ -317,13 +319,16 @@ class DeclaredQueues:
                 "more other nodes",
             )
 
-    def _check_dead_letter(self, queue: str, dead_letter: str) -> None:
-        """Raises Refused where dead letters would come back to this queue, or have no queue."""
-        context = self._context
+    def _check_dead_letter(self, queue: str, changes: Mapping[str, Value | None]) -> None:
+        """Raises Refused where dead letters would come back to this queue, or have no queue, after all `changes`."""
+        settings = self._context.settings.destinations
+        dead_letter = (changes[queue] or {}).get("dead_letter", "")
         path = [queue]
         while dead_letter:
             queue_of_it = last_queue(dead_letter)
-            if not context.settings.destinations.exists(queue_of_it) and queue_of_it not in self.texts:
+            is_changed = queue_of_it in changes
+            is_declared = changes[queue_of_it] is not None if is_changed else queue_of_it in self.texts
+            if not is_declared and not settings.exists(queue_of_it):
                 raise Refused(
                     "bad-definition",
                     f"{KIND} {queue}: dead_letter = {dead_letter}: must be declared, because create_on_use is false",
@@ -333,7 +338,8 @@ class DeclaredQueues:
                 raise Refused(
                     "bad-definition", f"{KIND} {queue}: dead_letter: must not form a cycle: {' → '.join(path)}"
                 )
-            dead_letter = context.policy_of(queue_of_it).dead_letter
+            policy = settings.policy_of(queue_of_it) if is_changed else self._context.policy_of(queue_of_it)
+            dead_letter = (changes.get(queue_of_it) or {}).get("dead_letter", policy.dead_letter)
 
     def reaches_all(self) -> bool:
         """Whether all nodes get a change now.

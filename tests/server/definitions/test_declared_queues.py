@@ -366,3 +366,33 @@ async def test_to_find_what_is_defined_of_a_queue_costs_the_same_with_any_number
             works.append(work_of(lambda: rig.alive.declared_queues.definitions_of("/queue/1")))
 
         assert Order.CONSTANT.allows(10, 1000, *works)
+
+
+def queues_file(**dead_letters: str) -> dict[str, Any]:
+    """A file of definitions: queue → where its dead letters go."""
+    named = {f"/queue/{name}": {"dead_letter": value} for name, value in dead_letters.items()}
+    return {"qmq_definitions": 1, "definitions": {"queue": named}}
+
+
+async def test_an_import_is_checked_for_cycles_as_a_whole(autojump_clock: MockClock) -> None:
+    async with MeshRig("a").run() as mesh:
+        answer = await request(await mesh.connect("a"), "definitions/import", queues_file(q="/queue/r", r=Q))
+
+        assert "must not form a cycle: /queue/q → /queue/r → /queue/q" in answer["message"]
+        assert mesh.nodes["a"].declared_queues.texts == {}
+
+
+async def test_an_import_may_turn_the_way_of_dead_letters_round(autojump_clock: MockClock) -> None:
+    async with MeshRig("a").run() as mesh:
+        await declare(mesh, "a", value={"dead_letter": "/queue/r"})
+
+        answer = await request(await mesh.connect("a"), "definitions/import", queues_file(q="", r=Q))
+
+        assert answer.get("changed") == "2"
+
+
+async def test_an_import_declares_a_queue_and_its_dead_letter_queue_together(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", destinations=DestinationSettings(create_on_use=False)).run() as mesh:
+        answer = await request(await mesh.connect("a"), "definitions/import", queues_file(q="/queue/r", r=""))
+
+        assert answer.get("changed") == "2"
