@@ -41,6 +41,9 @@ DECLARED_OTHERWISE: Final = "declared-otherwise"
 CACHED_MAX: Final = 16_384
 """Parsed declarations, by their text; at the bound they are forgotten."""
 
+DEAD_LETTERS_MAX: Final = 64
+"""Queues through which dead letters of one may go, one after the other: each is looked up when a queue is declared."""
+
 GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_level", "schema")
 """Keys that change what a SEND or an ACK means: plans of gateways must be made again."""
 
@@ -337,6 +340,11 @@ class DeclaredQueues:
             if dead_letter in path[:-1]:
                 raise Refused(
                     "bad-definition", f"{KIND} {queue}: dead_letter: must not form a cycle: {' → '.join(path)}"
+                )
+            if len(path) > DEAD_LETTERS_MAX + 1:
+                raise Refused(
+                    "bad-definition",
+                    f"{KIND} {queue}: dead_letter: must not begin a chain of more than {DEAD_LETTERS_MAX} queues",
                 )
             policy = settings.policy_of(queue_of_it) if is_changed else self._context.policy_of(queue_of_it)
             dead_letter = (changes.get(queue_of_it) or {}).get("dead_letter", policy.dead_letter)

@@ -13,6 +13,7 @@ from qmq.broker.routing.binding import Binding
 from qmq.config import DestinationPolicy, DestinationSettings, User
 from qmq.config.users import PermissionSettings
 from qmq.definitions.definition import Key
+from qmq.server.definitions.declared_queues import DEAD_LETTERS_MAX
 from tests.server.definitions.test_definitions_mesh import limit_of, put, until_alike
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.rig import Client, Rig, eventually, send, subscribe
@@ -396,3 +397,15 @@ async def test_an_import_declares_a_queue_and_its_dead_letter_queue_together(aut
         answer = await request(await mesh.connect("a"), "definitions/import", queues_file(q="/queue/r", r=""))
 
         assert answer.get("changed") == "2"
+
+
+async def test_a_long_chain_of_dead_letter_queues_is_refused(autojump_clock: MockClock) -> None:
+    chain = {f"q{number}": f"/queue/q{number + 1}" for number in range(DEAD_LETTERS_MAX)}
+    async with MeshRig("a").run() as mesh:
+        client = await mesh.connect("a")
+        most = {**chain, f"q{DEAD_LETTERS_MAX}": ""}
+        assert (await request(client, "definitions/import", queues_file(**most)))["changed"] == str(len(most))
+
+        answer = await declare(mesh, "a", "/queue/first", {"dead_letter": "/queue/q0"})
+
+        assert f"must not begin a chain of more than {DEAD_LETTERS_MAX} queues" in answer["message"]
