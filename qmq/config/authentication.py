@@ -42,7 +42,7 @@ def _keys_of(kind: str) -> Sequence[str]:
 
 
 def _read_kind(value: object) -> object:
-    if value in KEYS:
+    if isinstance(value, str) and value in KEYS:
         return value
     from qmq.auth.plugins import installed  # reads the files of all packages
 
@@ -61,7 +61,7 @@ def _read_text(value: object) -> object:
 
 
 def _read_algorithm(value: object) -> object:
-    if value not in ASYMMETRIC and value not in SYMMETRIC:
+    if value not in (*ASYMMETRIC, *SYMMETRIC):
         raise ValueError(f"must be one of {', '.join((*ASYMMETRIC, *SYMMETRIC))}")
     return value
 

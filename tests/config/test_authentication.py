@@ -58,6 +58,15 @@ def test_entries_keep_their_order_and_show_the_keys_of_their_kind(write: Write) 
             "and none is installed",
         ),
         ('issuer = "i"', "kind: is required"),
+        (
+            "kind = { name = 1 }",
+            'kind: must be "users", "token", "http", or an entry point of the group qmq.auth, and none is installed',
+        ),
+        (
+            f"{TOKEN}\nalgorithms = [{{}}]",
+            "algorithms[0]: must be one of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA, "
+            "HS256, HS384, HS512",
+        ),
         ('kind = "users"\nissuer = "i"', "issuer = 'i': must be left out for the kind \"users\""),
         (f'{TOKEN}\nurl = "https://h/"', 'url: must be left out for the kind "token"'),
         (f"{HTTP}\nleeway_seconds = 5.0", 'leeway_seconds = 5.0: must be left out for the kind "http"'),
