@@ -70,7 +70,8 @@ def load(
     settings = _load_node(node_file, wanted, diagnostics, peers)
     if settings is not None:
         source = str(node_file) if node_file is not None else "settings"
-        diagnostics += _check_levels(settings, peers, source)
+        if peers is not None or peers_file is None:
+            diagnostics += _check_levels(settings, peers, source)
         diagnostics += _check_authentication(settings, source)
         diagnostics += _check_acting_users(settings, peers, source)
     if settings is not None and peers is not None:

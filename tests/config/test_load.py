@@ -508,6 +508,18 @@ def test_a_receipt_for_more_disks_than_the_mesh_has_is_an_error(tmp_path: Path) 
         load(node, None)
 
 
+def test_a_peers_file_with_an_error_hides_how_many_nodes_there_are(tmp_path: Path) -> None:
+    node, peers = files_of_three(tmp_path, '[mesh]\nreceipt = "replicas=2"\n')
+    peers.write_text("oops = 1\n" + peers.read_text("utf-8"), "utf-8")
+
+    with pytest.raises(ConfigError) as error:
+        load(node, peers, "a")
+
+    assert [diagnostic.partition(": ")[2] for diagnostic in error.value.diagnostics] == [
+        "oops: unknown key; known here: mesh, nodes, secret, version"
+    ]
+
+
 def test_an_unknown_level_is_an_error(tmp_path: Path) -> None:
     node, peers = files_of_three(tmp_path, '[mesh]\nreceipt = "replicas=0"\nreceipt_short = "wait"\n')
 
