@@ -269,5 +269,5 @@ def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
     sections += [entry for entry in _tables(values, "authentication") if isinstance(entry, dict)]
     for section, keys in ((values, ("data",)), *((one, ("certificate", "key", "ca", "jwks")) for one in sections)):
         for key in keys:
-            if isinstance(section.get(key), str):
+            if isinstance(section.get(key), str) and section[key]:
                 section[key] = str(directory / section[key])

@@ -394,6 +394,18 @@ def test_relative_paths_start_at_the_folder_of_the_file(write: Write, tmp_path: 
     assert settings.stomp[0].tls is not None and settings.stomp[0].tls.key == tmp_path / "s.key"
 
 
+@pytest.mark.parametrize("path", ["", "a\\u0000b"])
+def test_a_path_that_no_file_has_is_an_error(write: Write, path: str) -> None:
+    file = write(f'data = "{path}"\n[mesh.tls]\ncertificate = "c.pem"\nkey = "{path}"\nca = "ca.pem"\n')
+
+    with pytest.raises(ConfigError) as error:
+        load(file, None)
+
+    keys = [one.partition(" = ")[0].removeprefix(str(file)) for one in error.value.diagnostics]
+    assert keys == [":1: data", ":4: mesh.tls.key"]
+    assert all(one.endswith("must be a path") for one in error.value.diagnostics)
+
+
 def test_overrides_win_over_the_file(write: Write) -> None:
     path = write('data = "d"\n[limits]\ndrain_seconds = 3\nprefetch_max = 500\n')
 

@@ -112,6 +112,12 @@ def read_receipt_level(value: object) -> object:
     return value
 
 
+def read_path(value: object) -> object:
+    if isinstance(value, str) and (not value or "\0" in value):
+        raise ValueError("must be a path")
+    return value
+
+
 Count = Annotated[int, Field(ge=1, le=2**53)]
 """A number of things; at least one."""
 CountOrUnbounded = Annotated[int, Field(ge=0, le=2**53)]
@@ -129,4 +135,4 @@ ReceiptLevel = Annotated[str, BeforeValidator(read_receipt_level)]
 """How many disks a receipt waits for."""
 NodeName = Annotated[str, BeforeValidator(read_node_name)]
 AddressText = Annotated[Address, PlainValidator(read_address)]
-FilePath = Annotated[Path, Field(strict=False)]
+FilePath = Annotated[Path, BeforeValidator(read_path), Field(strict=False)]
