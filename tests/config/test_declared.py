@@ -65,6 +65,14 @@ key = "a.#"
     assert again == settings
 
 
+def test_dead_letters_may_go_to_an_exchange_without_create_on_use(tmp_path: Path) -> None:
+    text = '[destinations]\ncreate_on_use = false\n[[queues]]\nname = "/queue/a"\ndead_letter = "/exchange/orders"\n'
+
+    settings = load_node(read(tmp_path, text + ORDERS))
+
+    assert settings.queues[0].dead_letter == "/exchange/orders"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -25,7 +25,7 @@ from qmq.routing_names import (
 )
 
 from ..values.model import EntryError, SecondsOrNone, Section
-from .policy import KEYS, DestinationPolicy, QueueName, read_queue_name
+from .policy import KEYS, DestinationPolicy, QueueName, last_queue, read_queue_name
 from .settings import DestinationSettings
 
 OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
@@ -223,7 +223,8 @@ def queue_errors(queues: Sequence[QueueEntry], destinations: DestinationSettings
         if "dead_letter" not in one.model_fields_set or not one.dead_letter:
             continue
         at = (number, "dead_letter")
-        if one.dead_letter not in declared and not destinations.exists(one.dead_letter):
+        last = last_queue(one.dead_letter)
+        if last not in declared and not destinations.exists(last):
             found.append((at, one.dead_letter, "must be one of [[queues]], because create_on_use is false"))
         path = [one.name]
         while path[-1] and path[-1] not in path[:-1]:
