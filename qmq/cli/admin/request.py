@@ -30,8 +30,21 @@ one_node_option: Callable[..., Any] = click.option(
     "--one-node", is_flag=True, help="Only what the node that answers has, not the whole mesh."
 )
 
+
+def read_selector(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A variable of the shell that is not set must not mean all messages."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("is empty; leave it out for all messages")
+    return value
+
+
 job_options: Callable[..., Any] = together(
-    click.option("--selector", metavar="TEXT", help="Only messages that match, as in SUBSCRIBE (JMS)."),
+    click.option(
+        "--selector",
+        metavar="TEXT",
+        callback=read_selector,
+        help="Only messages that match, as in SUBSCRIBE (JMS).",
+    ),
     count_option,
     one_node_option,
     click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
@@ -51,7 +64,7 @@ def run_job(
     **more: str,
 ) -> None:
     """Ask for a bulk job and show its result. Exit code 1 if nodes are missing or messages were left for a reason."""
-    limits = headers_of(selector=selector or None, count=count, dry_run=dry_run, scope=None if one_node else "mesh")
+    limits = headers_of(selector=selector, count=count, dry_run=dry_run, scope=None if one_node else "mesh")
     headers = [("destination", f"/control/{verb}{queue}"), *more.items(), *limits]
     with node.connect() as client:
         client.timeout_seconds = max(client.timeout_seconds, JOB_SECONDS)

@@ -64,6 +64,17 @@ def test_options_become_headers(run: Run) -> None:
     }
 
 
+@pytest.mark.parametrize("selector", ["", " "])
+@pytest.mark.parametrize("command", [("purge", "/queue/q"), ("move", "/queue/q", "/queue/r"), ("redrive", "/queue/q")])
+def test_an_empty_selector_does_not_mean_all_messages(run: Run, command: tuple[str, ...], selector: str) -> None:
+    with answers() as node:
+        result = run(*command, "--selector", selector, "--at", node.at)
+
+    assert result.exit_code == 2
+    assert "is empty; leave it out for all messages" in result.stderr
+    assert node.received == []
+
+
 def test_missing_nodes_and_messages_that_were_left_are_named_and_end_it_with_exit_code_1(run: Run) -> None:
     with answers(("reason", "queue-full: no room"), ("nodes-missing", "b,c")) as node:
         result = run("move", "/queue/q", "/queue/other", "--at", node.at, "--json")
