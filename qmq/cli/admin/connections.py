@@ -102,7 +102,7 @@ def kick(
     if connection is None and user is None and address is None:
         raise click.UsageError("name the connections: ID, --user or --address")
     headers = headers_of(user=user, address=address, scope=_scope(one_node), dry_run=dry_run, reason=reason)
-    facts = ask(node, f"kick/{connection}" if connection else "kick", headers)
+    facts = ask(node, "kick" if connection is None else f"kick/{connection}", headers)
     if as_json:
         print_json(facts)
     else:

@@ -80,6 +80,13 @@ def test_a_kick_without_a_name_is_a_mistake_of_the_command_line(run: Run) -> Non
     assert run("kick", "--reason", "x").exit_code == 2
 
 
+def test_an_empty_id_does_not_mean_all_connections_of_a_user(run: Run) -> None:
+    with answers(connections=0, rows=[]) as node:
+        run("kick", "", "--user", "ann", "--at", node.at)
+
+    assert sent(node)["destination"] == "/control/kick/"
+
+
 def test_a_kick_needs_no_reason(run: Run) -> None:
     with answers(connections=1, rows=[ROW], nodes_missing=[]) as node:
         assert run("kick", "b/7", "--at", node.at).exit_code == 0
