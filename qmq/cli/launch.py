@@ -292,7 +292,12 @@ def recorded(data: Path) -> list[Running]:
     """The processes in mesh.json, alive or not; none if there is no such file. Raises Failed if it is damaged."""
     path = data / "mesh.json"
     try:
-        return [Running(**entry) for entry in json.loads(path.read_text("utf-8"))["nodes"]]
+        found = [Running(**entry) for entry in json.loads(path.read_text("utf-8"))["nodes"]]
+        for one in found:
+            # A signal to -1 goes to all processes, and to 0 to those of this group.
+            if type(one.pid) is not int or one.pid < 1 or type(one.started) is not str:
+                raise ValueError(f"pid {one.pid!r}, started {one.started!r}")
+        return found
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -292,6 +292,17 @@ def test_a_damaged_record_is_reported_and_kept(run: Run, tmp_path: Path, text: s
     assert (tmp_path / "mesh.json").read_text("utf-8") == text
 
 
+@pytest.mark.parametrize(
+    ("pid", "started"), [(-1, None), (0, None), (-1, "5"), ("1", "5"), (1.0, "5"), (True, "5"), (7, None), (7, 5)]
+)
+def test_a_record_that_names_no_process_is_damaged(tmp_path: Path, pid: object, started: object) -> None:
+    """To the system, a signal to -1 is one to all processes. So this only reads, and signals nothing."""
+    (tmp_path / "mesh.json").write_text(json.dumps({"nodes": [{"name": "a", "pid": pid, "started": started}]}), "utf-8")
+
+    with pytest.raises(Failed, match="stop the nodes by hand and remove it"):
+        recorded(tmp_path)
+
+
 def behind_login(node: StubNode, request: Frame) -> bytes | None:
     headers = request.head.headers
     if request.head.command == "CONNECT" and (headers.get("login"), headers.get("passcode")) != ("ann", "secret"):
