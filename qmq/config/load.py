@@ -222,7 +222,7 @@ def _read(path: Path | None, diagnostics: list[str]) -> tuple[dict[str, Any], Li
     except ValueError as error:
         diagnostics.append(f"{path}: {error}")
     except RecursionError:
-        diagnostics.append(f"{path}: not TOML: lists are nested too deeply")
+        diagnostics.append(f"{path}: not TOML: lists or sections are nested too deeply")
     return None
 
 

@@ -133,7 +133,9 @@ def test_lists_that_are_nested_too_deeply_are_an_error(write: Write) -> None:
 def test_sections_that_are_nested_too_deeply_are_an_error(write: Write, key: str) -> None:
     (diagnostic,) = diagnostics_of(write(key + "x." * 5000 + "x = 1"))
 
-    assert diagnostic == "FILE: sections are nested too deeply"
+    # From Python 3.14 on, tomllib does not read them either.
+    assert diagnostic.startswith("FILE: ")
+    assert diagnostic.endswith("sections are nested too deeply")
 
 
 def test_a_byte_that_is_not_utf8_is_reported_with_its_line(tmp_path: Path) -> None:
