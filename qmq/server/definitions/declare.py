@@ -56,10 +56,10 @@ async def declare_queue(
         raise Refused("bad-definition", f"queue {queue}: {DECLARED_BY}: must be left out: the node sets it")
     if EXCLUSIVE in value:
         value = _owned(context.exclusive_queues, queue, value, session)
-    dead_letter, key = value.get("dead_letter"), value.get("dead_letter_routing_key", "*")
+    dead_letter, key = value.get("dead_letter"), value.get("dead_letter_routing_key")
     if isinstance(dead_letter, str) and dead_letter:
         # Else a client could send where it may not, by messages that expire: with any key, unless it is fixed.
-        target = f"{dead_letter}/{key}" if is_exchange(dead_letter) else dead_letter
+        target = f"{dead_letter}/{'*' if key is None else key}" if is_exchange(dead_letter) else dead_letter
         context.rights_of(principal).check(Action.SEND, target)
     is_replacing = is_said(headers, "replace")
     user = None if principal is None else principal.name

@@ -244,7 +244,9 @@ async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(aut
         PermissionSettings(user="ann", allow=("declare", "send"), destinations=("/queue/ann.*",)),
         PermissionSettings(user="ann", allow=("declare",), destinations=("/queue/q",)),
         PermissionSettings(
-            user="ann", allow=("send",), destinations=("/exchange/x", "/exchange/x/ann", "/exchange/y*")
+            user="ann",
+            allow=("send",),
+            destinations=("/exchange/x", "/exchange/x/ann", "/exchange/x/None", "/exchange/y*"),
         ),
     )
     rig = Rig()
@@ -259,13 +261,14 @@ async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(aut
             ("/queue/q", "/queue/ann.dead", None),
             ("/queue/q", "/exchange/x", "not-allowed"),
             ("/queue/q", "/exchange/x other", "not-allowed"),
+            ("/queue/q", "/exchange/x null", "not-allowed"),
             ("/queue/q", "/exchange/x ann", "declared-otherwise"),
             ("/queue/q", "/exchange/y", "declared-otherwise"),
         ]:
             headers = {"destination": f"/control/declare{queue}"}
             target, _, key = dead_letter.partition(" ")
-            value = {"dead_letter": target, **({"dead_letter_routing_key": key} if key else {})}
-            body = json.dumps(value).encode()
+            keys = {"dead_letter_routing_key": None if key == "null" else key} if key else {}
+            body = json.dumps({"dead_letter": target, **keys}).encode()
             try:
                 await node.answer(1, Principal("ann"), "here", headers, body)
                 refused = None
