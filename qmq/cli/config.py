@@ -13,6 +13,7 @@ from ..config.show import effective
 from ..errors import ConfigError
 from .options import FILE, json_option, node_options, overrides
 from .output import print_json, printable
+from .passwords import hash_of, password_on_stdin
 
 
 @click.group
@@ -115,9 +116,5 @@ def hash_password() -> None:
     if sys.stdin.isatty():
         password = click.prompt("password", hide_input=True, confirmation_prompt=True, err=True)
     else:
-        password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
-    if not password:
-        raise click.UsageError("the password is empty")
-    from argon2 import PasswordHasher
-
-    click.echo(PasswordHasher().hash(password))
+        password = password_on_stdin()
+    click.echo(hash_of(password))

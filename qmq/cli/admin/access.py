@@ -4,7 +4,6 @@ The rules are in docs/permissions.md and docs/limits.md.
 """
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import click
 from ..client import Endpoint
 from ..options import client_options, json_option, together
 from ..output import print_json
+from ..passwords import hash_of, password_on_stdin
 from .request import (
     DefinitionChange,
     ask,
@@ -62,7 +62,7 @@ def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: D
     """
     value: dict[str, Any] = {"groups": list(groups)}
     if passcode_stdin:
-        value["password_hash"] = _hash(sys.stdin.readline().removesuffix("\n").removesuffix("\r"))
+        value["password_hash"] = hash_of(password_on_stdin())
     is_first = not ask(change.node, "definitions/list/user")["definitions"]
     facts = change.ask(f"definitions/put/user/{name}", body=json.dumps(value).encode())
     if is_first:
@@ -85,14 +85,6 @@ def delete_user(name: str, change: DefinitionChange) -> None:
 def _row(one: dict[str, Any]) -> dict[str, Any]:
     value = {"groups": [], **one["value"]}
     return {"name": one["name"], "password": value.pop("password_hash", None) is not None, **value}
-
-
-def _hash(password: str) -> str:
-    if not password:
-        raise click.UsageError("the password is empty")
-    from argon2 import PasswordHasher
-
-    return PasswordHasher().hash(password)
 
 
 row_arguments: Callable[..., Any] = together(

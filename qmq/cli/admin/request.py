@@ -213,7 +213,7 @@ def read_values(given: tuple[str, ...]) -> dict[str, Any]:
             raise click.BadParameter(f"{key} is given twice")
         try:
             values[key] = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             values[key] = text
     return values
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from qmq.cli.admin.request import read_values
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.stub import StubNode, frame, message, polite
@@ -128,6 +129,10 @@ def test_an_import_of_the_first_users_says_that_the_mesh_is_closed_from_then_on(
 
     assert result.stdout == "1 definitions, 1 changed\n"
     assert ("these are the first users" in result.stderr) == is_said
+
+
+def test_a_value_that_is_nested_too_deeply_is_text() -> None:
+    assert read_values(("ttl_seconds=" + "[" * 100_000,)) == {"ttl_seconds": "[" * 100_000}
 
 
 @pytest.mark.parametrize("values", [(), ("ttl_seconds=1", "ttl_seconds=2")])

@@ -107,8 +107,11 @@ def test_hash_prints_a_hash_that_the_node_file_takes(run: Run, tmp_path: Path) -
     assert load_node(node).users[0].password_hash == hashed
 
 
-def test_an_empty_password_is_refused(run: Run) -> None:
-    assert run("config", "hash", input="\n").exit_code == 2
+@pytest.mark.parametrize(("line", "problem"), [(b"\n", "empty"), (b"\xff\xfe\n", "not UTF-8")])
+def test_a_password_that_is_empty_or_no_utf8_is_refused(run: Run, line: bytes, problem: str) -> None:
+    result = run("config", "hash", input=line)
+
+    assert (result.exit_code, f"the password is {problem}" in result.stderr) == (2, True)
 
 
 def test_diff_prints_what_changes_and_what_needs_a_restart(run: Run, tmp_path: Path) -> None:
