@@ -190,14 +190,18 @@ async def _run(
     trusts_clock: bool,
 ) -> None:
     local_socket = settings.data / SOCKET_NAME
-    node = Node(
-        with_connections_that_fit(settings),
-        peers,
-        store,
-        environment,
-        trusts_clock=trusts_clock,
-        local_socket=local_socket,
-    )
+    try:
+        node = Node(
+            with_connections_that_fit(settings),
+            peers,
+            store,
+            environment,
+            trusts_clock=trusts_clock,
+            local_socket=local_socket,
+        )
+    except BaseException:
+        store.close()  # Otherwise the node does, when it has run.
+        raise
     reloader = Reloader(node, settings, peers, read, with_connections_that_fit) if read is not None else None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
