@@ -80,6 +80,9 @@ class Reloader:
             renewed = await node.environment.run_blocking(node.certificates.changed)
         except ConfigError as error:
             return self._refuse(error.diagnostics)
+        except Exception as error:
+            log.exception("! reload: the files cannot be checked, and the node goes on as it is")
+            return self._refuse([f"the files cannot be checked: {error!r}"])
         name = self._settings.name
         if self._peers is not None and peers is not None:
             problems = check_change(self._peers, peers, name, node.membership.retired)

@@ -236,6 +236,16 @@ async def test_a_bad_file_changes_nothing_and_raises_a_condition(
     assert "node.toml:3: this" in caplog.text and "node.toml:9: that" in caplog.text
 
 
+async def test_a_file_on_which_the_checks_fail_ends_no_node(autojump_clock: MockClock) -> None:
+    def read() -> tuple[NodeSettings, PeersFile | None]:
+        raise TypeError("unhashable type: 'dict'")
+
+    async with Rig().run() as rig:
+        assert not await Reloader(rig.alive, rig.settings, None, read).reload()
+
+        assert [one["code"] for one in present(rig.alive)] == ["reload"]
+
+
 async def test_the_condition_names_the_last_refusal_and_ends_when_a_reload_is_taken_up(
     autojump_clock: MockClock,
 ) -> None:
