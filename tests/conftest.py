@@ -9,7 +9,10 @@ import gc
 import os
 import random
 import signal
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -117,6 +120,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: what tests interrupt, processes of theirs too, would not hear of it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_databases: list[sqlite3.Connection] = []
+_connect = sqlite3.connect
+
+
+def _noted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+    connection = _connect(*arguments, **options)
+    _databases.append(connection)
+    return connection
+
+
+def _is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.total_changes >= 0
+    except sqlite3.ProgrammingError:
+        return False
+
+
+sqlite3.connect = _noted
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out long tests and those that start processes")
@@ -150,6 +172,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """pytest-trio has trio sort the tasks before it shuffles them."""
     assert isinstance(scheduler._r, random.Random)
     scheduler._r.seed(f"{ORDER}/{item.nodeid}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """What a test leaves open goes to the collector. From Python 3.13 on, that fails whatever test then runs."""
+    yield
+    left = sum(map(_is_open, _databases))
+    _databases.clear()
+    # Those of several processes may have something for all tests of a file.
+    assert not left or item.path.relative_to(HERE).parts[0] in PROCESSES, f"{left} databases were left open"
 
 
 @pytest.fixture
