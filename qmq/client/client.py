@@ -20,7 +20,7 @@ import trio
 from qmq.client.address import Rotation
 from qmq.client.core import Core, Passcode
 from qmq.client.dial import Dial, dial
-from qmq.client.encode import Headers, Send
+from qmq.client.encode import Headers, Send, encode_subscribe
 from qmq.client.feed import AckMode, Delivered, Feed
 from qmq.client.message import Message, Receipt
 from qmq.client.requests import PendingReply, Phase, Request
@@ -163,7 +163,7 @@ class Client:
         Topics: more than `buffer_bytes` waiting is an Overrun, or drops the oldest. What is published while there is
         no connection is missed.
 
-        Raises ValueError for arguments that no node accepts.
+        Raises ValueError for arguments that no node accepts, LocalProtocolError for those that STOMP cannot carry.
         """
         if prefetch < 1 or buffer_bytes < 1:
             raise ValueError("prefetch and buffer_bytes are at least 1")
@@ -184,6 +184,7 @@ class Client:
             durable=durable,
             ack_level=ack_level or "",
         )
+        encode_subscribe(feed)  # Later it would fail in the task that all calls share.
         return Subscription(self, feed, confirm)
 
     def transaction(self) -> Transaction:

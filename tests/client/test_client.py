@@ -448,6 +448,23 @@ async def test_a_refused_subscription_raises_where_it_is_entered(autojump_clock:
         assert client.statistics().logins == 1
 
 
+@pytest.mark.parametrize(("destination", "headers"), [("/queue/a\0b", {}), ("/queue/q", {"selector": "\udc80"})])
+async def test_a_subscription_that_stomp_cannot_carry_is_refused_at_once_and_harms_no_other_call(
+    autojump_clock: MockClock, destination: str, headers: dict[str, str]
+) -> None:
+    async with running() as mesh, mesh.client() as client:
+        for is_online in (True, False):
+            if not is_online:
+                mesh.kill("a")
+                await eventually(lambda: client.statistics().node is None)
+            with pytest.raises(LocalProtocolError):
+                client.subscribe(destination, headers=headers)
+        await mesh.start("a")
+
+        await client.send("/queue/q", b"")
+        assert client.statistics().subscriptions == 0
+
+
 async def test_a_subscription_cancelled_while_it_begins_leaves_nothing_behind(autojump_clock: MockClock) -> None:
     async with running() as mesh, mesh.client() as client:
         for blocked in range(4):
