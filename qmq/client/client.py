@@ -350,14 +350,14 @@ async def connect(
     )
     runner = Runner(core, rotation, dial, tls=tls, attempt_seconds=attempt_seconds, steady_seconds=2 * attempt_seconds)
     client = Client(core, runner)
-    failure: Exception | None = None
+    failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(runner.run)
         try:
             await runner.online()
             yield client
             await client.leave(farewell_seconds)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             failure = error  # raised below, where no nursery wraps it; a cancel propagates
         finally:
             core.close(None)

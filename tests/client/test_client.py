@@ -657,6 +657,10 @@ async def test_an_exception_of_the_block_leaves_the_client_as_it_is(autojump_clo
             async with mesh.client(), trio.open_nursery():
                 raise KeyError("in a nursery of the application")
         assert group.group_contains(KeyError, depth=1)
+        for wish in (SystemExit, KeyboardInterrupt):
+            with pytest.raises(wish):
+                async with mesh.client():
+                    raise wish
         await eventually(lambda: not mesh.nodes["a"].sessions)
 
 
