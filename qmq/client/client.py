@@ -20,7 +20,7 @@ import trio
 from qmq.client.address import Rotation
 from qmq.client.core import Core, Passcode
 from qmq.client.dial import Dial, dial
-from qmq.client.encode import Headers, Send, encode_subscribe
+from qmq.client.encode import Headers, Send, encode_connect, encode_subscribe
 from qmq.client.feed import AckMode, Delivered, Feed
 from qmq.client.message import Message, Receipt
 from qmq.client.requests import PendingReply, Phase, Request
@@ -333,9 +333,12 @@ async def connect(
     Raises:
         Refused: every node refuses the login.
         ValueError: `nodes` is empty or not a list of addresses, or a bound is not positive.
+        LocalProtocolError: a login, passcode or client id that STOMP cannot carry.
     """
     if window_messages < 1 or window_bytes < 1 or attempt_seconds <= 0 or beat_seconds < 0:
         raise ValueError("windows and attempt_seconds are positive, beat_seconds is not negative")
+    # In the task of the connection, where it is written, an error would come as a group.
+    encode_connect("", login, None if callable(passcode) else passcode, 0, client_id)
     rng = rng or random.SystemRandom()
     addresses = [nodes] if isinstance(nodes, str) else nodes
     rotation = Rotation(addresses, rng, seconds_min=redial_seconds_min, seconds_max=redial_seconds_max)

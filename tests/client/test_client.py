@@ -716,6 +716,16 @@ async def test_a_wrong_passcode_is_refused_and_not_tried_for_ever(autojump_clock
             await client.send("/queue/q", b"")
 
 
+@pytest.mark.parametrize("login", [{"login": "a\nb"}, {"passcode": "right\n"}, {"client_id": "a\0"}])
+async def test_a_login_that_stomp_cannot_carry_is_refused_as_such(
+    autojump_clock: MockClock, login: dict[str, str]
+) -> None:
+    async with running() as mesh:
+        with pytest.raises(LocalProtocolError):
+            async with mesh.client(**login):
+                pass
+
+
 async def test_a_node_that_says_nothing_to_a_login_is_left(autojump_clock: MockClock) -> None:
     async with running() as mesh:
         await mesh.fabric.network("127.0.1.9").listen("127.0.1.9", 61613, None)
