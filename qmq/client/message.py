@@ -122,8 +122,8 @@ class Message:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """ACK or NACK without waiting, unless the subscription was made with `confirm`. A message that has become stale
-        is left alone then: its work was done, and it will come again.
+        """ACK or NACK without waiting. A message that has become stale is left alone: its work was done, and it will
+        come again. If the subscription was made with `confirm`, a block that ends well is as `ack`, with its errors.
         """
         if kind is None and self._confirm:
             await self.ack()

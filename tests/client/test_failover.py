@@ -70,6 +70,17 @@ async def test_a_queue_consumer_goes_on_at_another_node_and_its_old_message_is_s
             assert client.statistics().stale_settles == 1
 
 
+async def test_a_block_with_confirm_says_that_its_ack_came_too_late(autojump_clock: MockClock) -> None:
+    async with running("ab") as mesh, mesh.client() as client:
+        async with client.subscribe("/queue/q", confirm=True) as messages:
+            await client.send("/queue/q", b"x")
+            message = await anext(messages)
+            with pytest.raises(Stale):
+                async with message:
+                    mesh.kill(mesh.of(client))
+                    await eventually(lambda: message.is_stale)
+
+
 async def test_messages_that_waited_in_the_client_are_not_handed_out_after_their_connection(
     autojump_clock: MockClock,
 ) -> None:
