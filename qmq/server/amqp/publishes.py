@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from qmq.errors import Refused
 from qmq.gateways.amqp.messages import BCC, send_headers
 from qmq.gateways.amqp.names import DEFAULT_VHOST, QUEUE, REPLIES, exchange_name, publish_destination, queue_name
 from qmq.gateways.copies import EXCHANGE, ROUTING_KEY, ROUTING_KEYS, destination_with, further_keys, matching_queues
@@ -79,6 +80,10 @@ class ChannelPublishes:
                 self._owner.put(self.state.confirm([self.state.published]))
             return
         self._frames.begin()
+        if receipt is not None and not exchange and routed.headers["destination"].startswith(REPLIES):
+            # With a receipt, it would end the channel if its requester leaves before it is decided.
+            self._owner.put(self.state.confirm([self.state.published]))
+            receipt = None
         self._frames.pending.append(Frame(routed, command.body, receipt))
 
     def _head_of(self, exchange: str, key: str, properties: bytes) -> Head:
@@ -117,7 +122,7 @@ class ChannelPublishes:
         context, headers = self._owner.context, head.headers
         destination = headers["destination"]
         if not exchange:
-            return destination.startswith(REPLIES) or await self._exists(destination)
+            return self._is_awaited(destination) if destination.startswith(REPLIES) else await self._exists(destination)
         if not is_mandatory:
             return True
         routing = context.rules.routing
@@ -125,6 +130,14 @@ class ChannelPublishes:
             return True
         await self._learn_bindings()
         return bool(matching_queues(routing, destination, headers, further))
+
+    def _is_awaited(self, address: str) -> bool:
+        """Whether a client may wait for a reply to this address, as far as this node knows."""
+        try:
+            self._owner.context.broker.replies.check(address)
+        except Refused:
+            return False
+        return True
 
     async def _learn_bindings(self) -> None:
         """Ask the peers for bindings that were made a moment ago: once for all publishes that have come."""

@@ -529,6 +529,49 @@ async def test_a_reply_goes_to_the_pseudo_queue_of_the_requester(autojump_clock:
         assert (reply.body, reply.properties.correlation_id, reply.method.consumer_tag) == (b"4", "7", "c")
 
 
+async def test_a_reply_that_no_client_waits_for_ends_no_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        asks, answers = await connect(rig), await connect(rig)
+        await asks.declare("rpc")
+        await asks.consume("amq.rabbitmq.reply-to", no_ack=True)
+        await asks.publish("rpc", b"2+2", reply_to="amq.rabbitmq.reply-to")
+        await answers.consume("rpc")
+        (request,) = await answers.messages(1)
+        await confirming(answers)
+        await asks.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+
+        await answers.publish(request.properties.reply_to, b"4")
+        # As RabbitMQ: it is dropped, or returned if it is mandatory, and confirmed.
+        assert (await answers.next(commands.Basic.Ack)).delivery_tag == 1
+        await answers.publish(request.properties.reply_to, b"4", mandatory=True)
+        (returned,) = await answers.messages(1)
+        assert (returned.method.reply_code, returned.body) == (312, b"4")
+        assert (await answers.next(commands.Basic.Ack)).delivery_tag == 2
+
+        await answers.send(1, commands.Basic.Ack(request.method.delivery_tag))
+        await answers.publish("/reply-queue/none", b"4")
+        assert (await answers.next(commands.Basic.Ack)).delivery_tag == 3
+
+
+async def test_a_requester_that_leaves_before_its_reply_is_decided_ends_no_channel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.channel(2)
+        await client.declare("rpc")
+        await client.consume("amq.rabbitmq.reply-to", "replies", channel=2, no_ack=True)
+        await client.publish("rpc", b"2+2", reply_to="amq.rabbitmq.reply-to", channel=2)
+        await client.consume("rpc", no_ack=True)
+        (request,) = await client.messages(1)
+        await confirming(client)
+
+        reply = client.publishing(request.properties.reply_to, b"4")
+        await client.pipe.send_all(reply + frame.marshal(commands.Basic.Cancel("replies"), 2))
+
+        await client.next(commands.Basic.CancelOk)
+        await confirmed(client, 1)
+        await client.nothing()
+
+
 @pytest.mark.parametrize("passive", [True, False])
 async def test_a_client_may_ask_whether_there_are_direct_replies(autojump_clock: MockClock, passive: bool) -> None:
     async with amqp_node() as rig:
