@@ -14,8 +14,9 @@ NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "stopping", "tok
 APPLIED_CODES = frozenset({"too-few-copies"})
 """Codes of ERRORs after which the request is done, with less safety than requested."""
 
-ENDING_CODES = frozenset({"durable-taken-over", "durable-deleted"})
-"""Another client or an operator has ended the durable subscription here: resubscribing would undo that."""
+ENDING_CODES = frozenset({"durable-taken-over", "durable-deleted", "not-allowed"})
+"""Another client or an operator has ended the subscription that the ERROR names: resubscribing would undo that, or be
+refused."""
 
 
 class Answers:
@@ -58,7 +59,8 @@ class Answers:
             # A COMMIT refused on a connection that stays open leaves its transaction open.
             self._exchange.output.append(encode_undo("ABORT", "transaction", receipt))
         if error.code in ENDING_CODES:
-            feed = self._feeds.by_wire_id.get(headers.get("subscription", ""))
+            # The node has it no more: an UNSUBSCRIBE would be refused, and end the connection.
+            feed = self._feeds.by_wire_id.pop(headers.get("subscription", ""), None)
             if feed is not None:
                 self._feeds.end(feed, error)
                 return

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 import qmq.client
 from qmq.client.dial import Line
-from qmq.config import DestinationPolicy, DestinationSettings, LimitSettings, User
+from qmq.config import DestinationPolicy, DestinationSettings, LimitSettings, PermissionSettings, User
 from qmq.errors import LocalProtocolError, NotConnected, Overrun, Refused, Stale
 from tests.client.rig import CLIENT_HOST, eventually, running, take
 
@@ -724,6 +724,29 @@ async def test_a_login_that_stomp_cannot_carry_is_refused_as_such(
         with pytest.raises(LocalProtocolError):
             async with mesh.client(**login):
                 pass
+
+
+@pytest.mark.parametrize("destination", ["/queue/q", "/topic/t", "/fanout/f"])
+async def test_a_subscription_whose_right_is_taken_away_ends_with_that_reason(
+    autojump_clock: MockClock, destination: str
+) -> None:
+    users = (User(name="ann", password_hash=argon2.PasswordHasher(1, 8, 1).hash("right")),)
+    subscribes = PermissionSettings(user="ann", allow=("subscribe", "send"), destinations=("/*", "/queue/kept"))
+    sends = PermissionSettings(user="ann", allow=("subscribe", "send"), destinations=("/queue/kept",))
+    async with (
+        running(users=users, permissions=(subscribes,)) as mesh,
+        mesh.client(login="ann", passcode="right") as client,
+        client.subscribe("/queue/kept") as kept,
+        client.subscribe(destination) as messages,
+    ):
+        mesh.nodes["a"].access.change(users, (sends.permission,))
+
+        with pytest.raises(Refused) as refused:
+            await anext(messages)
+        assert refused.value.code == "not-allowed"
+        await client.send("/queue/kept", b"x")
+        assert await take(kept, 1) == [b"x"]
+        assert client.statistics().logins == 1
 
 
 async def test_a_node_that_says_nothing_to_a_login_is_left(autojump_clock: MockClock) -> None:
