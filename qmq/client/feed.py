@@ -28,6 +28,9 @@ GAP_HEADER = "qmq-gap"
 
 DEDUP_HEADERS = ("dedup-id", "qmq-dedup-id", "_AMQ_DUPL_ID")
 
+SENDER = "dedup-sender"
+"""Stands for the user of the sender: an id counts for one user."""
+
 IDS_MAX = 10_000
 """So many messages of a fanout are known by their dedup ids, at least: up to 4 MB. When a node dies with a message that
 no other has, its sender sends it again elsewhere; the copy of that node comes when it is back, however late.
@@ -123,7 +126,8 @@ class Feed:
     is_fresh: bool = field(init=False)
     """Fanouts: whether nothing has come yet of a start at the first kept message."""
     ids: dict[str, str] = field(default_factory=dict)
-    """Fanouts: dedup ids of the messages that came last, oldest first, and which origin's came first."""
+    """Fanouts: dedup ids of the messages that came last, with their senders, oldest first; and which origin's came
+    first."""
     has_passed_over: bool = False
     """Fanouts: whether `seen` has copies that `handed` does not have."""
     unsettled: dict[str, Delivered] = field(default_factory=dict)
@@ -184,6 +188,8 @@ class Feed:
         id = next((headers[name] for name in DEDUP_HEADERS if name in headers), "")
         if not id:
             return True
+        if SENDER in headers:
+            id = f"{headers[SENDER]} {id}"
         origin = message_id.rpartition("-")[0]
         if self.ids.setdefault(id, origin) != origin:
             return False

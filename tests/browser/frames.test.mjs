@@ -79,3 +79,23 @@ test("connect needs URLs of WebSockets", () => {
   for (const urls of [[], ["http://127.0.0.1/stomp"], ["ws://a/stomp", "nonsense"]])
     assert.throws(() => connect(urls), { code: "bad-url" });
 });
+
+test("a dedup id counts for one sender", () => {
+  let socket;
+  globalThis.WebSocket = class {
+    constructor() { socket = this; }
+    send() {}
+    close() {}
+  };
+  const client = connect("ws://a/stomp");
+  const got = [];
+  const { id } = client.subscribe("/fanout/f", (message) => got.push(message.body));
+  socket.onmessage({ data: "CONNECTED\nversion:1.2\n\n\0" });
+  for (const [origin, sender] of [["a-1", "ann"], ["b-1", "bob"], ["c-1", "ann"]])
+    socket.onmessage({
+      data: `MESSAGE\nsubscription:${id}\nmessage-id:${origin}-1\ndedup-id:1\ndedup-sender:${sender}\n\n${origin}\0`,
+    });
+  client.close();
+
+  assert.deepEqual(got, ["a-1", "b-1"]); // The third is a copy of the first, from another node.
+});

@@ -156,6 +156,15 @@ def test_a_message_that_two_nodes_have_taken_comes_once(word: str) -> None:
     assert fanout.is_news({"message-id": "b-01-4"})
 
 
+def test_messages_of_two_senders_under_one_dedup_id_are_two_messages() -> None:
+    fanout = feed()
+
+    assert fanout.is_news({"message-id": "a-01-1", "dedup-id": "1", "dedup-sender": "ann"})
+    assert fanout.is_news({"message-id": "b-01-1", "dedup-id": "1", "dedup-sender": "bob"})
+    assert fanout.is_news({"message-id": "c-01-1", "dedup-id": "1"})
+    assert not fanout.is_news({"message-id": "c-01-2", "dedup-id": "1", "dedup-sender": "ann"})
+
+
 def test_a_position_has_the_copies_that_were_passed_over() -> None:
     fanout = feed()
 

@@ -2,11 +2,13 @@
 
 from collections import Counter
 
+import argon2
 import pytest
 import trio
 from trio.testing import MockClock
 
 import qmq.client
+from qmq.config import User
 from qmq.errors import Stale
 from qmq.server.node import Node
 from tests.client.rig import CLIENT_HOST, eventually, running, take
@@ -227,6 +229,24 @@ async def test_an_orderly_stop_of_the_node_moves_the_client_without_harm(autojum
 
         assert await take(messages, 2) == [b"1", b"2"]
         assert mesh.of(client) == "b"
+
+
+async def test_two_users_may_use_the_same_dedup_ids(autojump_clock: MockClock) -> None:
+    users = tuple(
+        User(name=name, password_hash=argon2.PasswordHasher(1, 8, 1).hash("x"), groups=("client",))
+        for name in ("ann", "bob")
+    )
+    async with running("ab", users=users) as mesh:
+        at_a, at_b = mesh.addresses
+        async with (
+            mesh.client(nodes=at_a, login="ann", passcode="x") as ann,
+            mesh.client(nodes=at_b, login="bob", passcode="x") as bob,
+            ann.subscribe("/fanout/f") as messages,
+        ):
+            await ann.send("/fanout/f", b"of ann", {"dedup-id": "1"})
+            await bob.send("/fanout/f", b"of bob", {"dedup-id": "1"})
+
+            assert sorted(await take(messages, 2)) == [b"of ann", b"of bob"]
 
 
 async def test_a_fanout_from_next_misses_nothing_when_its_node_dies_before_the_first_message(

@@ -297,7 +297,8 @@ class Mesh {
       if (Number(sequence) <= (feed.vector.get(origin) ?? 0)) return;
       feed.vector.set(origin, Number(sequence));
       // A node that died with the only copy of a message has it still when it is back; it was sent again elsewhere.
-      const id = frame.headers["dedup-id"] ?? frame.headers["message-id"];
+      const { "dedup-id": named, "dedup-sender": sender, "message-id": own } = frame.headers;
+      const id = named === undefined ? own : `${sender ?? ""} ${named}`; // An id counts for one user.
       if ((feed.ids.get(id) ?? origin) !== origin) return;
       feed.ids.set(id, origin);
       if (feed.ids.size > IDS_MAX) feed.ids.delete(feed.ids.keys().next().value);
