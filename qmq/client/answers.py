@@ -14,6 +14,9 @@ NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "stopping", "tok
 APPLIED_CODES = frozenset({"too-few-copies"})
 """Codes of ERRORs after which the request is done, with less safety than requested."""
 
+ELSEWHERE_CODES = frozenset({"not-caught-up", "stopping"})
+"""Why a node refuses a subscription that another one takes: it will know the name in a moment, or it stops."""
+
 ENDING_CODES = frozenset({"durable-taken-over", "durable-deleted", "not-allowed"})
 """Another client or an operator has ended the subscription that the ERROR names: resubscribing would undo that, or be
 refused."""
@@ -65,8 +68,8 @@ class Answers:
                 self._feeds.end(feed, error)
                 return
         request = self._requests.find(receipt) if receipt else None
-        if request is not None and request.feed is not None and error.code == "not-caught-up":
-            raise error  # this node will know the name in a moment; another one knows it now
+        if request is not None and request.feed is not None and error.code in ELSEWHERE_CODES:
+            raise error
         if request is None:
             self.parting = None if receipt else error
             return

@@ -231,6 +231,23 @@ async def test_an_orderly_stop_of_the_node_moves_the_client_without_harm(autojum
         assert mesh.of(client) == "b"
 
 
+@pytest.mark.parametrize("destination", ["/queue/other", "/topic/t", "/fanout/f"])
+async def test_a_subscription_that_begins_while_its_node_stops_begins_on_the_next(
+    autojump_clock: MockClock, destination: str
+) -> None:
+    async with running("ab") as mesh, mesh.client() as client, client.subscribe("/queue/q") as jobs:
+        await client.send("/queue/q", b"job")
+        job = await anext(jobs)  # With a message in flight, the client stays connected for a while.
+        mesh.nodes["a"].stop()
+        await eventually(lambda: mesh.nodes["a"].broker.subscriptions.is_stopping)
+
+        async with client.subscribe(destination) as messages:
+            assert mesh.of(client) == "b"
+            await client.send(destination, b"x")
+            assert (await anext(messages)).body == b"x"
+        assert job.is_stale
+
+
 async def test_two_users_may_use_the_same_dedup_ids(autojump_clock: MockClock) -> None:
     users = tuple(
         User(name=name, password_hash=argon2.PasswordHasher(1, 8, 1).hash("x"), groups=("client",))
