@@ -248,6 +248,8 @@ class Core:
             raise Stale("a message of the transaction came over a connection that has ended; nothing was applied")
         self.requests.add(request)
         if self.phase is Phase.ONLINE:
+            earlier = [one for delivery in request.deliveries for one in delivery.feed.hold_earlier(delivery)]
+            request.deliveries += tuple(earlier)
             self._exchange.write(request)
 
     def forget(self, request: Request) -> None:

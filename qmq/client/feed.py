@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
+from itertools import takewhile
 
 from qmq.client.vectors import Progress, parse_gap
 from qmq.errors import ClientError, Refused
@@ -227,6 +228,16 @@ class Feed:
                 del self.unsettled[ack_id]
         delivery.settled = True
         self.unsettled.pop(delivery.ack_id, None)
+
+    def hold_earlier(self, delivery: Delivered) -> list[Delivered]:
+        """What a transaction that settles `delivery` covers besides it, in `client` mode: it counts as settled now."""
+        if self.ack is not AckMode.CLIENT or delivery.ack_id not in self.unsettled:
+            return []
+        before = takewhile(lambda one: one is not delivery, self.unsettled.values())
+        earlier = [one for one in before if not one.settled]
+        for one in earlier:
+            one.settled = True
+        return earlier
 
     def drop_oldest(self) -> None:
         while self.buffer and self.is_full:

@@ -296,6 +296,36 @@ def test_what_a_cumulative_nack_has_given_back_is_not_given_back_twice() -> None
     assert first.settled and second.settled
 
 
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_in_client_mode_a_transaction_on_its_way_covers_what_came_before(is_applied: bool) -> None:
+    peer = Peer()
+    peer.log_in()
+    feed = queue(AckMode.CLIENT)
+    id = subscribed(peer, feed)
+    for number in "123":
+        peer.say("MESSAGE", ("subscription", id), ("message-id", f"m{number}"), ("ack", number))
+    first, second, third = (peer.core.take(feed) for _ in range(3))
+    assert first is not None and second is not None and third is not None
+    assert peer.core.hold(second)
+    request = peer.core.new_transaction([], [(second, True)])
+    peer.core.submit(request)
+    peer.frames()
+
+    # The node may have applied it by now: an ACK that it covers would end the connection.
+    assert peer.core.settle(first, True, False) is None
+    assert peer.frames() == []
+    if is_applied:
+        peer.receipt(request.receipt)
+    else:
+        peer.say("ERROR", ("error-code", "queue-full"), ("receipt-id", request.receipt))
+        peer.frames()
+
+    peer.core.settle(third, True, False)
+    assert [frame.head.headers["id"] for frame in peer.frames()] == ["3"]
+    assert not feed.unsettled
+    assert first.settled and second.settled
+
+
 def test_messages_of_a_refused_transaction_wait_for_their_ack_as_before() -> None:
     peer = Peer()
     peer.log_in()
