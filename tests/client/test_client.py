@@ -757,7 +757,10 @@ async def test_a_node_that_says_nothing_to_a_login_is_left(autojump_clock: MockC
             assert "did not answer the login" in client.statistics().last_error
 
 
-@pytest.mark.parametrize("nodes", [[], ["here"], ["host:0"], ["host:70000"], ["::1:61613"], [":1"], ["host:"]])
+@pytest.mark.parametrize(
+    "nodes",
+    [[], ["here"], ["host:0"], ["host:70000"], ["::1:61613"], [":1"], ["host:"], ["a:1", "b..c:1"], [f"{'x' * 64}:1"]],
+)
 async def test_what_is_no_list_of_nodes_is_refused(nodes: list[str]) -> None:
     with pytest.raises(ValueError):
         async with qmq.client.connect(nodes):
