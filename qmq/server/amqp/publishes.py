@@ -50,6 +50,8 @@ class ChannelPublishes:
             raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate = true is not supported")
         head = self._head_of(exchange, key, command.properties)
         further = further_keys(head.headers)
+        if further and head.headers["destination"].startswith(REPLIES):
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, "a reply has no CC and no BCC: it goes to one client")
         # First: a client without the right must not learn whether a queue would get the message.
         self._rights.check_send(head.headers["destination"])
         for one in further:

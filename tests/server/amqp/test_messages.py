@@ -553,6 +553,21 @@ async def test_a_reply_that_no_client_waits_for_ends_no_channel(autojump_clock: 
         assert (await answers.next(commands.Basic.Ack)).delivery_tag == 3
 
 
+async def test_a_reply_with_further_routing_keys_is_refused_as_such(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare("rpc")
+        await client.consume("amq.rabbitmq.reply-to", no_ack=True)
+        await client.publish("rpc", b"2+2", reply_to="amq.rabbitmq.reply-to")
+        request = await client.call(1, commands.Basic.Get(0, "rpc", True), Message)
+
+        await client.publish(request.properties.reply_to, b"4", headers={"CC": ["rpc"]})
+
+        code, text = await client.closed()
+        assert code == 406
+        assert "a reply has no CC and no BCC" in text
+
+
 async def test_a_requester_that_leaves_before_its_reply_is_decided_ends_no_channel(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
