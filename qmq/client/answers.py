@@ -7,7 +7,24 @@ from qmq.client.requests import BLAMED_MAX, Exchange, PendingReplies, PendingRep
 from qmq.errors import ClientError, Refused
 from qmq.wire.stomp import Frame
 
-NO_REQUEST_CODES = frozenset({"login-timeout", "slow-consumer", "stopping", "token-expired", "unknown-ack"})
+NO_REQUEST_CODES = frozenset(
+    {
+        "destination-deleted",
+        "durable-deleted",
+        "durable-merged",
+        "durable-taken-over",
+        "kicked",
+        "log-unreadable",
+        "login-timeout",
+        "not-selected",
+        "slow-consumer",
+        "stopping",
+        "token-expired",
+        "unknown-ack",
+        "user-removed",
+        "values-untold",
+    }
+)
 """ERRORs without a receipt that no request can be blamed for."""
 
 

@@ -189,7 +189,7 @@ def test_an_error_about_nothing_in_particular_is_held_against_the_first_unanswer
     assert [frame.body for frame in peer.log_in()] == [b"harmless"]
 
 
-@pytest.mark.parametrize("code", ["slow-consumer", "unknown-ack", None])
+@pytest.mark.parametrize("code", ["slow-consumer", "unknown-ack", "kicked", "destination-deleted", None])
 def test_an_end_that_no_request_caused_is_held_against_none(code: str | None) -> None:
     peer = Peer()
     request = peer.core.new_send("/queue/q", b"", {})
