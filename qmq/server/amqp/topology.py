@@ -13,6 +13,7 @@ from qmq.gateways.amqp.declares import exchange_value, queue_value
 from qmq.gateways.amqp.names import (
     DIRECT_REPLY,
     GENERATED,
+    REPLIES,
     Vhost,
     check_declarable,
     exchange_name,
@@ -120,6 +121,11 @@ class Topology:
             name = f"{GENERATED}{context.environment.rng.getrandbits(NAME_BITS):024x}"
         if name == DIRECT_REPLY:
             # As RabbitMQ: some libraries ask so whether there are direct replies.
+            self._declare_ok(method, name, (0, 1))
+            return
+        if name.startswith(REPLIES):
+            # As RabbitMQ: a server asks so whether its requester still waits.
+            context.broker.replies.check(name)
             self._declare_ok(method, name, (0, 1))
             return
         queue = self._queue(name)

@@ -599,6 +599,26 @@ async def test_a_client_may_ask_whether_there_are_direct_replies(autojump_clock:
         assert not rig.alive.declared_queues.texts
 
 
+@pytest.mark.parametrize("passive", [True, False])
+async def test_a_server_may_ask_whether_its_requester_still_waits(autojump_clock: MockClock, passive: bool) -> None:
+    async with amqp_node() as rig:
+        asks, answers = await connect(rig), await connect(rig)
+        await asks.declare("rpc")
+        await asks.consume("amq.rabbitmq.reply-to", no_ack=True)
+        await asks.publish("rpc", b"2+2", reply_to="amq.rabbitmq.reply-to")
+        await answers.consume("rpc", no_ack=True)
+        (request,) = await answers.messages(1)
+        address = request.properties.reply_to
+
+        declared = await answers.declare(address, passive=passive)
+        await asks.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+
+        assert (declared.queue, declared.message_count, declared.consumer_count) == (address, 0, 1)
+        await answers.send(1, commands.Queue.Declare(0, address, passive=passive))
+        assert (await answers.closed())[0] == 404
+        assert set(rig.alive.declared_queues.texts) == {"/queue/rpc"}
+
+
 async def test_properties_that_no_header_of_stomp_could_have_reach_both(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client, stomp = await connect(rig), await rig.connect()
