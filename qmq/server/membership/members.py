@@ -168,7 +168,7 @@ class LiveMembership:
         membership.hear(peer, standing)
         known = self._disks.get(peer)
         if standing.disk and known != standing.disk:
-            if known is not None:
+            if known is not None and standing.is_learner:
                 self._new_disks[peer] = (
                     f"{peer} has another data directory than before; it does not count as a copy and has no vote until "
                     "it has what a majority of the others has"

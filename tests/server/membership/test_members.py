@@ -72,6 +72,22 @@ async def test_an_empty_disk_of_a_known_name_does_not_count_until_it_has_met_a_m
         assert LEARNER not in c.store.catalog.facts()
 
 
+async def test_a_replaced_disk_that_counts_again_already_is_no_condition_on_a_node_that_was_away(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c", "d").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("a")
+        await mesh.stop("c", wipe=True)
+        c = await mesh.start("c")
+        await eventually(lambda: c.membership.may_vote)
+
+        a = await mesh.start("a")
+        await eventually(lambda: all_count(mesh) and a.membership.standing_of("c") is not None)
+
+        assert codes(a) == []
+
+
 async def test_a_learner_is_still_one_after_a_restart(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
