@@ -60,12 +60,12 @@ class ReverseDial:
                     nursery.start_soon(partial(self._turn, self._links[name]))
 
     def _unserved(self) -> set[str]:
-        """Peers that we follow, that do not follow us, and that can take such a connection."""
+        """Peers that we follow, and that do not follow us. The link with one that has left may not have ended yet."""
         registry = self._registry
         return {
             name
             for name, following in registry.followings.items()
-            if following.welcomed and name not in registry.servings
+            if following.welcomed and name not in registry.servings and name in self._links
         }
 
     async def _turn(self, link: Link) -> None:

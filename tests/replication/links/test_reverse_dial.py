@@ -6,6 +6,8 @@ from trio.testing import MockClock
 
 from qmq.dots import Origin
 from qmq.errors import MeshError
+from qmq.members import Listing
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.handshake import DIAL, Answering, PeerIdentity, make_proof, turn
 from qmq.wire.stomp import Connection, Limits, Role
 from qmq.wire.stomp.frames import Frame
@@ -57,6 +59,27 @@ async def test_such_a_link_is_made_again_when_it_breaks_and_dialled_when_that_wo
         await trio.sleep(100)
 
         assert a.is_linked and b.is_linked
+
+
+async def test_a_peer_that_leaves_while_a_frame_to_it_is_stuck_is_offered_no_connection(
+    autojump_clock: MockClock,
+) -> None:
+    network, peers = Network(), peers_of("ab")
+    network.deaf.add("a")
+    a, b = Node(network, "a", peers), Node(network, "b", peers)
+
+    async with running(a, b, linked=False):
+        await trio.sleep(2 * a.settings.suspicion_seconds - 0.5)
+        assert a.link_states() == {"b": ("caught-up", "down")}
+        b.slots = trio.Event()
+        for number in range(2):
+            a.mesh.ask(number, PeerRequest("kind", bytes(1 << 20)))
+            await trio.sleep(0.1)
+        a.membership.take_up(Listing(2, frozenset("a")))
+        a.mesh.take_up(peers_of("a", version=2))
+        await trio.sleep(1)
+
+        assert a.link_states() == {}
 
 
 async def test_between_nodes_that_dial_each_other_nothing_is_turned(autojump_clock: MockClock) -> None:
