@@ -327,7 +327,9 @@ class Mesh:
         """Messages lent by `peer` that no consumer here can take; True where a client has seen it."""
         following = self._registry.followings.get(peer)
         if following is not None:
-            following.outbox.put(Returned([(message.dot, why, asks) for message, why, asks in returns]))
+            dots = [(message.dot, why, asks) for message, why, asks in returns]
+            for start in range(0, len(dots), DOTS_PER_FRAME):
+                following.outbox.put(Returned(dots[start : start + DOTS_PER_FRAME]))
 
     def offer(self, offers: list[tuple[str, str, int]]) -> None:
         """(peer, queue, limit) as `Borrowing.offers` gives them."""

@@ -5,7 +5,8 @@ import trio
 import trio.testing
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.message import SEEN
+from qmq.broker.messages.lifecycle import Back
+from qmq.broker.messages.message import SEEN, Message
 from qmq.dots import Origin
 from qmq.members import Listing
 from qmq.replication.links.reverse_dial import ReverseDial
@@ -455,6 +456,24 @@ async def test_what_a_leaving_consumer_had_goes_to_another_node(autojump_clock: 
         await until(lambda: c.seen == [b"one"])
 
     assert c.deliveries[0].message.attempts == SEEN
+
+
+async def test_more_messages_than_one_frame_may_name_are_given_back_over_the_same_link(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    network, peers = Network(), peers_of("ab")
+    a, b = Node(network, "a", peers), Node(network, "b", peers)
+    async with running(a, b):
+        b.subscribe(JOBS)
+        a.send(JOBS, b"one")
+        await until(lambda: b.seen == [b"one"])
+        dials, message = network.dials, b.deliveries[0].message
+        other = Message(message.envelope, b"", A, 17, 1)
+
+        b.mesh.give_back("a", [*[(other, Back.UNSEEN, None)] * 250_000, (message, Back.UNSEEN, None)])
+        await trio.sleep(10)
+
+        assert (network.dials, a.reports, b.seen) == (dials, [], [b"one", b"one"])
 
 
 async def test_a_short_cut_leaves_a_lent_message_with_its_consumer(autojump_clock: trio.testing.MockClock) -> None:
