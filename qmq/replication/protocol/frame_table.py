@@ -192,7 +192,7 @@ COMMON_FRAMES: Final = _table(
     ),
     _row("/mesh/vote", frames.Vote, FEW, owner=NODE, number=TERM, has=VECTOR),
     _row(
-        "/mesh/release", frames.Release, FEW, owner=NODE, number=NUMBER, has=optional(VECTOR), lent=map_of(NODE, DOTS)
+        "/mesh/release", frames.Release, LISTS, owner=NODE, number=NUMBER, has=optional(VECTOR), lent=map_of(NODE, DOTS)
     ),
     _row("/mesh/holds", frames.Holds, LISTS, owner=NODE, number=TERM, dots=DOTS),
 )

@@ -383,6 +383,12 @@ def test_a_frame_with_a_changed_byte_is_a_frame_or_one_mesh_error(frame: MeshFra
         assert error.code == "bad-frame"
 
 
+def test_a_release_names_as_many_messages_as_consumers_may_have() -> None:
+    release = Release("a", 3, {A: 7}, {"b": [Dot(A, sequence) for sequence in range(1, 300_001)]})
+
+    assert through(release) == release
+
+
 def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(MeshError):
         decode(BOTH, "/mesh/welcome", b"\x91" * 100_000 + b"\xc0", Sender("a"))
