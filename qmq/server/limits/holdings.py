@@ -122,7 +122,7 @@ class Holdings:
         user = self._context.declared_queues.owner_of(queue)
         if not user:
             return None
-        if queue not in self._owners:
+        if self._owners.get(queue) != user:
             # The rules of a queue are made before its declaration is announced.
             self.changed([queue])
         return partial(self._check, user) if self._users[user].bytes_max else None

@@ -102,6 +102,27 @@ async def test_queues_that_were_declared_on_other_nodes_count(autojump_clock: Mo
         assert (await request(client, "declare/queue/2"))["error-code"] == "too-many-queues"
 
 
+async def test_a_queue_that_users_declare_on_both_sides_of_a_cut_counts_for_the_same_one_everywhere(
+    autojump_clock: MockClock,
+) -> None:
+    one_queue = UserLimitSettings(user="bob", queues_max=1)
+    async with MeshRig("a", "b", users=USERS, user_limits=(one_queue,)).run() as mesh:
+        mesh.cut("a", "b")
+        await eventually(lambda: not mesh.nodes["a"].linked_peers() and not mesh.nodes["b"].linked_peers())
+        for name, user in (("a", "ann"), ("b", "bob")):
+            client = await mesh.connect(name, login=user, passcode="secret")
+            await client.send(subscribe("/queue/q"))
+            await client.receipt()
+            assert (await request(client, "declare/queue/q"))["changed"] == "1"
+
+        mesh.heal("a", "b")
+        await until_alike(mesh)
+
+        for name in "ab":
+            client = await mesh.connect(name, login="bob", passcode="secret")
+            assert (await request(client, "declare/queue/2"))["error-code"] == "too-many-queues"
+
+
 async def test_the_user_that_declared_a_queue_first_keeps_it_and_another_may_replace_the_rest(
     autojump_clock: MockClock,
 ) -> None:
