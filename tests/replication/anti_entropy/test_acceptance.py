@@ -26,6 +26,7 @@ from ..rig import batch_of
 A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
 ABC = frozenset("abc")
 
+UNKNOWN_KIND = 77
 
 CURSOR = {"client": "c", "name": "n", "created": 5}
 
@@ -231,6 +232,12 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
             for owner, term, server in (("", 1, "b"), ("a", -1, "b"), ("a", 1 << 63, "b"), ("a", 1, "No Name"))
         ],
         [1, 1, RecordKind.TERM << 56, "", b"", msgpack.packb(["a", inf, "b"])],
+        *[[1, time, RecordKind.PUBLISH << 56, "/fanout/x", b"", b""] for time in (None, "1", 1.5, -1, 1 << 63)],
+        *[
+            [1, 1, kind << 56, *fields]
+            for kind in (RecordKind.START, UNKNOWN_KIND)
+            for fields in ((5, b"", b""), ("", None, b""), ("", b"", 5))
+        ],
         [1, 1, "x", "/queue/x", b"", b""],
         [1, 1],
         5,
@@ -264,7 +271,7 @@ def test_what_cannot_be_applied_is_not_handed_to_the_journal(monkeypatch: pytest
 def test_records_of_unknown_kinds_are_taken_as_they_are() -> None:
     have: Vector = {}
     out = Outcome()
-    batch = batch_of(A, 1, 1, kind=77)
+    batch = batch_of(A, 1, 1, kind=UNKNOWN_KIND)
 
     acceptance().take(batch, have, out)
 
