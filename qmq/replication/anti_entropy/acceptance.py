@@ -9,6 +9,7 @@ A batch is judged whole before anything of it is applied: checksum, structure, r
 file names, and none that claims to be this very incarnation. Pure.
 """
 
+import struct
 from collections.abc import Collection
 from typing import Final
 
@@ -104,7 +105,7 @@ class Acceptance:
             batch = snapshot_batch(origin, after, snapshot)
             head = verify_batch(batch)
             records = batch_records(batch)
-        except (CorruptLog, ValueError) as error:
+        except (CorruptLog, ValueError, TypeError, struct.error) as error:
             raise MeshError("bad-batch", f"the snapshot of {origin}: {error}") from error
         for record in records:
             if record.kind not in KEPT and record is not records[-1]:
@@ -193,6 +194,7 @@ def _check_record(record: Record, head: BatchHead) -> None:
     if type(record.destination) is not str or type(record.headers) is not bytes or type(record.body) is not bytes:
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin} has fields of the wrong type")
     try:
+        number(record.sequence, 1)
         number(record.timestamp_us)
         if kind in COUNTED and len(record.body) > SCANT_BYTES:
             unpack(record.body, ELEMENTS_MAX)

@@ -20,6 +20,7 @@ from qmq.storage.format.batch import GAPS, MEMORY, SHARED_VERSION, SPARSE, encod
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, pack_reference
 from qmq.storage.format.term_record import pack_term
+from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 from ..rig import batch_of
 
@@ -239,6 +240,7 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
             for fields in ((5, b"", b""), ("", None, b""), ("", b"", 5))
         ],
         [1, 1, "x", "/queue/x", b"", b""],
+        [1.0, 1, RecordKind.PUBLISH << 56, "/fanout/x", b"", b""],
         [1, 1],
         5,
     ],
@@ -254,6 +256,19 @@ def test_a_record_of_millions_of_elements_is_refused_while_it_is_unpacked(kind: 
     refused = refusal(raw_batch([1, 1, kind << 56, "/queue/x", b"", bomb]))
 
     assert (refused.code, "max_array_len" in refused.message) == ("bad-batch", True)
+
+
+@pytest.mark.parametrize("last", [None, "1", 1.5, -1, 1 << 63])
+def test_a_snapshot_with_a_record_that_means_nothing_is_refused(last: object) -> None:
+    for sequence, time in ((last, 1), (2, last)):
+        packed = msgpack.packb([sequence, time, RecordKind.PUBLISH << 56, "/fanout/x", b"", b""])
+        have: Vector = {}
+        out = Outcome()
+
+        with pytest.raises(MeshError, match="bad-batch"):
+            acceptance().take_snapshot(A, 0, RangeSnapshot(3, 0, 0, [packed]), have, out)
+
+        assert not have and not out.batches
 
 
 @pytest.mark.skipif(BUILD == "compiled", reason="breaks what is compiled")
