@@ -34,7 +34,7 @@ from qmq.server.runtime.contexts import Engine, MeshPeers, Repairing, Reporting
 from qmq.storage.format.cursor_record import pack_move, unpack_move
 from qmq.storage.format.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.record import unpack
+from qmq.storage.format.record import unpack, unpack_record
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left
 
 DOTS_AT_ONCE: Final = 2000
@@ -73,12 +73,12 @@ async def ask_snapshot(
                 number(fields[0], 0, through),
                 number(fields[1]),
                 number(fields[2]),
-                [octets(packed) for packed in array(fields[3])],
+                [_record(packed) for packed in array(fields[3])],
                 [_attempt(values, missing) for values in array(fields[4])],
             )
         )
-    except MeshError as error:
-        log.error("! %s: invalid snapshot of %s: %s", peer, origin, error.message)
+    except (MeshError, CorruptLog) as error:
+        log.error("! %s: invalid snapshot of %s: %s", peer, origin, error)
         return None
 
 
@@ -116,6 +116,17 @@ async def _ask(context: MeshPeers, peer: str, request: PeerRequest, least: int) 
         return None if answer is None else array(unpack(answer, ELEMENTS_MAX), least)
     except (ValueError, MeshError, msgpack.UnpackException):
         return None
+
+
+def _record(value: object) -> bytes:
+    packed = octets(value)
+    record = unpack_record(packed)
+    number(record.sequence, 1)
+    number(record.timestamp_us)
+    text(record.destination)
+    octets(record.headers)
+    octets(record.body)
+    return packed
 
 
 def _attempt(values: object, missing: MissingRange) -> tuple[str, int, int]:
