@@ -27,7 +27,7 @@ from qmq.members import Retirement, majority
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.checkpoint.checkpoints import Checkpoints
-from qmq.server.membership.members import AGREED_SECONDS, LiveMembership
+from qmq.server.membership.members import AGREED_SECONDS, SILENT_SECONDS, LiveMembership
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
@@ -117,7 +117,7 @@ class Decommission:
                     f"{', '.join(sorted(agreeing))} agree to retire {name}, which is no majority of the rest: "
                     f"stop it, or force it at {others} as well, within {AGREED_SECONDS / 60:.0f} minutes.",
                 )
-            await trio.sleep(max(agrees_in.values()))
+            await trio.sleep(min(SILENT_SECONDS, max(agrees_in.values())))
 
     async def _check_lost(self, names: Collection[str]) -> None:
         context = self._context

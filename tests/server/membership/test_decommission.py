@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.errors import StorageError
 from qmq.members import Retirement
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.node_status import RetiredNode
 from qmq.server.admin.status import status_of
 from qmq.server.membership.decommission import linked
@@ -81,6 +82,21 @@ async def test_what_was_wrong_with_the_links_of_a_retired_node_is_over(autojump_
         await retire(await mesh.connect("a"), "c")
 
         await eventually(lambda: present(a) == [])
+
+
+async def test_a_node_is_retired_although_one_of_the_others_never_agrees(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c", "d").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+
+        async def answer(request: PeerRequest) -> bytes:
+            return b'{"hears": false, "agrees_in": 1000000}'
+
+        mesh.nodes["c"].peer_rpc._answer = answer
+        await mesh.stop("d")
+
+        said = await retire(await mesh.connect("a"), "d")
+
+        assert said["retired"] == "d"
 
 
 async def test_a_retirement_outlives_restarts_and_the_journal(autojump_clock: MockClock) -> None:
