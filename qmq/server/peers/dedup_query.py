@@ -52,6 +52,9 @@ KEYS_MAX: Final = 2000
 REPLAY_BYTES: Final = 64 << 20
 """Of the journal, read for ids at a start: about as much as a full window takes."""
 
+FOLLOWED_MAX: Final = SEQUENCE_MAX // 2
+"""Up to where the numbers of this node follow those of others: its own later ones must be valid, too."""
+
 _READ_BYTES: Final = 1 << 20
 _MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
 
@@ -133,7 +136,7 @@ class DedupQuery:
         """The response to a peer's query: `[[index of the key, node, incarnation, sequence], …]` of messages here."""
         at, asker, keys = _read_request(request)
         context = self._context
-        self._clock = max(self._clock, at)
+        self._clock = max(self._clock, min(at, FOLLOWED_MAX))
         with trio.move_on_after(ANSWER_SECONDS):
             while self._was_first(keys, at, asker):
                 await self._decided.park()
@@ -176,10 +179,10 @@ def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
 def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:
     try:
         asked = decode_json(request)
-        at, node, keys = int(asked["at"]), asked["node"], [bytes.fromhex(text) for text in asked["dedup"]]
+        at, node, keys = number(asked["at"]), asked["node"], [bytes.fromhex(text) for text in asked["dedup"]]
         if not isinstance(node, str) or len(keys) > KEYS_MAX or any(len(key) != KEY_BYTES for key in keys):
             raise ValueError("no keys")
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, MeshError) as error:
         raise Refused("bad-destination", f"an invalid request about dedup ids: {error}") from error
     return at, node, keys
 

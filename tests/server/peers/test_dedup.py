@@ -1,5 +1,6 @@
 """SENDs with a dedup id that are tried again: on the same node, on others, in transactions, and at once."""
 
+from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -440,6 +441,24 @@ async def test_a_question_that_makes_no_sense_is_refused(question: bytes, autoju
     async with MeshRig().run() as mesh:
         with pytest.raises(Refused):
             await mesh.nodes["a"].dedup_query.answer(question)
+
+
+@pytest.mark.parametrize("number", [str((1 << 63) - 1), str((1 << 64) - 1), "1e300", f'"{1 << 70}"'])
+async def test_a_question_with_a_number_beyond_all_bounds_keeps_later_questions_valid(
+    number: str, autojump_clock: Any
+) -> None:
+    async with MeshRig().run() as mesh:
+        a, b = await mesh.connect("a"), await mesh.connect("b")
+        await b.send(again(Q, "1", "r", "x"))
+        await b.receipt()
+        await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
+        mesh.nodes["a"].broker.dedup._known.clear()  # as if the record of b had not come yet
+        mesh.nodes["a"].broker.dedup._order.clear()
+        with suppress(Refused):
+            await mesh.nodes["a"].dedup_query.answer(b'{"dedup": [], "node": "b", "at": %b}' % number.encode())
+        await a.send(again(Q, "1", "r", "x"))
+
+        assert await receipts(a, 1) == [("r", True)]
 
 
 async def test_an_answer_that_makes_no_sense_is_no_answer(autojump_clock: Any) -> None:
