@@ -213,7 +213,8 @@ class Routes:
                 self._take_interest(neighbour, frame)
             case Heard(versions):
                 for origin, version in versions:
-                    self._take_confirmation(neighbour, origin, version)
+                    if origin == self._host.origin or origin in self.neighbours:
+                        self._take_confirmation(neighbour, origin, version)
 
     def _pass(self, peer: Origin, passed: Passed, out: Outcome) -> None:
         messages, here = passed.messages, self._host.origin.node
@@ -243,6 +244,8 @@ class Routes:
 
     def _reaches(self, neighbour: Neighbour, origins: frozenset[Origin]) -> None:
         neighbour.reach = origins - {self._host.origin}
+        for origin in neighbour.arriving.keys() - neighbour.reach - {neighbour.origin}:
+            del neighbour.arriving[origin]
         for origin in self.neighbours:
             if neighbour.missing_ranges(origin):
                 neighbour.publisher.mark(origin, always=True)
@@ -270,6 +273,8 @@ class Routes:
                 del neighbour.arriving[origin]
                 neighbour.outbox.put(Heard([(origin, NEVER)]))
                 return
+            if not (frame.patterns or frame.is_last):
+                raise MeshError("bad-frame", f"a part of the interest of {origin.node} without patterns")
             parts.append(frame.patterns)
             if sum(map(len, parts)) > PATTERNS_MAX:
                 raise MeshError("bad-frame", f"{origin.node} subscribes to more than {PATTERNS_MAX} topics")
@@ -309,7 +314,7 @@ class Routes:
         own = origin == self._host.origin
         if version == NEVER:
             neighbour.publisher.knows(origin, NEVER)
-            if own or (origin in self.neighbours and neighbour.missing_ranges(origin)):
+            if own or neighbour.missing_ranges(origin):
                 neighbour.publisher.mark(origin)
         elif own:
             neighbour.confirmed = max(neighbour.confirmed, version)

@@ -340,6 +340,30 @@ def test_a_node_that_says_it_is_linked_with_too_many_is_not_believed() -> None:
         mesh["a"].routes.take(B, Reach(99, frozenset(Origin("c", n) for n in range(17))), Outcome())
 
 
+def test_nothing_is_kept_of_what_is_said_of_nodes_without_a_link() -> None:
+    mesh = Spots("abc").mesh()
+    routes = mesh["a"].routes
+    neighbour = routes.neighbours[B]
+    before = dict(neighbour.passed)
+
+    for incarnation in range(2, 100):
+        other = Origin("d", incarnation)
+        routes.take(B, Heard([(other, 5)]), Outcome())
+        routes.take(B, Reach(1_000 + incarnation, frozenset({C, other})), Outcome())
+        routes.take(B, Heard([(other, 5)]), Outcome())
+        routes.take(B, InterestPart(other, NEVER, 5, 1, 0, False, {T: True}), Outcome())
+
+    assert neighbour.passed == before
+    assert set(neighbour.arriving) == {Origin("d", 99)}
+
+
+def test_a_part_without_any_pattern_that_is_not_the_last_one_is_refused() -> None:
+    mesh = Spots("ab").mesh()
+
+    with pytest.raises(MeshError, match="bad-frame"):
+        mesh["a"].routes.take(B, InterestPart(B, NEVER, 5, 99, 0, False, {}), Outcome())
+
+
 def test_what_is_said_of_unknown_nodes_changes_nothing() -> None:
     mesh = Spots("abc").mesh()
     a = mesh["a"]
