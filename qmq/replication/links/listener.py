@@ -128,7 +128,7 @@ class MeshListener:
 
         async def serve() -> None:
             try:
-                await self._serve(pipe, nursery, (lambda: peer) if self._tls is not None else None)
+                await self._serve(pipe, nursery, (lambda: (peer,)) if self._tls is not None else None)
             finally:
                 ended.set()
 

@@ -14,7 +14,7 @@ from qmq.replication.protocol.conversation import Conversation
 from qmq.replication.protocol.frames import Ack, Batches, Credit, Held, MeshFrame, Settled, Welcome
 from qmq.replication.protocol.handshake import Answering, Dialling, PeerIdentity
 
-from ..rig import SECRET, Network, Node, Pipe, batch_of, peers_of, running, until
+from ..rig import SECRET, Address, Network, Node, Peer, Peers, Pipe, batch_of, peers_of, running, until
 
 pytestmark = pytest.mark.trio
 
@@ -361,6 +361,25 @@ async def test_a_gap_in_the_stream_makes_the_follower_subscribe_again_without_a_
     assert codes == []
     assert a.journal.vector == {B: 1}
     assert a.mesh.statistics().peers[0].dialled > 1
+
+
+async def test_a_node_that_was_dialled_is_not_served_under_a_name_that_is_a_part_of_its_own(
+    autojump_clock: Clock,
+) -> None:
+    network = Network()
+    peers = Peers(tuple(Peer(name, Address(name, 1)) for name in ("a", "b", "bb")), secret=None)
+    a = Node(network, "a", peers)
+    a.mesh._listener._tls = lambda: None  # type: ignore[assignment,return-value]  # these pipes need none
+    near, far = Pipe(network, "a", "bb"), Pipe(network, "bb", "a")
+    near.other, far.other = far, near
+    visitor = Stranger(far, identity("b", secret=None))
+
+    async with running(a, linked=False) as nursery:
+        nursery.start_soon(a.mesh._listener.serve_dialled, near, "bb")
+        await trio.sleep(1)
+        await visitor.log_in()
+
+        assert await visitor.read_to_end() == "refused-wrong-certificate"
 
 
 async def test_a_dialler_that_reaches_another_node_than_it_meant_says_so(autojump_clock: Clock) -> None:

@@ -112,7 +112,7 @@ def test_only_a_node_with_the_secret_is_followed_over_its_connection() -> None:
         Answering(identity("a", "another"), NONCE, None).turned(asked)
     assert refused.value.code == "bad-proof"
     with pytest.raises(MeshError) as refused:
-        Answering(identity("a"), NONCE, lambda: "c").turned(asked)
+        Answering(identity("a"), NONCE, lambda: ["c"]).turned(asked)
     assert refused.value.code == "wrong-certificate"
 
 
