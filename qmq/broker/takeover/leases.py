@@ -35,6 +35,9 @@ LEASE: Final = 2 / 3
 PATIENCE: Final = 1 / 5
 """Part of `after_seconds` between the candidates for one owner, in the order in which they may try."""
 
+TERM_MAX: Final = (1 << 63) - 1
+"""Elections never come that far. Only a faulty node names it, and peers would end the link for a later term."""
+
 
 class Beat(NamedTuple):
     """What one node sends another many times per `after_seconds`. Stamps are the sender's own clock, or an echo of the
@@ -322,6 +325,8 @@ class Ownership:
         claim = self.claims.get(owner)
         beyond = max([heard.promises.get(owner, 0) for heard in self.peers.values()], default=0)
         beyond = max(beyond, self._promise(owner), self.term_of(owner).number)
+        if beyond >= TERM_MAX:
+            return None
         if claim is not None:
             return Bid(owner, beyond + 1, self.node) if beyond > claim.term else None
         if owner == self.node and self.term_of(owner).server == owner and self.has_own:

@@ -23,6 +23,7 @@ from qmq.replication.protocol.frames import Holds, Release, Vote
 from qmq.server.membership.takeover import HELD, HELD_SECONDS, Takeover
 from qmq.server.node import Node
 from qmq.storage.catalog.facts import UNCHECKED
+from qmq.storage.format.term_record import TermNote
 from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin
 from tests.server.rig import Client, eventually, send, subscribe
 from tests.support.conditions import present, reported
@@ -86,6 +87,16 @@ def hold_checkpoints(node: Node) -> trio.Event:
 
     node.checkpoints.checkpoint = late_checkpoint  # type: ignore[method-assign]
     return go_on
+
+
+async def test_a_term_that_none_can_follow_ends_no_link(autojump_clock: MockClock) -> None:
+    async with three().run() as rig:
+        a = rig.nodes["a"]
+        a.takeover.noted(TermNote("a", (1 << 63) - 1, "b", is_vote=False))
+        await trio.sleep(3 * AFTER)
+
+        assert all(rig.link(one, other) == "caught-up" for one in "abc" for other in "abc" if one != other)
+        assert "refused-bad-frame" not in [one["code"] for one in reported(a)]
 
 
 async def test_messages_of_a_silent_node_are_handed_out_by_another(autojump_clock: MockClock) -> None:
