@@ -170,6 +170,8 @@ class LinkOutbox:
         if waiting is None:
             waiting = self._passed[target] = Lossy(PASSED_BYTES_MAX)
         dropped = len(waiting.put(messages))
+        if not waiting.waiting:
+            del self._passed[target]
         self.wake()
         return dropped
 

@@ -107,6 +107,17 @@ def test_one_topic_message_over_the_bound_passes_alone_but_none_that_no_frame_ca
     assert wakes.outbox.take() == b""
 
 
+def test_a_message_to_be_relayed_that_no_frame_can_hold_is_dropped_and_delays_no_other() -> None:
+    wakes = Wakes()
+
+    assert wakes.outbox.put_passed("c", messages(1, SINGLE_BYTES_MAX)) == 1
+    wakes.outbox.put(Welcome({}))
+    assert wakes.outbox.take() == b"Welcome;"
+
+    assert wakes.outbox.put_passed("c", messages(1)) == 0
+    assert wakes.outbox.take() == b"Passed;"
+
+
 def test_a_peer_that_does_not_read_overflows_and_costs_no_more() -> None:
     wakes = Wakes()
     wakes.outbox.put_bytes(b"x" * SMALL_BYTES_MAX)
