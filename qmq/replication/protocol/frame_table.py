@@ -130,8 +130,8 @@ class Bound(NamedTuple):
     """In all its arrays and maps together: an empty array is one byte here, and 64 in memory."""
 
 
-MESSAGES: Final = Bound(17 << 20, 100_000)
-"""One message of the most that a node takes (16 MiB) and its headers, or about a quarter of a MiB."""
+MESSAGES: Final = Bound(18 << 20, 100_000)
+"""One message of the most that a node takes (16 MiB and 1 MiB of headers), behind a quarter of a MiB of others."""
 LISTS: Final = Bound(16 << 20, 1_000_000)
 """Grows with queues, topics and messages under way; an outbox holds no more of it (`outbox.SMALL_BYTES_MAX`)."""
 OPAQUE: Final = Bound(BODY_BYTES_CEILING, 10)

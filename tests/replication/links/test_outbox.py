@@ -4,10 +4,13 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.topics.retained import RetainedValues
 from qmq.broker.topics.retained_sync import RetainedSync
+from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING
 from qmq.dots import Origin
 from qmq.replication.links.outbox import SINGLE_BYTES_MAX, SMALL_BYTES_MAX, TOPIC_BYTES_MAX, TURN_BYTES, LinkOutbox
+from qmq.replication.protocol.frame_table import FROM_SERVING_SIDE, decode, pack
 from qmq.replication.protocol.frames import Batches, Lend, MeshFrame, Topics, Welcome
 from qmq.replication.protocol.frames import Retained as Values
+from qmq.replication.protocol.values import Sender
 
 A = Origin("a", 1)
 
@@ -116,6 +119,22 @@ def test_a_message_to_be_relayed_that_no_frame_can_hold_is_dropped_and_delays_no
 
     assert wakes.outbox.put_passed("c", messages(1)) == 0
     assert wakes.outbox.take() == b"Passed;"
+
+
+def test_a_turn_with_the_largest_message_fits_into_one_frame() -> None:
+    wakes = Wakes()
+    headers = b"h:" + b"x" * (HEADER_BYTES_CEILING - 3) + b"\n"
+    largest = Envelope("/queue/q", DestinationKind.QUEUE, headers, True)
+    small = Envelope("/queue/q", DestinationKind.QUEUE, b"", True)
+    lent = [Message(small, bytes(TURN_BYTES - 100), A, 1, 1), Message(largest, bytes(BODY_BYTES_CEILING), A, 2, 1)]
+
+    wakes.outbox.put_lends(lent)
+    wakes.outbox.take()
+    (frame,) = wakes.frames
+    decoded = decode(FROM_SERVING_SIDE, *pack(frame), Sender("a"))
+
+    assert isinstance(decoded, Lend)
+    assert [message.sequence for message in decoded.messages] == [1, 2]
 
 
 def test_a_peer_that_does_not_read_overflows_and_costs_no_more() -> None:
