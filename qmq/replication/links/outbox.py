@@ -1,11 +1,12 @@
 """Data that waits for one link, and the order in which it is sent.
 
 The writer pulls: queue and topic messages are encoded when their turn comes, so waiting costs no second copy.
-Six kinds wait separately, so a long catch-up delays no credit and a flood of topics delays no records. Last values of
+Seven kinds wait separately, so a long catch-up delays no credit and a flood of topics delays no records. Last values of
 topics wait in the broker alone (`RetainedSync`), and interest in `InterestPublisher`. Bounds: topics by
 `TOPIC_BYTES_MAX`, those for one node that are passed on by `PASSED_BYTES_MAX`, replies by `REPLY_BYTES_MAX`, beyond
-which new ones are dropped and counted; lent messages by the credit of the peer; journal frames by the feed's window;
-small frames by `SMALL_BYTES_MAX`, beyond which the peer is not reading and the link ends.
+which new ones are dropped and counted; responses by `ANSWERS_BYTES_MAX`; lent messages by the credit of the peer;
+journal frames by the feed's window; small frames by `SMALL_BYTES_MAX`, beyond which the peer is not reading and the
+link ends.
 
 Pure: `wake` is called when something was added, and the caller decides what that means.
 """
@@ -20,7 +21,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import VALUE_BYTES_MAX, RetainedSync
 from qmq.replication.links.interest_publisher import InterestPublisher
-from qmq.replication.protocol.frame_table import BATCH_TYPE, MESSAGES, MSGPACK_TYPE, pack
+from qmq.replication.protocol.frame_table import BATCH_TYPE, MESSAGES, MSGPACK_TYPE, OPAQUE, pack
 from qmq.replication.protocol.frames import (
     Batches,
     Gap,
@@ -47,8 +48,11 @@ REPLY_BYTES_MAX: Final = 16 << 20
 SMALL_BYTES_MAX: Final = 16 << 20
 """Acks, credit, interest, settles, questions and the like waiting for one link."""
 
-ANSWERS_BYTES_MAX: Final = SMALL_BYTES_MAX - (1 << 20)
-"""With a response so much of these may wait: the response, which may have a large message, must not end the link."""
+ANSWERS_BYTES_MAX: Final = 16 << 20
+"""Responses waiting for one link. One that is larger by itself, with a large message, may wait alone."""
+
+SINGLE_ANSWER_BYTES_MAX: Final = OPAQUE.body_bytes_max - (64 << 10)
+"""Of that one: what still fits into a frame."""
 
 SINGLE_BYTES_MAX: Final = MESSAGES.body_bytes_max - (64 << 10)
 """Of one topic message or reply: what still fits into a frame together with its envelope."""
@@ -100,6 +104,7 @@ class LinkOutbox:
         self.wake = wake
         self._small: list[bytes] = []
         self._small_bytes = 0
+        self._answers: deque[bytes] = deque()
         self._journal: deque[bytes] = deque()
         self._lends: deque[Message] = deque()
         self._topics = Lossy(TOPIC_BYTES_MAX)
@@ -124,18 +129,20 @@ class LinkOutbox:
     @property
     def has_short(self) -> bool:
         """Whether frames wait that are no part of a stream."""
-        return bool(self._small)
+        return bool(self._small or self._answers)
 
     def put(self, frame: MeshFrame) -> None:
         """Add a small frame. When too many wait, nothing more is added: the link must end (`overflowed`)."""
         self.put_bytes(self._encode(frame))
 
     def put_answer(self, frame: ResponseFrame) -> bool:
-        """Add a response, if it leaves room for other small frames; whether it does. No response is promised."""
+        """Add a response, if there is room for it; whether there is. No response is promised."""
         data = self._encode(frame)
-        if self._small_bytes + len(data) > ANSWERS_BYTES_MAX:
+        size = sum(map(len, self._answers)) + len(data)
+        if size > (ANSWERS_BYTES_MAX if self._answers else SINGLE_ANSWER_BYTES_MAX):
             return False
-        self.put_bytes(data)
+        self._answers.append(data)
+        self.wake()
         return True
 
     def put_bytes(self, data: bytes) -> None:
@@ -202,6 +209,8 @@ class LinkOutbox:
         parts = self._small
         self._small = []
         self._small_bytes = 0
+        if self._answers:
+            parts.append(self._answers.popleft())
         publisher = self.publisher
         if publisher is not None and publisher.is_due:
             parts += [self._encode(frame) for frame in publisher.take(self.quantum_bytes)]

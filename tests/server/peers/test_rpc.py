@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.dots import Origin
 from qmq.errors import Refused
-from qmq.replication.links.outbox import SMALL_BYTES_MAX, LinkOutbox, encode_send
+from qmq.replication.links.outbox import SINGLE_ANSWER_BYTES_MAX, LinkOutbox, encode_send
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.rpc import ANSWER_SECONDS, REQUESTS_AT_ONCE, PeerRpc
@@ -208,7 +208,7 @@ async def test_a_response_that_is_too_long_for_a_link_is_left_out_and_the_link_g
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def answer(request: PeerRequest) -> bytes:
-        return bytes(SMALL_BYTES_MAX)
+        return bytes(SINGLE_ANSWER_BYTES_MAX)
 
     def dialled() -> list[int]:
         meshes = [node.mesh for node in rig.nodes.values() if node.mesh is not None]

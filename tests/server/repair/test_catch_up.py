@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
+from qmq.config.limits import BODY_BYTES_CEILING
 from qmq.replication.mesh import Mesh
 from qmq.server.parts import REPAIR_SECONDS
 from qmq.storage.catalog.facts import UNCHECKED
@@ -72,6 +73,24 @@ async def test_what_is_left_of_a_dropped_journal_reaches_a_node_that_comes_back(
         await b.checkpoints.checkpoint()
         waiting = {queue for queue, dot, _ in b.store.repair_source.unsettled(None, 1000) if dot.origin.node == "a"}
         assert waiting == {JOBS, "/queue/elsewhere"}
+
+
+async def test_the_largest_message_of_a_dropped_journal_reaches_a_node_that_comes_back(
+    autojump_clock: MockClock,
+) -> None:
+    largest = {"body_bytes_max": BODY_BYTES_CEILING, "outbox_bytes_max": 4 * BODY_BYTES_CEILING}
+    async with short_lived(limits=largest).run() as mesh:
+        await mesh.until_linked()
+        await mesh.stop("b")
+        await publish(mesh, "a", JOBS, "x" * BODY_BYTES_CEILING)
+        await forget_the_past(mesh, "a")
+
+        b = await mesh.start("b")
+        await mesh.until_linked()
+
+        assert "gap" not in {one["code"] for one in reported(b)}
+        await b.checkpoints.checkpoint()
+        assert JOBS in {queue for queue, _, _ in b.store.repair_source.unsettled(None, 1000)}
 
 
 @pytest.mark.parametrize("has_it", [True, False])
