@@ -47,7 +47,9 @@ from qmq.replication.protocol.handshake import PeerIdentity
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 
-OFFERS_PER_FRAME = 4096
+OFFERS_PER_FRAME = 512
+"""A name has up to 1 KiB, and a selector up to 16 KiB."""
+
 DOTS_PER_FRAME = 16_384
 
 log = logging.getLogger("qmq.peer_rpc")
@@ -308,7 +310,7 @@ class Mesh:
                 self._registry.unlent.setdefault(peer, []).extend(unlent)
                 self._listener.schedule_return()
             for start in range(0, len(names), OFFERS_PER_FRAME):
-                serving.outbox.put(Forgotten(names[start : start + OFFERS_PER_FRAME]))
+                serving.outbox.put_offers(Forgotten(names[start : start + OFFERS_PER_FRAME]))
 
     def waiting(self, peer: str, queues: dict[str, bool]) -> None:
         """Whether messages wait here for consumers of `peer`, which has requested this."""
@@ -340,7 +342,7 @@ class Mesh:
             following = self._registry.followings.get(peer)
             if following is not None:
                 for start in range(0, len(limits), OFFERS_PER_FRAME):
-                    following.outbox.put(Credit(limits[start : start + OFFERS_PER_FRAME]))
+                    following.outbox.put_offers(Credit(limits[start : start + OFFERS_PER_FRAME]))
 
     # Read by the node
 

@@ -424,6 +424,24 @@ async def test_a_memory_only_message_is_lent_settled_and_gone(autojump_clock: tr
     assert a.journal.vector == b.journal.vector == {}
 
 
+async def test_offers_for_very_many_queues_with_long_names_end_no_link(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    network, peers = Network(), peers_of("ab")
+    a, b = Node(network, "a", peers), Node(network, "b", peers)
+    async with running(a, b):
+        dials = network.dials
+        names = [f"/queue/{number:0>1000}" for number in range(20_000)]
+
+        b.mesh.offer([("a", name, 1) for name in names])
+        await until(lambda: a.broker.queues.by_name.keys() >= set(names))
+
+        b.mesh.offer([("a", name, -1) for name in names])
+        await trio.sleep(10)
+
+        assert network.dials == dials
+
+
 async def test_credit_bounds_what_is_lent(autojump_clock: trio.testing.MockClock) -> None:
     network, peers = Network(), peers_of("ab")
     a, b = Node(network, "a", peers), Node(network, "b", peers)

@@ -5,8 +5,8 @@ Seven kinds wait separately, so a long catch-up delays no credit and a flood of 
 topics wait in the broker alone (`RetainedSync`), and interest in `InterestPublisher`. Bounds: topics by
 `TOPIC_BYTES_MAX`, those for one node that are passed on by `PASSED_BYTES_MAX`, replies by `REPLY_BYTES_MAX`, beyond
 which new ones are dropped and counted; responses by `ANSWERS_BYTES_MAX`; lent messages by the credit of the peer;
-journal frames by the feed's window; small frames by `SMALL_BYTES_MAX`, beyond which the peer is not reading and the
-link ends.
+journal frames by the feed's window; offers by `OFFERS_BYTES_MAX` and other small frames by `SMALL_BYTES_MAX`, beyond
+which the peer is not reading and the link ends.
 
 Pure: `wake` is called when something was added, and the caller decides what that means.
 """
@@ -24,6 +24,8 @@ from qmq.replication.links.interest_publisher import InterestPublisher
 from qmq.replication.protocol.frame_table import BATCH_TYPE, MESSAGES, MSGPACK_TYPE, OPAQUE, pack
 from qmq.replication.protocol.frames import (
     Batches,
+    Credit,
+    Forgotten,
     Gap,
     Hole,
     Lend,
@@ -46,7 +48,10 @@ REPLY_BYTES_MAX: Final = 16 << 20
 """Replies waiting for one link, likewise. More than of topics: a client waits for each of them."""
 
 SMALL_BYTES_MAX: Final = 16 << 20
-"""Acks, credit, interest, settles, questions and the like waiting for one link."""
+"""Acks, interest, settles, questions and the like waiting for one link."""
+
+OFFERS_BYTES_MAX: Final = 64 << 20
+"""Credit and withdrawn offers waiting for one link: those of a million queues may be due at once."""
 
 ANSWERS_BYTES_MAX: Final = 16 << 20
 """Responses waiting for one link. One that is larger by itself, with a large message, may wait alone."""
@@ -104,6 +109,7 @@ class LinkOutbox:
         self.wake = wake
         self._small: list[bytes] = []
         self._small_bytes = 0
+        self._offers_bytes = 0
         self._answers: deque[bytes] = deque()
         self._journal: deque[bytes] = deque()
         self._lends: deque[Message] = deque()
@@ -144,6 +150,16 @@ class LinkOutbox:
         self._answers.append(data)
         self.wake()
         return True
+
+    def put_offers(self, frame: Credit | Forgotten) -> None:
+        """As `put`, within a bound of its own, because it grows with the number of queues."""
+        data = self._encode(frame)
+        if self._offers_bytes + len(data) > OFFERS_BYTES_MAX:
+            self.overflowed = True
+            return
+        self._offers_bytes += len(data)
+        self._small.append(data)
+        self.wake()
 
     def put_bytes(self, data: bytes) -> None:
         """As `put`, for bytes that are no mesh frame: a step of the handshake."""
@@ -208,7 +224,7 @@ class LinkOutbox:
         """What to write next; b"" when nothing waits."""
         parts = self._small
         self._small = []
-        self._small_bytes = 0
+        self._small_bytes = self._offers_bytes = 0
         if self._answers:
             parts.append(self._answers.popleft())
         publisher = self.publisher
