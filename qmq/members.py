@@ -65,6 +65,9 @@ HOPS_MAX: Final = 8
 """Hops of a reported name: as many as a mesh has nodes. Nodes that repeat to each other a name that no list has count
 up to this bound, and forget it."""
 
+UNLISTED_MAX: Final = 900
+"""Retired nodes, beyond which none that is in no list is taken from a peer: a frame may name few more."""
+
 
 def majority(voters: Collection[str], lists: Iterable[Collection[str]]) -> bool:
     """Whether `voters` are more than half of every one of `lists`. False without any list."""
@@ -220,7 +223,7 @@ class Membership:
         self._agreed = {
             node: min(votes.values(), key=lambda retirement: retirement.adopter)
             for node, votes in self.retirements_reported().items()
-            if node in absent and node != self.node and node not in self.retired
+            if node in absent and node != self.node and node not in self.retired and self._is_listed(node)
         }
         return self._agreed.keys() != before
 
@@ -234,10 +237,14 @@ class Membership:
         for node, votes in self.retirements_reported().items():
             voters = {*votes, self.node} if node in self._agreed else {*votes}
             leaving = {node} if node == self.node else {node, *self._agreed}
-            is_listed = any(node in names for names in self.lists)
-            if not is_listed or majority(voters, [names - leaving for names in self.lists]):
+            if not self._is_listed(node):
+                found += votes.values() if len(self.retired) + len(found) < UNLISTED_MAX else ()
+            elif majority(voters, [names - leaving for names in self.lists]):
                 found += votes.values()
         return found
+
+    def _is_listed(self, node: str) -> bool:
+        return any(node in names for names in self.lists)
 
     def retire(self, retirement: Retirement) -> bool:
         """Take a retirement; False when nothing is new in it.

@@ -6,6 +6,7 @@ import pytest
 
 from qmq.dots import Origin
 from qmq.members import Listing, Membership, Retirement, Standing, majority
+from qmq.replication.protocol.frame_table import NAMES_MAX
 from qmq.storage.catalog.facts import retirement_fact, retirements_of
 
 
@@ -303,6 +304,22 @@ def test_a_disk_that_has_forgotten_something_learns_again() -> None:
     membership.caught_up_with("b", has_a_past=False)
     membership.caught_up_with("c", has_a_past=False)
     assert membership.has_learnt
+
+
+def test_one_peer_names_no_more_retired_nodes_than_this_node_can_report() -> None:
+    members = Membership("a", listing("abc"))
+    for first in range(0, 3 * NAMES_MAX, NAMES_MAX):
+        names = [f"x{number}" for number in range(first, first + NAMES_MAX)]
+        members.hear("b", told("abc", retired=tuple(Retirement(node=name, adopter="b") for name in names)))
+        members.agree(names)
+        for retirement in members.decided():
+            members.retire(retirement)
+    members.hear("b", told("abc", retired=(Retirement(node="c", adopter="b"),)))
+    members.agree("c")
+
+    (decided,) = members.decided()
+    assert members.retire(decided) and "c" in members.retired
+    assert len(members.standing.retired) <= NAMES_MAX
 
 
 def test_a_learner_has_learnt_enough_when_the_one_that_it_had_not_met_is_retired() -> None:
