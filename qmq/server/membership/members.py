@@ -56,6 +56,19 @@ less. The requested node waits for it, and so does its operator.
 AGREED_SECONDS = 600.0
 """For which an operator's `--force` counts, although the node has links."""
 
+OLD_COPY = "an old copy"
+REPLACED = "a replaced disk"
+"""Values of the fact LEARNER, for the condition at a later start; it has another one in a new mesh, too."""
+
+IS_OLD_COPY = (
+    "the data directory of this node is an old copy, or the disk lost what it had synced. "
+    "It is a learner until it has what a majority of the others has"
+)
+IS_REPLACED = (
+    "the mesh knows this node, but its data directory began empty: a replaced disk. It is a learner "
+    "until it has what a majority of the others has"
+)
+
 POLL_AGAIN_SECONDS = 1.0
 """While peers report that a node is retired, and this one does not agree yet."""
 
@@ -132,6 +145,12 @@ class LiveMembership:
     async def run(self) -> None:
         """Write facts and apply them until cancelled. Raises LogBroken when the disk refuses."""
         self._began = trio.current_time()
+        if self.membership.is_learner:
+            learns_after = self._context.store.catalog.facts().get(LEARNER)
+            if learns_after == OLD_COPY:
+                self._restored.show([IS_OLD_COPY])
+            elif learns_after == REPLACED:
+                self._replaced.show([IS_REPLACED])
         while True:
             await self._waker.wait(POLL_AGAIN_SECONDS if self.membership.retirements_reported() else math.inf)
             self._check_retirements()
@@ -217,12 +236,9 @@ class LiveMembership:
             return
         self._had.update({origin: vector[origin] for origin in lost})
         if self.membership.is_learner:
-            self._replaced.show(
-                [
-                    "the mesh knows this node, but its data directory began empty: a replaced disk. It is a learner "
-                    "until it has what a majority of the others has"
-                ]
-            )
+            if not self._restored.is_shown:
+                self._replaced.show([IS_REPLACED])
+                self.remember({LEARNER: REPLACED})
             return
         self._restored.show(
             [
@@ -235,7 +251,7 @@ class LiveMembership:
         self.membership.meets(peer)
         for other in context.peer_names:
             self._check_meeting(other)
-        self.remember({LEARNER: "an old copy"})
+        self.remember({LEARNER: OLD_COPY})
         self._send_membership()
 
     def _has_forgotten(self, origin: Origin, last: int) -> bool:
@@ -275,6 +291,7 @@ class LiveMembership:
         await context.flushed()
         await context.environment.run_blocking(context.store.journal.sync)
         await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {LEARNER: None}))
+        self._facts.pop(LEARNER, None)  # A link may have begun meanwhile.
         self.membership.learnt()
         self._replaced.show([])
         self._restored.show([])

@@ -101,6 +101,7 @@ async def test_a_learner_is_still_one_after_a_restart(autojump_clock: MockClock)
         await eventually(lambda: mesh.link("c", "a") == "caught-up")
 
         assert not c.membership.may_vote
+        assert codes(c) == ["new-disk"]
 
 
 async def test_a_receipt_does_not_count_the_disk_of_a_learner(autojump_clock: MockClock) -> None:
@@ -139,6 +140,26 @@ async def test_a_disk_that_was_put_back_from_an_old_copy_is_found_out_and_learns
         await eventually(lambda: all_count(mesh))
 
         assert LEARNER not in c.store.catalog.facts()
+
+
+async def test_an_old_copy_that_starts_again_while_it_learns_is_no_empty_disk(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        await mesh.stop("c")
+        old = copy_of(mesh.disks["c"])
+        await mesh.start("c")
+        await mesh.until_linked()
+        await mesh.stop("c")
+        mesh.disks["c"] = old
+        mesh.cut("b", "c")
+        c = await mesh.start("c")
+        await eventually(lambda: LEARNER in c.store.catalog.facts())
+
+        await mesh.stop("c")
+        c = await mesh.start("c")
+        await eventually(lambda: mesh.link("c", "a") == "caught-up")
+
+        assert codes(c) == ["old-disk"]
 
 
 async def test_an_old_copy_that_only_the_second_peer_finds_out_learns_from_the_first_too(
