@@ -21,6 +21,7 @@ from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, FutureVersion, MeshError
 from qmq.record_codec import Replay
 from qmq.replication.protocol.values import (
+    SEQUENCE_MAX,
     array,
     check_dots,
     check_move,
@@ -191,11 +192,16 @@ def _check_record(record: Record, head: BatchHead) -> None:
     """A checksum proves only that the bytes are what the origin wrote; this checks that they are valid records."""
     kind = record.kind
     # Also of kinds that this version does not know: the index of a segment counts them, too.
-    if type(record.destination) is not str or type(record.headers) is not bytes or type(record.body) is not bytes:
+    if (
+        type(record.sequence) is not int
+        or type(record.timestamp_us) is not int
+        or not 0 <= record.timestamp_us <= SEQUENCE_MAX
+        or type(record.destination) is not str
+        or type(record.headers) is not bytes
+        or type(record.body) is not bytes
+    ):
         raise MeshError("bad-batch", f"record {record.sequence} of {head.origin} has fields of the wrong type")
     try:
-        number(record.sequence, 1)
-        number(record.timestamp_us)
         if kind in COUNTED and len(record.body) > SCANT_BYTES:
             unpack(record.body, ELEMENTS_MAX)
         if kind == RecordKind.SETTLE:
