@@ -186,6 +186,8 @@ VERBS: Final[Mapping[str, Verb]] = {
     "retire": Verb("retire/NODE", _retire),
 }
 
+TAKE_BODY: Final = frozenset({"declare", "bind", "unbind"})
+
 
 def verb_of(destination: str) -> str | None:
     """The verb that a control destination names; None for another request."""
@@ -196,6 +198,9 @@ def verb_of(destination: str) -> str | None:
 async def run_verb(context: VerbContext, asked: VerbRequest) -> ControlResponse:
     """Do what a verb asks for. Raises Refused; then nothing has changed."""
     verb = VERBS[asked.verb]
+    if verb.is_audited and asked.verb not in TAKE_BODY and asked.body.strip() not in (b"", b"{}"):
+        # A purge with {"count": 5} must not be one of all messages.
+        raise Refused("bad-body", f"{asked.verb} takes no body: its options are headers, or the query over HTTP.")
     is_declared = asked.verb == "declare" and not is_said(asked.headers, "passive")
     if is_declared and context.exclusive_queues.is_orphan(asked.about):
         # The connection that had it is gone: the queue ends, as it would end by itself. First what can be refused.

@@ -260,6 +260,18 @@ async def test_a_request_that_makes_no_sense_is_refused(
         assert depth(rig.alive) == 1
 
 
+async def test_options_in_the_body_are_refused_and_not_passed_over(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, "1", "2")
+
+        await client.send(send("/control/purge/queue/q", '{"count": 1}', "verb"))
+        assert (await client.any()).head.headers["error-code"] == "bad-body"
+
+        assert depth(rig.alive) == 2
+
+
 async def test_every_verb_is_an_event_of_the_audit(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
