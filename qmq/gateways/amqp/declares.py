@@ -82,7 +82,8 @@ def _count(name: str, value: object) -> int:
     return value
 
 
-def _milliseconds(name: str, value: object) -> float:
+def seconds_of(name: str, value: object) -> float:
+    """Of an argument in milliseconds. Raises AmqpRefusal."""
     # A queue with no time at all would keep nothing; the least that a policy can say is 1 ms.
     return max(1, _count(name, value)) / 1000
 
@@ -90,7 +91,7 @@ def _milliseconds(name: str, value: object) -> float:
 def _some_milliseconds(name: str, value: object) -> float:
     if not _count(name, value):
         raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is at least 1, not {value!r}")
-    return _milliseconds(name, value)
+    return seconds_of(name, value)
 
 
 def _at_least_one(name: str, value: object) -> int:
@@ -121,7 +122,7 @@ def _flag(name: str, value: object) -> bool:
 
 
 READERS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
-    "x-message-ttl": ("ttl_seconds", _milliseconds),
+    "x-message-ttl": ("ttl_seconds", seconds_of),
     "x-expires": ("expires_seconds", _some_milliseconds),
     "x-max-length": ("max_messages", _at_least_one),
     "x-max-length-bytes": ("max_bytes", _at_least_one),
@@ -129,7 +130,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
     "x-max-priority": ("priority", _lowest_priority),
     "x-single-active-consumer": ("exclusive", _flag),
     "x-delivery-limit": ("delivery_limit", _count),
-    "x-consumer-timeout": ("ack_timeout_seconds", _milliseconds),
+    "x-consumer-timeout": ("ack_timeout_seconds", seconds_of),
 }
 """Argument → key of a declared queue."""
 

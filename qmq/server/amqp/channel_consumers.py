@@ -11,6 +11,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.gateways.amqp.channel import Consumer
+from qmq.gateways.amqp.declares import seconds_of
 from qmq.gateways.amqp.names import DIRECT_REPLY, queue_destination, queue_name
 from qmq.server.amqp.channel_frames import PREFETCH_MAX, ChannelFrames
 from qmq.server.amqp.lookup import check_queue
@@ -25,6 +26,8 @@ GET_SECONDS: Final = 0.1
 
 TAGS_MAX: Final = 1000
 """Consumers of one channel."""
+
+TIMEOUT: Final = "x-consumer-timeout"
 
 CONSUME_OK: Final = b"\x00\x3c\x00\x15"
 
@@ -121,9 +124,9 @@ class ChannelConsumers:
             headers["redelivery-delay"] = "0"
         if "dead_letter" not in said:
             headers["dead-letter"] = ""
-        milliseconds = arguments.get("x-consumer-timeout")
-        if type(milliseconds) is int and milliseconds > 0:
-            headers["ack-timeout"] = f"{milliseconds / 1000:.3f}"
+        timeout = arguments.get(TIMEOUT)
+        if timeout is not None:
+            headers["ack-timeout"] = f"{seconds_of(TIMEOUT, timeout):.3f}"
         priority = arguments.get("x-priority", 0)
         if type(priority) is not int:
             raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"x-priority is a whole number, not {priority!r}")

@@ -133,6 +133,17 @@ async def test_a_get_that_is_refused_leaves_nothing_behind(autojump_clock: MockC
         assert len(session.dialogue.encoder.consumers) == 1
 
 
+@pytest.mark.parametrize("timeout", ["1000", -1, True])
+async def test_a_consumer_with_an_invalid_timeout_is_refused(autojump_clock: MockClock, timeout: object) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+
+        await client.send(1, commands.Basic.Consume(0, "jobs", "c", arguments={"x-consumer-timeout": timeout}))
+
+        assert (await client.closed())[0] == 406
+
+
 async def test_deliveries_that_were_taken_back_are_forgotten_at_last(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
