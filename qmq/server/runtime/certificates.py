@@ -25,13 +25,15 @@ X509_EXPIRED: Final = 10
 
 @dataclass(slots=True)
 class Made:
-    """A context, the digest of the files from which it was made, and when its certificate expires (`expiry_of`)."""
+    """A context, the digest of the files from which it was made, and when its certificate and its authorities expire
+    (`expiry_of`, `last_expiry`), by file.
+    """
 
     context: ssl.SSLContext
     purpose: ssl.Purpose
     tls: TlsSettings
     digest: bytes
-    expiry: float
+    expiries: dict[str, float]
 
     def current(self) -> ssl.SSLContext:
         return self.context
@@ -83,12 +85,12 @@ class Certificates:
     def take_up(self, changed: list[tuple[Made, Made]]) -> list[Path]:
         """Use these from now on; returns their files."""
         for known, renewed in changed:
-            known.context, known.digest, known.expiry = renewed.context, renewed.digest, renewed.expiry
+            known.context, known.digest, known.expiries = renewed.context, renewed.digest, renewed.expiries
         return list(dict.fromkeys(known.tls.certificate for known, _ in changed))
 
     def expiries(self) -> dict[str, float]:
-        """Files of certificates in use, and when they expire (`expiry_of`)."""
-        return {str(made.tls.certificate): made.expiry for made in self._all}
+        """Files of certificates in use, and when they expire, in seconds since 1970."""
+        return {file: at for made in self._all for file, at in made.expiries.items()}
 
 
 def expiry_of(tls: TlsSettings) -> float:
@@ -121,7 +123,19 @@ def expiry_of(tls: TlsSettings) -> float:
 def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
     # The digest first: a change in between is then found the next time.
     digest = _digest(tls)
-    return Made(_context(purpose, tls), purpose, tls, digest, expiry_of(tls))
+    context = _context(purpose, tls)
+    expiries = {str(tls.certificate): expiry_of(tls)}
+    if tls.ca is not None:
+        expiries[str(tls.ca)] = last_expiry(context)
+    return Made(context, purpose, tls, digest, expiries)
+
+
+def last_expiry(context: ssl.SSLContext) -> float:
+    """When no authority that `context` trusts is valid any more; infinity if it has none. While one is replaced, a file
+    has the old one and the new one.
+    """
+    ends = [str(one["notAfter"]) for one in context.get_ca_certs()]
+    return max(map(ssl.cert_time_to_seconds, ends), default=float("inf"))
 
 
 def _digest(tls: TlsSettings) -> bytes:

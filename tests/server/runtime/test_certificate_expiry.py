@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from trio.testing import MockClock
 
 from qmq.config import TlsSettings
@@ -51,6 +55,38 @@ def test_a_certificate_that_is_not_valid_yet_is_none_that_expires(tmp_path: Path
     paper = papers.authority.issue_cert("node", not_before=in_days(10), not_after=in_days(20))
 
     assert expiry_of(papers.written("node", paper)) == float("inf")
+
+
+def authority(until: datetime) -> bytes:
+    """A certificate that signs others, in PEM form."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mesh")])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(until - timedelta(days=400)).not_valid_after(until)
+    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    return made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+async def test_the_last_authority_of_a_file_that_expires_is_reported(autojump_clock: MockClock, tmp_path: Path) -> None:
+    tls = issued(tmp_path, in_days(200))
+    assert tls.ca is not None
+    async with Rig().run() as rig:
+        node = rig.alive
+        node.environment.now_us = lambda: int(datetime.now(UTC).timestamp() * 1e6)
+
+        async def found(*days: int) -> list[tuple[str, str]]:
+            tls.ca.write_bytes(b"".join([authority(in_days(one)) for one in days]))
+            node.certificates.for_clients(tls)
+            node.certificate_expiry.wake()
+            await trio.testing.wait_all_tasks_blocked()
+            return [(one["code"], one["message"].split()[0]) for one in present(node)]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.certificate_expiry.run)
+            assert await found(-1, 300) == []
+            assert await found(-1, 3) == [("certificate-expires", str(tls.ca))]
+            assert await found(-1) == [("certificate-expired", str(tls.ca))]
+            nursery.cancel_scope.cancel()
 
 
 def test_a_key_of_another_certificate_is_an_error(tmp_path: Path) -> None:
