@@ -125,9 +125,14 @@ class Topology:
             return
         if name.startswith(REPLIES):
             # As RabbitMQ: a server asks so whether its requester still waits.
-            context.broker.replies.check(name)
-            self._declare_ok(method, name, (0, 1))
-            return
+            try:
+                context.broker.replies.check(name)
+            except Refused as refused:
+                if refused.code != "bad-destination":
+                    raise
+            else:
+                self._declare_ok(method, name, (0, 1))
+                return
         queue = self._queue(name)
         if method.queue and name.startswith(RESERVED) and not (method.passive or knows_queue(context, queue)):
             check_declarable(name)
