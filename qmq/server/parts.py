@@ -193,6 +193,7 @@ class NodeParts(NodeServices):
         self.logins = Logins(self.settings.users, self.limits, self.environment, checks, self.limits_of)
         self.access = Access(self, self.settings)
         self.rights_of = self.access.rights_of
+        self.check_admitted = self.access.check_admitted
         self.groups_of = self.access.groups_of
         self.beats = Heartbeats()
         self.usages = ClientUsages(self)

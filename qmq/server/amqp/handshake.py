@@ -122,7 +122,7 @@ class Handshake(ClientLogin):
                 self._tune(method)
             elif isinstance(method, commands.Connection.Open):
                 await self._open(method)
-        except AmqpRefusal as refusal:
+        except (AmqpRefusal, Refused) as refusal:
             self.refuse(refusal, (command.class_id, command.method_id))
 
     def refuse(self, error: AmqpRefusal | Refused, cause: tuple[int, int] = (0, 0), login: str | None = None) -> None:
@@ -186,6 +186,7 @@ class Handshake(ClientLogin):
             raise AmqpRefusal(
                 ReplyCode.NOT_ALLOWED, f"there is no virtual host {method.virtual_host!r}: declare it first"
             )
+        self._context.check_admitted(self._session)
         self.is_done = True
         self._reader.body_bytes_max = self._context.limits.body_bytes_max
         self._context.admission.decided(self._login)

@@ -58,23 +58,23 @@ class Access:
         if had_users and not self._users and not self._asks_others:
             log.info(OPEN)
         for session in list(self._context.sessions.values()):
-            if not self._dismiss(session):
+            try:
+                self.check_admitted(session)
+            except Refused as refused:
+                session.dismiss(refused)
+            else:
                 self._recheck(session)
 
-    def _dismiss(self, session: ClientSession) -> bool:
-        """Disconnect a client that could not log in now. Whether it was."""
+    def check_admitted(self, session: ClientSession) -> None:
+        """Raises Refused if the client, whose login has succeeded, could not log in now."""
         if session.listener is None:
-            return False
+            return
         if session.user is None:
-            if session.listener.serves_anonymous(has_users=self._asks_others or bool(self._users)):
-                return False
-            session.dismiss(Refused("login-required", "From now on this listener serves only users that log in."))
-            return True
+            if not session.listener.serves_anonymous(has_users=self._asks_others or bool(self._users)):
+                raise Refused("login-required", "From now on this listener serves only users that log in.")
         # The name of another login than a user's may have become that of a user, with its permissions.
-        if (session.user in self._users) == (session.authenticator in (USERS, CERTIFICATE)):
-            return False
-        session.dismiss(Refused("user-removed", f"The user {session.user} may not log in here any more."))
-        return True
+        elif (session.user in self._users) != (session.authenticator in (USERS, CERTIFICATE)):
+            raise Refused("user-removed", f"The user {session.user} may not log in here any more.")
 
     def _recheck(self, session: ClientSession) -> None:
         """End what the client of `session` is subscribed to and may not be any more, or with what dead letter queue."""

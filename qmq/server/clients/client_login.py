@@ -75,6 +75,9 @@ class LoginContext(Engine, Protocol):
     def rights_of(self, principal: Principal | None) -> Rights:
         """What a principal may do; None for a client without login."""
 
+    def check_admitted(self, session: ClientSession) -> None:
+        """Raises Refused if a client whose login has succeeded could not log in now."""
+
     def audit(self, event: str, **facts: Any) -> None:
         """Note an event for the subscribers of `/system/audit`."""
 
@@ -114,6 +117,8 @@ class ClientLogin(ABC):
                 self._token.expires_us = grant.expires_us or 0
             async with context.admission.turns:
                 await trio.lowlevel.checkpoint()
+            # A change of users ends sessions that have begun, and this one has not.
+            context.check_admitted(session)
 
     def _audit(self) -> None:
         """A user has logged in: an event of the audit."""

@@ -1,11 +1,14 @@
 """What users may do on a node with users, and what a change of their permissions does to connected clients."""
 
+from contextlib import AsyncExitStack
+
 import argon2
 import pytest
 from trio.testing import MockClock
 
 from qmq.config import Address, HttpListenerSettings, ListenerSettings, NodeSettings, PermissionSettings, User
 from qmq.definitions.definition import Key
+from qmq.server.clients.admission import LOGINS_AT_ONCE
 from qmq.server.reload import Reloader
 from tests.server.rig import HOST, PORT, Client, Rig, eventually, send, subscribe
 from tests.support.conditions import present
@@ -296,6 +299,23 @@ async def test_the_first_user_ends_connections_without_login_unless_they_are_wri
                 assert await answer(client, READ[0]) == "not-allowed"
             else:
                 assert (await client.until_closed())[-1].head.headers["error-code"] == "login-required"
+
+
+@pytest.mark.parametrize(("user", "code"), [("client", "user-removed"), (None, "login-required")])
+async def test_a_login_that_has_not_begun_its_session_is_refused_when_users_change(
+    autojump_clock: MockClock, user: str | None, code: str
+) -> None:
+    async with Rig(users=() if user is None else users(user)).run() as rig:
+        client = await rig.dial("127.0.0.1")
+        login = "" if user is None else f"login:{user}\npasscode:secret\n"
+        async with AsyncExitStack() as storm:
+            for _ in range(LOGINS_AT_ONCE):
+                await storm.enter_async_context(rig.alive.admission.turns)
+            await client.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n")
+            await eventually(lambda: rig.alive.admission.turns.statistics().tasks_waiting == 1)
+            assert await reloader(rig, users=users("none")).reload()
+
+        assert [frame.head.headers["error-code"] for frame in await client.until_closed()] == [code]
 
 
 async def test_a_user_without_the_right_any_more_gets_no_more_of_the_journal(autojump_clock: MockClock) -> None:

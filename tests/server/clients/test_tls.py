@@ -193,6 +193,7 @@ async def test_a_certificate_names_the_user_where_the_listener_asks_for_one(
     async with rig.run():
         node = rig.alive
         node.logins.change(listed, node.limits)
+        node.access.change(listed, ())
         node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
