@@ -56,6 +56,7 @@ async def declare_queue(
         raise Refused("bad-definition", f"queue {queue}: {DECLARED_BY}: must be left out: the node sets it")
     if EXCLUSIVE in value:
         value = _owned(context.exclusive_queues, queue, value, session)
+    declared.check({queue: value})  # Before a name of it is in a refusal, which a frame must be able to carry.
     dead_letter, key = value.get("dead_letter"), value.get("dead_letter_routing_key")
     if isinstance(dead_letter, str) and dead_letter:
         # Else a client could send where it may not, by messages that expire: with any key, unless it is fixed.

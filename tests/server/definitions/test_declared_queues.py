@@ -14,6 +14,7 @@ from qmq.config import DestinationPolicy, DestinationSettings, User
 from qmq.config.users import PermissionSettings
 from qmq.definitions.definition import Key
 from qmq.server.definitions.declared_queues import DEAD_LETTERS_MAX
+from tests.server.clients.test_access import users
 from tests.server.definitions.test_definitions_mesh import limit_of, put, until_alike
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
 from tests.server.rig import Client, Rig, eventually, send, subscribe
@@ -275,6 +276,18 @@ async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(aut
             except Exception as error:
                 refused = getattr(error, "code", repr(error))
             assert refused == code
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\0", "/queue/\ud800", "/exchange/\0"])
+async def test_a_dead_letter_queue_that_no_frame_can_name_is_a_bad_definition(
+    autojump_clock: MockClock, name: str
+) -> None:
+    async with Rig(users=users("client")).run() as rig:
+        client = await rig.connect(login="client", passcode="secret")
+
+        answer = await request(client, f"declare{Q}", {"dead_letter": name})
+
+        assert answer["error-code"] == "bad-definition"
 
 
 async def test_a_declaration_on_one_side_of_a_cut_wins_over_an_earlier_deletion_on_the_other(
