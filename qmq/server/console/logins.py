@@ -79,9 +79,12 @@ class BrowserLogins:
         grant = login.grant
         is_over = now >= login.began + LOGIN_SECONDS_MAX or now >= login.used + IDLE_SECONDS_MAX
         is_over |= grant.expires_us is not None and now_us >= grant.expires_us
+        name = grant.principal.name
         if grant.authenticator in (USERS, CERTIFICATE):
-            name = grant.principal.name
             is_over |= not self._logins.is_user(name) or self._logins.proof_of(name) != login.proof
+        else:
+            # A user of this name was added since: the login would have its permissions.
+            is_over |= self._logins.is_user(name)
         if is_over:
             del self._open[digest]
             return None

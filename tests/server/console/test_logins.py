@@ -1,19 +1,23 @@
 """Browsers: files of the console, login by cookie, what a cookie alone may not do, and the stream of tabs."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.config import AuthenticationSettings
 from qmq.server.console.feed import POLL_SECONDS
 from qmq.server.console.logins import CSRF_HEADER, IDLE_SECONDS_MAX, LOGIN_SECONDS_MAX, LOGINS_MAX, BrowserLogins
 from qmq.server.web.openapi import openapi
-from tests.server.clients.test_access import users
+from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
+from tests.server.clients.test_access import reloader, users
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Rig, eventually
 from tests.server.web.rig import WebClient, basic, dial, dial_node, web_rig
+from tests.support.world import EPOCH_US
 
 STAFF = ("observer", "operator", "administrator")
 
@@ -27,8 +31,11 @@ class Browser:
         self.csrf = ""
 
     async def log_in(self, user: str, passcode: str = "secret") -> Any:
+        return await self.log_in_with(basic(user, passcode))
+
+    async def log_in_with(self, authorization: str) -> Any:
         client = await dial(self._rig)
-        response = await client.post("/v1/console/login", b"", authorization=basic(user, passcode))
+        response = await client.post("/v1/console/login", b"", authorization=authorization)
         if response.status == 200:
             self.cookie = response.headers["set-cookie"].partition(";")[0]
             self.csrf = response.facts["csrf"]
@@ -40,6 +47,12 @@ class Browser:
     async def post(self, path: str, **headers: str) -> Any:
         lines = {CSRF_HEADER.replace("-", "_"): self.csrf, "cookie": self.cookie, **headers}
         return await (await dial(self._rig)).post(path, b"", **lines)
+
+
+def tokens_of(folder: Path) -> AuthenticationSettings:
+    jwks = write_jwks(folder / "keys.json", jwk(RSA_KEY))
+    issued = {"issuer": ISSUER, "audience": AUDIENCE}
+    return AuthenticationSettings.model_validate({"kind": "token", "jwks": jwks, **issued})
 
 
 async def logged_in(rig: Rig, user: str) -> Browser:
@@ -265,6 +278,21 @@ async def test_login_ends_with_its_user_and_with_its_passcode(autojump_clock: Mo
 
         assert (await one.get("/v1/control/rights")).status == 401
         assert (await other.get("/v1/control/rights")).status == 401
+
+
+async def test_login_by_token_ends_when_its_name_becomes_that_of_a_user(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    kinds = (AuthenticationSettings(kind="users"), tokens_of(tmp_path))
+    async with web_rig(users=users("operator"), authentication=kinds).run() as rig:
+        browser = Browser(rig)
+        said = token(claims(EPOCH_US / 1e6, sub="administrator", groups=["observer"]))
+        assert (await browser.log_in_with(f"Bearer {said}")).status == 200
+        assert (await browser.get("/v1/control/rights")).facts["user"] == "administrator"
+
+        assert await reloader(rig, users=users("operator", "administrator")).reload()
+
+        assert (await browser.get("/v1/control/rights")).status == 401
 
 
 async def test_logins_are_bounded_and_the_one_unused_longest_ends(autojump_clock: MockClock) -> None:
