@@ -344,6 +344,7 @@ class ClientSession:
         if not self.finishing:
             self.finishing = True
             self._context.memory_budget.forget(self)
+            self._context.usages.end_wait(self.id)
             self.dialogue.finish()
             self.outbox.await_nothing()
             self.outbox.flush()

@@ -93,13 +93,16 @@ def _bucket(known: TokenBucket | None, rate: int) -> TokenBucket | None:
 class Allowance:
     """What one session may use, with the others of its user and of its address. `is_limited`: it may have to wait."""
 
-    __slots__ = ("_bytes_taken", "bytes", "is_limited", "messages", "usages")
+    __slots__ = ("_bytes_taken", "bytes", "has_ended", "is_limited", "messages", "usages", "wait")
 
     def __init__(self, usages: tuple[ClientUsage, ...] = ()) -> None:
         self.usages = usages
         self.messages: list[TokenBucket] = []
         self.bytes: list[TokenBucket] = []
         self.is_limited = False
+        self.has_ended = False
+        self.wait: trio.CancelScope | None = None
+        """That of the session's latest wait."""
         self.follow()
         # None: what was read before the rate was limited is free.
         self._bytes_taken: int | None = 0
@@ -168,6 +171,14 @@ class ClientUsages:
         self._bound(session, allowance)
         return allowance
 
+    def end_wait(self, session: int) -> None:
+        """The session is ending: it waits for no rate any more. Nothing happens if it has no limits."""
+        allowance = self._sessions.get(session)
+        if allowance is not None:
+            allowance.has_ended = True
+            if allowance.wait is not None:
+                allowance.wait.cancel()
+
     def leave(self, session: int) -> None:
         """The session has ended. Nothing happens if it has no limits."""
         allowance = self._sessions.pop(session, None)
@@ -192,12 +203,12 @@ class ClientUsages:
     async def portion(self, allowance: Allowance, frames: list[Frame], bytes_in: int) -> int:
         """Wait until the next portion of `frames` may be decided; returns how many these are. See `Allowance.portion`.
 
-        If the limits change, the wait ends.
+        If the limits change, or the session is ending, the wait ends.
         """
         count, at = allowance.portion(frames, bytes_in, trio.current_time())
         buckets = allowance.messages + allowance.bytes
-        while trio.current_time() < at and buckets == allowance.messages + allowance.bytes:
-            with trio.move_on_at(at):
+        while trio.current_time() < at and buckets == allowance.messages + allowance.bytes and not allowance.has_ended:
+            with trio.move_on_at(at) as allowance.wait:
                 await self._changed.wait()
         return count
 

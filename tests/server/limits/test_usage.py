@@ -263,3 +263,18 @@ async def test_the_unix_socket_has_no_limits(autojump_clock: MockClock) -> None:
 
         assert not allowance.is_limited
         assert len(rig.alive.usages) == 0
+
+
+async def test_a_node_stops_without_waiting_for_rates(autojump_clock: MockClock) -> None:
+    async with rig_of(UserLimitSettings(user="ann", bytes_per_second_max=1024)).run() as rig:
+        clients = [await log_in(rig) for _ in range(10)]
+        for client in clients:
+            await client.send(*[send("/queue/q", "x" * 1000) for _ in range(60)])
+        await eventually(lambda: all(session.waits_for_slot for session in rig.alive.sessions.values()))
+        began = trio.current_time()
+
+        rig.alive.stop()
+        await clients[0].until_closed()
+
+        await eventually(lambda: not rig.alive.sessions)
+        assert trio.current_time() - began < 5
