@@ -131,6 +131,7 @@ class AmqpDialogue(ClientDialogue):
             received += reader.receive(b"")
         if handshake.is_done:
             await self._serve(received)
+            await session.pay_for_bytes()
             if self._reader.unfinished_bytes and not self.is_over:
                 self.blocking.published()
         if reader.error is not None and not (session.ending or session.finishing):

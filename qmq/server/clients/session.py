@@ -219,6 +219,13 @@ class ClientSession:
         self.allowance = context.usages.join(self.id, self.principal, address)
         self._client = context.broker.open_session(self.id, context.environment.rng.getrandbits(REPLY_KEY_BITS))
 
+    async def pay_for_bytes(self) -> None:
+        """Wait for the rate of bytes of the client, also for what made no frames."""
+        if self.allowance.is_limited:
+            self.waits_for_slot = True
+            await self._context.usages.portion(self.allowance, [], self.bytes_in)
+            self.waits_for_slot = False
+
     def close_client(self) -> None:
         """The client logs in again, perhaps as another user: what it has ends, and is requeued."""
         self._is_open = False

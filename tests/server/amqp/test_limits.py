@@ -185,6 +185,19 @@ async def test_a_connection_remembers_few_different_publishes_however_many_chann
         assert 0 < len(session.dialogue.heads) <= HEADS_MAX
 
 
+async def test_bytes_of_methods_that_publish_nothing_are_limited_too(autojump_clock: MockClock) -> None:
+    async with amqp_node(**limited(bytes_per_second_max=2048)) as rig:
+        ann = await connect(rig, response="\0ann\0secret")
+        await ann.declare()
+        began = trio.current_time()
+
+        for _ in range(400):
+            await ann.declare(passive=True)
+
+        # Each has 25 bytes.
+        assert trio.current_time() - began >= 2.5
+
+
 async def test_publishes_that_no_queue_gets_count_as_messages_too(autojump_clock: MockClock) -> None:
     async with amqp_node(**limited(messages_per_second_max=20)) as rig:
         ann = await connect(rig, response="\0ann\0secret")

@@ -15,6 +15,7 @@ from qmq.config import (
     LimitSettings,
     PermissionSettings,
     User,
+    UserLimitSettings,
 )
 from qmq.server.beanstalk.decisions import TOGETHER_MAX, DecidedItem, Decisions
 from qmq.server.beanstalk.dialogue import BeanstalkDialogue
@@ -45,6 +46,21 @@ async def test_clients_act_as_the_user_of_their_listener(autojump_clock: MockClo
         assert await client.ask(f"bury {job} 1") == b"BURIED"
         assert await client.ask("kick 1") == b"KICKED 1"
         assert [session.user for session in rig.alive.sessions.values()] == ["ann"]
+
+
+async def test_bytes_of_commands_that_put_nothing_are_limited_too(autojump_clock: MockClock) -> None:
+    limit = UserLimitSettings(user="ann", bytes_per_second_max=2048)
+    limited = listener(user="ann", job_bytes_max=100)
+    async with running(listener=limited, users=(ANN,), permissions=(MAY,), user_limits=(limit,)) as rig:
+        client = await rig.client()
+        began = trio.current_time()
+
+        for _ in range(800):
+            assert await client.ask("use t") == b"USING t"
+        assert await client.ask("put 1 0 60 20000", bytes(20000)) == b"JOB_TOO_BIG"
+        assert await client.ask("use t") == b"USING t"
+
+        assert trio.current_time() - began >= 10
 
 
 async def test_what_the_user_may_not_do_is_refused_and_noted(autojump_clock: MockClock) -> None:
