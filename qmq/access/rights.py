@@ -6,6 +6,7 @@ before, and None allows all of them, on a node without users. So a SEND costs on
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -110,7 +111,8 @@ class AccessTable:
     def __init__(self) -> None:
         self._is_open = True
         self._groups: Mapping[str, frozenset[str]] = {}
-        self._permissions: tuple[Permission, ...] = ()
+        # User and group, of which one is None → what is about it. A table has thousands of both.
+        self._permissions: dict[tuple[str | None, str | None], list[Permission]] = {}
         self._rights: WeakValueDictionary[Principal, Rights] = WeakValueDictionary()
 
     def change(
@@ -121,7 +123,9 @@ class AccessTable:
         """
         self._is_open = not groups and not has_others
         self._groups = dict(groups)
-        self._permissions = (*(one for rows in ROLES.values() for one in rows), *permissions)
+        self._permissions = {}
+        for one in chain(*ROLES.values(), permissions):
+            self._permissions.setdefault((one.user, one.group), []).append(one)
         for rights in list(self._rights.values()):
             self._decide(rights)
 
@@ -142,5 +146,5 @@ class AccessTable:
             rights.lift()
             return
         principal = rights.principal
-        full = Principal(principal.name, self.groups_of(principal))
-        rights.take([one for one in self._permissions if one.is_about(full)])
+        subjects = [(principal.name, None), *((None, group) for group in self.groups_of(principal))]
+        rights.take(one for subject in subjects for one in self._permissions.get(subject, ()))

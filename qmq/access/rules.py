@@ -53,10 +53,6 @@ class Permission:
     actions: frozenset[Action]
     patterns: tuple[str, ...]
 
-    def is_about(self, principal: Principal) -> bool:
-        """Whether it counts for `principal`."""
-        return self.user == principal.name if self.user is not None else self.group in principal.groups
-
 
 ADMINISTRATOR: Final = "administrator"
 _MESSAGES: Final = ("/queue/*", "/topic/*", "/fanout/*", "/exchange/*")

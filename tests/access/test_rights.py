@@ -4,6 +4,8 @@ import gc
 
 import pytest
 
+from benchmarks.growth import Order
+from benchmarks.work import work_of
 from qmq.access.requests import ABOUT_NO_DESTINATION, CONTROL, SYSTEM, of_control, of_system
 from qmq.access.rights import REMEMBERED_MAX, AccessTable, Rights
 from qmq.access.rules import ACTIONS, ANONYMOUS, Action, Permission, Principal, beginning
@@ -211,3 +213,16 @@ def test_rights_that_were_not_decided_allow_nothing() -> None:
 )
 def test_all_names_of_a_pattern_begin_alike(pattern: str, fixed: str) -> None:
     assert beginning(pattern) == fixed
+
+
+def test_a_change_decides_again_in_proportion_to_the_users_that_are_connected() -> None:
+    works = []
+    for users in (10, 100):
+        names = [f"user {number}" for number in range(users)]
+        rows = [Permission(name, None, True, frozenset({SEND}), ("/queue/q",)) for name in names]
+        made = AccessTable()
+        connected = [made.rights_of(Principal(name)) for name in names]
+        works.append(work_of(lambda made=made, rows=rows: made.change({}, rows, has_others=True)))  # type: ignore[misc]
+        assert all(rights.allows(SEND, "/queue/q") for rights in connected)
+
+    assert Order.LINEAR.allows(10, 100, *works)
