@@ -233,6 +233,11 @@ class ClientSession:
         self._release()
         self._context.usages.leave(self.id)
 
+    def renumber(self) -> None:
+        """Another user logs in next, after `close_client`: exclusive queues of the one before end."""
+        before, self.id = self.id, self._context.new_session_id()
+        self._context.session_ended(before)
+
     def switch(self, pipe: Pipe, protocol: ClientProtocol, login: PendingLogin) -> None:
         """From now on the client speaks another protocol, through `pipe`. It has not logged in there.
 

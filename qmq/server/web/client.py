@@ -102,7 +102,10 @@ class WebClient:
             return False
         is_first = self.gateway is None
         if not is_first:
+            before = session.user
             self.log_out()
+            if before != (None if grant is None else grant.principal.name):
+                session.renumber()
         self._become(grant)
         self._said, self.cookie = said, cookie
         if not is_first and session.allowance.is_limited:

@@ -82,6 +82,21 @@ async def test_an_exclusive_queue_ends_with_a_connection_that_has_become_a_webso
         await eventually(lambda: "/queue/mine" not in rig.alive.declared_queues.texts)
 
 
+async def test_an_exclusive_queue_ends_when_its_connection_has_another_user(autojump_clock: MockClock) -> None:
+    async with with_users().run() as rig:
+        client = await dial(rig, user="root")
+        assert (await client.post("/v1/control/declare/queue/mine", {"exclusive_to_connection": True})).status == 200
+        assert (await client.get("/v1/control/rights")).status == 200
+        assert "/queue/mine" in rig.alive.declared_queues.texts
+
+        client.user = "ann"
+        assert (await client.send(Q, b"x")).status == 201
+
+        await eventually(lambda: "/queue/mine" not in rig.alive.declared_queues.texts)
+        client.user = "root"
+        assert (await client.post("/v1/control/declare/queue/mine", {"exclusive_to_connection": True})).status == 200
+
+
 async def test_pipelined_requests_of_two_users_are_decided_as_their_own(autojump_clock: MockClock) -> None:
     async with with_users().run() as rig:
         client = await dial(rig)
