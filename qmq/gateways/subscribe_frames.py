@@ -123,6 +123,8 @@ class SubscribeFrames:
         subscription = Subscription(self._session_id, subscription_id, destination, ack, credit, prefix)
         subscription.buffer = buffer
         subscription.selector = wanted
+        if bound is not None:
+            subscription.source = bound.source
         if kind is DestinationKind.FANOUT:
             subscription.start = fanout_start(headers, "first" if durable is None else "next")
         elif kind is DestinationKind.QUEUE:

@@ -116,6 +116,7 @@ class Subscription:
         "session",
         "since",
         "since_us",
+        "source",
         "start",
         "waiting",
         "window",
@@ -143,6 +144,8 @@ class Subscription:
         self.ack_timeout_us = 0
         self.check_us = 0
         self.asks: Asks | None = None
+        self.source = ""
+        """The topic or exchange that the client named, of a subscription that is served by a queue of its own."""
         self.selector: Selector | None = None
         self.is_browser = False
         self.is_pull = False

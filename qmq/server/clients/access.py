@@ -84,10 +84,13 @@ class Access:
         rights = self.rights_of(session.principal)
         light = {} if known.listener is None else known.listener.topics
         letters = {id: one.asks.dead_letter for id, one in known.subscriptions.items() if one.asks is not None}
+        sources = {id: one.source for id, one in known.subscriptions.items() if one.source}
         subscribed = {id: one.destination for id, one in known.subscriptions.items()}
         for id, destination in [*subscribed.items(), *light.items()]:
             try:
                 rights.check_subscribe(destination)
+                if source := sources.get(id):
+                    rights.check_subscribe(source)
                 if target := letters.get(id):
                     rights.check(Action.SEND, target)
             except Refused as refused:

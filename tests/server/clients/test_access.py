@@ -151,6 +151,25 @@ async def test_a_subscription_ends_when_its_client_may_not_send_to_its_dead_lett
         assert (error["error-code"], error["subscription"]) == ("not-allowed", "0")
 
 
+@pytest.mark.parametrize(
+    ("destination", "source"), [("/topic/a", "/topic/a"), ("/exchange/amq.topic/k", "/exchange/amq.topic")]
+)
+async def test_a_subscription_with_a_queue_of_its_own_ends_when_its_source_is_not_allowed_any_more(
+    autojump_clock: MockClock, destination: str, source: str
+) -> None:
+    rows = (may("none", "subscribe,declare", "/queue/*"), may("none", "subscribe", source))
+    async with Rig(users=users("none"), permissions=rows).run() as rig:
+        consumer = await log_in(rig, "none")
+        assert await answer(consumer, subscribe(destination, id="d", durable="true")) == "done"
+        assert await reloader(rig, permissions=(*rows, may("none", "send", "/queue/*"))).reload()
+        assert await answer(consumer, send("/queue/q", "", "r")) == "done"
+
+        assert await reloader(rig, permissions=rows[:1]).reload()
+
+        error = (await consumer.until_closed())[-1].head.headers
+        assert (error["error-code"], error["subscription"]) == ("not-allowed", "d")
+
+
 async def test_a_durable_subscription_is_deleted_by_a_user_that_may_subscribe(autojump_clock: MockClock) -> None:
     delete = "UNSUBSCRIBE\nid:d\ndestination:/fanout/f\ndurable:true\nreceipt:r\n\n"
     async with Rig(users=users("client", "none")).run() as rig:
