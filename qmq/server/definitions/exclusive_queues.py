@@ -48,6 +48,8 @@ class ExclusiveQueues:
         self._owners: dict[str, str] = {}
         self._queues: dict[str, dict[str, None]] = {}
         self._due: dict[str, None] = {}
+        self.acts_for: dict[int, int] = {}
+        """Session by which a connection receives → the session of that connection."""
         self.is_running = False
 
     def owner(self, session: int) -> str:
@@ -57,7 +59,7 @@ class ExclusiveQueues:
     def check(self, queue: str, session: int) -> None:
         """Raises Refused if `queue` is exclusive to another connection than `session` of this node."""
         owner = self._owners.get(queue)
-        if owner is not None and owner != self.owner(session):
+        if owner is not None and owner != self.owner(self.acts_for.get(session, session)):
             raise Refused(LOCKED, f"{queue} is exclusive to another connection.")
 
     def is_orphan(self, queue: str) -> bool:
@@ -72,7 +74,8 @@ class ExclusiveQueues:
         """The owner that a declaration of this session names. Raises Refused if others consume from the queue."""
         known = self._context.broker.queues.by_name.get(queue)
         if known is not None:
-            if known.borrowers or any(one.session != session for one in known.subscriptions):
+            consumers = {self.acts_for.get(one.session, one.session) for one in known.subscriptions}
+            if known.borrowers or consumers - {session}:
                 raise Refused("has-consumers", f"{queue} has consumers of other connections.")
         return self.owner(session)
 

@@ -33,6 +33,7 @@ from qmq.gateways.http.responses import encode_refusal
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.server.clients.session import ClientSession, SessionContext
+from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.delivery.deadline_timer import DeadlineTimer
 from qmq.server.runtime.contexts import MeshPeers, Tasks
 from qmq.server.runtime.waker import Waker
@@ -50,6 +51,7 @@ EMPTY_SECONDS: Final = 0.1
 
 class PullContext(FrameContext, SessionContext, MeshPeers, Tasks, Protocol):
     deadline_timer: DeadlineTimer
+    exclusive_queues: ExclusiveQueues
 
     def rights_of(self, principal: Principal | None) -> Rights: ...
 
@@ -144,6 +146,7 @@ class PullSession:
         self.id = session.id
         self.key = f"{context.environment.rng.getrandbits(KEY_BITS):016x}"
         self.user = session.user
+        context.exclusive_queues.acts_for[self.id] = client.id
         self.is_left = False
         """Its connection has ended."""
         self._receiving = trio.CancelScope()
@@ -168,6 +171,7 @@ class PullSession:
         try:
             await self._session.serve()
         finally:
+            del self._context.exclusive_queues.acts_for[self.id]
             self._on_end(self)
 
     async def receive(self, queue: str, wanted: Receive, until_left: Callable[[], Awaitable[None]]) -> list[Delivery]:

@@ -97,6 +97,26 @@ async def test_an_exclusive_queue_ends_when_its_connection_has_another_user(auto
         assert (await client.post("/v1/control/declare/queue/mine", {"exclusive_to_connection": True})).status == 200
 
 
+async def test_the_connection_of_an_exclusive_queue_receives_from_it_and_no_other_does(
+    autojump_clock: MockClock,
+) -> None:
+    async with with_users().run() as rig:
+        owner, other = await dial(rig, user="root"), await dial(rig, user="root")
+        declared = ("/v1/control/declare/queue/mine", {"exclusive_to_connection": True})
+        assert (await owner.post(*declared)).status == 200
+        assert (await other.send("/v1/queues/mine", b"x")).status == 201
+
+        assert (await other.post("/v1/queues/mine/receive", {})).code == "resource-locked"
+        (message,) = await owner.receive("mine")
+        assert (await owner.post(*declared)).status == 200
+        assert await owner.settle(message["ack_token"]) == ["acknowledged"]
+        assert len(rig.alive.exclusive_queues.acts_for) == 2
+        owner.pipe.close()
+        other.pipe.close()
+
+        await eventually(lambda: not rig.alive.exclusive_queues.acts_for)
+
+
 async def test_pipelined_requests_of_two_users_are_decided_as_their_own(autojump_clock: MockClock) -> None:
     async with with_users().run() as rig:
         client = await dial(rig)
