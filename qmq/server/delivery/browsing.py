@@ -9,6 +9,7 @@ A browser is no consumer. A message with `browser:end` marks the end, as in Acti
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import partial
 from typing import Final, Protocol
@@ -18,6 +19,7 @@ import trio
 from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.selectors import select_within
 from qmq.dots import Dot
 from qmq.errors import LogBroken, Refused
@@ -100,9 +102,12 @@ class Browsing:
         times = {node: context.broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
             levels = await context.environment.run_blocking(queue_levels, context.store, nodes, queue, now_us)
-        if not await self._send(subscription, self._in_memory(queue)):
-            return
+        in_memory = self._in_memory(queue, now_us)
         for priority, node, limit in levels:
+            first = bisect_right(in_memory, -delivery_order(priority), key=_order)
+            if not await self._send(subscription, in_memory[:first]):
+                return
+            del in_memory[:first]
             after: Dot | None = None
             exact = 0
             while True:
@@ -118,16 +123,28 @@ class Browsing:
                 if len(rows) < limit:
                     break
                 after, exact = rows[-1].dot, rows[-1].exact
+        if not await self._send(subscription, in_memory):
+            return
         session = session_of(self._context.sessions, subscription)
         if session is not None:
             headers = [("message-id", END_ID), ("destination", queue), ("browser", "end")]
             session.outbox.put(session.encoder.notice(subscription, headers))
             session.outbox.flush()
 
-    def _in_memory(self, name: str) -> list[Message]:
-        """Messages of this node that are in no store."""
-        queue = self._context.broker.queues.by_name.get(name)
-        return [] if queue is None else [message for message in queue.ready if message.sequence < 0]
+    def _in_memory(self, name: str, now_us: int) -> list[Message]:
+        """Messages of this node that are in no store, in the order of delivery; also those with consumers."""
+        broker = self._context.broker
+        queue = broker.queues.by_name.get(name)
+        if queue is None:
+            return []
+        found = queue.waiting()
+        found += [one.message for consumer in queue.subscriptions for one in consumer.in_flight.values()]
+        for lent in broker.queues.owned.lent.values():
+            found += [message for message in lent.values() if message.envelope.destination == name]
+        found = [one for one in found if one.sequence < 0 and one.owner is None and not one.settled]
+        clocks = broker.clocks
+        found = [one for one in found if clocks.due(one) <= now_us and not 0 < clocks.expiry(one) <= now_us]
+        return sorted(found, key=lambda one: (_order(one), one.place))
 
     def _unsettled(self, rows: list[QueueRow], now_us: int) -> list[Message]:
         context = self._context
@@ -159,6 +176,12 @@ class Browsing:
             session.outbox.put(session.encoder.run(subscription.prefix, session.encoder.tails(part)))
             session.outbox.flush()
         return session_of(self._context.sessions, subscription) is not None
+
+
+def _order(message: Message) -> int:
+    """Where the level of a message stands in the order of delivery."""
+    terms = message.envelope.terms
+    return -delivery_order(PRIORITY_DEFAULT if terms is None else terms.level)
 
 
 def _parts(messages: list[Message]) -> Iterator[list[Message]]:

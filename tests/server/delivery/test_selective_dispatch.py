@@ -168,7 +168,7 @@ async def test_a_browser_gets_copies_of_all_and_then_the_end(autojump_clock: Moc
 
         browser = await rig.connect()
         await browser.send(subscribe(JOBS, browser="true"))
-        assert await browser.messages(3) == [b"memory", b"first", b"later"]
+        assert await browser.messages(3) == [b"first", b"memory", b"later"]
         end = (await browser.next("MESSAGE")).head.headers
         assert (end["browser"], end["subscription"], end["destination"]) == ("end", "0", JOBS)
 
@@ -179,6 +179,29 @@ async def test_a_browser_gets_copies_of_all_and_then_the_end(autojump_clock: Moc
         assert await browser.receipt() == "u"
         assert not [frame for frame in browser.frames if frame.head.command == "MESSAGE"]
         assert rig.alive.broker.queues.by_name[JOBS].depth == 5
+
+
+async def test_a_browser_gets_memory_only_messages_that_are_in_flight_and_none_that_have_expired(
+    autojump_clock: MockClock,
+) -> None:
+    async with Rig().run() as rig:
+        worker = await consumer(rig, prefetch="1")
+        sender = await rig.connect()
+        await sender.send(
+            send(JOBS, "in flight", persistent="false"),
+            send(JOBS, "first", persistent="false", priority="9"),
+            send(JOBS, "expired", persistent="false", ttl="100"),
+            send(JOBS, "expired meanwhile", persistent="false", ttl="500"),
+            send(JOBS, "due in a while", persistent="false", delay="60000", receipt="r"),
+        )
+        await sender.receipt()
+        assert await worker.messages(1) == [b"in flight"]
+        await trio.sleep(0.6)
+
+        browser = await rig.connect()
+        await browser.send(subscribe(JOBS, browser="true"))
+
+        assert await browser.messages(3) == [b"first", b"in flight", b""]
 
 
 async def test_a_browser_of_many_pages_reads_at_the_pace_of_its_client_and_heeds_its_selector(
