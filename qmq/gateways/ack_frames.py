@@ -11,7 +11,7 @@ from qmq.broker.consumers.deliveries import find_delivery, find_run
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
-from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, QUORUM
 from qmq.errors import Refused
 from qmq.gateways.encode import NO_ACK_ID
@@ -165,7 +165,8 @@ class AckFrames:
                 continue
             ids = subscription.message_ids
             if ids is None:
-                if subscription.ack is not Ack.AUTO and wanted is not None:
+                settles = subscription.durable is not None or kind_of(subscription.destination) is DestinationKind.QUEUE
+                if subscription.ack is not Ack.AUTO and wanted is not None and not settles:
                     return None  # a topic or fanout subscription: nothing waits for the ACK
                 continue
             tag = ids.get(message_id)

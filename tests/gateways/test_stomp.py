@@ -439,6 +439,17 @@ def test_a_stomp_11_client_can_acknowledge_after_it_aborted() -> None:
     assert out.receipts == ["r"]
 
 
+@pytest.mark.parametrize("lines", ["destination:/queue/q", "destination:/fanout/f\ndurable:true"])
+def test_a_stomp_11_client_cannot_acknowledge_before_anything_was_delivered(lines: str) -> None:
+    client = Client("1.1")
+    client.say(f"SUBSCRIBE\nid:0\n{lines}\nack:client-individual")
+
+    out = client.say("ACK\nmessage-id:a-1-1\nsubscription:0\nreceipt:r")
+
+    assert out.receipts == []
+    assert client.error(out)["error-code"] == "unknown-ack"
+
+
 def test_stomp_10_needs_no_ids_and_an_unknown_ack_is_ignored() -> None:
     client = Client("1.0")
     client.say("SUBSCRIBE\ndestination:/queue/q\nack:client")
