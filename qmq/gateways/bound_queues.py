@@ -15,7 +15,7 @@ from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.routing.binding import Binding, split_exchange
 from qmq.errors import Refused
 from qmq.gateways.durable_headers import FLAG_HEADERS, NAME_HEADERS
-from qmq.gateways.headers import truth
+from qmq.gateways.headers import selector, truth
 
 QUEUE_NAME: Final = "x-queue-name"
 """Header of SUBSCRIBE with a name of the client's choice, without `/queue/`."""
@@ -74,7 +74,7 @@ def bound_queue(
         source, key = destination, ""
     else:
         return None
-    if "selector" in headers:
+    if selector(headers) is not None:
         raise Refused(
             "bad-selector", "A durable subscription of a topic or exchange has no selector; bind a queue by headers."
         )

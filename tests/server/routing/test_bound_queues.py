@@ -181,6 +181,7 @@ async def test_a_subscription_of_an_exchange_gets_what_its_key_matches_and_ends_
     [
         ("/exchange/none/key", {}, "bad-definition"),
         (T, {"durable": "true", "selector": "a = 1"}, "bad-selector"),
+        (T, {"durable": "true", "filter": "a=1"}, "bad-selector"),
         (T, {"durable": "true", "x_queue_name": "a*"}, "bad-definition"),
         ("/topic/a.*b", {"durable": "true"}, "bad-definition"),
         ("/exchange/amq.topic/k", {"prefetch_count": "many"}, "bad-prefetch"),
