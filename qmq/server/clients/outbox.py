@@ -84,6 +84,11 @@ class ClientOutbox:
         # Each is called once when everything put in so far is with the kernel.
         self.written_hooks: list[Callable[[], None]] = []
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way to the client; what is held back is not."""
+        return self.size <= self._held_bytes
+
     def put(self, data: bytes) -> None:
         """Add whole frames; `flush` sends them. Frames put while a response is due follow it."""
         if self._due:

@@ -91,8 +91,8 @@ class ClientHeartbeats:
             session.finish()
             return None
         if self._heartbeat_seconds and now >= self._sent_at + self._heartbeat_seconds:
-            # A non-empty outbox needs no heartbeat: bytes are on their way.
-            if not session.outbox.size:
+            # If bytes are on their way, no heartbeat is needed.
+            if session.outbox.is_idle:
                 session.outbox.put_answer(self._heartbeat)
                 session.outbox.flush()
             self._sent_at = now

@@ -171,3 +171,22 @@ async def test_a_client_that_leaves_before_the_receipt_gets_its_last_answers(
 
         frames = await client.until_closed()
         assert [frame.head.command for frame in frames] == ["RECEIPT", "ERROR"]
+
+
+async def test_heartbeats_go_on_while_messages_are_held_back(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect(heart_beat="0,1000")
+        publisher = await rig.connect()
+        slow_commits(rig.alive, monkeypatch, 5.0)
+        await client.send(send("/queue/q", "on its way to the disk", "s"), subscribe("/topic/t"))
+        await trio.sleep(0.1)
+        await publisher.send(send("/topic/t", "held back"))
+
+        beats = [await client.pipe.receive_some(100) for _ in range(4)]
+
+        assert beats == [b"\n"] * 4
+        assert [await client.receipt(), await client.receipt()] == ["s", "sub-0"]
+        assert await client.messages(1) == [b"held back"]
