@@ -49,8 +49,14 @@ class JournalReads:
         self._turns = trio.CapacityLimiter(AT_ONCE)
         self._numbers = 0
         self._readers: dict[int, JournalSpan] = {}
+        self.waiting: dict[Subscription, trio.CancelScope] = {}
+        """Those that have all there is, until the journal grows."""
 
     def begin(self, subscription: Subscription) -> None:
+        # The journal of an idle node does not grow: readers that have left must not accumulate.
+        for other, scope in self.waiting.items():
+            if session_of(self._context.sessions, other) is None:
+                scope.cancel()
         self._context.spawn(partial(self._serve, subscription))
 
     async def _serve(self, subscription: Subscription) -> None:
@@ -86,7 +92,12 @@ class JournalReads:
                 if span.until is not None and not written:
                     break  # What is still missing is not on this node.
                 # The snapshot may name batches that are written and not committed yet: a request for them waits.
-                await context.journal_grew(position)
+                with trio.CancelScope() as scope:
+                    self.waiting[subscription] = scope
+                    try:
+                        await context.journal_grew(position)
+                    finally:
+                        del self.waiting[subscription]
                 if session_of(self._context.sessions, subscription) is None:
                     return
                 continue

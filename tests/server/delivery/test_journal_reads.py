@@ -202,6 +202,22 @@ async def test_a_named_reader_is_shown_with_what_it_has_yet_to_read(autojump_clo
         await eventually(lambda: rig.alive.journal_reads.readers() == {})
 
 
+async def test_readers_that_have_left_do_not_accumulate_while_nothing_is_written(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        reads = rig.alive.journal_reads
+        for number in range(5):
+            await client.send(subscribe(JOURNAL, str(number)))
+            await picture(client)
+            await client.next("MESSAGE")
+            await eventually(lambda: any(not reader.closed for reader in reads.waiting))
+            await client.send(f"UNSUBSCRIBE\nid:{number}\nreceipt:u\n\n")
+            assert await client.receipt() == f"sub-{number}"
+            assert await client.receipt() == "u"
+
+        assert len(reads.waiting) == 1
+
+
 async def test_unsubscribing_ends_the_delivery(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client, reader = await rig.connect(), await rig.connect()
