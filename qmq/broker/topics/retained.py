@@ -94,7 +94,8 @@ class RetainedValues(RetainedTable):
                     topics += 1
             fresh[name] = _size(envelope, body_bytes)
             size += fresh[name] - before
-        return topics <= self.topics_max and size <= self.bytes_max
+        # A bound may have become less: what does not add to that is accepted.
+        return topics <= max(self.topics_max, self.topics) and size <= max(self.bytes_max, self.bytes)
 
     def put(self, message: Message) -> None:
         """A client of this node sent a value, or removes it. Its time stamp is raised above what it replaces."""

@@ -290,6 +290,22 @@ def test_a_live_message_of_another_origin_is_delivered_also_when_its_value_loses
     assert body_of(values, "t") == b"mine"
 
 
+def test_values_can_be_replaced_when_there_are_more_than_a_bound_that_became_less() -> None:
+    values = kept()
+    for name in ("a", "b"):
+        values.put(value(name, b"0123456789"))
+    values.topics_max, values.bytes_max = 1, 20
+    changed = value("a", b"changed", at=2000)
+
+    values.check([(changed.envelope, len(changed.body))])
+    assert values.hear(value("b", b"changed", origin=B, at=2000))
+
+    assert body_of(values, "b") == b"changed"
+    for more in (value("c", b""), value("a", b"longer than before")):
+        with pytest.raises(Refused):
+            values.check([(more.envelope, len(more.body))])
+
+
 def test_a_value_of_a_peer_that_finds_no_room_is_delivered_and_counted_and_not_kept() -> None:
     values = kept(topics_max=1)
     values.put(value("a"))
