@@ -144,6 +144,9 @@ class RetainedValues(RetainedTable):
         is_set = message.envelope.retain is Retain.SET
         if is_set and not self._has_room([(message.envelope, len(message.body))]):
             self.left_out += 1
+            # Later subscribers must not get what this one replaces.
+            if known is not None and not known.is_removed:
+                self._forget(name)
             return True
         self._keep(message)
         for other, spread in self.spreads.items():
@@ -206,7 +209,8 @@ class RetainedValues(RetainedTable):
             self._forget(next(iter(self._removed)))
 
     def _forget(self, name: str) -> None:
-        del self._removed[name]
+        self.bytes -= self._size_of(name)
+        self._removed.pop(name, None)
         del self.values[name]
         del self.names[bisect_left(self.names, name)]
 

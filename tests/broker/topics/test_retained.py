@@ -317,6 +317,19 @@ def test_a_value_of_a_peer_that_finds_no_room_is_delivered_and_counted_and_not_k
     assert list(values.values) == ["/topic/a"]
 
 
+def test_a_value_that_finds_no_room_leaves_no_older_one_for_later_subscribers() -> None:
+    values = kept(bytes_max=30)
+    values.put(value("a", b"old"))
+    values.put(value("gone", remove=True))
+
+    assert values.hear(value("a", b"new, and larger than the bound", origin=B, at=2000))
+    assert values.hear(value("gone", b"new, and larger than the bound", origin=B, number=2, at=2000))
+
+    assert body_of(values, "a") is None
+    assert everything(values) == {"/topic/gone": (b"", True)}
+    check_accounts(values)
+
+
 # What a peer is told
 
 
