@@ -62,10 +62,13 @@ class IsolatedMode:
 
     def give_back(self, queue: Queue, messages: list[Message]) -> list[Message]:
         """Take those that came back and may go out again; returns the others."""
-        mine = [message for message in messages if self.may_take(queue, message)]
+        mine: list[Message] = []
+        others: list[Message] = []
+        for message in messages:
+            (mine if self.may_take(queue, message) else others).append(message)
         if mine:
             self.waiting.setdefault(queue.name, deque()).extendleft(reversed(mine))
-        return [message for message in messages if message not in mine]
+        return others
 
     def go_on(self, queue: Queue, out: Outcome) -> None:
         """A consumer may have room."""

@@ -1,5 +1,9 @@
 """A node without any link delivers messages that no other node can have, until another node serves it."""
 
+import pytest
+
+from qmq.broker.messages.message import Message
+from qmq.build import BUILD
 from tests.broker.rig import JOBS, Node, check_accounts
 
 
@@ -44,3 +48,20 @@ def test_what_no_consumer_had_room_for_is_left_to_the_node_that_serves_it_from_n
     levels = node.queues.by_name[JOBS].levels
     assert [message.body for level in levels for message in (*level.ready, *(level.fresh or ()))] == [b"in memory"]
     assert node.depth() == 1
+
+
+@pytest.mark.skipif(BUILD == "compiled", reason="a compiled class stays as it is")
+def test_what_a_consumer_gives_back_is_compared_with_no_other_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = cut_off()
+    client = node.client()
+    client.subscribe()
+    for body in (b"1", b"2", b"3"):
+        node.send(body)
+    compared: list[object] = []
+    monkeypatch.setattr(Message, "__eq__", lambda one, other: compared.append(other), raising=False)
+
+    client.leave()
+    node.decide(node.queues.end_isolation)
+
+    assert node.ready() == [b"old", b"1", b"2", b"3"]
+    assert not compared
