@@ -173,7 +173,16 @@ class Subscriptions:
             raise Refused("bad-pattern", "Only topics can be subscribed to by a pattern.")
         session = self._sessions[subscription.session]
         self._check_bound(session.id)
-        return self._replies.subscribe(session, subscription, is_implicit=is_implicit).address
+        selector = subscription.selector
+        if selector is not None:
+            self._selectors.check(selector, self.send_limits.limits.selector_parts_max)
+        known = self._replies.find(session.id, subscription.destination)
+        bytes_before = 0 if known is None else known.subscriptions[0].memory_bytes
+        address = self._replies.subscribe(session, subscription, is_implicit=is_implicit).address
+        session.asked_bytes += subscription.memory_bytes - bytes_before
+        if selector is not None:
+            subscription.selector = self._selectors.share(selector)
+        return address
 
     def unsubscribe(self, session_id: int, subscription_id: str, out: Outcome) -> None:
         """End a subscription; what it has in flight goes back. Raises Refused when there is none."""
@@ -191,10 +200,10 @@ class Subscriptions:
         subscription.closed = True
         destination = subscription.destination
         kind = kind_of(destination)
-        if subscription.selector is not None and kind is not DestinationKind.TEMP:
+        if subscription.selector is not None:
             self._selectors.release(subscription.selector)
         session = self._sessions.get(subscription.session)
-        if session is not None and kind is not DestinationKind.TEMP:
+        if session is not None:
             session.asked_bytes -= subscription.memory_bytes
         if kind is DestinationKind.TOPIC:
             self._router.remove(destination, subscription, out)

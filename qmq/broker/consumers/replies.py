@@ -129,6 +129,9 @@ class Replies:
         envelope = Envelope(queue.name, DestinationKind.TEMP, message.envelope.headers, False)
         delivered = Message(envelope, message.body, message.origin, message.sequence, message.timestamp_us)
         out.publish_topic(queue.subscriptions, delivered)
+        selector = queue.subscriptions[0].selector
+        if selector is not None:
+            out.selector_cost += selector.cost
 
 
 def check_address(destination: str) -> None:

@@ -3,10 +3,11 @@
 import pytest
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.subscription import Ack, Subscription
+from qmq.broker.consumers.subscription import OBJECT_BYTES, Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.selectors import compile_selector
 from qmq.dots import Origin
 from qmq.errors import Refused
 
@@ -195,3 +196,23 @@ def test_no_client_subscribes_to_a_reply_address() -> None:
         asker.subscribe(address, id="other")
 
     assert refused.value.code == "bad-destination"
+
+
+def test_a_selector_of_a_temporary_queue_counts_as_any_other() -> None:
+    text = "color = 'red'"
+    cost = compile_selector(text).cost
+    node = Node(limits=BrokerLimits(selector_parts_max=cost))
+    asker = node.client()
+    address = implicit(asker)
+    state = node.broker.sessions[asker.id]
+    before = state.asked_bytes
+
+    subscription = asker.subscribe(ANSWERS, ack=Ack.AUTO, selector=text)
+
+    assert state.asked_bytes - before == subscription.memory_bytes - OBJECT_BYTES
+    assert reply(node, address).selector_cost == cost
+    with pytest.raises(Refused, match="Different selectors"):
+        asker.subscribe("/topic/t", id="t", selector="color = 'blue'")
+    asker.unsubscribe()
+    assert state.asked_bytes == 0
+    asker.subscribe("/topic/t", id="t", selector="color = 'blue'")
