@@ -199,6 +199,18 @@ class SendPlans:
         plan.further = others
         return plan
 
+    def still_bound(self, envelope: Envelope) -> Envelope:
+        """`envelope`, planned some time ago, without copies for queues to which no binding leads any more."""
+        if envelope.kind is not DestinationKind.TOPIC and not envelope.destination.startswith(PREFIX):
+            return envelope  # Its copies need no bindings: children, and queues that the SEND names.
+        copies = tuple([one for one in envelope.copies if self._rules.routing.is_bound(one.destination)])
+        if len(copies) == len(envelope.copies):
+            return envelope
+        left = Envelope(envelope.destination, envelope.kind, envelope.headers, envelope.durable)
+        left.retain, left.copies = envelope.retain, copies
+        left.key = copies[0].key if copies else None
+        return left
+
     def _queues_named(self, *destinations: str) -> tuple[str, ...]:
         """These queues, each once. Raises Refused."""
         rules = self._rules

@@ -341,8 +341,15 @@ class StompGateway:
         return FSYNC
 
     def _check_held(self, transaction: str) -> None:
-        """Raises Refused when a message of the transaction may not be sent any more."""
-        frames = self._broker.sessions[self.session_id].transactions.get(transaction, ())
+        """Raises Refused when a message of the transaction may not be sent any more. Queues whose bindings have ended
+        meanwhile get no copy."""
+        state = self._broker.sessions[self.session_id]
+        frames = state.transactions.get(transaction, ())
         named = [(one.envelope.destination, *one.further) for one in frames if one.envelope is not None]
         for destination in dict.fromkeys(chain.from_iterable(named)):
             self._rights.check_send(destination)
+        for one in frames:
+            if one.envelope is not None and one.envelope.copies:
+                state.held_bytes -= one.bytes
+                one.envelope = self._plans.still_bound(one.envelope)
+                state.held_bytes += one.bytes

@@ -211,6 +211,10 @@ class RoutingTable:
         """Whether there is a binding of this name (`binding_name`)."""
         return name in self._names
 
+    def is_bound(self, queue: str) -> bool:
+        """Whether a binding leads to `queue`."""
+        return queue in self._into_queue
+
     def bindings_of(self, exchange: str) -> Iterable[Binding]:
         """The bindings whose source is this exchange, also if it does not exist."""
         return self._of_exchange.get(exchange, NO_BINDINGS)

@@ -339,3 +339,32 @@ async def test_a_queue_of_its_own_ends_with_its_connection_if_the_subscription_i
         client.pipe.close()
 
         await eventually(lambda: not rig.alive.declared_queues.texts and not rig.alive.routing.bindings())
+
+
+@pytest.mark.parametrize("source", ["/exchange/amq.topic/stock.eu", T])
+async def test_a_commit_puts_nothing_into_the_queue_of_a_subscription_that_has_ended(
+    autojump_clock: MockClock, source: str
+) -> None:
+    words = {"durable": "true"} if source == T else {}
+    rig = Rig()
+    async with rig.run():
+        node = rig.alive
+        client, publisher = await rig.connect(), await rig.connect()
+        assert await follow(client, source, **words) == "RECEIPT"
+        (queue,) = node.broker.queues.by_name
+        await publisher.send(
+            "BEGIN\ntransaction:t\n\n", send(source, "too late", "r", transaction="t"), "BEGIN\ntransaction:other\n\n"
+        )
+        state = node.broker.sessions[max(node.broker.sessions)]
+        await eventually(lambda: len(state.transactions) == 2)
+        await client.send(unsubscribe("audit", **words))
+        assert await client.receipt() == "u"
+        await eventually(lambda: not node.routing.bindings() and queue not in node.broker.queues.by_name)
+
+        await publisher.send("COMMIT\ntransaction:t\nreceipt:c\n\n")
+
+        assert [await publisher.receipt(), await publisher.receipt()] == ["r", "c"]
+        assert queue not in node.broker.queues.by_name
+        assert state.held_bytes == 0  # As much as the other transaction holds.
+        await publisher.send("ABORT\ntransaction:other\nreceipt:a\n\n")
+        assert await publisher.receipt() == "a"
