@@ -42,8 +42,15 @@ REMEMBERED_MAX: Final = 10_000
 REFUSED_SECONDS_MAX: Final = 5.0
 """A refusal is remembered no longer than this, because a user may just have been added."""
 
+BUSY_SECONDS: Final = 0.02
+"""Until the next try, while calls of logins that were given up still run: others must not fail because of these."""
+
 Decision = Grant | LoginRefused | None
 """None: these credentials are not known."""
+
+
+class BusyError(Exception):
+    """As many calls of logins that were given up still run as may run at once."""
 
 
 class LoginCache:
@@ -137,15 +144,22 @@ class LoginCheck:
     async def _ask(self, credentials: Credentials) -> Decision:
         """Let the authenticator decide. Raises LoginRefused if it cannot; that is not remembered."""
         decision: Decision
+        late = f"no answer within {self._timeout_seconds:g} s"
         try:
             with trio.fail_after(self._timeout_seconds):
-                decision = await self._environment.run_abandonable(
-                    partial(self._in_thread, credentials, self._environment.now_us())
-                )
+                while True:
+                    try:
+                        decision = await self._environment.run_abandonable(
+                            partial(self._in_thread, credentials, self._environment.now_us())
+                        )
+                        break
+                    except BusyError:
+                        late = "its earlier calls still run"
+                        await trio.sleep(BUSY_SECONDS)
         except LoginRefused as refused:
             decision = refused
         except trio.TooSlowError:
-            raise self._unavailable(f"no answer within {self._timeout_seconds:g} s") from None
+            raise self._unavailable(late) from None
         except AuthenticationUnavailable as error:
             raise self._unavailable(str(error)) from None
         self.show_problem()
@@ -153,7 +167,7 @@ class LoginCheck:
 
     def _in_thread(self, credentials: Credentials, now_us: int) -> Grant | None:
         if not self._threads.acquire(blocking=False):
-            raise AuthenticationUnavailable("its earlier calls still run")
+            raise BusyError
         try:
             return self.authenticator.authenticate(credentials, now_us)
         finally:

@@ -370,6 +370,24 @@ async def test_calls_that_hang_hold_no_more_threads_than_there_are_turns(
         assert not check._threads.acquire(blocking=False)
 
 
+async def test_a_login_waits_for_the_call_of_one_that_was_given_up(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig_with(asks(checks_at_once=1, timeout_seconds=1.0)).run() as rig:
+        check = next(one for one in rig.alive.logins._authenticators if one is not None)
+        assert check._threads.acquire(blocking=False)
+        async with trio.open_nursery() as nursery:
+
+            async def end_the_call() -> None:
+                await trio.sleep(0.5)
+                check._threads.release()
+
+            nursery.start_soon(end_the_call)
+            assert await said(rig, login="x1", passcode="right") == "x1"
+
+        assert conditions(rig) == []
+
+
 # Many logins
 
 
