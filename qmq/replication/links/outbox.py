@@ -1,7 +1,7 @@
 """Data that waits for one link, and the order in which it is sent.
 
 The writer pulls: queue and topic messages are encoded when their turn comes, so waiting costs no second copy.
-Seven kinds wait separately, so a long catch-up delays no credit and a flood of topics delays no records. Last values of
+Six kinds wait separately, so a long catch-up delays no credit and a flood of topics delays no records. Last values of
 topics wait in the broker alone (`RetainedSync`), and interest in `InterestPublisher`. Bounds: topics by
 `TOPIC_BYTES_MAX`, those for one node that are passed on by `PASSED_BYTES_MAX`, replies by `REPLY_BYTES_MAX`, beyond
 which new ones are dropped and counted; responses by `ANSWERS_BYTES_MAX`; lent messages by the credit of the peer;
@@ -110,7 +110,7 @@ class LinkOutbox:
         self._small: list[bytes] = []
         self._small_bytes = 0
         self._offers_bytes = 0
-        self._answers: deque[bytes] = deque()
+        self._answers_bytes = 0
         self._journal: deque[bytes] = deque()
         self._lends: deque[Message] = deque()
         self._topics = Lossy(TOPIC_BYTES_MAX)
@@ -135,7 +135,7 @@ class LinkOutbox:
     @property
     def has_short(self) -> bool:
         """Whether frames wait that are no part of a stream."""
-        return bool(self._small or self._answers)
+        return bool(self._small)
 
     def put(self, frame: MeshFrame) -> None:
         """Add a small frame. When too many wait, nothing more is added: the link must end (`overflowed`)."""
@@ -144,11 +144,11 @@ class LinkOutbox:
     def put_answer(self, frame: ResponseFrame) -> bool:
         """Add a response, if there is room for it; whether there is. No response is promised."""
         data = self._encode(frame)
-        size = sum(map(len, self._answers)) + len(data)
-        if size > (ANSWERS_BYTES_MAX if self._answers else SINGLE_ANSWER_BYTES_MAX):
+        most = ANSWERS_BYTES_MAX if self._answers_bytes else SINGLE_ANSWER_BYTES_MAX
+        if self._answers_bytes + len(data) > most:
             return False
-        self._answers.append(data)
-        self.wake()
+        self._answers_bytes += len(data)
+        self._add(data)
         return True
 
     def put_offers(self, frame: Credit | Forgotten) -> None:
@@ -158,8 +158,7 @@ class LinkOutbox:
             self.overflowed = True
             return
         self._offers_bytes += len(data)
-        self._small.append(data)
-        self.wake()
+        self._add(data)
 
     def put_bytes(self, data: bytes) -> None:
         """As `put`, for bytes that are no mesh frame: a step of the handshake."""
@@ -167,6 +166,9 @@ class LinkOutbox:
             self.overflowed = True
             return
         self._small_bytes += len(data)
+        self._add(data)
+
+    def _add(self, data: bytes) -> None:
         self._small.append(data)
         self.wake()
 
@@ -224,9 +226,7 @@ class LinkOutbox:
         """What to write next; b"" when nothing waits."""
         parts = self._small
         self._small = []
-        self._small_bytes = self._offers_bytes = 0
-        if self._answers:
-            parts.append(self._answers.popleft())
+        self._small_bytes = self._offers_bytes = self._answers_bytes = 0
         publisher = self.publisher
         if publisher is not None and publisher.is_due:
             parts += [self._encode(frame) for frame in publisher.take(self.quantum_bytes)]

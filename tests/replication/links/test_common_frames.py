@@ -113,9 +113,9 @@ async def test_a_response_goes_over_the_link_by_which_the_request_came(
     async with running(a, b):
         ways = [link.outbox for link in b.mesh._registry.links]
         for number, way in enumerate(ways):
-            waiting = {each: len(each._answers) for each in ways}
+            waiting = {each: len(each._small) for each in ways}
             b.mesh.answer(a.origin, number, b"here", way)
-            assert {each for each in ways if len(each._answers) > waiting[each]} == {way}
+            assert {each for each in ways if len(each._small) > waiting[each]} == {way}
         b.mesh.answer(a.origin, 2, b"by another", LinkOutbox(encode_send, lambda: None))
         await until(lambda: len(a.answers) == 3)
 
