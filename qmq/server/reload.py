@@ -76,13 +76,10 @@ class Reloader:
         """Read the files again and apply them; log what changed, or why nothing did. False when it was refused."""
         node = self._node
         try:
-            settings, peers = await node.environment.run_blocking(self._read)
+            settings, peers = await node.environment.run_blocking(self._checked)
             renewed = await node.environment.run_blocking(node.certificates.changed)
         except ConfigError as error:
             return self._refuse(error.diagnostics)
-        except Exception as error:
-            log.exception("! reload: the files cannot be checked, and the node goes on as it is")
-            return self._refuse([f"the files cannot be checked: {error!r}"])
         name = self._settings.name
         if self._peers is not None and peers is not None:
             problems = check_change(self._peers, peers, name, node.membership.retired)
@@ -111,6 +108,16 @@ class Reloader:
         await follow_rules(node.broker.queues)
         self._log(lines)
         return True
+
+    def _checked(self) -> tuple[NodeSettings, PeersFile | None]:
+        """What the files say. A defect of the checks must not end a node that serves clients. Raises ConfigError."""
+        try:
+            return self._read()
+        except ConfigError:
+            raise
+        except Exception as error:
+            log.exception("! reload: the files cannot be checked, and the node goes on as it is")
+            raise ConfigError([f"the files cannot be checked: {error!r}"]) from error
 
     def _would_open(self, settings: NodeSettings) -> bool:
         """Whether the last user of the file is removed, and a listener would then serve every client by default."""
