@@ -28,7 +28,7 @@ from qmq.config import (
     User,
 )
 from qmq.dots import Dot, Origin, Vector
-from qmq.errors import LogBroken
+from qmq.errors import DiskFull, LogBroken
 from qmq.server.node import Node
 from qmq.server.reload import Reloader
 from qmq.storage.catalog.incarnations import Seals
@@ -239,8 +239,11 @@ class Member:
     def _judge(self, error: Exception, environment: SimulatedWorld) -> None:
         if environment.dead:
             return  # what the unwinding of a dead process meets does not matter
-        if not (self.disk_is_made_to_fail and _only_broken_log(error)):
-            self.escaped.append(error)
+        if self.disk_is_made_to_fail and _is_only(LogBroken, error):
+            return
+        if self.is_stopping and _is_only(DiskFull, error):
+            return  # A node that stops waits for no space: what it has not appended, no client has an answer to.
+        self.escaped.append(error)
 
     async def crash(self, *, silently: bool, wipe: bool = False) -> None:
         """End this life at once, as `kill -9` or a power cut does."""
@@ -319,7 +322,7 @@ class Member:
         return {} if self.store is None else self.store.journal.vector()
 
 
-def _only_broken_log(error: BaseException) -> bool:
+def _is_only(kind: type[Exception], error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return all(_only_broken_log(inner) for inner in error.exceptions)
-    return isinstance(error, LogBroken)
+        return all(_is_only(kind, inner) for inner in error.exceptions)
+    return isinstance(error, kind)
