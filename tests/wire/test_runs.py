@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from qmq.wire.stomp import Acks, Connection, Frame, Limits, Role
+from qmq.wire.stomp.runs import NUMBER_DIGITS_MAX, learn_ack
 from tests.wire.support import code, fed, logged_in, pieces_of, value, values
 
 
@@ -83,6 +84,17 @@ def test_a_read_full_of_acks_is_two_frames_once_their_form_is_known() -> None:
     assert isinstance(run, Acks)
     assert (run.head.command, len(run.numbers)) == ("ACK", 909)
     assert value(last) == ("ACK", (("id", "1004"),), b"", None)
+
+
+def test_a_run_includes_ids_of_the_longest_form_and_ends_before_a_longer_one() -> None:
+    frame = acks([1])
+    (head,) = logged_in().receive(frame)
+    run = learn_ack(frame, 0, len(frame) - 1, head.head)
+    ids = [b"12", b"9" * NUMBER_DIGITS_MAX, b"9" * (NUMBER_DIGITS_MAX + 1), b"34", b"last"]
+
+    found = run.numbers(b"".join(b"ACK\nid:%s\n\n\0" % one for one in ids), 0)
+
+    assert found == ids[:2]
 
 
 def test_acks_among_other_frames_are_searched_for_once_in_a_read() -> None:

@@ -6,7 +6,14 @@ from qmq.broker.topics.retained import RetainedValues
 from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING
 from qmq.dots import Origin
-from qmq.replication.links.outbox import SINGLE_BYTES_MAX, SMALL_BYTES_MAX, TOPIC_BYTES_MAX, TURN_BYTES, LinkOutbox
+from qmq.replication.links.outbox import (
+    MESSAGE_OVERHEAD_BYTES,
+    SINGLE_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+    TURN_BYTES,
+    LinkOutbox,
+)
 from qmq.replication.protocol.frame_table import FROM_SERVING_SIDE, decode, pack
 from qmq.replication.protocol.frames import Batches, Lend, MeshFrame, Topics, Welcome
 from qmq.replication.protocol.frames import Retained as Values
@@ -73,6 +80,16 @@ def test_what_is_lent_no_more_leaves_without_a_term() -> None:
     assert wakes.frames == [Lend([first, last], terms={"a": 4}), Lend([over], terms={})]
 
 
+def test_without_another_rule_all_that_is_lent_leaves_in_its_term() -> None:
+    wakes = Wakes()
+    wakes.outbox.terms = {"a": 4}
+    wakes.outbox.put_lends(lent := messages(2))
+
+    wakes.outbox.take()
+
+    assert wakes.frames == [Lend(lent, terms={"a": 4})]
+
+
 def test_many_messages_leave_in_turns() -> None:
     wakes = Wakes()
     wakes.outbox.put_lends(messages(10, TURN_BYTES // 2))
@@ -108,6 +125,21 @@ def test_one_topic_message_over_the_bound_passes_alone_but_none_that_no_frame_ca
     wakes.outbox.put_topics(messages(1, SINGLE_BYTES_MAX))
     assert wakes.outbox.topics_dropped == 1
     assert wakes.outbox.take() == b""
+
+
+def test_the_largest_topic_message_that_is_not_dropped_fits_into_a_frame_and_one_byte_more_is_dropped() -> None:
+    wakes = Wakes()
+    largest = SINGLE_BYTES_MAX - MESSAGE_OVERHEAD_BYTES
+
+    wakes.outbox.put_topics(messages(1, largest))
+    wakes.outbox.take()
+    (frame,) = wakes.frames
+    decoded = decode(FROM_SERVING_SIDE, *pack(frame), Sender("a"))
+    wakes.outbox.put_topics(messages(1, largest + 1))
+
+    assert isinstance(decoded, Topics)
+    assert [len(message.body) for message in decoded.messages] == [largest]
+    assert wakes.outbox.topics_dropped == 1
 
 
 def test_a_message_to_be_relayed_that_no_frame_can_hold_is_dropped_and_delays_no_other() -> None:

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from qmq.broker.takeover.elections import Elections
+from qmq.broker.takeover.leases import Bid, Ownership, Term
 from qmq.errors import CorruptLog
+from qmq.members import Listing, Membership
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import StoredTerms, TermNote, pack_term, unpack_term
 from qmq.storage.store import Store, open_store
@@ -87,3 +90,32 @@ def test_a_lower_term_changes_nothing_and_of_equals_the_later_counts() -> None:
 def test_what_is_no_term_is_refused(body: bytes) -> None:
     with pytest.raises(CorruptLog):
         unpack_term(RecordKind.TERM, body)
+
+
+@pytest.mark.parametrize("kind", [RecordKind.VOTE, RecordKind.TERM])
+def test_a_vote_is_read_back_as_a_vote_and_a_term_as_a_term(kind: RecordKind) -> None:
+    note = unpack_term(kind, pack_term("c", 2, "a"))
+
+    assert note == TermNote("c", 2, "a", is_vote=kind == RecordKind.VOTE)
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_node_that_has_started_again_votes_for_no_other_node_in_a_term_in_which_it_has_voted(
+    is_checkpointed: bool,
+) -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    store.journal.append([said(Writer(A), RecordKind.VOTE, "c", 2, "a")])
+    if is_checkpointed:
+        store.checkpoint(store.journal.end, NOW, {})
+    store.close()
+
+    (note,) = open_small(disk).recovered.terms
+    membership = Membership("a", Listing(1, frozenset("abc")))
+    rules = Ownership("a", "abc", 10.0, 0.0, is_majority=membership.is_majority)
+    started = Elections(rules, membership, is_wanted=True, draw=lambda: 0.5)
+    started.term_recorded(note.owner, Term(note.number, note.server), is_vote=note.is_vote)
+
+    assert started.vote_requested("b", Bid("c", 2, "b"), 100.0) == []
+    assert rules.term_of("c") == Term(0, "c"), "a vote is no term: nothing says yet who serves c"
+    assert started.vote_requested("b", Bid("c", 3, "b"), 100.0) != []

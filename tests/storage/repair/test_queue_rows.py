@@ -4,14 +4,16 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from qmq.dots import Dot
+from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
-from qmq.storage.format.batch import record_slices
+from qmq.storage.format.batch import BatchHead, read_head, record_slices
+from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import unpack_record
+from qmq.storage.log.journal import Journal
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.repair.queue_rows import Search
 from qmq.storage.repair.range_snapshot import RangeSnapshot
@@ -290,3 +292,55 @@ def test_a_settle_in_a_damaged_file_still_waits_for_its_message(tmp_path: Path) 
 
     assert 6 not in filled.standing()
     filled.store.close()
+
+
+class JournalOf:
+    """A journal that has dropped the first records of A, and holds `runs` of them, with holes between."""
+
+    start = 0
+
+    def __init__(self, dropped: int, runs: list[tuple[int, int]]) -> None:
+        self._dropped = dropped
+        self._batches = [Writer(A, first - 1).published(JOBS, *[b"x"] * (last - first + 1)) for first, last in runs]
+        self.end = len(b"".join(self._batches))
+
+    def base(self) -> dict[Origin, int]:
+        return {A: self._dropped} if self._dropped else {}
+
+    def read(self, place: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        found, at = [], 0
+        for data in self._batches:
+            head = read_head(data)
+            assert head is not None
+            if at >= place:
+                found.append((at, head, data))
+            at += len(data)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("dropped", "runs", "expected"),
+    [
+        # What the journal dropped lies before the range, and it holds the range itself.
+        (2, [(3, 6)], None),
+        # A hole behind the range.
+        (2, [(3, 6), (8, 9)], None),
+        # Holes on both sides, which touch the range and do not overlap it.
+        (3, [(4, 6), (9, 9)], None),
+        (4, [(5, 9)], (3, 4)),
+        (0, [(1, 4), (6, 9)], (4, 5)),
+        # Two holes in the range: all between them is requested.
+        (4, [(5, 5), (8, 9)], (3, 6)),
+        (2, [(3, 4)], (4, 6)),
+    ],
+)
+def test_only_what_is_missing_within_the_range_is_left(
+    dropped: int, runs: list[tuple[int, int]], expected: tuple[int, int] | None
+) -> None:
+    journal = cast(Journal, JournalOf(dropped, runs))
+    search = Search(SMALL, MissingRange(A, 3, 6))
+
+    search.read(journal, journal.end)
+
+    left = search.left()
+    assert (left and (left.after, left.through)) == expected
