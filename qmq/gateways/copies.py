@@ -6,7 +6,7 @@ A copy has the headers of its sender, and besides them where it comes from: `exc
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from qmq.broker.messages.dedup import RETRIED
@@ -33,6 +33,9 @@ FURTHER_KEYS_MAX: Final = 100
 EXCHANGE: Final = "exchange"
 ROUTING_KEY: Final = "routing-key"
 ORIGINAL: Final = "original-destination"
+
+OF_COPIES: Final = (EXCHANGE, ROUTING_KEY, ORIGINAL, MANDATORY)
+"""Headers of a sender that stay behind in a copy."""
 
 QUEUE_PREFIX: Final = "/queue/"
 
@@ -116,8 +119,9 @@ def bound_copies(
     They are durable where their queue is, unless the sender of a message that is kept nowhere else asks for memory.
     """
     is_kept = kind is DestinationKind.FANOUT or is_persistent(headers)
-    added, dropped = _source_lines(kind, destination)
-    lines = [line for line in lines if line[0] not in dropped] + added
+    added = _source_lines(kind, destination)
+    if added:
+        lines = [line for line in lines if line[0] not in OF_COPIES] + added
     return tuple(
         [
             Envelope(
@@ -144,12 +148,12 @@ def level_of_copies(rules: Rules, copies: Iterable[Envelope], asked: int | None)
     return asked if levels and asked is not None else strongest(levels)
 
 
-def _source_lines(kind: DestinationKind, destination: str) -> tuple[Lines, Collection[str]]:
-    """The headers that say where a copy comes from, and those of the sender that stay behind."""
+def _source_lines(kind: DestinationKind, destination: str) -> Lines:
+    """The headers that say where a copy comes from."""
     if kind is not DestinationKind.EXCHANGE:
-        return [(ORIGINAL, destination)], (ORIGINAL,)
+        return [(ORIGINAL, destination)]
     if not destination.startswith(PREFIX):
         # It names a queue, and there are others: each has it as if it was sent there.
-        return [], ()
+        return []
     name, key = split_exchange(destination)
-    return [(EXCHANGE, name), (ROUTING_KEY, key)], (EXCHANGE, ROUTING_KEY, MANDATORY)
+    return [(EXCHANGE, name), (ROUTING_KEY, key)]

@@ -14,8 +14,10 @@ from qmq.broker.consumers.subscription import Ack, Delivery, FanoutDelivery, Sub
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.totals import Totals
+from qmq.broker.queues.dead_letter_history import THROUGH
 from qmq.dots import Origin
 from qmq.errors import ProtocolError, Refused
+from qmq.gateways.copies import EXCHANGE, ORIGINAL, ROUTING_KEY
 from qmq.gateways.encoder import Lines
 from qmq.gateways.error_frames import encode_error
 from qmq.gateways.headers import AMQP_BLOCK
@@ -27,6 +29,13 @@ FIRST_DELIVERED_FROM_MEMORY: Final = b"%back:%d\n%bm%d%b%d\n\n%b\0\n"
 
 AMQP_BLOCK_NAME: Final = AMQP_BLOCK.encode()
 _AMQP_BLOCK: Final = re.compile(rb"^%b:[^\n]*\n" % AMQP_BLOCK_NAME, re.MULTILINE)
+
+_LETTER: Final = re.compile(rb"^dead-letter-reason:", re.MULTILINE)
+_LETTER_TO: Final = re.compile(rb"^%b:(/exchange/[^\n]*)\n" % THROUGH.encode(), re.MULTILINE)
+_COPY_TO: Final = re.compile(
+    rb"^(?:%b:([^\n]*)|%b:([^\n]*)\n%b:([^\n]*))\n" % (ORIGINAL.encode(), EXCHANGE.encode(), ROUTING_KEY.encode()),
+    re.MULTILINE,
+)
 
 NO_ACK_ID = "none"
 """`ack` header of messages that need no ACK, for clients that insist on sending one."""
@@ -85,15 +94,16 @@ def _write_for(envelope: Envelope, origin: Origin) -> None:
     envelope.wire_origin = origin
 
 
-def _wire_of(envelope: Envelope, headers: bytes, version: Version) -> bytes:
-    """The part of a tail that messages of one envelope share, from the end of the id to the length of the body."""
+def _wire_of(envelope: Envelope, headers: bytes, version: Version, names: bytes = b"") -> bytes:
+    """The part of a tail that messages of one envelope share, from the end of the id to the length of the body.
+
+    `names` are the lines that say where it went, in STOMP 1.2; without them, its destination.
+    """
     # Converted as headers are: 1.0 cannot write every destination, and a refusal would harm the client that names it.
     if AMQP_BLOCK_NAME in headers:
         headers = _AMQP_BLOCK.sub(b"", headers)
-    destination = convert_headers(
-        encode_headers([("destination", envelope.destination)], Version.V12), Version.V12, version
-    )
-    return b"\n" + destination + headers + b"content-length:"
+    names = names or encode_headers([("destination", envelope.destination)], Version.V12)
+    return b"\n" + convert_headers(names, Version.V12, version) + headers + b"content-length:"
 
 
 def tail_for(message: Message, version: Version) -> bytes:
@@ -101,9 +111,41 @@ def tail_for(message: Message, version: Version) -> bytes:
     envelope = message.envelope
     if version == Version.V12 or (b"\\" not in envelope.headers and version == Version.V11):
         return tail_of(message)
+    return _tail(message, version)
+
+
+def _tail(message: Message, version: Version, names: bytes = b"") -> bytes:
+    envelope = message.envelope
     headers = convert_headers(envelope.headers, Version.V12, version)
-    wire = _wire_of(envelope, headers, version)
+    wire = _wire_of(envelope, headers, version, names)
     return b"message-id:%b%b%d\n\n%b\0\n" % (message.message_id.encode(), wire, len(message.body), message.body)
+
+
+def sent_tail(message: Message, version: Version) -> bytes:
+    """As `tail_for`, for a client that has subscribed to the source of a binding and not to a queue: `destination` is
+    that of the SEND (STOMP 1.2, MESSAGE), and `queue` names the queue.
+    """
+    envelope = message.envelope
+    queue = encode_headers([("queue", envelope.destination)], Version.V12)
+    sent_to = _sent_to(envelope.headers) or queue.removeprefix(b"queue:").rstrip(b"\n")
+    return _tail(message, version, b"destination:%b\n%b" % (sent_to, queue))
+
+
+def _sent_to(headers: bytes) -> bytes:
+    """The destination of the SEND, or of the dead letter, whose copy has these headers; empty: it is no copy.
+
+    The values are joined as they are: a slash has no escape.
+    """
+    if _LETTER.search(headers):
+        through = _LETTER_TO.search(headers)
+        return b"" if through is None else through[1]
+    copy = _COPY_TO.search(headers)
+    if copy is None:
+        return b""
+    source, exchange, key = copy.groups()
+    if source is not None:
+        return bytes(source)
+    return b"/exchange/%b/%b" % (exchange, key) if key else b"/exchange/%b" % exchange
 
 
 def encode_deliveries(
@@ -114,11 +156,12 @@ def encode_deliveries(
     redelivered = 0
     needs_ack = subscription.ack is not Ack.AUTO
     tagged = needs_ack and version >= Version.V12
+    is_copy = bool(subscription.source)
     parts: list[bytes] = []
     for delivery in deliveries:
         delivery.sent = True
         message = delivery.message
-        if tagged and not message.attempts:
+        if tagged and not message.attempts and not is_copy:
             # Sent once, and whole: no other delivery will need this tail.
             envelope = message.envelope
             if envelope.wire_origin is not message.origin:
@@ -135,7 +178,10 @@ def encode_deliveries(
         if message.attempts:
             redelivered += 1
             parts.append(b"redelivered:true\ndelivery-count:%d\n" % (max(message.attempts, 0) + 1))
-        parts.append(tail_of(message) if version == Version.V12 else tail_for(message, version))
+        if is_copy:
+            parts.append(sent_tail(message, version))
+        else:
+            parts.append(tail_of(message) if version == Version.V12 else tail_for(message, version))
         if needs_ack and not tagged:
             if subscription.message_ids is None:
                 subscription.message_ids = {}

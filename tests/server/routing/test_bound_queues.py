@@ -177,6 +177,64 @@ async def test_a_subscription_of_an_exchange_gets_what_its_key_matches_and_ends_
 
 
 @pytest.mark.parametrize(
+    ("source", "words", "sent_to"),
+    [
+        ("/exchange/amq.topic/stock.#", {}, "/exchange/amq.topic/stock.eu:1"),
+        ("/exchange/amq.topic/#", {"durable": "true"}, "/exchange/amq.topic/a/b"),
+        ("/exchange/amq.fanout", {"x_queue_name": "q"}, "/exchange/amq.fanout"),
+        (T, {"durable": "true"}, T),
+        ("/topic/prices.*", {"durable": "true"}, T),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+@pytest.mark.parametrize("ack", ["auto", "client-individual"])
+async def test_a_message_has_the_destination_of_its_send_and_names_the_queue(
+    autojump_clock: MockClock, source: str, words: dict[str, str], sent_to: str, version: str, ack: str
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, publisher = await rig.dial(), await rig.connect()
+        await client.send(f"CONNECT\naccept-version:{version}\nhost:x\n\n")
+        await client.next("CONNECTED")
+        assert await follow(client, source, ack=ack, **words) == "RECEIPT"
+
+        forged = {"original_destination": "/topic/x", "exchange": "x", "routing_key": "x", "queue": "/queue/x"}
+        await publisher.send(send(sent_to.replace(":", "\\c"), "one", "r", **forged))
+
+        headers = (await client.next("MESSAGE")).head.headers
+        (queue,) = rig.alive.broker.queues.by_name
+        if version == "1.0":  # It has no escapes.
+            assert headers["destination"].replace("\\c", ":") == sent_to
+        else:
+            assert headers["destination"] == sent_to
+        assert (headers["queue"], headers["subscription"]) == (queue, "audit")
+
+
+async def test_a_message_that_was_sent_to_the_queue_itself_or_came_as_a_dead_letter_says_so(
+    autojump_clock: MockClock,
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client, other = await rig.connect(), await rig.connect()
+        assert await follow(client, "/exchange/amq.topic/#", x_queue_name="mine") == "RECEIPT"
+        await request(other, "declare/queue/work", {"dead_letter": "/exchange/amq.topic", "delivery_limit": 1})
+        await request(other, "bind/queue/work", source="/exchange/amq.direct", key="k")
+
+        await publish(other, "/queue/mine", "by name")
+        await publish(other, "/exchange/amq.direct/k", "refused")
+        await other.send(subscribe("/queue/work", "w", "client-individual"))
+        (refused,) = [await other.next("MESSAGE")]
+        await other.send(f"NACK\nid:{refused.head.headers['ack']}\nrequeue:false\n\n")
+
+        found = [await client.next("MESSAGE") for _ in range(2)]
+        assert [(one.body, one.head.headers["destination"]) for one in found] == [
+            (b"by name", "/queue/mine"),
+            (b"refused", "/exchange/amq.topic/k"),
+        ]
+        assert refused.head.headers["destination"] == "/queue/work"
+
+
+@pytest.mark.parametrize(
     ("destination", "headers", "code"),
     [
         ("/exchange/none/key", {}, "bad-definition"),
