@@ -129,7 +129,7 @@ cluster-test: venv ## Real processes on loopback with stock clients, kills and n
 
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,spark]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,spark,readers]'
 	@touch $@
 
 .PHONY: spark-test

@@ -7,6 +7,7 @@ import json
 import os
 import time
 import uuid
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,12 @@ PARTITION: Final = "day"
 ROWS_PER_GROUP: Final = 131_072
 BYTES_PER_GROUP: Final = 64 << 20
 """Of rows that wait to be written, about: parts of live nodes are made by numbers of records, whatever their bodies."""
+_BOUNDED: Final = [
+    field.name
+    for field in arrow_schema("messages", COLUMNS)
+    if pa.types.is_primitive(field.type) or pa.types.is_string(field.type)
+]
+"""Columns by which readers choose files. Some take a bound that is missing for null, and then skip the file."""
 
 
 def write_part(part: Part, options: Options, table: str, name: str) -> list[dict[str, Any]]:
@@ -60,28 +67,24 @@ class _DayFile:
         self._day = day
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._schema = arrow_schema("messages", COLUMNS)
+        self._written: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
             compression="zstd",
             compression_level=1,
             use_dictionary=["origin", "destination", "priority", "headers.key_value.key", "headers.key_value.value"],
-            write_statistics=["origin", "sequence", "timestamp", "destination"],
+            write_statistics=_BOUNDED,
+            metadata_collector=self._written,
         )
         self._waiting: list[pa.RecordBatch] = []
         self._rows_waiting = 0
         self._bytes_waiting = 0
-        self._rows = 0
-        self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._waiting.append(batch)
         self._rows_waiting += batch.num_rows
         self._bytes_waiting += batch.nbytes
-        for name in ("sequence", "timestamp", "destination", "origin"):
-            found = pc.min_max(batch.column(name)).as_py()
-            low, high = self._bounds.get(name, (found["min"], found["max"]))
-            self._bounds[name] = (min(low, found["min"]), max(high, found["max"]))
         if self._rows_waiting >= ROWS_PER_GROUP or self._bytes_waiting >= BYTES_PER_GROUP:
             self._write()
 
@@ -91,13 +94,14 @@ class _DayFile:
         self._writer.close()
         with open(self._file, "rb") as file:
             os.fsync(file.fileno())
+        (written,) = self._written
         return {
             "path": self._path,
             "day": self._day,
             "size": self._file.stat().st_size,
-            "rows": self._rows,
+            "rows": written.num_rows,
             "modified_ms": int(time.time() * 1000),
-            "stats": self._stats(),
+            "stats": _stats(written),
         }
 
     def abandon(self) -> None:
@@ -108,14 +112,32 @@ class _DayFile:
     def _write(self) -> None:
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=ROWS_PER_GROUP)
-            self._rows += self._rows_waiting
             self._waiting, self._rows_waiting, self._bytes_waiting = [], 0, 0
 
-    def _stats(self) -> str:
-        def plain(value: Any) -> Any:
-            return value.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z" if hasattr(value, "strftime") else value
 
-        # Delta's times have ms: the upper bound is rounded up.
-        low = {name: plain(bounds[0]) for name, bounds in self._bounds.items()}
-        high = {name: plain(bounds[1]) for name, bounds in self._bounds.items() if name != "timestamp"}
-        return json.dumps({"numRecords": self._rows, "minValues": low, "maxValues": high})
+def _stats(written: pq.FileMetaData) -> str:
+    """What the file says of its columns, as Delta's log has it."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for group in map(written.row_group, range(written.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            name, seen = chunk.path_in_schema, chunk.statistics
+            if name in _BOUNDED:
+                low[name] = min(low.get(name, seen.min), seen.min)
+                high[name] = max(high.get(name, seen.max), seen.max)
+                nulls[name] = nulls.get(name, 0) + seen.null_count
+    # Delta's times have ms.
+    bounds = {
+        "minValues": {name: _in_ms(value) for name, value in low.items()},
+        "maxValues": {name: _in_ms(value, rounded_up=True) for name, value in high.items()},
+    }
+    return json.dumps({"numRecords": written.num_rows, **bounds, "nullCount": nulls})
+
+
+def _in_ms(value: Any, *, rounded_up: bool = False) -> Any:
+    """A time as text; any other value as it is."""
+    if not isinstance(value, datetime):
+        return value
+    whole = value + timedelta(microseconds=999 if rounded_up else 0)
+    return whole.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
