@@ -63,6 +63,9 @@ class WrongCommand(NamedTuple):
     is_last: bool = False
 
 
+_REQUEST_LINE: Final = re.compile(rb"[A-Za-z]+ .* HTTP/[0-9.]+\Z")
+"""Of HTTP: a browser sends it, and behind it what some web page wants."""
+
 _NAME = rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}"
 _TUBE: Final = re.compile(rb"(%b)\Z" % _NAME)
 _LENIENT: Final = re.compile(rb" *(-?[0-9]+)")
@@ -104,7 +107,7 @@ def parse_line(line: bytes) -> BeanstalkCommand | WrongCommand:
     if known is None or not line.startswith(known[1]):
         known = next((one for one in _BEGINNINGS if line.startswith(one[1])), None)
     if known is None:
-        return WrongCommand(UNKNOWN_COMMAND)
+        return WrongCommand(UNKNOWN_COMMAND, is_last=_REQUEST_LINE.match(line) is not None)
     verb, beginning = known
     if verb is BeanstalkVerb.QUIT:
         return BeanstalkCommand(verb)

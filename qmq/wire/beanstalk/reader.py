@@ -2,13 +2,16 @@
 
 Bounds: a line has at most 224 bytes with its CR LF, and a longer one is discarded up to its end. A body that is larger
 than allowed is discarded, too, without being held; if even that would be too much, nothing more is read.
+
+Surprising: nothing is read behind a first line that is no command, or behind a request line of HTTP. A web page can make
+a browser send such lines to any port, with commands behind them.
 """
 
 from enum import IntEnum
 from typing import Final
 
 from qmq.wire.beanstalk.commands import BeanstalkCommand, BeanstalkVerb, WrongCommand, parse_line
-from qmq.wire.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
+from qmq.wire.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND
 
 LINE_BYTES_MAX: Final = 224
 """With CR LF, as in beanstalkd."""
@@ -33,7 +36,7 @@ class _ReaderState(IntEnum):
 class BeanstalkReader:
     """The reading half of one connection. `job_bytes_max` bounds the body of a job."""
 
-    __slots__ = ("_buffer", "_command", "_left", "_state", "job_bytes_max")
+    __slots__ = ("_buffer", "_command", "_is_first", "_left", "_state", "job_bytes_max")
 
     def __init__(self, job_bytes_max: int) -> None:
         self.job_bytes_max = job_bytes_max
@@ -42,6 +45,8 @@ class BeanstalkReader:
         self._command: BeanstalkCommand | None = None
         # Of a body that is discarded, with its CR LF.
         self._left = 0
+        # Whether no line was read yet.
+        self._is_first = True
 
     @property
     def unfinished_bytes(self) -> int:
@@ -107,11 +112,18 @@ class BeanstalkReader:
         if end < 0:
             if len(buffer) - at < LINE_BYTES_MAX:
                 return -1
+            if self._is_first:
+                found.append(WrongCommand(BAD_FORMAT, is_last=True))
+                self._state = _ReaderState.OVER
+                return len(buffer)
             self._state = _ReaderState.LONG_LINE
             # The last byte may be the CR of its end.
             return at + LINE_BYTES_MAX - 1
         command = parse_line(bytes(buffer[at:end]))
         if isinstance(command, WrongCommand):
+            if command.is_last or (self._is_first and command.reply == UNKNOWN_COMMAND):
+                command = command._replace(is_last=True)
+                self._state = _ReaderState.OVER
             found.append(command)
         elif command.verb is not BeanstalkVerb.PUT:
             found.append(command)
@@ -126,6 +138,7 @@ class BeanstalkReader:
         else:
             found.append(WrongCommand(JOB_TOO_BIG, is_last=True))
             self._state = _ReaderState.OVER
+        self._is_first = False
         return end + 2
 
     def _body(self, at: int, found: list[BeanstalkCommand | WrongCommand]) -> int:

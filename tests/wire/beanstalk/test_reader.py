@@ -12,8 +12,15 @@ JOB_BYTES_MAX = 100
 FUZZED_FRAMES = 3_000
 
 
-def read(data: bytes, job_bytes_max: int = JOB_BYTES_MAX) -> list[BeanstalkCommand | WrongCommand]:
-    return BeanstalkReader(job_bytes_max).receive(data)
+def begun() -> BeanstalkReader:
+    """The reader of a connection whose first line was a command."""
+    reader = BeanstalkReader(JOB_BYTES_MAX)
+    assert reader.receive(b"list-tubes\r\n") == [BeanstalkCommand(BeanstalkVerb.LIST_TUBES)]
+    return reader
+
+
+def read(data: bytes) -> list[BeanstalkCommand | WrongCommand]:
+    return begun().receive(data)
 
 
 def test_a_body_may_contain_anything() -> None:
@@ -35,8 +42,45 @@ def test_the_longest_line_is_read_and_a_longer_one_is_discarded() -> None:
     assert read(longer + b"reserve\r\n") == [WrongCommand(BAD_FORMAT), BeanstalkCommand(BeanstalkVerb.RESERVE)]
 
 
-def test_a_line_without_end_is_not_held() -> None:
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        (b"GET / HTTP/1.1", UNKNOWN_COMMAND),
+        (b"PUT / HTTP/1.1", UNKNOWN_COMMAND),
+        (b"what", UNKNOWN_COMMAND),
+        (b"", UNKNOWN_COMMAND),
+        (b"x" * (LINE_BYTES_MAX - 2), UNKNOWN_COMMAND),
+        (b"x" * (LINE_BYTES_MAX - 1), BAD_FORMAT),
+        (b"GET /" + b"x" * 4000, BAD_FORMAT),
+    ],
+)
+def test_nothing_is_read_behind_a_first_line_that_is_no_command(line: bytes, reply: bytes) -> None:
+    data = line + b"\r\nreserve\r\n"
     reader = BeanstalkReader(JOB_BYTES_MAX)
+
+    found = [one for at in range(len(data)) for one in reader.receive(data[at : at + 1])]
+
+    assert found == BeanstalkReader(JOB_BYTES_MAX).receive(data) == [WrongCommand(reply, is_last=True)]
+    assert reader.unfinished_bytes == 0
+
+
+def test_a_first_command_with_a_wrong_number_is_not_the_last() -> None:
+    found = BeanstalkReader(JOB_BYTES_MAX).receive(b"put a b c d\r\nwhat\r\nreserve\r\n")
+
+    assert found == [
+        WrongCommand(BAD_FORMAT),
+        WrongCommand(UNKNOWN_COMMAND),
+        BeanstalkCommand(BeanstalkVerb.RESERVE),
+    ]
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1", b"post /a?b=%20 HTTP/1.0", b"GET http://a/ b HTTP/2"])
+def test_nothing_is_read_behind_a_request_line_of_http(line: bytes) -> None:
+    assert read(line + b"\r\nreserve\r\n") == [WrongCommand(UNKNOWN_COMMAND, is_last=True)]
+
+
+def test_a_line_without_end_is_not_held() -> None:
+    reader = begun()
 
     for _ in range(1000):
         assert reader.receive(b"x" * 1000) == []
@@ -123,7 +167,7 @@ def test_it_does_not_matter_how_the_bytes_are_cut(seed: int) -> None:
     whole = read(data)
 
     for sizes in ((1,), (1, 2, 3, 5), (223, 224, 225), (1, 4096)):
-        reader = BeanstalkReader(JOB_BYTES_MAX)
+        reader = begun()
         found: list[BeanstalkCommand | WrongCommand] = []
         at = 0
         while at < len(data):
