@@ -25,9 +25,8 @@ SECURITY: Final = (
     ("x-frame-options", "DENY"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
 )
-"""Headers of each file."""
+"""Headers of each file, besides those of all responses."""
 
 INDEX: Final = "index.html"
 PAGES: Final = "pages"

@@ -1,4 +1,4 @@
-"""What a web page can make a browser send to each listener of a node: requests of HTTP, with commands in their bodies."""
+"""What a web page can make a browser send to each listener: requests of HTTP, with commands in their bodies."""
 
 import pytest
 import trio
@@ -10,7 +10,7 @@ from tests.server.amqp.rig import LISTENER as AMQP_LISTENER
 from tests.server.beanstalk.rig import BEANSTALK_PORT
 from tests.server.mesh_rig import MeshRig, host_of
 from tests.server.rig import ANSWER_SECONDS, HOST, PORT, Rig
-from tests.server.web.rig import WEB_PORT
+from tests.server.web.rig import WEB_PORT, dial
 from tests.support.depths import depths
 
 ADDRESS = "127.0.0.1"
@@ -94,3 +94,38 @@ async def test_beanstalkd_obeys_nothing_behind_a_request_line(autojump_clock: Mo
 
         assert answer == b"USING a\r\nUNKNOWN_COMMAND\r\n"
         assert not depths(rig.alive)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_open"),
+    [
+        ("/v1/control/definitions/export", False),
+        ("/v1/control/list/queue", False),
+        ("/metrics", False),
+        ("/api/queues", False),
+        ("/v1/topics/t/events", False),
+        ("/", True),
+        ("/qmq.js", True),
+        ("/livez", True),
+    ],
+)
+async def test_a_page_of_another_site_makes_the_node_do_nothing_by_get(
+    path: str, is_open: bool, autojump_clock: MockClock
+) -> None:
+    async with Rig(**LISTENERS).run() as rig:
+        client = await dial(rig)
+
+        other = await client.get(path, Sec_Fetch_Site="cross-site")
+
+        assert (other.status, other.headers["cross-origin-resource-policy"]) == (200 if is_open else 403, "same-origin")
+        if not is_open:
+            assert other.code == "bad-origin"
+
+
+async def test_a_page_of_another_site_cannot_embed_what_the_node_responds(autojump_clock: MockClock) -> None:
+    async with Rig(**LISTENERS).run() as rig:
+        client = await dial(rig)
+
+        for path in ("/v1/control/list/queue", "/metrics", "/api/overview", "/v1/openapi.json", "/nothing"):
+            response = await client.get(path)
+            assert response.headers["cross-origin-resource-policy"] == "same-origin", path

@@ -1,8 +1,9 @@
 """Which pages may use the port. A page of any site can call an address of the machine that its browser runs on.
 
 `Host` must be a name that this port is meant to have: a page of a name that was rebound to this address has another one
-("DNS rebinding"). `Origin` must be that of the port itself, or be listed. A form can send a POST without asking first,
-but only with three content types, so these are refused unless the client has a login.
+("DNS rebinding"). `Origin` must be that of the port itself, or be listed. A page can send some requests without asking
+first, and without `Origin`. Those that ask the node for something are refused: a GET from a page of another site, and a
+POST with one of the three content types of forms, unless the client has a login.
 """
 
 from collections.abc import Collection
@@ -13,6 +14,9 @@ from qmq.wire.http import HttpRefusal, HttpRequest
 
 FORM_TYPES: Final = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 """What a form can send ("CORS-safelisted" content types, WHATWG Fetch)."""
+
+OWN_SITES: Final = ("same-origin", "none")
+"""Values of `Sec-Fetch-Site` of pages of this port, and of what a person types. `same-site` may be another port."""
 
 PREFLIGHT_SECONDS: Final = 600
 
@@ -51,8 +55,10 @@ class Origins:
         )
 
 
-def check_type(request: HttpRequest) -> None:
-    """Refuse a POST that a form of any page could send. Raises HttpRefusal, 415."""
+def check_unasked(request: HttpRequest) -> None:
+    """Refuse what a page of any site can send without asking first. Raises HttpRefusal, 403 or 415."""
+    if "origin" not in request.headers and request.headers.get("sec-fetch-site", "none") not in OWN_SITES:
+        raise HttpRefusal(403, "bad-origin", "A page of another origin sends this request.")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and "authorization" not in request.headers and kind in FORM_TYPES:
         raise HttpRefusal(

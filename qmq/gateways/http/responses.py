@@ -17,7 +17,11 @@ from qmq.gateways.http.messages import NoMessages
 from qmq.wire.http import HttpConnection, HttpRefusal
 
 JSON: Final = ("content-type", "application/json")
-COMMON: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+COMMON: Final = (
+    ("cache-control", "no-store"),
+    ("x-content-type-options", "nosniff"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
 COMPACT: Final = json.JSONEncoder(separators=(",", ":"))
 CHALLENGE: Final = ("www-authenticate", 'Basic realm="qmq", charset="UTF-8"')
 RETRY_AFTER: Final = ("retry-after", "1")

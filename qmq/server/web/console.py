@@ -8,6 +8,7 @@ from qmq.console import INDEX, SECURITY, contents
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.encoder import Lines
+from qmq.gateways.http.origins import OWN_SITES
 from qmq.server.clients.login import Logins
 from qmq.server.clients.session import ClientSession
 from qmq.server.console.feed import OverviewFeed, OverviewFeedContext
@@ -43,7 +44,7 @@ class WebConsole:
         login = None if token is None else self._find(token)
         if token is None or login is None:
             return None
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if request.headers.get("sec-fetch-site", "none") not in OWN_SITES:
             raise HttpRefusal(403, "bad-origin", "A page of another origin sends the cookie of this one.")
         if request.method not in ("GET", "HEAD"):
             check_csrf(login, request.headers.get(CSRF_HEADER, ""))

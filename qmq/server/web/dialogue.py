@@ -14,7 +14,7 @@ from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
 from qmq.gateways.http.events import HEARTBEAT
-from qmq.gateways.http.origins import Origins, check_type
+from qmq.gateways.http.origins import Origins, check_unasked
 from qmq.gateways.http.responses import HttpEncoder, encode_refusal
 from qmq.gateways.http.routes import BODY_BYTES, OPEN, Call, Route, route_of
 from qmq.server.clients.admission import PendingLogin
@@ -158,7 +158,7 @@ class HttpDialogue(ClientDialogue):
         route = route_of(head)
         self._bound_body(route, head)
         if route.call not in OPEN or route.call is Call.LONG_POLL:
-            check_type(head)
+            check_unasked(head)
         if route.call not in OPEN:
             if not await self._client.log_in(head, self._bytes_before):
                 return False

@@ -3,8 +3,8 @@
 Bounds: a line has at most 224 bytes with its CR LF, and a longer one is discarded up to its end. A body that is larger
 than allowed is discarded, too, without being held; if even that would be too much, nothing more is read.
 
-Surprising: nothing is read behind a first line that is no command, or behind a request line of HTTP. A web page can make
-a browser send such lines to any port, with commands behind them.
+Surprising: nothing is read behind a first line that is no command, or behind a request line of HTTP. A web page can
+make a browser send such lines to any port, with commands behind them.
 """
 
 from enum import IntEnum

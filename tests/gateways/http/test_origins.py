@@ -4,7 +4,7 @@ import pytest
 
 from qmq.config import Address, HttpListenerSettings
 from qmq.gateways.http.authorization import parse_authorization
-from qmq.gateways.http.origins import Origins, check_type
+from qmq.gateways.http.origins import Origins, check_unasked
 from qmq.wire.http import HttpRefusal
 from tests.gateways.http.support import request_of
 
@@ -110,16 +110,31 @@ def test_a_preflight_allows_the_headers_that_are_asked_for() -> None:
 def test_a_post_that_any_page_can_send_needs_a_login(kind: str) -> None:
     headers = {"content_type": kind} if kind else {}
     with pytest.raises(HttpRefusal) as refused:
-        check_type(request_of("POST", "/", **headers))
+        check_unasked(request_of("POST", "/", **headers))
 
     assert refused.value.status == 415
-    check_type(request_of("POST", "/", authorization="Basic eDp5", **headers))
-    check_type(request_of("GET", "/", **headers))
+    check_unasked(request_of("POST", "/", authorization="Basic eDp5", **headers))
+    check_unasked(request_of("GET", "/", **headers))
+
+
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
+)
+def test_a_get_that_a_page_of_another_site_sends_without_asking_is_refused(site: str, status: int) -> None:
+    found = 200
+    try:
+        check_unasked(request_of("GET", "/", sec_fetch_site=site))
+    except HttpRefusal as refusal:
+        found = refusal.status
+
+    assert found == status
+    # With an origin, that decides.
+    check_unasked(request_of("GET", "/", sec_fetch_site=site, origin="https://app.example.org"))
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/octet-stream", "avro/binary", "image/png"])
 def test_a_post_that_a_page_must_ask_for_needs_none(kind: str) -> None:
-    check_type(request_of("POST", "/", content_type=kind))
+    check_unasked(request_of("POST", "/", content_type=kind))
 
 
 @pytest.mark.parametrize("blanks", [" ", "  "])
