@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 from qmq.spark.jobs.messages import is_chosen
+from qmq.spark.jobs.tasks import utc_times
 from qmq.spark.jobs.windows import Window, failures_of, median_and_p99, node_of, streamed, windows_of
 from qmq.spark.reading.options import read_options
 
@@ -184,10 +185,6 @@ def follow(
     stream = spark.readStream.format("qmq").options(**asked).load()
     windows = streamed(stream, window=window, lateness=lateness, letter_of=DEAD_LETTER_HEADER)
     windows = windows.where(is_chosen(options))
-    return (
-        windows.writeStream.format("parquet")
-        .option("path", out)
-        .option("checkpointLocation", checkpoint)
-        .trigger(processingTime=every)
-        .start()
-    )
+    files = windows.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+    with utc_times(spark):
+        return files.trigger(processingTime=every).start()

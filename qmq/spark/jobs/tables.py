@@ -4,6 +4,8 @@ The first run infers a schema from the bodies and keeps it beside the data (`_qm
 the log and keep to it. What does not fit is not lost: `body` has every body as a VARIANT, `unparsed` the bytes of one
 that is no JSON, and each run reports fields that are new, gone, or of another type, and bodies that do not parse.
 
+Surprising: for Spark JSON ends where its first value does, whatever comes behind it, and capitals are the same letters.
+
 A run writes the directory `run=N` whole, and then says so in `_qmq.json`, in one rename; a run that died is repeated
 into the same directory. Readers take the directories that `_qmq.json` lists (`read_table`). Two runs at once would
 write the same directory, so the second is refused.
@@ -12,18 +14,20 @@ write the same directory, so the second is refused.
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from qmq.dots import Vector, merge
 from qmq.errors import QmqError
+from qmq.spark.jobs.tasks import utc_times
 from qmq.spark.reading.options import local_path, read_options, vector_from_json, vector_to_json
 from qmq.spark.reading.place import open_place
 
@@ -35,6 +39,8 @@ BROKEN: Final = "\0"
 """What Spark is to call its column for broken lines: there are none, and bodies may have a field of the usual name."""
 CHOOSING: Final = ("subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp")
 """Options that say which messages a table is of."""
+FieldPath: TypeAlias = tuple[str | None, ...]
+"""Names of fields, from the outer one on; None is any element of a list."""
 
 
 class TableError(QmqError):
@@ -109,9 +115,9 @@ def _add(spark: SparkSession, given: dict[str, str], table: str) -> Tabled:
     try:
         texts = frame.select(f.col("body").cast("string").alias("text"))
         found = _infer(spark, texts)
-        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else _served_apart(found)
+        kept = StructType.fromJson(json.loads(state["schema"])) if state["schema"] else _served_apart(found, texts)
         done.drift = drift(kept, found)
-        done.rows, done.drift.unparsed = _write(frame, kept, f"{table}/run={state['runs']}")
+        done.rows, done.drift.unparsed = _write(spark, frame, kept, f"{table}/run={state['runs']}")
     finally:
         frame.unpersist()
     done.run = state["runs"] + 1
@@ -160,40 +166,87 @@ def _fields(schema: DataType, path: str = "") -> dict[str, str]:
 def _infer(spark: SparkSession, texts: DataFrame) -> StructType:
     """The schema of all bodies that are JSON objects."""
     # A list of objects would count as so many objects.
-    lines = texts.where(f.expr("try_parse_json(text) is not null") & f.col("text").rlike(r"^\s*\{"))
+    lines = texts.where(_is_json(f.col("text")) & f.col("text").rlike(r"^\s*\{"))
     return spark.read.json(lines, mode="DROPMALFORMED", columnNameOfCorruptRecord=BROKEN).schema
 
 
-def _served_apart(kind: Any) -> Any:
-    """A type without fields that Spark cannot distinguish from an earlier one; `body` has them.
+def _is_json(text: Column) -> Column:
+    """Whether a text is one JSON value and nothing else.
 
-    For Spark capitals are the same letters.
+    What is behind its first value shows between brackets: only a comma could go on in a list and in an object, and
+    then the list is longer.
     """
+    alone = f.try_parse_json(f.concat(f.lit("["), text, f.lit("]"))).cast("array<variant>")
+    return (f.size(alone) == 1) & f.try_parse_json(f.concat(f.lit('{"":'), text, f.lit("}"))).isNotNull()
+
+
+def _served_apart(found: StructType, texts: DataFrame) -> StructType:
+    """A schema without fields that Spark cannot distinguish from a more frequent one; `body` has them."""
+    rivals = list(_rivals(found))
+    counts: dict[FieldPath, int] = {}
+    if rivals:
+        body = f.try_parse_json("text")
+        counted = texts.where(_is_json(f.col("text"))).agg(*[f.count_if(_has(body, path)) for path in rivals])
+        counts = dict(zip(rivals, counted.collect()[0], strict=True))
+    return _without_rivals(found, counts)
+
+
+def _rivals(kind: DataType, path: FieldPath = ()) -> Iterator[FieldPath]:
+    """Paths of fields that differ from another one of their object by capitals only."""
     if isinstance(kind, ArrayType):
-        return ArrayType(_served_apart(kind.elementType), kind.containsNull)
+        yield from _rivals(kind.elementType, (*path, None))
+    if isinstance(kind, StructType):
+        names = Counter(name.lower() for name in kind.fieldNames())
+        for one in kind.fields:
+            if names[one.name.lower()] > 1:
+                yield (*path, one.name)
+            yield from _rivals(one.dataType, (*path, one.name))
+
+
+def _has(value: Column, path: FieldPath) -> Column:
+    """Whether a VARIANT has something at a path."""
+    if not path:
+        return value.isNotNull()
+    if path[0] is None:
+        return f.exists(f.try_variant_get(value, "$", "array<variant>"), lambda one: _has(one, path[1:]))
+    # Not by a path of Spark's, which has no way to write some names.
+    return _has(f.try_element_at(f.try_variant_get(value, "$", "map<string,variant>"), f.lit(path[0])), path[1:])
+
+
+def _without_rivals(kind: Any, counts: Mapping[FieldPath, int], path: FieldPath = ()) -> Any:
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_rivals(kind.elementType, counts, (*path, None)), kind.containsNull)
     if not isinstance(kind, StructType):
         return kind
     fields: dict[str, StructField] = {}
-    for one in kind.fields:
-        fields.setdefault(one.name.lower(), StructField(one.name, _served_apart(one.dataType), one.nullable))
-    return StructType(list(fields.values()))
+    for one in sorted(kind.fields, key=lambda one: -counts.get((*path, one.name), 0)):
+        fields.setdefault(one.name.lower(), one)
+    return StructType(
+        [
+            StructField(one.name, _without_rivals(one.dataType, counts, (*path, one.name)), one.nullable)
+            for one in kind.fields
+            if fields[one.name.lower()] is one
+        ]
+    )
 
 
-def _write(frame: DataFrame, schema: StructType, path: str) -> tuple[int, int]:
+def _write(spark: SparkSession, frame: DataFrame, schema: StructType, path: str) -> tuple[int, int]:
     """Write one run; returns its rows, and how many bodies are no JSON."""
     text = f.col("body").cast("string")
     # What is no UTF-8 would come out of a VARIANT with other bytes.
-    variant = f.when(f.is_valid_utf8(text), f.try_parse_json(text))
+    is_kept = f.is_valid_utf8(text) & _is_json(text)
+    variant = f.when(is_kept, f.try_parse_json(text))
     parsed = frame.select(
         "message_id",
         "timestamp",
         "destination",
         variant.alias("body"),
         f.when(variant.isNull(), f.col("body")).alias("unparsed"),
-        f.from_json(text, schema, {"columnNameOfCorruptRecord": BROKEN}).alias("parsed"),
+        f.from_json(f.when(is_kept, text), schema, {"columnNameOfCorruptRecord": BROKEN}).alias("parsed"),
     )
     columns = [f.col("parsed")[name].alias(column) for name, column in _column_names(schema.fieldNames()).items()]
-    parsed.select(*OWN_COLUMNS, *columns).write.mode("overwrite").parquet(path)
+    with utc_times(spark):
+        parsed.select(*OWN_COLUMNS, *columns).write.mode("overwrite").parquet(path)
     counts = parsed.agg(f.count("*"), f.count("unparsed")).collect()[0]
     return counts[0], counts[1]
 

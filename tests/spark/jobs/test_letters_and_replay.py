@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyarrow import timestamp
+from pyarrow.parquet import read_schema
 
 from qmq.cli import main
 from qmq.dots import Dot
@@ -160,6 +162,50 @@ def test_bodies_become_columns_and_drift_is_reported_and_no_body_is_lost(spark: 
         tables(spark, {**given, "subscribe": "/queue/x"}, table)
 
 
+def test_of_a_body_with_more_than_one_json_value_every_byte_is_kept(spark: Any, tmp_path: Path) -> None:
+    """Lines of NDJSON are such a body. Each of these begins with a value, or ends with one."""
+    more = [
+        b'{"a": 1}{"b": 2}',
+        b'{"a": 1}\n{"a": 2}\n',
+        b'{"a": 1},{"b": 2}',
+        b'{"a": 1},',
+        b'{"a": 1}]',
+        b'{"a": 1}}',
+        b'{"a": 1}]}',
+        b'{"a": 1}],"b":[2',
+        b'{"a": 1}},"b":{"c": 2',
+        b'{"a": 1} x',
+        b"[1] 2",
+        b"1 2",
+        b'"x" "y"',
+    ]
+    whole = [b'{"a": 1}', b' {"a": 1}\r\n', b'{"a": 1, "b": {}}', b"[1, 2]", b'"x"', b"1", b"null"]
+    bodies = [*more, *whole]
+    node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
+    table = str(tmp_path / "table")
+
+    done = tables(spark, {"path": str(tmp_path / "a")}, table)
+
+    rows = read_table(spark, table).selectExpr("message_id", "to_json(body) as json", "unparsed", "a").collect()
+    found = {bodies[int(row.message_id.rpartition("-")[2]) - 1]: row for row in rows}
+    assert {body: bytes(row.unparsed) for body, row in found.items() if row.unparsed is not None} == {
+        body: body for body in more
+    }
+    assert {body: json.loads(row.json) for body, row in found.items() if row.json is not None} == {
+        body: json.loads(body) for body in whole
+    }
+    assert done.drift.unparsed == len(more) and sum(row.a == 1 for row in rows) == 3
+
+
+def test_times_in_a_table_are_utc_in_microseconds_for_every_reader(spark: Any, tmp_path: Path) -> None:
+    node(tmp_path, "a").segment([batch(A, 1, [record(1, b'{"n": 1}')])])
+
+    tables(spark, {"path": str(tmp_path / "a")}, str(tmp_path / "table"))
+
+    (file,) = tmp_path.glob("table/run=0/*.parquet")
+    assert read_schema(file).field("timestamp").type == timestamp("us", tz="UTC")
+
+
 def test_a_table_of_a_time_goes_on_with_what_is_of_that_time(spark: Any, tmp_path: Path) -> None:
     journal = node(tmp_path, "a")
     journal.segment([batch(A, 1, [record(n, b'{"n": %d}' % n) for n in range(1, 10)])])
@@ -212,18 +258,35 @@ def test_fields_that_are_called_as_our_columns_get_other_names(spark: Any, tmp_p
     assert tuple(row) == (1, 3, 2)
 
 
-def test_of_fields_that_differ_by_capitals_one_is_a_column_and_the_others_are_reported(
+def test_of_fields_that_differ_by_capitals_the_frequent_one_is_a_column_and_the_others_are_reported(
     spark: Any, tmp_path: Path
 ) -> None:
-    bodies = [b'{"id": 1, "Id": 2, "list": [{"x": 3, "X": 4}]}', b'{"id": 5, "list": []}']
+    bodies = [
+        *[b'{"order": %d, "list": [{"y": 0}, {"x": 3}], "of": {"\'id"": 1}}' % n for n in range(5)],
+        b'{"ORDER": 5, "list": [{"X": 4, "x": 5}], "of": {"\'ID"": "six"}}',
+        b'{"Order": "six", "list": []}',
+    ]
+    bodies = [body.replace(b"'id\"", b"'id\\\"").replace(b"'ID\"", b"'ID\\\"") for body in bodies]
     node(tmp_path, "a").segment([batch(A, 1, [record(n, body) for n, body in enumerate(bodies, 1)])])
     table = str(tmp_path / "table")
 
     done = tables(spark, {"path": str(tmp_path / "a")}, table)
 
-    rows = read_table(spark, table).orderBy("message_id").collect()
-    assert done.drift.new == {"id": "bigint", "list[].x": "bigint"}
-    assert [(row.Id, [one.asDict() for one in row.list]) for row in rows] == [(2, [{"X": 4}]), (None, [])]
+    rows = read_table(spark, table).selectExpr("*", "to_json(body) as json").orderBy("message_id").collect()
+    assert done.drift.new == {"ORDER": "bigint", "Order": "string", "list[].X": "bigint", "of.'ID\"": "string"}
+    assert [row.order for row in rows] == [0, 1, 2, 3, 4, None, None]
+    assert [one.x for one in rows[5].list] == [5] and rows[0].of.asDict() == {"'id\"": 1}
+    assert json.loads(rows[5].json)["ORDER"] == 5
+
+
+def test_of_equally_frequent_fields_that_differ_by_capitals_one_is_a_column(spark: Any, tmp_path: Path) -> None:
+    node(tmp_path, "a").segment([batch(A, 1, [record(1, b'{"id": 1, "Id": 2}')])])
+    table = str(tmp_path / "table")
+
+    done = tables(spark, {"path": str(tmp_path / "a")}, table)
+
+    assert done.drift.new == {"id": "bigint"}
+    assert [row.Id for row in read_table(spark, table).collect()] == [2]
 
 
 def test_a_field_that_is_called_as_sparks_column_for_broken_lines_is_a_field(spark: Any, tmp_path: Path) -> None:

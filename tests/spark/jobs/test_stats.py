@@ -10,6 +10,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from pyarrow import timestamp
+from pyarrow.parquet import read_schema
 
 from qmq.dots import Dot, Origin
 from qmq.spark.jobs.report import number, report, seconds
@@ -163,6 +165,8 @@ def test_a_stream_appends_each_window_once_it_has_ended(spark: Any, tmp_path: Pa
         {"destination": "/queue/jobs", "messages": 3, "bytes": 6, "size_p50": 2, "size_p99": 3, "size_max": 3}
         | {"settled": 3, "failures": 1, "dead_letters": 1, "consumers": 2}
     ]
+    times_written = {read_schema(file).field("start").type for file in tmp_path.glob("out/*.parquet")}
+    assert times_written == {timestamp("us", tz="UTC")}
 
 
 @pytest.fixture
