@@ -82,6 +82,13 @@ class DefinitionTable:
             self._keep(change, known)
         return Merged(later is change, earlier if is_lost else None)
 
+    def has_later(self, key: Key, version: Version | None) -> bool:
+        """Whether this table has, or had and has forgotten, a later change of `key` than this one; None: than none."""
+        known = self.by_key.get(key)
+        if known is not None:
+            return version is None or known.version > version
+        return version is not None and self.stable.get(version.origin, 0) >= version.sequence
+
     def next_version(self, now_us: int, origin: Origin, sequence: int) -> Version:
         """The version of a change made now: later than all that this node knows."""
         time_us = max(now_us, self._time_us)

@@ -238,9 +238,13 @@ class Mesh:
         """Records have arrived, but not over a link."""
         registry = self._registry
         registry.received_grew(out)
-        for following in registry.followings.values():
-            following.request_ack()
+        self.report_durable()
         registry.report_caught_up()
+
+    def report_durable(self) -> None:
+        """Let peers learn soon what is durable here, also what they do not wait for."""
+        for following in self._registry.followings.values():
+            following.request_ack()
 
     def reachable(self) -> list[str]:
         """Peers that can be asked about repairs now."""

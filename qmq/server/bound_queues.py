@@ -35,8 +35,12 @@ class BoundQueues:
         def decide() -> None:
             # Again in its turn: another client may declare or delete the queue while this change waits.
             changes.clear()
-            if context.declared_queues.value_of(bound.queue) is None:
+            known = context.declared_queues.value_of(bound.queue)
+            if known is None:
                 changes[key] = context.declared_queues.with_owner(bound.queue, bound.declaration, user)
+            elif not context.declared_queues.reaches_all():
+                # Where this node cannot hear of it, the queue may be deleted.
+                changes[key] = known
             changes[Key(BINDING, binding.name)] = binding.value
 
         decide()

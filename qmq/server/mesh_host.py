@@ -180,6 +180,27 @@ class MeshHost:
         mesh = self._context.mesh
         return () if mesh is None else mesh.followers()
 
+    def late_peers(self) -> Mapping[str, Vector]:
+        """The linked peers that have reported more than this node has, and what of it is missing here."""
+        context = self._context
+        have, forgotten = context.received_vector(), context.broker.forgotten
+        late: dict[str, Vector] = {}
+        for peer in () if context.mesh is None else context.mesh.linked():
+            reported = context.checkpoints.members.get(peer, {})
+            missing = {
+                origin: last
+                for origin, last in reported.items()
+                if have.get(origin, 0) < last and origin not in forgotten
+            }
+            if missing:
+                late[peer] = missing
+        return late
+
+    def report_durable(self) -> None:
+        """Let peers learn soon what is durable here."""
+        if self._context.mesh is not None:
+            self._context.mesh.report_durable()
+
     def interest_progressed(self) -> None:
         self._context.receipts.interest_progressed()
         self._interest_heard.wake()
@@ -214,6 +235,7 @@ class MeshHost:
             context.broker.borrowing.owner_has(peer, vector.get(self.origin, 0))
             self.count_copies_of(peer)
             context.definitions.copies_changed()
+            context.definition_sync.peer_reported()
             context.quarantine_restore.wake()
 
     def count_copies_of(self, peer: str) -> None:

@@ -317,6 +317,8 @@ class NodeParts(NodeServices):
         self.note_lost = host.note_lost
         self.accept_gap = host.accept_gap
         self.linked_peers = host.linked_peers
+        self.late_peers = host.late_peers
+        self.report_durable = host.report_durable
         self.has_caught_up_with = host.has_caught_up_with
         self.has_synced_with_majority = host.has_synced_with_majority
         self.count_copies_of = host.count_copies_of

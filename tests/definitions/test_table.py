@@ -164,6 +164,24 @@ def test_a_change_older_than_a_forgotten_tombstone_is_no_news_and_a_later_one_is
     assert DefinitionTable([change(B, 3)], {B: 4}).get(KEY) is not None, "what is stored is present"
 
 
+def test_a_change_is_later_than_one_that_it_replaced_or_deleted() -> None:
+    table = DefinitionTable([change(B, 2, 101, None)])
+
+    assert [table.has_later(KEY, one) for one in (None, change(A, 1).version, change(B, 2, 101).version)] == [
+        True,
+        True,
+        False,
+    ]
+    assert not table.has_later(KEY, change(A, 3, 102).version)
+
+    table.forget(Obsolete(table.tombstones(), {A: 2, B: 4}))
+    assert [table.has_later(KEY, one) for one in (None, change(A, 2).version, change(A, 3).version)] == [
+        False,
+        True,
+        False,
+    ]
+
+
 def test_the_version_after_the_last_counter_has_a_later_time() -> None:
     table = DefinitionTable([Definition(KEY, Version(5_000, NUMBER_MAX, A, 1), "{}")])
 

@@ -60,7 +60,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "checkpoint": Rule(Severity.ERROR, "Free disk space, or check the disk or server of the queue store."),
     "clock": Rule(Severity.ERROR, f"Set the clock of the node that the message names ({OPERATIONS}, clocks)."),
     "damage": Rule(Severity.ERROR, "A disk that flips bits once does it again: replace it."),
-    "definitions-behind": Rule(Severity.WARNING, "Start the other nodes: too few can be asked for the definitions."),
+    "definitions-behind": Rule(
+        Severity.WARNING, "Start the other nodes, and check the links to them: too few answer about definitions."
+    ),
     "destinations-differ": Rule(Severity.WARNING, "Give all nodes the same [[destinations]], then reload each."),
     "disk-full": Rule(Severity.ERROR, "Free disk space, or let consumers drain the queues."),
     "gap": Rule(Severity.CRITICAL, "These records are on no member. Compare with the senders' own records."),

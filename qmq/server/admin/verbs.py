@@ -121,11 +121,10 @@ async def _pause_or_resume(context: VerbContext, asked: VerbRequest) -> Facts:
     part = asked.headers.get("part", PAUSE_DEFAULT if is_paused else "both")
     if part not in PARTS:
         raise Refused("bad-part", f"The header part is one of {', '.join(PARTS)}.")
-    known = context.paused_queues.of(asked.about) or NOT_PAUSED
-    pause = known._replace(**dict.fromkeys(PARTS[part], is_paused))
-    if not asked.is_dry_run:
-        await context.paused_queues.set(asked.about, pause, asked.user)
-    return pause._asdict()
+    parts = dict.fromkeys(PARTS[part], is_paused)
+    if asked.is_dry_run:
+        return context.paused_queues.after(asked.about, parts) or NOT_PAUSED._asdict()
+    return await context.paused_queues.set(asked.about, parts, asked.user)
 
 
 async def _delete(context: VerbContext, asked: VerbRequest) -> Facts:

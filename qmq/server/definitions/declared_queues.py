@@ -3,9 +3,6 @@
 A declaration sets keys of policies. For these keys it wins over the policy that matches the queue, and a locked entry
 of the node file wins over both (`DeclaredQueues.under`). A queue that is not declared exists from its first use on.
 
-To declare a queue again with the same values changes nothing. If a member cannot be reached, it gives the declaration a
-later version. So the declaration wins over an earlier deletion on the other side of a network partition.
-
 Surprising: a declaration is parsed when its queue is first used, because there may be a hundred thousand of them.
 """
 
@@ -150,7 +147,9 @@ class DeclaredQueues:
     async def delete(
         self, queue: str, user: str | None, *, guard: Callable[[], None] | None = None, is_dry_run: bool = False
     ) -> dict[str, Any]:
-        """Delete what is defined of `queue`, in one change: whether it was `declared`, and its number of `bindings`."""
+        """Delete what is defined of `queue`, in one change: whether it was `declared`, how many `bindings` it had, and
+        how many definitions have `changed`.
+        """
         changes: dict[Key, None] = {}
 
         def decide() -> None:
@@ -161,10 +160,11 @@ class DeclaredQueues:
             changes.update(dict.fromkeys(self.definitions_of(queue)))
 
         changes.update(dict.fromkeys(self.definitions_of(queue)))
+        changed = 0
         if changes and not is_dry_run:
-            await self._context.definitions.change(changes, user, guard=decide)
+            changed = (await self._context.definitions.change(changes, user, guard=decide)).changed
         kinds = [key.kind for key in changes]
-        return {"declared": KIND in kinds, "bindings": kinds.count(BINDING)}
+        return {"declared": KIND in kinds, "bindings": kinds.count(BINDING), "changed": changed}
 
     async def declare(
         self, queue: str, value: Value, user: str | None, *, is_replacing: bool = False, quorum: bool = False
@@ -173,16 +173,14 @@ class DeclaredQueues:
 
         Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared with other values.
         """
-        changes: dict[Key, Value | None] = {Key(KIND, queue): value}
+        changes: dict[Key, Value | None] = {Key(KIND, queue): self.with_owner(queue, value, user)}
 
         def guard() -> None:
             # Here, because another client may declare it while this change waits.
             self.check_same(queue, value, is_replacing=is_replacing)
             changes[Key(KIND, queue)] = self.with_owner(queue, value, user)
 
-        report = await self._context.definitions.change(
-            changes, user, quorum=quorum, guard=guard, is_rewritten=not self.reaches_all()
-        )
+        report = await self._context.definitions.change(changes, user, quorum=quorum, guard=guard)
         facts: dict[str, Any] = {"changed": report.changed}
         return facts if report.is_on_majority is None else {**facts, "quorum": report.is_on_majority}
 
@@ -350,10 +348,7 @@ class DeclaredQueues:
             dead_letter = (changes.get(queue_of_it) or {}).get("dead_letter", policy.dead_letter)
 
     def reaches_all(self) -> bool:
-        """Whether all nodes get a change now.
-
-        Else a declaration is made again, so that it wins over a deletion behind a cut.
-        """
+        """Whether all nodes are linked: a client that declares before each use need not ask them each time."""
         context = self._context
         return set(context.peer_names) <= set(context.linked_peers())
 

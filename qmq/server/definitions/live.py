@@ -109,9 +109,21 @@ class ChangeReport:
     """Whether a majority has it durably; None: not asked."""
 
 
+class Levelling(Protocol):
+    """See `qmq.server.definitions.sync`."""
+
+    async def knows_latest(self, keys: Collection[Key]) -> bool: ...
+
+
 class DefinitionsContext(Engine, Committing, MeshPeers, Reporting, Protocol):
     def durable_on(self, peer: str) -> Vector:
         """What `peer` has last reported to be durable there."""
+
+    def report_durable(self) -> None:
+        """Let peers learn soon what is durable here."""
+
+    @property
+    def definition_sync(self) -> Levelling: ...
 
 
 class LiveDefinitions:
@@ -130,6 +142,13 @@ class LiveDefinitions:
         self.unrecorded: dict[Key, Version] = {}
         """Changes that a peer has answered with, and whose records have not arrived."""
         self._copies_changed = trio.Event()
+        self._written = 0
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether all that this node has changed is durable here: a peer must not hear of it before."""
+        context = self._context
+        return context.durable_vector().get(context.origin, 0) >= self._written
 
     async def change(
         self,
@@ -138,40 +157,44 @@ class LiveDefinitions:
         *,
         quorum: bool = False,
         guard: Callable[[], None] | None = None,
-        is_rewritten: bool = False,
+        deletes_unknown: bool = False,
     ) -> ChangeReport:
         """Make all of these changes, durably, or none. Raises Refused; then nothing has changed.
 
-        `guard` is called when they are decided, and may raise Refused. `is_rewritten`: what is so already gets a later
-        version.
+        `guard` is called when they are decided, and may raise Refused. What is so already is written with a later
+        version, unless all members say that they know of none: a later one may be on its way, and this change is the
+        later one of the two. `deletes_unknown`: to delete what this node does not know is no error.
         """
         context = self._context
+        try:
+            unchanged = self._unchanged(self.check(changes, deletes_unknown=True))
+        except Refused:
+            unchanged = set()  # It may be allowed when it is decided; else it is refused there.
+        is_current = bool(unchanged) and await context.definition_sync.knows_latest(unchanged)
         await context.slot(asks=True)
         if guard is not None:
             guard()
-        checked = self.check(changes)
+        checked = self.check(changes, deletes_unknown=deletes_unknown)
         out = Outcome(now_us=context.environment.now_us())
         for kind in {key.kind: None for key in checked}:
             if kind in self.needs:
                 self._seed(self.needs[kind], out)
             self._seed(kind, out)
-        changed = 0
+        same = self._unchanged(checked)
         for key, value in checked.items():
-            known = self.table.by_key.get(key)
-            text = None if value is None else text_of(key, value)
-            is_same = (None if known is None else known.text) == text
-            changed += not is_same
-            if is_rewritten or not is_same:
-                self._write(key, text, out)
+            if key not in same or not (is_current and key in unchanged):
+                self._write(key, None if value is None else text_of(key, value), out)
+        changed = len(checked) - len(same)
         for key in list(checked)[:1]:
             more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""
             log.info("= user %s changes %s %r%s: %d changes", user or "-", *key, more, changed)
         last = context.broker.next_sequence - 1
         context.submit(out)
         await context.flushed()
+        context.report_durable()
         return ChangeReport(changed, await self._reaches_majority(last) if quorum else None)
 
-    def check(self, changes: Changes) -> dict[Key, Value | None]:
+    def check(self, changes: Changes, *, deletes_unknown: bool = False) -> dict[Key, Value | None]:
         """The changes in canonical form. Raises Refused for the first bad one."""
         by_kind: dict[str, dict[str, Value | None]] = {}
         for key, value in changes.items():
@@ -184,7 +207,8 @@ class LiveDefinitions:
                 raise Refused("bad-definition", f"{key.kind}: a name has 1 to {NAME_BYTES_MAX} bytes")
             if value is not None:
                 text_of(key, value)  # Before the kind looks at it: no kind expects great depth.
-            if value is None and self.table.get(key) is None and self.value(key) is None:
+            is_unknown = self.table.get(key) is None and self.value(key) is None
+            if value is None and is_unknown and not deletes_unknown:
                 raise Refused("unknown-definition", f"there is no {key}")
             by_kind.setdefault(key.kind, {})[key.name] = value
         checked = {
@@ -290,6 +314,12 @@ class LiveDefinitions:
 
     # Inside
 
+    def _unchanged(self, checked: Changes) -> set[Key]:
+        """Those that the table has as these changes say."""
+        texts = {key: None if value is None else text_of(key, value) for key, value in checked.items()}
+        found = {key: self.table.get(key) for key in checked}
+        return {key for key, known in found.items() if (None if known is None else known.text) == texts[key]}
+
     def _check_unlocked(self, changes: Changes) -> None:
         """Refuse to change what the node file locks. Other nodes may; here the file counts."""
         for kind in {key.kind: None for key in changes}:
@@ -320,6 +350,7 @@ class LiveDefinitions:
         self._record(Definition(key, version, text, None if known is None else known.version), out)
 
     def _record(self, change: Definition, out: Outcome) -> None:
+        self._written = self._context.broker.next_sequence
         self._context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
         self.table.merge(change)
         self.news[change.key] = None

@@ -6,7 +6,7 @@ rules of the queue. The owner of a message alone decides about its delivery: wha
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.definitions.definition import Key
@@ -55,12 +55,24 @@ class PausedQueues:
     def names(self) -> list[str]:
         return [found.key.name for found in self._context.definitions.table.of_kind(KIND)]
 
-    async def set(self, queue: str, pause: Pause, user: str | None) -> None:
-        """Pause these parts of `queue`, and no others, on all nodes; durable here on return. Raises Refused."""
-        known = self.of(queue)
-        if pause != (known or NOT_PAUSED):
-            value = None if pause == NOT_PAUSED else pause._asdict()
-            await self._context.definitions.change({Key(KIND, queue): value}, user)
+    async def set(self, queue: str, parts: Mapping[str, bool], user: str | None) -> dict[str, Any]:
+        """Pause or resume these parts of `queue` on all nodes; durable here on return. What is paused then, and how
+        many definitions have `changed`, 0 or 1. Raises Refused.
+        """
+        changes: dict[Key, Value | None] = {}
+
+        def decide() -> None:
+            # Again in its turn: another client may pause or resume another part while this change waits.
+            changes[Key(KIND, queue)] = self.after(queue, parts)
+
+        decide()
+        report = await self._context.definitions.change(changes, user, guard=decide, deletes_unknown=True)
+        return {**(changes[Key(KIND, queue)] or NOT_PAUSED._asdict()), "changed": report.changed}
+
+    def after(self, queue: str, parts: Mapping[str, bool]) -> dict[str, bool] | None:
+        """What is paused of this queue when these parts are paused or resumed; None: nothing."""
+        pause = (self.of(queue) or NOT_PAUSED)._replace(**parts)
+        return None if pause == NOT_PAUSED else pause._asdict()
 
     def _changed(self, names: Collection[str]) -> None:
         queues = self._context.broker.queues

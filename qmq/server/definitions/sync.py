@@ -7,11 +7,17 @@ incarnation is collected, so that no journal and no snapshot contains their reco
 Conversely, a new node reads from old journals definitions whose tombstones are collected. If a peer does not have them,
 although its vector `stable` covers them, the node records their deletion.
 
-Each peer is asked when its link has caught up. Nodes with the same definitions exchange a hash and nothing else.
+Each peer is asked when its link has caught up. Until then, and whenever records of a peer are late, it is asked each
+LEVEL_SECONDS: a change must not wait behind the messages of the journal. Nodes with the same definitions exchange a
+hash and nothing else.
+
+Before a node confirms a change that would change nothing, it asks all members whether one of them knows a later version
+(`knows_latest`): what is the same here may be old.
 """
 
 import json
 import logging
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -19,25 +25,39 @@ import trio
 
 from qmq.definitions.definition import Definition, Key
 from qmq.definitions.table import is_covered
-from qmq.dots import Vector, merge, parse_origin
+from qmq.dots import Vector, covers, merge, parse_origin
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json
+from qmq.server.runtime.condition_group import ConditionGroup
 from qmq.server.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
 from qmq.storage.disk.sqlite import vector_to_json
-from qmq.storage.format.definition_record import definition_of, version_fields
+from qmq.storage.format.definition_record import definition_of, version_fields, version_of
 
 START_SECONDS: Final = 2.0
-"""For which a starting node keeps clients waiting until a majority has answered."""
+"""For which a starting node keeps clients waiting until a majority has answered, and a client that needs answers."""
+
+LEVEL_SECONDS: Final = 1.0
+"""For which records of a peer may be late before its definitions are asked for, and between two requests."""
+
+LEVEL_SHARE: Final = 4
+"""A request that takes long is followed by a pause of so many times that: the records need the link, too."""
+
+KEYS_MAX: Final = 1000
+"""About which a peer is asked by name; instead of more, its definitions are levelled."""
 
 PAGE_BYTES: Final = 200_000
 """About how many bytes of definitions one answer has."""
 
+LATER: Final = "later"
+"""In an answer: whether the peer has a later version of what it was asked about."""
+
 BEHIND: Final = "definitions-behind"
 """Code of the condition."""
 BEHIND_TEXT: Final = "no majority has answered since the start: definitions may be older than those of the mesh"
+LATE_TEXT: Final = "records of {} are late, and it does not answer: definitions may be older than those of the mesh"
 
 log = logging.getLogger("qmq.definitions")
 
@@ -48,10 +68,15 @@ class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
     @property
     def is_catching_up(self) -> bool: ...
 
+    def late_peers(self) -> Mapping[str, Vector]:
+        """The linked peers that have reported more than this node has, and what of it is missing here."""
+
 
 class DefinitionSync:
     def __init__(self, context: SyncContext) -> None:
         self._context = context
+        self._late = ConditionGroup(context, BEHIND)
+        self._is_watching = False
         self._answered: set[str] = set()
         """Peers whose definitions this node has had since its start."""
         self._changed = trio.Event()
@@ -84,8 +109,63 @@ class DefinitionSync:
                 for peer in sorted(self._context.linked_peers()):
                     nursery.start_soon(self._pull, peer)
 
+    async def knows_latest(self, keys: Collection[Key]) -> bool:
+        """Whether no member has a later version of one of these than this node has now; False if one did not say so in
+        START_SECONDS. The definitions of a member that has one are merged.
+        """
+        context = self._context
+        table = context.definitions.table
+        found = [(key, table.by_key.get(key)) for key in sorted(keys)]
+        versions = [[*key, None if known is None else version_fields(known.version)] for key, known in found]
+        body = json.dumps({"digest": f"{table.digest:016x}", "after": ["", ""], "versions": versions}).encode()
+        current: set[str] = set()
+
+        async def ask(peer: str) -> None:
+            answer = None
+            if len(versions) <= KEYS_MAX:
+                answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
+                if answer is None:
+                    return
+            if answer is None or not _has_none_later(answer):
+                deleted = await self._pull(peer)
+                if deleted is None or any(one.key in keys for one in deleted):
+                    return
+            current.add(peer)
+
+        with trio.move_on_after(START_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for peer in sorted(context.peer_names):
+                    nursery.start_soon(ask, peer)
+        return current >= set(context.peer_names)
+
     def links_changed(self) -> None:
         self._changed.set()
+        self.peer_reported()
+
+    def peer_reported(self) -> None:
+        """A peer may have reported more than this node has."""
+        if not self._is_watching and self._context.late_peers():
+            self._is_watching = True
+            self._context.spawn(self._watch)
+
+    async def _watch(self) -> None:
+        """While records of a peer are late, ask it for its definitions."""
+        context = self._context
+        reported = context.late_peers()
+        pause = LEVEL_SECONDS
+        while reported:
+            await trio.sleep(pause)
+            silent: list[str] = []
+            began = trio.current_time()
+            for peer in sorted(context.late_peers().keys() & reported.keys()):
+                # What it has reported meanwhile is not late yet.
+                is_late = not covers(context.received_vector(), reported[peer])
+                if is_late and await self._pull(peer) is None:
+                    silent.append(peer)
+            pause = max(LEVEL_SECONDS, LEVEL_SHARE * (trio.current_time() - began))
+            reported = context.late_peers()
+            self._late.show([LATE_TEXT.format(peer) for peer in silent if peer in reported])
+        self._is_watching = False
 
     def link_caught_up(self, peer: str) -> None:
         """This node has everything that `peer` had when the link began."""
@@ -168,14 +248,24 @@ class DefinitionSync:
     # The side that answers
 
     async def answer(self, request: bytes) -> bytes:
-        """The next page of the definitions of this node. Raises Refused for an invalid request."""
-        table = self._context.definitions.table
+        """The next page of the definitions of this node, or whether it has later versions of some.
+
+        Raises Refused for an invalid request.
+        """
+        live = self._context.definitions
+        table = live.table
+        while not live.is_durable:
+            await self._context.flushed()
         try:
             asked = decode_json(request)
             after = Key(*map(str, asked["after"]))
             is_same = int(asked["digest"], 16) == table.digest
+            versions = {Key(str(kind), str(name)): version_of(row) for kind, name, row in asked.get("versions", ())}
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Refused("bad-definitions", f"not a request for definitions: {error}") from error
+        if versions:
+            is_later = any(table.has_later(key, known) for key, known in versions.items())
+            return json.dumps({LATER: is_later and not is_same}).encode()
         rows: list[Any] = []
         size = 0
         following: Key | None = None
@@ -193,6 +283,14 @@ class DefinitionSync:
 
 def _row(one: Definition) -> list[Any]:
     return [one.key.kind, one.key.name, one.text, version_fields(one.version), version_fields(one.replaced)]
+
+
+def _has_none_later(answer: bytes) -> bool:
+    """Whether a peer says so. An older node says nothing of it."""
+    try:
+        return decode_json(answer)[LATER] is False
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 class _Levelling(NamedTuple):

@@ -28,7 +28,7 @@ def declaration_resurrected() -> Iterator[None]:
         found = [context.definitions.table.get(Key("queue", queue)) for queue in DECLARED]
         changes = {one.key: one.value for one in found if one is not None}
         if changes:
-            context.spawn(partial(context.definitions.change, changes, is_rewritten=True))
+            context.spawn(partial(context.definitions.change, changes))
 
     with patch.object(DeletedQueues, "begin", begin_and_declare):
         yield
