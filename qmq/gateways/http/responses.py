@@ -39,6 +39,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "declared-otherwise": 409,
     "exchange-differs": 409,
     "has-consumers": 409,
+    "no-administrator": 409,
     "not-empty": 409,
     "already-retired": 409,
     "durable-in-use": 409,

@@ -10,11 +10,15 @@ group that does not exist: they arrive in any order.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from qmq.access.requests import of_control
+from qmq.access.rights import AccessTable
 from qmq.access.rules import Principal
 from qmq.access.user_limits import LimitTable, UserLimits
 from qmq.config import NodeSettings, PermissionSettings, User
+from qmq.config.authentication import asks_others
 from qmq.config.definition_values import (
     limit_values,
     name_limit,
@@ -26,12 +30,16 @@ from qmq.config.definition_values import (
     split_permission,
     user_values,
 )
-from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value, checked_by
+from qmq.errors import ConfigError, Refused
+from qmq.server.definitions.live import Changes, LiveDefinitions, SimpleKind, Value, checked_by
 from qmq.server.runtime.contexts import Engine
 
 USER: Final = "user"
 PERMISSION: Final = "permission"
 LIMIT: Final = "limit"
+
+NO_ADMINISTRATOR: Final = "no-administrator"
+"""The code of the refusal of a change that leaves no user of the mesh who may change users."""
 
 NO_USER: Final = User.model_construct(name="\0", password_hash=None)
 """Stands for all users of a mesh that has none any more: a node with users is closed. No login and no certificate can
@@ -64,6 +72,7 @@ class UserDefinitions:
             seeds=self._permission_seeds,
             locked=self._locked_permissions,
         )
+        context.definitions.fits.append(self._check_fit)
 
     def join(self, file: NodeSettings) -> NodeSettings:
         """The settings that apply while the node file says `file`."""
@@ -83,6 +92,46 @@ class UserDefinitions:
                 # Of permissions, which the file does not name, the log cannot say which entry has changed.
                 if key.startswith(f"{kind}s") and not any(f"[{name}]" in key for name in self._locked_users()):
                     log.warning("! %s has no effect: the %ss of the mesh apply; see `qmq %ss`", key, kind, kind)
+
+    def _check_fit(self, changes: Changes) -> None:
+        """Refuse what locks out all users that may change users: with the first user the mesh closes for all clients
+        without login. To delete the last user is no mistake of this kind.
+        """
+        if not any(key.kind in (USER, PERMISSION) for key in changes):
+            return
+        values = self._context.definitions.values
+        users, permissions = dict(values(USER)), dict(values(PERMISSION))
+        was_administered = not users or self._has_administrator(users, permissions)
+        for (kind, name), value in changes.items():
+            known = users if kind == USER else permissions if kind == PERMISSION else {}
+            known.pop(name, None)
+            if value is not None:
+                known[name] = value
+        if users and was_administered and not self._has_administrator(users, permissions):
+            raise Refused(
+                NO_ADMINISTRATOR,
+                "Then no user could change users any more, and clients without login are refused as soon as there is a "
+                "user. First add a user of the group administrator, with a password.",
+            )
+
+    def _has_administrator(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> bool:
+        """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
+        if asks_others(self._file.authentication):
+            return True
+        shows_certificates = any(one.certificate_user for one in self._file.listeners)
+        able = {
+            name: frozenset(value.get("groups", ()))
+            for name, value in users.items()
+            if shows_certificates or value.get("password_hash") is not None
+        }
+        rows = []
+        for name, value in permissions.items():
+            with suppress(ConfigError):  # Written by a later version of the software: it does not count here.
+                rows.append(read_permission(name, value).permission)
+        table = AccessTable()
+        table.change(able, rows)
+        action, destination = of_control(f"/control/definitions/put/{USER}/x")
+        return any(table.rights_of(Principal(name)).allows(action, destination) for name in able)
 
     def _user_seeds(self) -> Mapping[str, Value]:
         return {user.name: user_values(user) for user in self._file.users}

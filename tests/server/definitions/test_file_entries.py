@@ -158,7 +158,7 @@ async def test_a_locked_user_can_log_in_whatever_another_node_changes(
     mesh = MeshRig("a", "b")
     mesh.files["a"] = node_file(USERS + "locked = true\n")
     async with mesh.run():
-        await ask(mesh, "b", "put/user/bob", {"groups": ["client"], "password_hash": HASH})
+        await ask(mesh, "b", "put/user/bob", {"groups": ["administrator"], "password_hash": HASH})
         await until_alike(mesh)
 
         await mesh.connect("a", login="ann", passcode="secret")

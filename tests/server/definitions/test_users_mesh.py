@@ -208,9 +208,9 @@ async def test_a_closed_mesh_without_users_serves_the_unix_socket_and_what_anony
     permission = {"user": "anonymous", "allow": ["send"], "destinations": ["/queue/*"]}
     async with MeshRig("a").run() as mesh:
         node = mesh.nodes["a"]
-        ann = Key("user", "ann")
-        await node.definitions.change({ann: {"groups": []}})
-        await node.definitions.change({ann: None})
+        root = Key("user", "root")
+        await node.definitions.change({root: {"groups": ["administrator"], "password_hash": HASH}})
+        await node.definitions.change({root: None})
         await node.definitions.change({Key("permission", "user:anonymous allow send /queue/*"): permission})
 
         assert node.rights_of(LOCAL.principal).allows(Action.ADMINISTER, "/control/definitions")
@@ -303,3 +303,54 @@ async def test_a_reload_logs_users_of_the_file_that_have_no_effect(
 
         assert users_of(mesh.nodes["a"]) == ["ann", "bob", "root"]
         assert "users[bob]" in caplog.text and "has no effect" in caplog.text
+
+
+async def ask_open(client: Client, request: str, value: object = "") -> dict[str, str]:
+    """The headers of the answer to a client without login."""
+    await client.send(send(f"{CONTROL}{request}", json.dumps(value) if value else "", "r"))
+    return dict((await client.any()).head.headers)
+
+
+FIRST = {"client": {"password_hash": HASH, "groups": ["client"]}, "no password": {"groups": ["administrator"]}}
+
+
+@pytest.mark.parametrize("value", FIRST.values(), ids=FIRST)
+@pytest.mark.parametrize("verb", ["put", "import"])
+async def test_the_first_user_must_be_able_to_change_users(
+    autojump_clock: MockClock, verb: str, value: dict[str, Any]
+) -> None:
+    def request(users: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        if verb == "import":
+            return "import", {"qmq_definitions": 1, "definitions": {"user": users}}
+        ((name, only),) = users.items()
+        return f"put/user/{name}", only
+
+    async with MeshRig("a", "b").run() as mesh:
+        open_client = await mesh.connect("a")
+        refused = await ask_open(open_client, *request({"ann": value}))
+        assert (refused.get("error-code"), users_of(mesh.nodes["a"])) == ("no-administrator", [])
+        assert not mesh.nodes["a"].definitions.table.by_key
+
+        again = await mesh.connect("b")
+        added = await ask_open(again, *request({"root": {"password_hash": HASH, "groups": ["administrator"]}}))
+        assert added.get("changed") == "1", added
+        await until_alike(mesh)
+        await add(mesh, "a", "ann", "client")
+
+
+async def test_no_change_takes_the_last_administrator_from_the_users_that_stay(autojump_clock: MockClock) -> None:
+    async with mesh_of("a").run() as mesh:
+        for request, value in (
+            ("delete/user/root", ""),
+            ("put/user/root", {"password_hash": HASH, "groups": ["client"]}),
+            (
+                "put/permission/user:root deny administer /*",
+                {"user": "root", "deny": ["administer"], "destinations": ["/*"]},
+            ),
+        ):
+            assert (await ask(mesh, "a", request, value)).get("error-code") == "no-administrator", request
+
+        # A group of one's own counts if it may change users.
+        await define(mesh, "a", "group:keepers allow administer /*")
+        await add(mesh, "a", "carl", "keepers")
+        assert (await ask(mesh, "a", "delete/user/root")).get("changed") == "1"
