@@ -77,6 +77,12 @@ let turn = null; // Aborts the wait for the stream; null: this tab neither waits
 let release = null; // Gives the stream to the next tab that waits; null: this tab does not have it.
 let hidden;
 
+// Where a change of definitions counts when it is confirmed.
+export function reached() {
+  const missing = feed.overview?.nodes_missing ?? [];
+  return missing.length ? `on all nodes but ${missing.join(", ")}, which will get it later.` : "on all nodes.";
+}
+
 export function listen(call) {
   listeners.add(call);
   return () => listeners.delete(call);

@@ -2,7 +2,7 @@
 // what to call when the page is left.
 
 import { feed, follow, listen, logIn, logOut, me, recall, unfollow, whenLoggedOut } from "./api.js";
-import { append, field, h, pill, replace } from "./dom.js";
+import { append, field, h, pill, replace, visible } from "./dom.js";
 
 const PAGES = {
   mesh: { title: "Mesh", module: "./pages/mesh.js", group: "State" },
@@ -19,6 +19,9 @@ const PAGES = {
   queue: { title: "Queue", module: "./pages/queue.js", within: "queues" },
   fanout: { title: "Fanout", module: "./pages/fanout.js", within: "fanouts" },
 };
+
+// Whether the user of this browser may see the page.
+const isAllowed = (page) => me.may[page.needs ?? "observe"];
 
 const bar = document.getElementById("bar");
 const nav = document.getElementById("nav");
@@ -47,7 +50,7 @@ function drawBar() {
     state.push(missing.length ? pill(`${names.length} of ${names.length + missing.length} nodes respond`, "bad") : pill(`${names.length} ${names.length === 1 ? "node" : "nodes"}`, "good"));
     if (conditions) state.push(pill(`${conditions} ${conditions === 1 ? "condition" : "conditions"}`, "warn"));
   }
-  if (!feed.isLive && me.node) state.push(pill(mesh ? "connection to the node lost" : "connecting", mesh ? "bad" : ""));
+  if (!feed.isLive && me.may.observe) state.push(pill(mesh ? "connection to the node lost" : "connecting", mesh ? "bad" : ""));
   replace(bar,
     h("a", { class: "name", href: "#/mesh", "data-key": "home" }, h("img", { src: "/console/icon.svg", alt: "" }), "QMQ"),
     h("span", { class: "dim" }, me.node && `node ${me.node}`), h("span", { class: "row" }, state),
@@ -64,7 +67,7 @@ function drawBar() {
 function drawNav(current) {
   const links = [];
   for (const [name, page] of Object.entries(PAGES)) {
-    if (page.within || (page.needs && !me.may[page.needs])) continue;
+    if (page.within || !isAllowed(page)) continue;
     if (page.group) links.push(h("div", { class: "group" }, page.group));
     links.push(h("a", { href: `#/${name}`, "aria-current": name === current ? "page" : undefined, "data-key": name }, page.title));
   }
@@ -80,8 +83,13 @@ async function route() {
   leave = () => {};
   drawNav(page.within ?? current);
   const argument = rest.length ? decodeURIComponent(rest.join("/")) : "";
-  document.title = `${argument || page.title} · QMQ`;
+  document.title = `${visible(argument || page.title)} · QMQ`;
   main.replaceChildren();
+  for (const one of document.querySelectorAll("dialog[open]")) one.close();
+  if (!isAllowed(page)) {
+    append(main, [h("h1", null, page.title), h("p", { class: "notice warn" }, page.needs ? "You may not see this page: it is for administrators." : "You may not observe this node: ask an administrator for the group observer.")]);
+    return;
+  }
   try {
     const module = await import(page.module);
     if (mine !== turn) return;

@@ -2,7 +2,7 @@
 // that does the same. Above LARGE the name must be typed.
 
 import { change } from "./api.js";
-import { commandLine, field, focusOn, h, number, replace, say } from "./dom.js";
+import { commandLine, field, focusOn, h, number, replace, say, visible } from "./dom.js";
 
 const LARGE = 100;
 
@@ -27,7 +27,7 @@ export function ask(title, make, isWide = false) {
 const problem = (error) => h("p", { class: "notice bad", role: "alert" }, error.message, error.detail && ` ${error.detail}`);
 
 // `form` is { title, fields: [element], name, verb() → [path, query, body], count(facts) → number, unit, shell() → text,
-// label(count) → text, danger?, plain?, prepare?, isReady? }. Nothing is asked before `isReady`. `plain` actions may have nothing to count; `prepare` comes before each
+// label(count) → text, danger?, plain?, prepare?, isReady?, remark?() → text }. Nothing is asked before `isReady`. `plain` actions may have nothing to count; `prepare` comes before each
 // `verb`.
 export function act(form, onDone = () => {}) {
   return ask(form.title, (close) => {
@@ -42,7 +42,7 @@ export function act(form, onDone = () => {}) {
     const allow = () => {
       const isLarge = count > LARGE && form.danger;
       typing.hidden = !isLarge;
-      button.disabled = count === null || (!count && !form.plain) || (isLarge && typed.value !== form.name);
+      button.disabled = count === null || (!count && !form.plain) || (isLarge && visible(typed.value) !== visible(form.name));
     };
     async function dryRun() {
       const mine = ++round;
@@ -61,6 +61,7 @@ export function act(form, onDone = () => {}) {
         if (mine !== round) return;
         count = form.count ? form.count(facts) : 1;
         replace(result, form.unit && h("p", null, h("b", null, number(count)), ` ${form.unit(count)}`),
+          form.remark?.() && h("p", { class: "notice warn" }, form.remark()),
           facts.reason && h("p", { class: "notice warn" }, `Some stay: ${facts.reason}`),
           facts.nodes_missing?.length > 0 && h("p", { class: "notice warn" }, `Not counted: ${facts.nodes_missing.join(", ")} does not respond.`));
         button.textContent = form.label(count);

@@ -1,4 +1,5 @@
-// Elements, and how values are shown. Everything that comes from the node becomes a text node: nothing is ever markup.
+// Elements, and how values are shown. Everything that comes from the node becomes a text node: nothing is ever markup,
+// and what shows nothing is shown by its code.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,7 +8,7 @@ function fill(element, properties, children) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value") element.value = value;
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else element.setAttribute(name, value === true ? "" : name.startsWith("aria-") || name === "title" ? visible(value) : String(value));
   }
   append(element, children);
   return element;
@@ -16,7 +17,7 @@ function fill(element, properties, children) {
 export function append(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === undefined || child === null || child === false) continue;
-    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+    element.append(child instanceof Node ? child : document.createTextNode(visible(child)));
   }
 }
 
@@ -162,7 +163,7 @@ export function commandLine(text) {
   const copy = h("button", { type: "button", class: "small", onclick: async () => { await navigator.clipboard?.writeText(text()); say("Copied."); } }, "Copy");
   const code = h("code");
   const line = h("div", { class: "cli", "aria-label": "The same on the command line" }, code, copy);
-  return { element: line, update() { code.textContent = text(); } };
+  return { element: line, update() { replace(code, text()); } };
 }
 
 // A word of a shell.

@@ -1,7 +1,7 @@
 // Messages as an operator reads them: a list, and one message with its headers and its body as text, JSON or bytes.
 
 import { pathOf, show } from "./api.js";
-import { ago, bytes, h, number, pill, replace, table, tabs, visible } from "./dom.js";
+import { ago, bytes, h, number, pill, replace, table, tabs } from "./dom.js";
 import { ask } from "./dialogs.js";
 
 const SHOWN = 64 * 1024; // Characters or bytes of a body that are shown at once.
@@ -33,7 +33,7 @@ function part(size, draw, unit) {
   const more = h("p", { class: "row small" });
   let shown = SHOWN;
   const again = () => {
-    pre.textContent = draw(shown);
+    replace(pre, draw(shown));
     replace(more, size > shown && [`${number(shown)} of ${number(size)} ${unit} are shown.`,
       h("button", { type: "button", class: "small", onclick: () => { shown *= 4; again(); } }, "Show more")]);
   };
@@ -47,8 +47,8 @@ function body(row) {
   let json;
   try { json = JSON.stringify(JSON.parse(text), null, 2); } catch { json = null; }
   const views = [
-    { title: "Text", make: () => [row.body_base64 !== undefined && h("p", { class: "notice warn" }, "The body is not UTF-8: bytes that are none are shown as \ufffd."), part(text.length, (size) => visible(text.slice(0, size)), "characters")] },
-    { title: "JSON", make: () => (json === null ? h("p", { class: "dim" }, "The body is not JSON.") : part(json.length, (size) => visible(json.slice(0, size)), "characters")) },
+    { title: "Text", make: () => [row.body_base64 !== undefined && h("p", { class: "notice warn" }, "The body is not UTF-8: bytes that are none are shown as \ufffd."), part(text.length, (size) => text.slice(0, size), "characters")] },
+    { title: "JSON", make: () => (json === null ? h("p", { class: "dim" }, "The body is not JSON.") : part(json.length, (size) => json.slice(0, size), "characters")) },
     { title: "Hex", make: () => part(data.length, (size) => hex(data.subarray(0, size / 4)), "bytes") },
   ];
   return tabs("Body", views, json !== null && /^\s*[[{]/.test(text) ? 1 : row.body_base64 !== undefined ? 2 : 0).element;
@@ -57,7 +57,7 @@ function body(row) {
 export function openMessage(row, more = []) {
   return ask("Message", (close) => {
     const headers = table("Headers", [{ title: "Header" }, { title: "Value" }]);
-    headers.rows(Object.entries(row.headers ?? {}).map(([name, value]) => h("tr", null, h("td", { class: "mono" }, visible(name)), h("td", { class: "wrap mono" }, h("bdi", null, visible(value))))), "No headers.");
+    headers.rows(Object.entries(row.headers ?? {}).map(([name, value]) => h("tr", null, h("td", { class: "mono" }, name), h("td", { class: "wrap mono" }, h("bdi", null, value)))), "No headers.");
     return h("div", null,
       h("p", { class: "row" }, h("span", { class: "mono" }, row.message_id), pill(row.state, STATES[row.state]), row.failed_deliveries > 0 && pill(`${row.failed_deliveries} failed deliveries`, "bad")),
       h("p", { class: "dim small" }, `Accepted by ${row.node}, ${ago(row.at_us)}. ${bytes(row.body_bytes)}.`),
@@ -76,7 +76,7 @@ function messageTable(caption) {
         h("td", { class: "mono" }, h("button", { type: "button", class: "id", "data-key": row.message_id, onclick: () => openMessage(row) }, row.message_id)),
         h("td", null, pill(row.state, STATES[row.state])), h("td", { class: "n" }, row.failed_deliveries ? h("b", null, number(row.failed_deliveries)) : ""),
         h("td", null, ago(row.at_us)), h("td", null, row.node), h("td", { class: "n" }, bytes(row.body_bytes)),
-        h("td", { class: "mono wrap" }, h("bdi", null, visible(textOf(row).slice(0, 120)))))), empty);
+        h("td", { class: "mono wrap" }, h("bdi", null, textOf(row).slice(0, 120))))), empty);
     },
   };
 }

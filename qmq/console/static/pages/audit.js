@@ -1,7 +1,7 @@
 // Who changed what: what the nodes remember, and what happens while the page is open.
 
 import { repeat, show as ask } from "../api.js";
-import { h, number, pill, replace, table, time, visible } from "../dom.js";
+import { h, number, pill, replace, table, time } from "../dom.js";
 
 const LEFT_OUT = new Set(["event", "node", "at_us", "user", "address", "destination", "count", "dry_run"]);
 const REFUSALS = new Set(["login-failed", "not-allowed", "login-required", "token-expired", "authentication-unavailable"]);
@@ -20,8 +20,8 @@ export function show(main) {
     const shown = rows.filter((one) => (withLogins.checked || one.event !== "login") && (withDryRuns.checked || !one.dry_run) && (!text || JSON.stringify(one).toLowerCase().includes(text)));
     list.rows(shown.slice(0, 300).map((one) => h("tr", null, h("td", null, time(one.at_us)), h("td", null, one.node), h("td", null, one.user ?? h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address ?? ""),
       h("td", null, pill(one.event, REFUSALS.has(one.event) ? "bad" : "accent"), one.dry_run && [" ", pill("dry run")]),
-      h("td", { class: "name" }, h("bdi", null, visible(one.destination ?? one.connection ?? one.kicked_user ?? one.retired_node ?? one.name ?? ""))), h("td", { class: "n" }, one.count === undefined ? "" : number(one.count)),
-      h("td", { class: "wrap small" }, visible(Object.entries(one).filter(([name, value]) => !LEFT_OUT.has(name) && value !== null && value !== "").map(([name, value]) => `${name.replaceAll("_", " ")}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", "))))), "Nothing yet.");
+      h("td", { class: "name" }, h("bdi", null, one.destination ?? one.connection ?? one.kicked_user ?? one.retired_node ?? one.name ?? "")), h("td", { class: "n" }, one.count === undefined ? "" : number(one.count)),
+      h("td", { class: "wrap small" }, Object.entries(one).filter(([name, value]) => !LEFT_OUT.has(name) && value !== null && value !== "").map(([name, value]) => `${name.replaceAll("_", " ")}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")))), "Nothing yet.");
   }
   const round = repeat(10, async () => {
     try {

@@ -1,6 +1,6 @@
 // One queue: its messages, consumers, policy and bindings, and everything that can be done with it.
 
-import { changes, mayDo, me, pathOf, publish, repeat, show as ask } from "../api.js";
+import { changes, mayDo, me, pathOf, publish, reached, repeat, show as ask } from "../api.js";
 import { bind, unbind } from "../bindings.js";
 import { act, ask as dialog, messagesOf } from "../dialogs.js";
 import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "../dom.js";
@@ -222,5 +222,5 @@ function editPolicy(destination, value, onDone) {
   act({ title: `Policy of ${destination}`, name: destination, plain: true, fields: [field("Keys and values (JSON)", text)],
     verb: () => [`definitions/put/policy${pathOf(destination)}`, {}, read()], shell: () => {
       try { return `qmq policies set ${quoted(destination)} ${Object.entries(read()).map(([key, one]) => quoted(`${key}=${typeof one === "string" ? one : JSON.stringify(one)}`)).join(" ")}`; } catch { return "This is not JSON."; }
-    }, label: () => "Change", done: (facts) => (facts.changed ? "Changed on all nodes." : "It was so before.") }, onDone);
+    }, label: () => "Change", done: (facts) => (facts.changed ? `Changed ${reached()}` : "It was so before.") }, onDone);
 }

@@ -1,8 +1,8 @@
 // Users and permissions, and what each may do.
 
-import { change, show as ask } from "../api.js";
+import { change, logIn, me, reached, show as ask } from "../api.js";
 import { act } from "../dialogs.js";
-import { field, h, pill, quoted, replace, table } from "../dom.js";
+import { field, h, pill, quoted, replace, say, table } from "../dom.js";
 
 const ACTIONS = ["send", "subscribe", "declare", "administer", "observe"];
 const ROLES = ["administrator", "operator", "observer", "client"];
@@ -15,6 +15,7 @@ export function show(main) {
   const who = h("input", { list: "known-users", spellcheck: "false", required: true });
   const known = h("datalist", { id: "known-users" });
   const about = h("input", { value: "/queue/", spellcheck: "false", required: true });
+  let people = null;
   let rules = [];
   let groupsOf = {};
   const question = h("form", { class: "panel", onsubmit: async (event) => {
@@ -34,20 +35,27 @@ export function show(main) {
     h("section", { class: "panel flush" }, h("h2", { class: "row" }, "Permissions", h("button", { type: "button", class: "small", onclick: () => addPermission() }, "Add a permission")), permissions.element));
 
   function editUser(one) {
+    // The first user closes the mesh, for this page, too: it goes on as this user.
+    const isFirst = people?.length === 0 && !me.user;
     const name = h("input", { value: one?.name ?? "", readonly: Boolean(one), autocomplete: "off", spellcheck: "false" });
-    const groups = h("input", { value: (one?.value.groups ?? []).join(", "), list: "known-groups", spellcheck: "false" });
+    const groups = h("input", { value: (one?.value.groups ?? (isFirst ? ["administrator"] : [])).join(", "), list: "known-groups", spellcheck: "false" });
     const passcode = h("input", { type: "password", autocomplete: "new-password", placeholder: one ? "as before" : "" });
     const names = () => groups.value.split(",").map((text) => text.trim()).filter(Boolean);
+    const unknown = () => names().filter((group) => !ROLES.includes(group) && !rules.some((rule) => rule.value.group === group));
     let hashed = { passcode: "", hash: one?.value.password_hash };
     act({ title: one ? `Change ${one.name}` : "Add a user", name: "", plain: true,
-      fields: [field("Name", name), field(`Groups, with commas: ${ROLES.join(", ")}, or your own`, groups), field("Passcode", passcode)],
+      fields: [isFirst && h("p", { class: "notice warn" }, "The first user closes the mesh: from now on clients without login are refused on all nodes. So it must be an administrator. This page logs in as this user."), field("Name", name), field(`Groups, with commas: ${ROLES.join(", ")}, or your own`, groups), field("Passcode", passcode)],
       verb: () => [`definitions/put/user/${encodeURIComponent(name.value)}`, {}, { ...one?.value, groups: names(), password_hash: hashed.hash }],
       isReady: () => name.value && (one || passcode.value),
       // The hash is made by the node, before the user is written.
       async prepare() {
         if (passcode.value && passcode.value !== hashed.passcode) hashed = { passcode: passcode.value, hash: (await change("password-hash", {}, { passcode: passcode.value })).password_hash };
       },
-      shell: () => `qmq users add ${quoted(name.value || "NAME")}${names().map((group) => ` --group ${quoted(group)}`).join("")} --passcode-stdin`, label: () => (one ? "Change" : "Add"), done: () => `${name.value} is defined on all nodes.` }, load);
+      shell: () => `qmq users add ${quoted(name.value || "NAME")}${names().map((group) => ` --group ${quoted(group)}`).join("")} --passcode-stdin`, label: () => (one ? "Change" : "Add"),
+      remark: () => unknown().length > 0 && `No permission names the group ${unknown().join(", ")}.`, done: () => `${name.value} is defined ${reached()}` }, async () => {
+      if (isFirst) await logIn(name.value, passcode.value).catch((error) => say(error.message));
+      load();
+    });
   }
   function addPermission() {
     const principal = h("input", { placeholder: "ann, or group:billing", spellcheck: "false" });
@@ -58,11 +66,11 @@ export function show(main) {
     const name = () => `${principal.value} ${kind.value} ${chosen().join(",")} ${destination.value}`;
     const value = () => ({ [principal.value.startsWith("group:") ? "group" : "user"]: principal.value.replace(/^group:/, ""), [kind.value]: chosen(), destinations: [destination.value] });
     act({ title: "Add a permission", name: "", plain: true, fields: [field("User or group", principal), field("Allow or deny", kind), h("div", { class: "row", role: "group", "aria-label": "Actions" }, boxes.map((box) => h("label", { class: "row" }, box, box.value))), field("Destination, or the beginning of names with *", destination)], isReady: () => principal.value && chosen().length && destination.value.length > 1,
-      verb: () => [`definitions/put/permission/${encodeURIComponent(name())}`, {}, value()], shell: () => `qmq permissions ${kind.value} ${quoted(principal.value || "USER")} ${chosen().join(",") || "ACTIONS"} ${quoted(destination.value)}`, label: () => "Add", done: () => "Defined on all nodes." }, load);
+      verb: () => [`definitions/put/permission/${encodeURIComponent(name())}`, {}, value()], shell: () => `qmq permissions ${kind.value} ${quoted(principal.value || "USER")} ${chosen().join(",") || "ACTIONS"} ${quoted(destination.value)}`, label: () => "Add", done: () => `Defined ${reached()}` }, load);
   }
   async function load() {
     try {
-      const people = (await ask("definitions/list/user")).definitions;
+      people = (await ask("definitions/list/user")).definitions;
       rules = (await ask("definitions/list/permission")).definitions;
       groupsOf = Object.fromEntries(people.map((one) => [one.name, one.value.groups ?? []]));
       replace(known, people.map((one) => h("option", { value: one.name })));
