@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from ..config import load, load_node, load_peers
+from ..config.certificates import DOUBTFUL, check_certificates
 from ..config.difference import difference
 from ..config.show import effective
+from ..config.users import groups_without_permission
 from ..errors import ConfigError
 from .options import FILE, json_option, node_options, overrides
 from .output import print_json, printable
@@ -26,20 +28,35 @@ def config() -> None:
 def check(config_file: Path | None, peers_file: Path | None, node_name: str | None, data: Path | None) -> None:
     """Check the node file, the peers file, and both together.
 
-    Prints every error with its line. Exit code 2 if there is one. Without --node, and without a name in the node file,
-    both files are checked for each node of the peers file.
+    Reads the TLS files, too. Prints every error with its line. Exit code 2 if there is one. Without --node, and
+    without a name in the node file, both files are checked for each node of the peers file.
     """
     if config_file is None and peers_file is None:
         raise click.UsageError("give --config, --peers or both")
     given = overrides(data)
     diagnostics: list[str] = []
-    for name in [node_name] if node_name is not None else _nodes_to_check(config_file, peers_file, given):
+    names = [node_name] if node_name is not None else _nodes_to_check(config_file, peers_file, given)
+    read = None
+    for name in names:
         try:
-            load(config_file, peers_file, name, given)
+            read = load(config_file, peers_file, name, given)
         except ConfigError as error:
             diagnostics += [line for line in error.diagnostics if line not in diagnostics]
+    notes: list[str] = []
+    if read is not None and not diagnostics:
+        settings, peers = read
+        found = check_certificates(load_node(config_file, given) if len(names) > 1 else settings, config_file, peers)
+        diagnostics = [one.text for one in found if one.severity != DOUBTFUL]
+        notes = [one.text for one in found if one.severity == DOUBTFUL]
+        named = [row.group for row in settings.permissions if row.group is not None]
+        for user in settings.users:
+            notes += [
+                f"{config_file}: users: {line}" for line in groups_without_permission(user.name, user.groups, named)
+            ]
     if diagnostics:
         raise ConfigError(diagnostics)
+    for note in notes:
+        click.echo(printable(f"note: {note}"))
     for file in (config_file, peers_file):
         if file is not None:
             click.echo(f"{file}: ok")

@@ -14,7 +14,9 @@ import click
 
 from ..address import Address
 from ..config import load
+from ..config.certificates import FATAL, REFUSED, check_certificates
 from ..config.node import DEFAULT_HTTP
+from ..errors import ConfigError
 from ..server.runtime.log_events import facts_of
 from .lazy import without_collections
 from .options import node_options, overrides, read_optional_address
@@ -134,9 +136,15 @@ def serve(
         given["http"] = ({"address": str(DEFAULT_HTTP)},)
     read = partial(load, config_file, peers_file, node_name, given)
     settings, peers = read()
+    papers = check_certificates(settings, config_file, peers)
+    if unusable := [one.text for one in papers if one.severity == FATAL]:
+        raise ConfigError(unusable)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
+    for one in papers:
+        if one.severity == REFUSED:
+            log.warning("! %s", one.text)
     # Imported last: an error in a file is printed without waiting until the whole server is loaded.
     with without_collections():
         from ..server.main import print_error

@@ -11,6 +11,7 @@
     diagnostics  errors in words, with file and line (`toml_lines`)
     secrecy      files with secrets that other users can read
     load         read files into settings
+    certificates what is wrong with the TLS files
     show         write settings as TOML
     definition_values  policies, users, permissions and limits as definitions of the mesh have them
     fingerprints short hashes by which nodes compare their policies

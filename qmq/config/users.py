@@ -1,6 +1,7 @@
 """`[[users]]`, `[[permissions]]` and `[[user_limits]]`: which users may log in, what each may do, and how much."""
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -167,3 +168,12 @@ def subject_mistake(
         return "group", "must be another group: an administrator may always do everything"
     known = {*ROLES, *(group for user in users for group in user.groups)}
     return None if row.group in known else ("group", "must be a group of at least one user")
+
+
+def groups_without_permission(user: str, groups: Iterable[str], named: Collection[str]) -> list[str]:
+    """A line for each of these groups of a user that is neither predefined nor among `named`, those of permissions."""
+    return [
+        f"{user} is in the group {group}, which no permission names; predefined are {', '.join(ROLES)}"
+        for group in groups
+        if group not in ROLES and group not in named
+    ]

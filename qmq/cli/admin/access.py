@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from ...config.users import groups_without_permission
 from ..client import Endpoint
 from ..options import client_options, json_option, together
-from ..output import print_json
+from ..output import print_json, printable
 from ..passwords import hash_of, password_on_stdin
 from .request import (
     DefinitionChange,
@@ -63,11 +64,17 @@ def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: D
     value: dict[str, Any] = {"groups": list(groups)}
     if passcode_stdin:
         value["password_hash"] = hash_of(password_on_stdin())
+    remarks = groups_without_permission(name, groups, ())
+    if remarks:
+        rules = ask(change.node, "definitions/list/permission")["definitions"]
+        remarks = groups_without_permission(name, groups, [str(one["value"].get("group")) for one in rules])
     is_first = not ask(change.node, "definitions/list/user")["definitions"]
     facts = change.ask(f"definitions/put/user/{name}", body=json.dumps(value).encode())
     if is_first:
         warn_of_closing(change.dry_run)
     change.show_definition(facts, "set")
+    for line in remarks:
+        click.echo(f"qmq: {printable(line)}", err=True)
 
 
 @users.command("delete")

@@ -6,21 +6,14 @@ nothing from a context once it is loaded. Existing connections keep their contex
 
 import hashlib
 import ssl
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from qmq.config import TlsSettings
+from qmq.config.certificates import expiry_of, last_expiry, no_password
 from qmq.environment import Tls
 from qmq.errors import ConfigError
-
-HANDSHAKE_STEPS: Final = 3
-"""Of each side. TLS 1.2 needs the most."""
-
-X509_EXPIRED: Final = 10
-"""X509_V_ERR_CERT_HAS_EXPIRED (OpenSSL, verify(1))."""
 
 
 @dataclass(slots=True)
@@ -93,33 +86,6 @@ class Certificates:
         return {file: at for made in self._all for file, at in made.expiries.items()}
 
 
-def expiry_of(tls: TlsSettings) -> float:
-    """When this certificate expires, in seconds since 1970; 0 if it has; infinity if OpenSSL does not verify it.
-
-    Python shows a certificate only to a connection that has verified it. So this makes a handshake in memory with a
-    client that trusts this certificate alone. Blocks. Raises OSError if the files cannot be used.
-    """
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(tls.certificate, tls.key, partial(_no_password, tls.key))
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client.load_verify_locations(tls.certificate)
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
-    try:
-        for _ in range(HANDSHAKE_STEPS):
-            for side in sides:
-                with suppress(ssl.SSLWantReadError):
-                    side.do_handshake()
-        shown = sides[0].getpeercert()
-    except ssl.SSLCertVerificationError as error:
-        return 0.0 if error.verify_code == X509_EXPIRED else float("inf")
-    except (ssl.SSLError, ValueError):
-        return float("inf")
-    return float(ssl.cert_time_to_seconds(str(shown["notAfter"]))) if shown else float("inf")
-
-
 def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
     # The digest first: a change in between is then found the next time.
     digest = _digest(tls)
@@ -128,14 +94,6 @@ def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
     if tls.ca is not None:
         expiries[str(tls.ca)] = last_expiry(context)
     return Made(context, purpose, tls, digest, expiries)
-
-
-def last_expiry(context: ssl.SSLContext) -> float:
-    """When no authority that `context` trusts is valid any more; infinity if it has none. While one is replaced, a file
-    has the old one and the new one.
-    """
-    ends = [str(one["notAfter"]) for one in context.get_ca_certs()]
-    return max(map(ssl.cert_time_to_seconds, ends), default=float("inf"))
 
 
 def _digest(tls: TlsSettings) -> bytes:
@@ -156,12 +114,7 @@ def _context(purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
     if tls.ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     try:
-        context.load_cert_chain(tls.certificate, tls.key, partial(_no_password, tls.key))
+        context.load_cert_chain(tls.certificate, tls.key, partial(no_password, tls.key))
     except ssl.SSLError as error:
         raise OSError(f"{tls.certificate} and {tls.key}: no certificate with its key in PEM form: {error}") from error
     return context
-
-
-def _no_password(key: Path) -> str:
-    """Called by OpenSSL, which else would prompt at the terminal and block the whole node."""
-    raise OSError(f"{key}: is encrypted; a node cannot ask for a password")

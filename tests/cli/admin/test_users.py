@@ -38,7 +38,8 @@ def test_a_user_is_added_with_a_hash_and_never_the_password(run: Run, before: li
     assert result.exit_code == 0
     assert "user ann is set" in result.output
     assert ("these are the first users" in result.output) == (not before)
-    _, (headers, body) = sent(node)
+    assert "ann is in the group billing, which no permission names" in result.stderr
+    *_, (headers, body) = sent(node)
     assert headers == {"destination": "/control/definitions/put/user/ann", "quorum": "true"}
     value = json.loads(body)
     assert value["groups"] == ["client", "billing"]

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from trio.testing import MockClock
 
 from qmq.config import TlsSettings
+from qmq.config.certificates import expiry_of
 from qmq.server.runtime.certificate_expiry import CHECK_SECONDS, EXPIRES_SOON_SECONDS
-from qmq.server.runtime.certificates import expiry_of
 from tests.server.clients.test_tls import Papers
 from tests.server.rig import Rig
 from tests.server.test_reload import reloader
