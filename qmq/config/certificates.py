@@ -34,20 +34,20 @@ DOUBTFUL: Final = "doubtful"
 """Clients that use this address refuse the certificate; they may all use another name."""
 
 
-class Finding(NamedTuple):
+class CertificateFinding(NamedTuple):
     """Something wrong with a file; `text` names file, line and key."""
 
     text: str
     severity: str
 
 
-class _Problem(NamedTuple):
+class _TlsProblem(NamedTuple):
     key: str
     why: str
     severity: str = REFUSED
 
 
-def check_certificates(settings: NodeSettings, file: Path | None, peers: PeersFile | None) -> list[Finding]:
+def check_certificates(settings: NodeSettings, file: Path | None, peers: PeersFile | None) -> list[CertificateFinding]:
     """What is wrong with the TLS files of `file`, whose settings these are.
 
     A file without the name of a node is for all nodes of `peers`: then a certificate has to name one of them.
@@ -63,13 +63,15 @@ def check_certificates(settings: NodeSettings, file: Path | None, peers: PeersFi
             line = lines.find(location) if lines is not None else None
             key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
             where = f"{file or 'settings'}{f':{line}' if line is not None else ''}"
-            found.append(Finding(f"{where}: {key}: {getattr(tls, problem.key)}: {problem.why}", problem.severity))
+            found.append(
+                CertificateFinding(f"{where}: {key}: {getattr(tls, problem.key)}: {problem.why}", problem.severity)
+            )
     return found
 
 
 def _sections(
     settings: NodeSettings, nodes: Collection[str], clients: Collection[str]
-) -> Iterator[tuple[tuple[str | int, ...], TlsSettings, list[_Problem]]]:
+) -> Iterator[tuple[tuple[str | int, ...], TlsSettings, list[_TlsProblem]]]:
     """Each `tls` of the file: where it is, and what is wrong."""
     if settings.mesh.tls is not None:
         yield ("mesh",), settings.mesh.tls, _link_problems(settings.mesh.tls, nodes)
@@ -83,7 +85,7 @@ def _sections(
                 yield (key, number), one.tls, _listener_problems(one.tls, hosts)
 
 
-def _link_problems(tls: TlsSettings, nodes: Collection[str]) -> list[_Problem]:
+def _link_problems(tls: TlsSettings, nodes: Collection[str]) -> list[_TlsProblem]:
     """As a node checks the certificate of a peer, on both sides of a link."""
     problems = _file_problems(tls)
     if problems:
@@ -98,17 +100,17 @@ def _link_problems(tls: TlsSettings, nodes: Collection[str]) -> list[_Problem]:
     try:
         shown = handshake(*sides)
     except ssl.SSLCertVerificationError as error:
-        return [_Problem("certificate", f"peers refuse it: {error.verify_message} (checked with {tls.ca})")]
+        return [_TlsProblem("certificate", f"peers refuse it: {error.verify_message} (checked with {tls.ca})")]
     except ssl.SSLError as error:
-        return [_Problem("certificate", f"peers refuse it: {error.reason or error}")]
+        return [_TlsProblem("certificate", f"peers refuse it: {error.reason or error}")]
     names = _names(shown, "DNS")
     if names.isdisjoint(nodes):
         wanted = f"the node {nodes[0]}" if isinstance(nodes, list) and len(nodes) == 1 else "a node of the peers file"
-        return [_Problem("certificate", f"names {', '.join(sorted(names)) or 'no DNS name'}, not {wanted}")]
+        return [_TlsProblem("certificate", f"names {', '.join(sorted(names)) or 'no DNS name'}, not {wanted}")]
     return []
 
 
-def _listener_problems(tls: TlsSettings, hosts: Collection[str]) -> list[_Problem]:
+def _listener_problems(tls: TlsSettings, hosts: Collection[str]) -> list[_TlsProblem]:
     """As clients check the certificate that use an address with one of these hosts."""
     problems = _file_problems(tls)
     if problems or not hosts:
@@ -123,14 +125,14 @@ def _listener_problems(tls: TlsSettings, hosts: Collection[str]) -> list[_Proble
     if any(_matches(host.strip("[]"), name) for host in hosts for name in names):
         return []
     why = f"names {', '.join(sorted(names)) or 'nothing'}: clients that use the address {sorted(hosts)[0]} refuse it"
-    return [_Problem("certificate", why, DOUBTFUL)]
+    return [_TlsProblem("certificate", why, DOUBTFUL)]
 
 
 def _matches(host: str, name: str) -> bool:
     return host == name or (name.startswith("*.") and host.partition(".")[2] == name[2:])
 
 
-def _file_problems(tls: TlsSettings) -> list[_Problem]:
+def _file_problems(tls: TlsSettings) -> list[_TlsProblem]:
     """What is wrong with the files themselves."""
     problems = []
     for key in ("certificate", "key", "ca"):
@@ -139,7 +141,7 @@ def _file_problems(tls: TlsSettings) -> list[_Problem]:
             try:
                 path.open("rb").close()
             except OSError as error:
-                problems.append(_Problem(key, f"cannot be read: {error.strerror}", FATAL))
+                problems.append(_TlsProblem(key, f"cannot be read: {error.strerror}", FATAL))
     if problems:
         return problems
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -150,24 +152,24 @@ def _file_problems(tls: TlsSettings) -> list[_Problem]:
         why = (
             f"is not the key of {tls.certificate}" if is_other else f"is no key in PEM form, or {tls.certificate} none"
         )
-        problems.append(_Problem("key", why, FATAL))
+        problems.append(_TlsProblem("key", why, FATAL))
     except OSError as error:
-        problems.append(_Problem("key", str(error).removeprefix(f"{tls.key}: "), FATAL))
+        problems.append(_TlsProblem("key", str(error).removeprefix(f"{tls.key}: "), FATAL))
     else:
         try:
             _shown(tls)
         except ssl.SSLCertVerificationError as error:
             if error.verify_code in (X509_EXPIRED, X509_NOT_YET_VALID):
                 is_over = error.verify_code == X509_EXPIRED
-                problems.append(_Problem("certificate", "has expired" if is_over else "is not valid yet"))
+                problems.append(_TlsProblem("certificate", "has expired" if is_over else "is not valid yet"))
     if tls.ca is not None:
         try:
             context.load_verify_locations(tls.ca)
         except ssl.SSLError:
-            problems.append(_Problem("ca", "is no certificate in PEM form", FATAL))
+            problems.append(_TlsProblem("ca", "is no certificate in PEM form", FATAL))
         else:
             if last_expiry(context) <= time.time():
-                problems.append(_Problem("ca", "has expired"))
+                problems.append(_TlsProblem("ca", "has expired"))
     return problems
 
 

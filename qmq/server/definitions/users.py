@@ -39,7 +39,7 @@ PERMISSION: Final = "permission"
 LIMIT: Final = "limit"
 
 NO_ADMINISTRATOR: Final = "no-administrator"
-"""The code of the refusal of a change that leaves no user of the mesh who may change users."""
+"""The code of the refusal of a change after which no user of the mesh may change users."""
 
 NO_USER: Final = User.model_construct(name="\0", password_hash=None)
 """Stands for all users of a mesh that has none any more: a node with users is closed. No login and no certificate can
