@@ -3,7 +3,6 @@
 import sys
 from contextlib import closing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 from .listen import json_body
 from .options import FOLDER, json_option
-from .output import Failed, body_text, byte_size, print_json, show_table
+from .output import Failed, body_text, byte_size, print_json, show_table, utc_text
 
 SUMMARY_CHARACTERS_MAX = 80
 
@@ -83,7 +82,7 @@ def dump(directory: Path, destination: str | None, as_json: bool) -> None:
 
     try:
         for one in records(directory, destination=destination, whole=as_json):
-            time = datetime.fromtimestamp(one.timestamp_us / 1e6, UTC).isoformat(timespec="milliseconds")
+            time = utc_text(one.timestamp_us)
             if as_json:
                 facts: dict[str, Any] = {
                     "position": one.position,

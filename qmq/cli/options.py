@@ -78,8 +78,17 @@ def check_kind(destination: str, kinds: Iterable[str] = ("queue",)) -> None:
         raise click.UsageError(f"{destination!r} must be {' or '.join(forms)}")
 
 
-FILE = click.Path(dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
+class GivenPath(click.Path):
+    """A path, which must have a name: `--data "$UNSET"` would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty; is a variable not set?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = GivenPath(dir_okay=False, path_type=Path)
+FOLDER = GivenPath(file_okay=False, path_type=Path)
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -7,6 +7,7 @@ control characters in it could control the terminal.
 import json
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 
 import click
@@ -47,6 +48,14 @@ def printable(text: str) -> str:
 def body_text(body: bytes) -> str:
     """A body for people: bytes that are not UTF-8 and control characters are shown as \\xNN."""
     return printable(body.decode("utf-8", "backslashreplace"))
+
+
+def utc_text(at_us: int) -> str:
+    """A time in microseconds since 1970 as ISO 8601, to the millisecond; the number itself if no calendar has it."""
+    try:
+        return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=at_us)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{at_us} us"
 
 
 def print_json(value: object) -> None:

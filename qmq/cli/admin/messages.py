@@ -1,13 +1,12 @@
 """`qmq peek`, `qmq get` and `qmq trace`: messages, and what has become of one. Nothing is consumed."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
-from ..output import print_json, printable
+from ..output import print_json, printable, utc_text
 from .request import ask, check_kind, show_unknown
 
 PEEK_MAX = 1000
@@ -70,7 +69,7 @@ def trace(message_id: str, node: Endpoint, as_json: bool) -> None:
             said = {name: value for name, value in event.items() if name not in (*SHOWN, "by")}
             said |= {"by": _connections(event["by"])} if event.get("by") else {}
             more = " ".join(f"{name}={value}" for name, value in said.items())
-            line = f"{_time(event.get('at_us', 0))}  {event.get('event')} on {event.get('node')}  {more}"
+            line = f"{utc_text(event.get('at_us', 0))}  {event.get('event')} on {event.get('node')}  {more}"
             click.echo(printable(line).rstrip())
         for one in facts.get("in_flight", []):
             click.echo(printable(f"now  with {one.get('connection')} {one.get('user') or '-'} {one.get('address')}"))
@@ -88,7 +87,7 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
         print_json(facts)
         return
     for row in facts.get("rows", []):
-        click.echo(printable(f"{row.get('message_id')}  {_time(row.get('at_us', 0))}  {row.get('state')}"))
+        click.echo(printable(f"{row.get('message_id')}  {utc_text(row.get('at_us', 0))}  {row.get('state')}"))
         for name, value in row.get("headers", {}).items():
             click.echo(printable(f"  {name}: {value}"))
         body = row["body"] if "body" in row else f"base64 {row.get('body_base64', '')}"
@@ -101,7 +100,3 @@ def _connections(by: Any) -> str:
     """`a/7 ann 10.0.0.1`; of several, one of which it was, with `or` between."""
     rows = [one for one in by if isinstance(one, dict)] if isinstance(by, list) else []
     return " or ".join(f"{one.get('connection')} {one.get('user') or '-'} {one.get('address')}" for one in rows)
-
-
-def _time(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="milliseconds")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..options import json_option
+from ..options import FILE, json_option
 from ..output import body_text, print_json, table
 from .shared import archive_option, given_source, job, progress, read_source, source_options
 
@@ -16,7 +16,7 @@ GROUPS_SHOWN = 40
 @click.command("dead-letters")
 @source_options
 @archive_option
-@click.option("--redrive", type=click.Path(dir_okay=False, path_type=Path), help="Write a list for `replay --list`.")
+@click.option("--redrive", type=FILE, help="Write a list for `replay --list`.")
 @json_option
 def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **source: Any) -> None:
     """Show dead letters by queue and reason.

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..options import json_option
+from ..options import FILE, json_option
 from ..output import body_text, byte_size, print_json
 from .shared import archive_option, given_source, job, progress, read_source, source_options
 
@@ -18,9 +18,7 @@ from .shared import archive_option, given_source, job, progress, read_source, so
 @click.option(
     "--where", metavar="SQL", help="Only matching messages, such as: headers['shop'] = 'x' and body like '%late%'."
 )
-@click.option(
-    "--list", "listed", type=click.Path(dir_okay=False, path_type=Path), help="Only the messages of a redrive list."
-)
+@click.option("--list", "listed", type=FILE, help="Only the messages of a redrive list.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Most messages per second.")
 @click.option(
     "--tasks", type=click.IntRange(1, 1000), default=2, show_default=True, help="Number of parallel publishers."

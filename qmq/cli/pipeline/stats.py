@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..options import json_option
+from ..options import FILE, json_option
 from ..output import Failed, print_json, show_table
 from .shared import given_source, job, progress, read_source, source_options
 
@@ -18,7 +18,7 @@ ROWS_SHOWN = 40
 @click.option(
     "--window", default="1 minute", show_default=True, metavar="TIME", help="Length of a window, such as: 10 minutes."
 )
-@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots.")
+@click.option("--html", "page", type=FILE, help="Write a page with plots.")
 @click.option("--follow", "out", metavar="DIR", help="Continue: append each window to Parquet files here when it ends.")
 @click.option("--lateness", default="1 minute", show_default=True, help="With --follow: time to wait for late records.")
 @json_option

@@ -53,6 +53,14 @@ def test_a_node_behind_login_is_administered_by_its_socket_also_after_a_kill(run
     assert json.loads(deleted.output)["messages"] == 1, deleted.output
 
 
+@pytest.mark.parametrize("command", [["serve", "--data", ""], ["status", "--data", ""], ["log", "dump", ""]])
+def test_an_empty_path_is_not_the_current_directory(run: Run, command: list[str]) -> None:
+    result = run(*command)
+
+    assert result.exit_code == 2
+    assert "the path is empty" in result.output
+
+
 def test_without_a_node_the_error_names_the_socket(run: Run, tmp_path: Path) -> None:
     result = run("status", "--data", str(tmp_path))
 

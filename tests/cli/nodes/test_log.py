@@ -113,6 +113,26 @@ def test_dump_prints_a_line_for_each_record(run: Run, data: Path) -> None:
     assert lines[3][5] == "x" * 80 + "…"
 
 
+@pytest.mark.parametrize(
+    ("at_us", "text"),
+    [
+        (1_700_000_000_123_456, "2023-11-14T22:13:20.123+00:00"),
+        (253_402_300_800_000_000, "253402300800000000 us"),  # the year 10000
+        (2**64 - 1, "18446744073709551615 us"),
+    ],
+)
+def test_dump_prints_times_that_no_calendar_has(run: Run, tmp_path: Path, at_us: int, text: str) -> None:
+    store = open_store(tmp_path / "data", node="a")
+    record = pack_record(1, at_us, RecordKind.PUBLISH, 0, pack_envelope("/queue/q", b""), b"")
+    store.journal.append([encode_batch(ORIGIN, [record], 1, 1, at_us, at_us)])
+    store.close()
+
+    result = run("log", "dump", str(tmp_path / "data"))
+
+    assert result.exit_code == 0, result.output
+    assert result.output.split("  ")[2] == text
+
+
 def test_dump_can_show_one_destination(run: Run, data: Path) -> None:
     result = run("log", "dump", str(data), "--destination", "/fanout/log")
 
