@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 from weakref import WeakValueDictionary
 
-from qmq.access.requests import CONTROL, KINDS, of_control, of_system
+from qmq.access.requests import CONTROL, EXCHANGE, KINDS, NO_HEADERS, Effect, Need, needs_of, of_system
 from qmq.access.rules import ANONYMOUS, ROLES, Action, Patterns, Permission, Principal
 from qmq.errors import Refused
 
@@ -64,16 +64,26 @@ class Rights:
         allowed = self._allowed.get(action)
         return allowed is not None and allowed.cover(destination, is_pattern=is_pattern)
 
-    def touches(self, exchange: str) -> bool:
-        """Whether it may do anything to an exchange, or with any of its routing keys."""
-        if self._is_unlimited:
+    def has(self, need: Need) -> bool:
+        """Whether it has this right. Any right to an exchange may be one to some of its routing keys."""
+        if self.allows(need.action, need.about):
             return True
+        if not need.or_any:
+            return False
+        if not need.about.startswith(EXCHANGE):
+            return any(self.allows(action, need.about) for action in Action)
+        exchange = need.about.removesuffix("/*")
         names = (exchange, f"{exchange}/*")
         return any(one.touch(name, is_pattern="*" in name) for one in self._allowed.values() for name in names)
 
     def check(self, action: Action, destination: str) -> None:
         """Raises Refused when the principal may not do this."""
-        if not self.allows(action, destination):
+        self.check_need(Need(action, destination))
+
+    def check_need(self, need: Need) -> None:
+        """The same of a need."""
+        if not self.has(need):
+            action, destination = need.action, need.about
             is_anonymous = self.principal.name == ANONYMOUS.name
             client = "A client without login" if is_anonymous else f"The user {self.principal.name}"
             raise Refused(NOT_ALLOWED, f"{client} may not {action.value} {_preposition(action)}{destination}.")
@@ -95,10 +105,17 @@ class Rights:
         elif destination.startswith(KINDS):
             self.check(Action.SUBSCRIBE, destination)
 
-    def check_control(self, destination: str) -> None:
-        """`check` for a request to a control destination."""
+    def check_control(
+        self, destination: str, headers: Mapping[str, str] = NO_HEADERS, effect: Effect | None = None
+    ) -> None:
+        """`check` of all that a request to a control destination needs (`needs_of`)."""
         assert destination.startswith(CONTROL), destination
-        self.check(*of_control(destination))
+        for need in needs_of(destination, headers, effect):
+            self.check_need(need)
+
+    def may_control(self, destination: str, headers: Mapping[str, str], effect: Effect) -> bool:
+        """Whether `check_control` finds nothing to refuse."""
+        return all(self.has(need) for need in needs_of(destination, headers, effect))
 
 
 def _preposition(action: Action) -> str:

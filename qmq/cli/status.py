@@ -64,7 +64,8 @@ def links_of(facts: Mapping[str, Any]) -> tuple[int, int]:
 
 def describe(facts: Mapping[str, Any]) -> list[str]:
     """The status for people: lines about the node, then a table for each list."""
-    named = f"node {facts.get('node', '?')}  incarnation {facts.get('incarnation', '?')}"
+    named = f"node {facts.get('node', '?')}"
+    named += f"  incarnation {facts['incarnation']}" if "incarnation" in facts else ""
     if facts.keys() <= PUBLIC_KEYS:
         return [named, "the other parts of the status need the right to observe /control/status"]
     lines = [

@@ -115,8 +115,9 @@ def encode_leave(receipt: str) -> bytes:
     return encode_frame("DISCONNECT", [("receipt", receipt)])
 
 
-def encode_status_request(receipt: str) -> bytes:
-    return encode_frame("SEND", [("destination", "/control/status"), ("receipt", receipt)])
+def encode_status_request(receipt: str, fanout: str) -> bytes:
+    """Asks for the position at which `fanout` goes on."""
+    return encode_frame("SEND", [("destination", "/control/status"), ("receipt", receipt), ("about", fanout)])
 
 
 def vector_of(status: str) -> str | None:

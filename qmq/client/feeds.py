@@ -24,7 +24,8 @@ class Feeds:
         if feed.kind is FeedKind.FANOUT and feed.start == "next" and not feed.opened:
             receipt = self._exchange.next_number()
             feed.state = FeedState.ASKING
-            self._exchange.request(Request(RequestKind.STATUS, receipt, encode_status_request(receipt), feed=feed))
+            asked = encode_status_request(receipt, feed.destination)
+            self._exchange.request(Request(RequestKind.STATUS, receipt, asked, feed=feed))
         else:
             self._subscribe_on_wire(feed)
 

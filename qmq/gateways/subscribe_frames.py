@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from qmq.access.requests import Effect
 from qmq.access.rights import Rights
 from qmq.access.rules import Action
 from qmq.broker.broker import Broker
@@ -178,9 +179,12 @@ class SubscribeFrames:
                 return None
         # As a SUBSCRIBE to the queue, so that nothing is changed for one that is refused.
         self._rights.check_subscribe(bound.queue)
-        self._rights.check(Action.DECLARE, bound.queue)
         if head.command == "SUBSCRIBE":
+            effect = Effect(is_private=bool(bound.owner))
+            self._rights.check_control(f"/control/bind{bound.queue}", {"source": bound.source}, effect)
             self._check_headers(bound.queue, headers)
+        else:
+            self._rights.check(Action.DECLARE, bound.queue)
         self._rules.lock(bound.queue, self._session_id)
         return bound
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from qmq import __version__
+from qmq.access.requests import NO_HEADERS
 from qmq.access.rules import Principal
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import Subscription
@@ -377,8 +378,10 @@ class NodeParts(NodeServices):
             return await self.console.respond(headers, body, principal, check)
         return await control_response(self, headers, check, principal, address, session, body)
 
-    def check_right(self, principal: Principal | None, destination: str) -> None:
-        self.rights_of(principal).check_control(destination)
+    def check_right(
+        self, principal: Principal | None, destination: str, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        self.rights_of(principal).check_control(destination, headers)
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})

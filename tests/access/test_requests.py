@@ -1,65 +1,77 @@
-"""Every request to a control destination: which principals may make it. A verb without a row here fails the test."""
+"""Every request to a control destination: which principals may make it. A verb without a row here fails the test.
+
+Some users have one right each to what they own, so that a right that contains another one is seen.
+"""
 
 import pytest
 
 from qmq.access.requests import VERBS as NOT_ADMINISTER
-from qmq.access.requests import of_control
+from qmq.access.requests import Effect, needs_of
 from qmq.access.rights import AccessTable
-from qmq.access.rules import ADMINISTRATOR, ROLES, Action, Permission, Principal
+from qmq.access.rules import ACTIONS, ADMINISTRATOR, ROLES, Action, Permission, Principal
 from qmq.server.admin.control import QUESTIONS, STATUS
 from qmq.server.admin.definitions import DEFINITIONS
 from qmq.server.admin.verbs import CONTROL, VERBS
 
 ROOT, NIGHT, GRAFANA, APP, ANN = "root", "night", "grafana", "app", "ann"
+SENDS, READS, DECLARES, ADMINISTERS, OBSERVES = EACH = [f"only {action.value}" for action in ACTIONS]
+"""Users with one right each to `own`, and with all rights to `mine`."""
+KEEPER = "keeper"
+"""Has all rights to both."""
 GROUPS = {
     ROOT: frozenset({ADMINISTRATOR}),
     NIGHT: frozenset({"operator"}),
     GRAFANA: frozenset({"observer"}),
     APP: frozenset({"client"}),
     ANN: frozenset[str](),
+    KEEPER: frozenset[str](),
+    **dict.fromkeys(EACH, frozenset[str]()),
 }
+OWN = ("/queue/own", "/exchange/own", "/exchange/own/*")
+MINE = ("/queue/mine", "/exchange/mine", "/exchange/mine/*", "/topic/mine")
 ROWS = [
     Permission(ANN, None, True, frozenset({Action.ADMINISTER, Action.SUBSCRIBE}), ("/queue/own",)),
     Permission(APP, None, False, frozenset({Action.SUBSCRIBE}), ("/queue/own",)),
+    Permission(KEEPER, None, True, frozenset(ACTIONS), (*OWN, *MINE)),
+    *(Permission(f"only {one.value}", None, True, frozenset({one}), OWN) for one in ACTIONS),
+    *(Permission(user, None, True, frozenset(ACTIONS), MINE) for user in EACH),
 ]
 """One user administers and reads a queue of its own, which another one may not read."""
 
 OPERATORS = {ROOT, NIGHT}
 OBSERVERS = {ROOT, NIGHT, GRAFANA}
+SAME = Effect(is_change=False, is_replacing=True, is_taking=True, sends_to="/queue/any")
 
 # Request → the principals that may make it. All others may not.
 MAY: dict[str, set[str]] = {
     "purge/queue/jobs": OPERATORS,
-    "purge/queue/own": OPERATORS | {ANN},
-    "move/queue/jobs": OPERATORS,
-    "move/queue/own": OPERATORS | {ANN},
+    "purge/queue/own": OPERATORS | {ANN, KEEPER, ADMINISTERS},
+    "move/queue/own": {ROOT, NIGHT, ANN, KEEPER},
     "redrive/queue/dead": OPERATORS,
-    "redrive/queue/own": OPERATORS | {ANN},
+    "redrive/queue/own": OPERATORS,
     "redrive/queue/*": OPERATORS,
     "pause/queue/jobs": OPERATORS,
-    "pause/queue/own": OPERATORS | {ANN},
+    "pause/queue/own": OPERATORS | {ANN, KEEPER, ADMINISTERS},
     "resume/queue/jobs": OPERATORS,
-    "resume/queue/own": OPERATORS | {ANN},
-    "declare/queue/jobs": {ROOT, NIGHT, APP},
-    "declare/queue/own": {ROOT, NIGHT, APP},
-    "declare/exchange/e": {ROOT, NIGHT, APP},
-    "bind/queue/jobs": {ROOT, NIGHT, APP},
-    "bind/queue/own": {ROOT, NIGHT, APP},
-    "bind/exchange/e": {ROOT, APP},
-    "unbind/exchange/e": {ROOT, APP},
-    "unbind/queue/jobs": {ROOT, NIGHT, APP},
-    "unbind/queue/own": {ROOT, NIGHT, APP},
-    "bind-source/topic/t": {ROOT, NIGHT, APP},
-    "bind-source/exchange/e": {ROOT, NIGHT, APP},
+    "resume/queue/own": OPERATORS | {ANN, KEEPER, ADMINISTERS},
+    # Before the node has looked whether that is so already.
+    "declare/queue/jobs": {ROOT, NIGHT, GRAFANA, APP},
+    "declare/queue/own": {ROOT, NIGHT, GRAFANA, APP, ANN, KEEPER, *EACH},
+    "declare/exchange/own": {ROOT, NIGHT, GRAFANA, APP, KEEPER, *EACH},
+    "bind/queue/own": {ROOT, NIGHT, GRAFANA, APP, ANN, KEEPER, *EACH},
+    "unbind/queue/own": {ROOT, NIGHT, GRAFANA, APP, ANN, KEEPER, *EACH},
+    "bind/exchange/own": {ROOT, NIGHT, GRAFANA, APP, KEEPER, *EACH},
+    "unbind/exchange/own": {ROOT, NIGHT, GRAFANA, APP, KEEPER, *EACH},
     "exchanges": OBSERVERS,
     "bindings": OBSERVERS,
     "delete/exchange/e": {ROOT, NIGHT, APP},
+    "delete/exchange/own": {ROOT, NIGHT, APP, KEEPER},
     "delete/queue/jobs": OPERATORS,
-    "delete/queue/own": OPERATORS | {ANN},
+    "delete/queue/own": OPERATORS | {ANN, KEEPER, ADMINISTERS},
     "delete/topic/t": OPERATORS,
     "delete/fanout/f": OPERATORS,
     "peek/queue/jobs": {ROOT, NIGHT, APP},
-    "peek/queue/own": {ROOT, NIGHT, ANN},
+    "peek/queue/own": {ROOT, NIGHT, ANN, KEEPER, READS},
     "peek/topic/t": {ROOT, NIGHT, APP},
     "get/a-1-1": OPERATORS,
     "trace/a-1-1": OBSERVERS,
@@ -89,6 +101,43 @@ MAY: dict[str, set[str]] = {
     "added-later": {ROOT},
 }
 
+# The same of requests with headers, and with the effect that the node has found.
+WITH_EFFECT: list[tuple[str, dict[str, str], Effect | None, set[str]]] = [
+    ("move/queue/jobs", {"to": "/queue/other"}, None, {ROOT}),
+    ("move/queue/own", {"to": "/queue/mine"}, None, {ROOT, KEEPER}),
+    ("move/queue/mine", {"to": "/queue/own"}, None, {ROOT, KEEPER}),
+    ("declare/queue/jobs", {}, SAME, {ROOT, NIGHT, GRAFANA, APP}),
+    ("declare/queue/own", {}, SAME, {ROOT, NIGHT, GRAFANA, APP, ANN, KEEPER, *EACH}),
+    ("declare/queue/own", {}, Effect(), {ROOT, NIGHT, APP, KEEPER, DECLARES}),
+    ("declare/queue/own", {}, Effect(is_replacing=True), {ROOT, NIGHT, KEEPER}),
+    ("declare/queue/own", {}, Effect(is_taking=True), {ROOT, NIGHT, KEEPER}),
+    ("declare/queue/own", {}, Effect(is_taking=True, sends_to="/queue/mine"), {ROOT, KEEPER}),
+    ("declare/queue/mine", {}, Effect(is_taking=True, sends_to="/queue/own"), {ROOT, APP, KEEPER, SENDS}),
+    ("declare/exchange/own", {}, SAME, {ROOT, NIGHT, GRAFANA, APP, KEEPER, *EACH}),
+    ("declare/exchange/own", {}, Effect(), {ROOT, NIGHT, APP, KEEPER, DECLARES}),
+    ("declare/exchange/own", {}, Effect(is_taking=True, sends_to="/exchange/mine/*"), {ROOT, APP, KEEPER}),
+    ("declare/exchange/mine", {}, Effect(is_taking=True, sends_to="/exchange/own/*"), {ROOT, APP, KEEPER, SENDS}),
+    ("bind/queue/own", {"source": "/exchange/mine"}, SAME, {ROOT, NIGHT, GRAFANA, APP, KEEPER, *EACH}),
+    ("bind/queue/own", {"source": "/exchange/mine"}, Effect(), {ROOT, APP, KEEPER}),
+    ("bind/queue/own", {"source": "/exchange/mine"}, Effect(is_private=True), {ROOT, NIGHT, APP, KEEPER, DECLARES}),
+    ("bind/queue/mine", {"source": "/exchange/own"}, Effect(), {ROOT, APP, KEEPER, READS}),
+    ("bind/queue/mine", {"source": "/topic/mine"}, Effect(), {ROOT, APP, KEEPER, *EACH}),
+    ("unbind/queue/own", {"source": "/exchange/mine"}, Effect(), {ROOT, APP, KEEPER}),
+    ("unbind/queue/mine", {"source": "/exchange/own"}, Effect(), {ROOT, APP, KEEPER, READS}),
+    ("bind/exchange/own", {"source": "/exchange/mine"}, Effect(), {ROOT, APP, KEEPER, SENDS}),
+    ("bind/exchange/mine", {"source": "/exchange/own"}, Effect(), {ROOT, APP, KEEPER, READS}),
+    ("unbind/exchange/own", {"source": "/exchange/mine"}, Effect(), {ROOT, APP, KEEPER, SENDS}),
+    ("get/a-1-1", {}, Effect(found="/queue/own"), {ROOT, NIGHT, ANN, KEEPER, READS}),
+    ("trace/a-1-1", {}, Effect(found="/queue/own"), {ROOT, NIGHT, GRAFANA, KEEPER, OBSERVES}),
+]
+
+
+def those_that_may(request: str, headers: dict[str, str], effect: Effect | None) -> set[str]:
+    access = AccessTable()
+    access.change(GROUPS, ROWS)
+    needs = needs_of(f"{CONTROL}{request}", headers, effect)
+    return {name for name in (*GROUPS, "anonymous") if all(map(access.rights_of(Principal(name)).has, needs))}
+
 
 def verb_of(request: str) -> str:
     return request.partition("/")[0]
@@ -96,13 +145,21 @@ def verb_of(request: str) -> str:
 
 @pytest.mark.parametrize("request_name", MAY)
 def test_each_request_is_for_exactly_these_principals(request_name: str) -> None:
-    access = AccessTable()
-    access.change(GROUPS, ROWS)
-    action, about = of_control(f"{CONTROL}{request_name}")
+    assert those_that_may(request_name, {}, None) == MAY[request_name]
 
-    may = {name for name in (*GROUPS, "anonymous") if access.rights_of(Principal(name)).allows(action, about)}
 
-    assert may == MAY[request_name]
+@pytest.mark.parametrize(("request_name", "headers", "effect", "may"), WITH_EFFECT)
+def test_each_effect_is_for_exactly_these_principals(
+    request_name: str, headers: dict[str, str], effect: Effect | None, may: set[str]
+) -> None:
+    assert those_that_may(request_name, headers, effect) == may
+
+
+def test_each_verb_whose_need_depends_on_the_node_has_rows_with_an_effect() -> None:
+    looked_at = {verb_of(request) for request, _, effect, _ in WITH_EFFECT if effect is not None}
+    any_right = {verb_of(request) for request in MAY if any(need.or_any for need in needs_of(f"{CONTROL}{request}"))}
+
+    assert looked_at == {*any_right, "get", "trace"}
 
 
 def test_every_verb_and_every_request_has_a_row() -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import trio
 
-from qmq.access.rules import Principal
+from qmq.access.rules import Action, Principal
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
@@ -33,7 +33,7 @@ from qmq.server.admin.counts import (
 )
 from qmq.server.admin.definitions import DEFINITIONS, UNDERSTOOD_DEFINITIONS, definitions_response
 from qmq.server.admin.fanout_lag import DURABLES, FanoutLagContext, durable_facts, subscribers_page
-from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, position_answer, status_answer
+from qmq.server.admin.status import STATUS_BYTES_MAX, StatusContext, public_answer, status_answer
 from qmq.server.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, rates_between
 from qmq.server.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
 from qmq.server.definitions.live import LiveDefinitions
@@ -41,12 +41,8 @@ from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.peers.verb_request import ControlResponse, VerbRequest, header_number, is_for_mesh
-from qmq.server.routing.requests import source_request
 
 STATUS = "/control/status"
-MOVE = "/control/move"
-REDRIVE = "/control/redrive"
-BINDS = ("/control/bind/", "/control/unbind/")
 COUNT_MESSAGES = "/control/count-msgs"
 COUNT_SUBSCRIBERS = "/control/count-subscribers"
 LIST = "/control/list"
@@ -129,7 +125,7 @@ class ControlContext(FanoutLagContext, StatusContext, VerbContext, Protocol):
 async def control_response(
     context: ControlContext,
     headers: Mapping[str, str],
-    check_right: Callable[[str], None],
+    check_right: Callable[[str, Mapping[str, str]], None],
     principal: Principal | None = None,
     address: str = "",
     session: int = 0,
@@ -138,8 +134,8 @@ async def control_response(
     """The response of the node to a SEND of `principal`, from `address`, in this session, with these headers and body.
 
     `check_right` raises Refused when the client may not make this request. A client without the right for the status
-    gets only the part needed to follow a fanout: every message-id shows as much. Raises Refused for an unknown request,
-    too.
+    gets the names of node and software. If its header `about` names a fanout that it may follow, it gets the position
+    where that begins: the message-ids there show as much. Raises Refused for an unknown request, too.
     """
     destination = headers["destination"]
     is_mesh = is_for_mesh(headers)
@@ -148,21 +144,16 @@ async def control_response(
         if is_mesh:
             raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
         try:
-            check_right(destination)
+            check_right(destination, headers)
         except Refused:
-            status = position_answer(context)
+            about = headers.get("about", "")
+            is_follower = about.startswith("/fanout/") and context.rights_of(principal).allows(Action.SUBSCRIBE, about)
+            status = public_answer(context, has_position=is_follower)
         else:
             await context.counts.refresh()
             status = status_answer(context, await _node_rates(context, seconds))
         return ControlResponse({"status": status}, status.encode())
-    check_right(destination)
-    if "to" in headers and destination.startswith(MOVE):
-        check_right(f"{MOVE}{headers['to']}")
-    if destination.startswith(BINDS):
-        check_right(source_request(headers))
-    if destination.startswith(REDRIVE):
-        # Each message names its own queue, so the right must be for every queue.
-        check_right(f"{REDRIVE}/queue/*")
+    check_right(destination, headers)
     if destination.startswith(DEFINITIONS):
         user = None if principal is None else principal.name
         return await definitions_response(context, headers, body, user, address)

@@ -6,11 +6,14 @@ peer may take as long as `FIND_SECONDS`, because it may have to search its journ
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import trio
 
+from qmq.access.requests import Effect
+from qmq.access.rights import Rights
+from qmq.access.rules import Action, Principal
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.errors import Refused
 from qmq.replication.protocol.frames import PeerRequest
@@ -26,12 +29,18 @@ from qmq.server.peers.verb_request import VerbRequest
 FIND_SECONDS: Final = 10.0
 """For a search of the stores of all peers together."""
 
+HIDDEN: Final = "?"
+"""In place of the name of a destination."""
+
 PEEK_DEFAULT: Final = 10
 PEEK_MAX: Final = 1000
 
 
 class MeshMessagesContext(QueryContext, Protocol):
     declared_queues: DeclaredQueues
+
+    @property
+    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
 
 
 async def peek(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
@@ -91,7 +100,9 @@ async def _memory_only(
 
 
 async def get(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
-    """One message by its id, of the first node that has it. Raises Refused if no node that answers does."""
+    """One message by its id, of the first node that has it. Raises Refused if no node that answers does, and for a
+    client that may not read its destination.
+    """
     message_id = asked.about.removeprefix("/")
     try:
         facts = await messages.get(context, message_id)
@@ -103,18 +114,28 @@ async def get(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
             names = f" These did not answer: {', '.join(missing)}." if missing else ""
             raise Refused(refused.code, f"No node has the message {message_id} any more.{names}") from refused
         facts = next(iter(found.values()))
+    _check_found(context, asked, str(facts.get("destination")))
     context.queue_lifetimes.used(str(facts.get("destination")))
     return facts
 
 
 async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
-    """What journals say of a message, and what each node says of the present."""
+    """What journals say of a message, and what each node says of the present. Raises Refused for a client that may not
+    observe its destination; other destinations that it may not observe are HIDDEN.
+    """
     message_id = asked.about.removeprefix("/")
     facts = await messages.trace(context, message_id)
     silent: list[str] = []
     if not facts["is_whole"] or not _has_acceptance(facts):
         others, silent = await _ask_each(context, "trace", message_id)
         facts = _merged([facts, *others.values()])
+    named = [event["destination"] for event in facts["events"] if event["event"] == "accepted"]
+    for destination in {facts["destination"], *named} - {""}:
+        _check_found(context, asked, destination)
+    rights = context.rights_of(asked.principal)
+    for event in facts["events"]:
+        if "destination" in event and not rights.allows(Action.OBSERVE, event["destination"]):
+            event["destination"] = HIDDEN
     wanted = {"id": message_id, "records": [event["record"] for event in facts["events"]]}
     found, missing = await ask_nodes(context, "whereabouts", wanted, is_mesh=True)
     for event in facts["events"]:
@@ -134,6 +155,11 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
         unknown.insert(0, "acceptance and what followed at once: no journal that was asked reaches back so far")
     in_flight = [consumer for one in found.values() for consumer in one["in_flight"]]
     return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
+
+
+def _check_found(context: MeshMessagesContext, asked: VerbRequest, destination: str) -> None:
+    """A message-id says nothing of the destination, and can be guessed."""
+    context.rights_of(asked.principal).check_control(asked.destination, asked.headers, Effect(found=destination))
 
 
 def _has_acceptance(facts: Facts) -> bool:

@@ -214,16 +214,10 @@ def status_answer(context: StatusContext, more: Mapping[str, Any]) -> str:
     return _fitting({**status_of(context).facts(), **more})
 
 
-def position_answer(context: StatusContext) -> str:
-    """The part of the status that shows the node's position; every client that follows a fanout needs it."""
-    return _fitting(
-        {
-            "node": context.settings.name,
-            "software": context.software,
-            "incarnation": f"{context.origin.incarnation:016x}",
-            "vector": _vector(context),
-        }
-    )
+def public_answer(context: StatusContext, *, has_position: bool) -> str:
+    """What a client without the right for the status gets. A client that follows a fanout needs the position, too."""
+    position = {"incarnation": f"{context.origin.incarnation:016x}", "vector": _vector(context)}
+    return _fitting({"node": context.settings.name, "software": context.software, **(position if has_position else {})})
 
 
 def _vector(context: StatusContext) -> dict[str, int]:

@@ -146,7 +146,15 @@ async def _declare(context: VerbContext, asked: VerbRequest) -> Facts:
     if asked.about.startswith(PREFIX):
         return await requests.declare_exchange(context, asked)
     _check_queue(asked.about, asked.verb)
-    return await declare_queue(context, asked.about, asked.headers, asked.body, asked.principal, asked.session)
+
+    async def is_in_use() -> bool:
+        if asked.about in context.broker.queues.by_name:
+            return True
+        return bool((await mesh_messages.peek(context, asked._replace(headers={"count": "1"})))["messages"])
+
+    return await declare_queue(
+        context, asked.about, asked.headers, asked.body, asked.principal, asked.session, is_in_use
+    )
 
 
 async def _retire(context: VerbContext, asked: VerbRequest) -> Facts:

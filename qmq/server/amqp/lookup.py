@@ -6,7 +6,7 @@ messages, or has consumers; STOMP clients use queues that are not declared.
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -78,7 +78,7 @@ def counts_here(context: LookupContext, queue: str) -> tuple[int, int]:
     return max(0, found.depth - in_flight), len(found.subscriptions) + len(found.borrowers or ())
 
 
-def _allow(destination: str) -> None:
+def _allow(destination: str, headers: Mapping[str, str]) -> None:
     """AMQP lets each client that declares a queue know its counts."""
 
 

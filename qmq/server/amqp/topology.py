@@ -1,9 +1,10 @@
 """Queues, exchanges and bindings over AMQP: each method is a control request (docs/definitions.md, bindings.md)."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+from qmq.access.requests import NO_HEADERS, Need
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.broker.routing.binding import Binding, read_binding
@@ -35,7 +36,6 @@ from qmq.server.definitions.declare import EXCLUSIVE
 from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.queue_lifetimes import QueueLifetimes
 from qmq.server.peers.verb_request import ControlResponse
-from qmq.server.routing.requests import source_request
 from qmq.server.runtime.contexts import MeshPeers
 from qmq.wire.amqp.frames import method_frame
 from qmq.wire.amqp.methods import Method, commands, encode_method, short_string
@@ -52,7 +52,9 @@ class TopologyContext(LookupContext, MeshPeers, Protocol):
     exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes
 
-    def check_right(self, principal: Principal | None, destination: str) -> None:
+    def check_right(
+        self, principal: Principal | None, destination: str, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
         """Raises Refused if the principal may not make this control request."""
 
 
@@ -184,15 +186,15 @@ class Topology:
                 return {"changed": 0}
         return await self._control(f"/control/declare{queue}", {}, value)
 
-    def _check_right(self, destination: str) -> None:
-        self._owner.context.check_right(self._owner.session.principal, destination)
+    def _check_right(self, destination: str, headers: Mapping[str, str] = NO_HEADERS) -> None:
+        self._owner.context.check_right(self._owner.session.principal, destination, headers)
 
-    def _check_any_right(self, queue: str) -> None:
-        """Raises Refused for a client without any right to the queue: it must not learn whether there is one."""
+    def _check_any_right(self, destination: str) -> None:
+        """Raises Refused for a client without any right to a queue or exchange: it must not learn of it."""
         rights = self._owner.rights
         assert rights is not None
-        if not any(rights.allows(action, queue) for action in Action):
-            rights.check(Action.SUBSCRIBE, queue)
+        action = Action.SEND if destination.startswith(PREFIX) else Action.SUBSCRIBE
+        rights.check_need(Need(action, destination, or_any=True))
 
     async def delete_queue(self, method: Any) -> None:
         name = self.named(method.queue)
@@ -225,7 +227,7 @@ class Topology:
         context = self._owner.context
         self._check_any_right(queue)
         await check_queue(context, queue, name, self._owner.vhost)
-        self._check_source(self._bindable(method.exchange))
+        self._check_any_right(source_of(self._bindable(method.exchange), self._owner.vhost))
         await check_exchange(context, method.exchange, self._owner.vhost)
         if not await self._bind(queue, self._binding(method, method.exchange, queue=queue)):
             context.rules.lock(queue, self._owner.session.id)
@@ -236,8 +238,7 @@ class Topology:
         context = self._owner.context
         headers = {"source": binding.source, "key": binding.key}
         if context.routing.table.has_binding(binding.name) and context.declared_queues.reaches_all():
-            self._check_right(f"/control/bind{target}")
-            self._check_right(source_request(headers))
+            self._check_right(f"/control/bind{target}", headers)
             return False
         await self._control(f"/control/bind{target}", headers, binding.arguments)
         # The client may let another one publish by any node now: a request that names this queue for replies.
@@ -269,10 +270,9 @@ class Topology:
     async def bind_exchange(self, method: Any) -> None:
         context = self._owner.context
         target = source_of(self._bindable(method.destination), self._owner.vhost)
-        self._bindable(method.source)
+        source = source_of(self._bindable(method.source), self._owner.vhost)
         # First: a client without the right must not learn whether there is such an exchange.
-        self._check_right(f"/control/bind{target}")
-        self._check_source(method.source)
+        self._check_right(f"/control/bind{target}", {"source": source})
         await check_exchange(context, method.source, self._owner.vhost)
         await check_exchange(context, method.destination, self._owner.vhost)
         await self._bind(target, self._binding(method, method.source, exchange=target))
@@ -284,10 +284,6 @@ class Topology:
         await self._owner.context.definition_sync.refresh()
         await self._unbind(target, self._binding(method, method.source, exchange=target))
         self._done(method, commands.Exchange.UnbindOk())
-
-    def _check_source(self, exchange: str) -> None:
-        """Raises Refused for a client that may not bind to an exchange: it must not learn whether there is one."""
-        self._check_right(source_request({"source": source_of(exchange, self._owner.vhost)}))
 
     def _bindable(self, exchange: str) -> str:
         if not exchange:
@@ -307,18 +303,11 @@ class Topology:
 
     # Exchanges
 
-    def _check_touched(self, exchange: str) -> None:
-        """Raises Refused for a client without any right to the exchange, as `_check_any_right`."""
-        rights = self._owner.rights
-        assert rights is not None
-        if not rights.touches(exchange):
-            rights.check(Action.SEND, exchange)
-
     async def declare_exchange(self, method: Any) -> None:
         context = self._owner.context
         name = self._exchange(method.exchange)
         if method.passive:
-            self._check_touched(f"{PREFIX}{name}")
+            self._check_any_right(f"{PREFIX}{name}")
             await check_exchange(context, method.exchange, self._owner.vhost)
         else:
             if name not in context.routing.table.exchanges:

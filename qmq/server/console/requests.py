@@ -85,7 +85,11 @@ class ConsoleRequests:
         }
 
     async def respond(
-        self, headers: Mapping[str, str], body: bytes, principal: Principal | None, check_right: Callable[[str], None]
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        principal: Principal | None,
+        check_right: Callable[[str, Mapping[str, str]], None],
     ) -> ControlResponse:
         """The response to one of these requests. Raises Refused."""
         destination = headers["destination"]
@@ -97,7 +101,7 @@ class ConsoleRequests:
         if destination == AUDITED:
             self._context.rights_of(principal).check(Action.ADMINISTER, AUDIT)
         else:
-            check_right(destination)
+            check_right(destination, headers)
         is_mesh = is_for_mesh(headers)
         if destination.rstrip("/") == LIST:
             return _response(await self._page(PageRequest(headers), is_mesh=is_mesh))

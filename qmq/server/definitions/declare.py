@@ -3,16 +3,19 @@
 The declaration is in the body, a JSON object. Without a body, it is in headers of the same names with hyphens. To
 declare a queue again with the same values changes nothing. A declaration with other values is refused, unless the
 request has `replace:true`. With `passive:true` nothing is declared, and the response has the present declaration.
+
+Rules of a queue can read it, by dead letters, and lose its messages. So a declaration needs the rights for its effect
+(`qmq.access.requests`), which is looked at again in the moment of the change.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+from qmq.access.requests import Effect
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.config.destinations.declared import DECLARED_BY, QUEUE_KEYS
-from qmq.config.destinations.policy import is_exchange
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.definitions.declared_queues import DeclaredQueues
@@ -42,8 +45,12 @@ async def declare_queue(
     body: bytes,
     principal: Principal | None,
     session: int,
+    is_in_use: Callable[[], Awaitable[bool]],
 ) -> dict[str, Any]:
-    """Declare `queue` as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused."""
+    """Declare `queue` as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused.
+
+    `is_in_use`: whether any node has messages or consumers of the queue; asked where only that decides.
+    """
     declared = context.declared_queues
     if is_said(headers, "passive"):
         context.queue_lifetimes.used(queue)
@@ -57,21 +64,35 @@ async def declare_queue(
     if EXCLUSIVE in value:
         value = _owned(context.exclusive_queues, queue, value, session)
     declared.check({queue: value})  # Before a name of it is in a refusal, which a frame must be able to carry.
-    dead_letter, key = value.get("dead_letter"), value.get("dead_letter_routing_key")
-    if isinstance(dead_letter, str) and dead_letter:
-        # Else a client could send where it may not, by messages that expire: with any key, unless it is fixed.
-        target = f"{dead_letter}/{'*' if key is None else key}" if is_exchange(dead_letter) else dead_letter
-        context.rights_of(principal).check(Action.SEND, target)
     is_replacing = is_said(headers, "replace")
     user = None if principal is None else principal.name
+    rights, destination = context.rights_of(principal), f"/control/declare{queue}"
+    letters = declared.letters_of(queue, value)
+    # Its messages are of others, unless the client could have consumed them.
+    is_taking = bool(value) and queue not in declared.texts and not rights.allows(Action.SUBSCRIBE, queue)
+    is_taking = bool(letters) or (is_taking and await is_in_use())
+
+    def check() -> bool:
+        """Whether the queue is declared so already. Raises Refused."""
+        is_others = not declared.is_own(queue, user) and not context.exclusive_queues.is_orphan(queue)
+        effect = Effect(
+            is_change=not declared.check_same(queue, value, is_replacing=True),
+            is_replacing=is_replacing and is_others,
+            is_taking=is_taking,
+            sends_to=letters,
+        )
+        rights.check_control(destination, headers, effect)
+        return declared.check_same(queue, value, is_replacing=is_replacing)
+
+    is_same = check()
     if is_said(headers, "dry-run"):
-        is_same = declared.check_same(queue, value, is_replacing=is_replacing)
         declared.with_owner(queue, value, user)
         return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
-    declared.check_same(queue, value, is_replacing=is_replacing)  # One that is refused keeps no queue.
     context.queue_lifetimes.declared_again(queue)
+    if is_same and not rights.may_control(destination, headers, Effect()):
+        return {"changed": 0, "value": declared.value_of(queue) or {}}  # Nothing of it is written again.
     quorum = is_said(headers, "quorum")
-    facts = await declared.declare(queue, value, user, is_replacing=is_replacing, quorum=quorum)
+    facts = await declared.declare(queue, value, user, check, quorum=quorum)
     return {**facts, "value": declared.value_of(queue) or {}}
 
 

@@ -19,7 +19,7 @@ from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, NodeSettings
 from qmq.config.definition_values import join_declared, queue_values, read_queue
 from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
-from qmq.config.destinations.policy import last_queue
+from qmq.config.destinations.policy import is_exchange, last_queue
 from qmq.config.users import RESERVED_NAMES
 from qmq.definitions.definition import Key, text_of
 from qmq.errors import ConfigError, Refused
@@ -121,6 +121,22 @@ class DeclaredQueues:
         text = self.texts.get(queue)
         return "" if text is None or DECLARED_BY not in text else _owner(text)
 
+    def is_own(self, queue: str, user: str | None) -> bool:
+        """Whether this user has declared the queue, or none has. One that was declared without login is no user's."""
+        return queue not in self.texts or (user is not None and self.owner_of(queue) == user)
+
+    def letters_of(self, queue: str, value: Value) -> str:
+        """Where the queue's messages go by this declaration, with any key unless it is fixed; "": nowhere.
+
+        Messages that are dropped by an `overflow` go where the policy says, if the declaration does not.
+        """
+        rules = join_declared(self._context.settings.destinations.policy_of(queue), read_queue(queue, value)[0])
+        if not rules.keeps_dropped or ("dead_letter" not in value and value.get("overflow", "refuse") == "refuse"):
+            return ""
+        if is_exchange(rules.dead_letter) and rules.dead_letter_routing_key is None:
+            return f"{rules.dead_letter}/*"
+        return rules.dead_letter_target
+
     def with_owner(self, queue: str, value: Value, user: str | None) -> Value:
         """The declaration that `user` makes. A queue that is declared keeps the user that it has.
 
@@ -167,17 +183,17 @@ class DeclaredQueues:
         return {"declared": KIND in kinds, "bindings": kinds.count(BINDING), "changed": changed}
 
     async def declare(
-        self, queue: str, value: Value, user: str | None, *, is_replacing: bool = False, quorum: bool = False
+        self, queue: str, value: Value, user: str | None, check: Callable[[], object], *, quorum: bool = False
     ) -> dict[str, Any]:
         """Declare a queue; durable here on return. What has `changed`, 0 or 1, and `quorum` if that was asked for.
 
-        Raises Refused for a bad value, and unless `is_replacing`, for a queue that is declared with other values.
+        Raises Refused for a bad value, and what `check` raises in the moment of the change.
         """
         changes: dict[Key, Value | None] = {Key(KIND, queue): self.with_owner(queue, value, user)}
 
         def guard() -> None:
             # Here, because another client may declare it while this change waits.
-            self.check_same(queue, value, is_replacing=is_replacing)
+            check()
             changes[Key(KIND, queue)] = self.with_owner(queue, value, user)
 
         report = await self._context.definitions.change(changes, user, quorum=quorum, guard=guard)

@@ -56,10 +56,13 @@ class ExclusiveQueues:
         """How a declaration names a session of this node."""
         return f"{self._context.broker.origin}/{session}"
 
+    def is_owner(self, queue: str, session: int) -> bool:
+        """Whether `queue` is exclusive to this session of this node."""
+        return self._owners.get(queue) == self.owner(self.acts_for.get(session, session))
+
     def check(self, queue: str, session: int) -> None:
         """Raises Refused if `queue` is exclusive to another connection than `session` of this node."""
-        owner = self._owners.get(queue)
-        if owner is not None and owner != self.owner(self.acts_for.get(session, session)):
+        if queue in self._owners and not self.is_owner(queue, session):
             raise Refused(LOCKED, f"{queue} is exclusive to another connection.")
 
     def is_orphan(self, queue: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from qmq.access.requests import of_control
+from qmq.access.requests import needs_of
 from qmq.access.rights import AccessTable
 from qmq.access.rules import Principal
 from qmq.access.user_limits import LimitTable, UserLimits
@@ -130,8 +130,8 @@ class UserDefinitions:
                 rows.append(read_permission(name, value).permission)
         table = AccessTable()
         table.change(able, rows)
-        action, destination = of_control(f"/control/definitions/put/{USER}/x")
-        return any(table.rights_of(Principal(name)).allows(action, destination) for name in able)
+        needs = needs_of(f"/control/definitions/put/{USER}/x")
+        return any(all(map(table.rights_of(Principal(name)).has, needs)) for name in able)
 
     def _user_seeds(self) -> Mapping[str, Value]:
         return {user.name: user_values(user) for user in self._file.users}

@@ -62,6 +62,11 @@ class VerbRequest(NamedTuple):
         return None if self.principal is None else self.principal.name
 
     @property
+    def destination(self) -> str:
+        """The control destination."""
+        return f"/control/{self.verb}{self.about}"
+
+    @property
     def is_mesh(self) -> bool:
         return is_for_mesh(self.headers)
 

@@ -13,30 +13,30 @@ A change is answered when it is durable on this node; with `quorum:true` when a 
 with `quorum:false`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import trio
 
+from qmq.access.requests import Effect
 from qmq.access.rights import Rights
-from qmq.access.rules import Action, Principal
+from qmq.access.rules import Principal
 from qmq.broker.routing.binding import Binding, read_binding, read_exchange
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX, is_reserved
 from qmq.server.definitions.declared_queues import DeclaredQueues
+from qmq.server.definitions.exclusive_queues import ExclusiveQueues
 from qmq.server.definitions.live import Changes, LiveDefinitions, Value
 from qmq.server.peers.peer_json import Facts
 from qmq.server.peers.verb_request import ROWS_AT_ONCE, VerbRequest, json_object
 from qmq.server.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
 
-BIND_SOURCE: Final = "bind-source"
-"""Stands for the right to bind a queue or an exchange to a source (`qmq.access.requests`)."""
-
 
 class RoutingRequests(Protocol):
     declared_queues: DeclaredQueues
+    exclusive_queues: ExclusiveQueues
     definitions: LiveDefinitions
     routing: RoutingDefinitions
 
@@ -52,19 +52,20 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
     if "internal" in asked.headers:
         value["internal"] = is_said(asked.headers, "internal")
     exchange = read_exchange(name, value)
-    if exchange.alternate:
-        # Else a client could send where it may not, by messages that no binding matches.
-        context.rights_of(asked.principal).check(Action.SEND, f"{PREFIX}{exchange.alternate}/*")
 
     def check() -> None:
         known = context.routing.table.exchanges.get(name)
+        # What no binding matches goes to the alternate: that is to read this exchange, and to send to that one.
+        target = f"{PREFIX}{exchange.alternate}/*" if exchange.alternate else ""
+        _check_effect(context, asked, Effect(known != exchange, is_taking=bool(target), sends_to=target))
         for key in ("type", "alternate", "internal") if known is not None else ():
             before, after = _shown(getattr(known, key)), _shown(getattr(exchange, key))
             if before != after:
                 raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")
 
     check()
-    if is_reserved(name) and name in context.routing.table.exchanges:
+    known = context.routing.table.exchanges.get(name)
+    if known is not None and (is_reserved(name) or not _may_change(context, asked)):
         return {**exchange._asdict(), "changed": 0}
     # Again in its turn: another client may declare it while this change waits.
     return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict(), check)
@@ -101,16 +102,22 @@ async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
     is_declared = binding.queue in declared
 
     def check() -> None:
+        is_change = not context.routing.table.has_binding(binding.name)
+        _check_effect(context, asked, _effect(context, asked, is_change=is_change))
         if is_declared and binding.queue not in declared:
             # A binding that stayed behind would fill a queue without consumers.
             raise Refused("unknown-destination", f"{binding.queue} was deleted meanwhile.")
 
+    check()
+    if context.routing.table.has_binding(binding.name) and not _may_change(context, asked):
+        return {**binding.value, "changed": 0}
     return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)
 
 
 async def unbind(context: RoutingRequests, asked: VerbRequest) -> Facts:
     """Delete exactly this binding. Raises Refused if there is none."""
     binding = _binding(asked)
+    _check_effect(context, asked, _effect(context, asked))
     return await _change(context, asked, {Key(BINDING, binding.name): None}, binding.value)
 
 
@@ -132,9 +139,17 @@ async def list_bindings(context: RoutingRequests, asked: VerbRequest) -> Facts:
     return {"bindings": rows}
 
 
-def source_request(headers: Mapping[str, str]) -> str:
-    """The control destination whose right a bind needs besides its own."""
-    return f"/control/{BIND_SOURCE}{headers.get('source', '')}"
+def _check_effect(context: RoutingRequests, asked: VerbRequest, effect: Effect) -> None:
+    context.rights_of(asked.principal).check_control(asked.destination, asked.headers, effect)
+
+
+def _may_change(context: RoutingRequests, asked: VerbRequest) -> bool:
+    """Whether the client may say again what is so already, which wins over a deletion behind a cut."""
+    return context.rights_of(asked.principal).may_control(asked.destination, asked.headers, _effect(context, asked))
+
+
+def _effect(context: RoutingRequests, asked: VerbRequest, *, is_change: bool = True) -> Effect:
+    return Effect(is_change, is_private=context.exclusive_queues.is_owner(asked.about, asked.session))
 
 
 async def _change(

@@ -267,9 +267,9 @@ class Mesh {
     if (feed.destination.startsWith("/fanout/") && feed.vector === null) {
       // Only the node knows where "next" is; behind that the stream continues on every node.
       const life = this.#life;
-      const { status } = await this.send("/control/status").catch(() => ({}));
+      const { status } = await this.send("/control/status", "", { about: feed.destination }).catch(() => ({}));
       if (!status || life !== this.#life || !this.#feeds.has(feed.id)) return;
-      feed.vector ??= new Map(Object.entries(JSON.parse(status).vector));
+      feed.vector ??= new Map(Object.entries(JSON.parse(status).vector ?? {}));
     }
     const resume = feed.vector && [...feed.vector].map((pair) => pair.join("=")).join(",");
     const headers = { ...feed.headers, id: feed.id, destination: feed.destination, ack: feed.ack };

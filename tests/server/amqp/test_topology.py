@@ -440,7 +440,7 @@ async def test_an_internal_exchange_gets_messages_of_other_exchanges_only(
 
 
 async def test_an_alternate_exchange_is_one_that_the_client_may_send_to(autojump_clock: MockClock) -> None:
-    ann = PermissionSettings(user="ann", allow=("declare", "send"), destinations=("/exchange/ann.*",))
+    ann = PermissionSettings(user="ann", allow=("declare", "send", "subscribe"), destinations=("/exchange/ann.*",))
     async with amqp_node(users=(User(name="ann", password_hash=HASH),), permissions=(ann,)) as rig:
         client = await connect(rig, response="\0ann\0x")
         await client.call(1, commands.Exchange.Declare(0, "ann.rest", "fanout"), commands.Exchange.DeclareOk)
@@ -561,6 +561,65 @@ async def test_permissions_count_as_for_stomp(autojump_clock: MockClock) -> None
                 await client.send(1, commands.Exchange.Declare(0, "mine", "direct"))
             assert (await client.closed())[0] == 403, step
             await client.channel()
+
+
+async def test_a_producer_declares_what_its_consumers_have_declared_and_needs_send_only(
+    autojump_clock: MockClock,
+) -> None:
+    users = (User(name="app", password_hash=HASH, groups=("client",)), User(name="ann", password_hash=HASH))
+    allowed = PermissionSettings(user="ann", allow=("send",), destinations=("/queue/jobs", "/exchange/e/jobs"))
+    arguments = {"x-message-ttl": 60_000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    async with amqp_node(users=users, permissions=(allowed,)) as rig:
+        app, ann = await connect(rig, response="\0app\0x"), await connect(rig, response="\0ann\0x")
+        for client in (app, ann):
+            before = rig.alive.store.journal.vector()
+            await exchange(client, "e", "direct")
+            await client.declare(arguments=arguments)
+            await bind(client, "jobs", "e", "jobs")
+        await ann.publish("jobs", b"1", exchange="e")
+        assert (await ann.declare(passive=True)).queue == "jobs"
+
+        assert rig.alive.store.journal.vector() == before
+        assert await routed(app, "jobs") == [b"1"]
+        for method in (
+            commands.Queue.Declare(0, "new"),
+            commands.Exchange.Declare(0, "new", "direct"),
+            commands.Queue.Bind(0, "jobs", "e", "other"),
+            commands.Queue.Unbind(0, "jobs", "e", "jobs"),
+            commands.Exchange.Delete(0, "e"),
+            commands.Basic.Consume(0, "jobs"),
+        ):
+            await ann.send(1, method)
+            assert (await ann.closed())[0] == 403, method
+            await ann.channel()
+
+
+async def test_over_amqp_too_a_rule_of_a_queue_and_a_binding_need_the_rights_for_what_they_do(
+    autojump_clock: MockClock,
+) -> None:
+    users = (User(name="app", password_hash=HASH, groups=("client",)), User(name="dec", password_hash=HASH))
+    rows = (
+        PermissionSettings(
+            user="dec", allow=("send", "subscribe", "declare"), destinations=("/queue/mine.*", "/exchange/mine.*")
+        ),
+        PermissionSettings(user="dec", allow=("declare",), destinations=("/queue/v.*", "/exchange/v.*")),
+    )
+    letters = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mine.loot"}
+    async with amqp_node(users=users, permissions=rows) as rig:
+        app, dec = await connect(rig, response="\0app\0x"), await connect(rig, response="\0dec\0x")
+        await app.declare("v.inj")
+        await app.call(1, commands.Exchange.Declare(0, "v.ex", "fanout"), commands.Exchange.DeclareOk)
+        await exchange(dec, "mine.ex", "fanout")
+        for method in (
+            commands.Queue.Declare(0, "v.pay", durable=True, arguments=letters),
+            commands.Queue.Bind(0, "v.inj", "mine.ex", ""),
+            commands.Exchange.Delete(0, "v.ex"),
+            commands.Exchange.Declare(0, "v.new", "topic", arguments={"alternate-exchange": "mine.ex"}),
+            commands.Exchange.Bind(0, "mine.ex", "v.ex", ""),
+        ):
+            await dec.send(1, method)
+            assert (await dec.closed())[0] == 403, method
+            await dec.channel()
 
 
 async def test_a_declare_counts_messages_and_consumers_here(autojump_clock: MockClock) -> None:

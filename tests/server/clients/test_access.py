@@ -157,12 +157,12 @@ async def test_a_subscription_ends_when_its_client_may_not_send_to_its_dead_lett
 async def test_a_subscription_with_a_queue_of_its_own_ends_when_its_source_is_not_allowed_any_more(
     autojump_clock: MockClock, destination: str, source: str
 ) -> None:
-    rows = (may("none", "subscribe,declare", "/queue/*"), may("none", "subscribe", source))
+    rows = (may("none", "send,subscribe,declare", "/queue/*"), may("none", "subscribe", source))
     async with Rig(users=users("none"), permissions=rows).run() as rig:
         consumer = await log_in(rig, "none")
         assert await answer(consumer, subscribe(destination, id="d", durable="true")) == "done"
-        assert await reloader(rig, permissions=(*rows, may("none", "send", "/queue/*"))).reload()
-        assert await answer(consumer, send("/queue/q", "", "r")) == "done"
+        assert await reloader(rig, permissions=(*rows, may("none", "send", "/topic/q"))).reload()
+        assert await answer(consumer, send("/topic/q", "", "r")) == "done"
 
         assert await reloader(rig, permissions=rows[:1]).reload()
 
@@ -233,7 +233,7 @@ async def test_a_transaction_is_not_committed_when_its_messages_may_not_be_sent_
 
 
 async def test_a_move_needs_the_right_to_administer_both_queues(autojump_clock: MockClock) -> None:
-    rows = (may("none", "administer", "/queue/a", "/queue/b"),)
+    rows = (may("none", "administer,send,subscribe", "/queue/a", "/queue/b"), may("none", "send,subscribe", "/queue/c"))
     async with Rig(users=users("none"), permissions=rows).run() as rig:
         frames = (
             send("/control/move/queue/a", "", "r", to="/queue/b"),
@@ -257,8 +257,13 @@ async def test_an_operator_may_follow_the_page_on_poisoned_queues(autojump_clock
         *("pause/queue/q", "resume/queue/q", "purge/queue/q", "redrive/queue/q", "delete/queue/q"),
     )
     frames = tuple(send(f"/control/{verb}", "", "r") for verb in verbs)
+    move = (send("/control/move/queue/q", "", "r", to="/queue/quarantine"),)
     async with Rig(users=users("operator")).run() as rig:
         assert "not-allowed" not in await answers(rig, "operator", frames)
+        # What it moves it sends.
+        assert await answers(rig, "operator", move) == ["not-allowed"]
+        assert await reloader(rig, permissions=(may("operator", "send", "/queue/*"),)).reload()
+        assert await answers(rig, "operator", move) == ["done"]
 
 
 async def test_an_operator_without_subscribe_sees_no_bodies(autojump_clock: MockClock) -> None:

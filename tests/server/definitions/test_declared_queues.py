@@ -239,11 +239,14 @@ async def test_a_dry_run_declares_nothing(autojump_clock: MockClock) -> None:
         assert not mesh.nodes["a"].definitions.table.by_key
 
 
-async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(autojump_clock: MockClock) -> None:
+async def test_it_needs_to_declare_and_read_the_queue_and_to_send_to_that_of_its_dead_letters(
+    autojump_clock: MockClock,
+) -> None:
     ann = User(name="ann", password_hash=None)
     rows = (
         PermissionSettings(user="ann", allow=("declare", "send"), destinations=("/queue/ann.*",)),
-        PermissionSettings(user="ann", allow=("declare",), destinations=("/queue/q",)),
+        PermissionSettings(user="ann", allow=("declare", "subscribe"), destinations=("/queue/q",)),
+        PermissionSettings(user="ann", allow=("declare",), destinations=("/queue/unread",)),
         PermissionSettings(
             user="ann",
             allow=("send",),
@@ -259,6 +262,7 @@ async def test_it_needs_the_action_declare_and_send_to_the_dead_letter_queue(aut
         for queue, dead_letter, code in [
             ("/queue/other", "", "not-allowed"),
             ("/queue/q", "/queue/other", "not-allowed"),
+            ("/queue/unread", "/queue/ann.dead", "not-allowed"),
             ("/queue/q", "/queue/ann.dead", None),
             ("/queue/q", "/exchange/x", "not-allowed"),
             ("/queue/q", "/exchange/x other", "not-allowed"),

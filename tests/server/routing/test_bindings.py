@@ -353,6 +353,7 @@ async def test_each_request_needs_its_rights(autojump_clock: MockClock) -> None:
     users = tuple(User(name=name, password_hash=HASH) for name in ("owner", "reader", "sender"))
     permissions = (
         allow("owner", "declare", "/exchange/e", Q),
+        allow("owner", "send", Q),
         allow("owner", "subscribe", "/exchange/e"),
         allow("reader", "declare", Q),
         allow("sender", "send", "/exchange/e/a.*"),

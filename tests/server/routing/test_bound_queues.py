@@ -263,7 +263,7 @@ async def test_what_cannot_be_bound_is_refused_and_nothing_is_declared(
         assert node.definitions.table.digest == before
 
 
-async def test_it_needs_the_rights_to_read_the_topic_and_to_declare_and_consume_the_queue(
+async def test_it_needs_the_rights_to_read_the_topic_and_to_declare_fill_and_consume_the_queue(
     autojump_clock: MockClock,
 ) -> None:
     def user(name: str) -> User:
@@ -271,23 +271,32 @@ async def test_it_needs_the_rights_to_read_the_topic_and_to_declare_and_consume_
 
     allowed = [
         PermissionSettings(
-            user="all", allow=("subscribe", "declare"), destinations=("/topic/*", "/queue/subscription.*")
+            user="all", allow=("send", "subscribe", "declare"), destinations=("/topic/*", "/queue/subscription.*")
+        ),
+        PermissionSettings(
+            user="consumer",
+            allow=("subscribe", "declare"),
+            destinations=("/topic/*", "/queue/subscription.*", "/exchange/amq.topic"),
         ),
         PermissionSettings(user="reader", allow=("subscribe",), destinations=("/topic/*", "/queue/subscription.*")),
         PermissionSettings(user="worker", allow=("subscribe", "declare"), destinations=("/queue/subscription.*",)),
     ]
-    rig = Rig(users=tuple(map(user, ("all", "reader", "worker"))), permissions=tuple(allowed))
+    rig = Rig(users=tuple(map(user, ("all", "consumer", "reader", "worker"))), permissions=tuple(allowed))
     async with rig.run():
         node = rig.node
         for name, answer in (
             ("reader", "not-allowed"),
             ("worker", "not-allowed"),
+            ("consumer", "not-allowed"),
             ("all", "RECEIPT"),
-            ("reader", "RECEIPT"),
+            ("all", "RECEIPT"),
         ):
             client = await rig.connect(login=name, passcode="secret")
             assert await follow(client, durable="true") == answer, name
         assert len(node.routing.bindings()) == 1
+        # Into a queue that is exclusive to the connection nothing is sent to another client.
+        client = await rig.connect(login="consumer", passcode="secret")
+        assert await follow(client, "/exchange/amq.topic/k") == "RECEIPT"
 
 
 async def test_frames_behind_a_durable_subscribe_wait_for_it(autojump_clock: MockClock) -> None:

@@ -24,7 +24,7 @@ from tests.server.rig import Rig, send, subscribe
 PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 
 REQUESTS = {
-    DECLARE: {"queue": "declare", "exchange": "declare"},
+    DECLARE: {"queue": "declare"},
     ADMINISTER: {"queue": "purge", "topic": "delete", "fanout": "delete", "exchange": "purge"},
     OBSERVE: dict.fromkeys(("queue", "topic", "fanout", "exchange"), "list-subscribers"),
 }
@@ -58,7 +58,7 @@ def frame_of(action: Action, destination: str) -> str | None:
     verb = REQUESTS[action].get(kind)
     if verb is None or destination.endswith(("*", "#")):
         return None
-    return send(f"/control/{verb}{destination}", "", "r", **({"type": "topic"} if kind == "exchange" else {}))
+    return send(f"/control/{verb}{destination}", "", "r")
 
 
 def asked() -> Iterator[tuple[str, Action, str]]:

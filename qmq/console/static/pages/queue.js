@@ -133,7 +133,7 @@ export function show(main, name) {
       may.send && button("Publish", () => openPublish("queues", name, refresh), "main"),
       may.administer && [
         row?.paused ? button("Resume", () => actions.resume(destination, refresh)) : null, button("Pause", () => actions.pause(destination, refresh)),
-        button("Move", () => actions.move(destination, refresh)), me.may.redrive && button("Redrive", () => actions.redrive(destination, refresh)),
+        may.subscribe && button("Move", () => actions.move(destination, refresh)), me.may.redrive && button("Redrive", () => actions.redrive(destination, refresh)),
         button("Purge", () => actions.purge(destination, refresh), "bad"), button("Delete", () => actions.delete(destination), "bad")]);
   };
 
