@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import socket
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
@@ -261,6 +262,79 @@ def measure(attack: Attack, limits: Mapping[str, int]) -> str:
     )
 
 
+def multiplied(limits: Mapping[str, int]) -> str:
+    """What one message of one byte does in ten queues, whose messages expire into a fanout exchange bound to all ten.
+
+    Returns the row of `LETTERS_COLUMNS`; "-" is no answer in time.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        node = Throwaway(Path(folder), limits, None)
+        mine, theirs = multiprocessing.Pipe()
+        try:
+            node.start()
+            client = multiprocessing.Process(target=innocent, args=((node.address.host, node.address.port), theirs))
+            client.start()
+            one = Attackers(node).connect()
+            asked(one, "/control/declare/exchange/b", b'{"type":"fanout"}')
+            for number in range(LETTER_QUEUES):
+                asked(one, f"/control/declare/queue/x{number}", b'{"ttl_seconds":0.001,"dead_letter":"/exchange/b"}')
+                asked(one, f"/control/bind/queue/x{number}", b"{}", "source:/exchange/b")
+            mine.send("times")
+            mine.recv()
+            time.sleep(QUIET_SECONDS)
+            mine.send("times")
+            quiet = mine.recv()
+            before, used = memory(node.pid, "VmRSS"), cpu_seconds(node.pid)
+            one.sendall(send("/queue/x0", b"x") + b"\0")
+            time.sleep(LETTER_SECONDS)
+            mine.send("times")
+            during = mine.recv()
+            used = cpu_seconds(node.pid) - used
+            peak, disk = memory(node.pid, "VmHWM"), disk_use(Path(folder))
+            purge = timed(lambda: asked(one, "/control/purge/queue/x0", b"{}"))
+            stop = timed(node.stop)
+            client.kill()
+        finally:
+            node.kill()
+    return (
+        f"| {before} → {peak} | {disk} | {used:.1f} | {quantiles(quiet)} | {quantiles(during)}, {len(during)} answers |"
+        f" {purge} | {stop} |"
+    )
+
+
+LETTERS_COLUMNS = "| MiB before → peak | disk MiB | CPU s | quiet p50 / p99 / max ms | during | purge s | SIGTERM s |"
+LETTER_QUEUES = 10
+LETTER_SECONDS = 30.0
+ANSWER_SECONDS = 15.0
+
+
+def asked(one: socket.socket, destination: str, body: bytes, *headers: str) -> None:
+    """Ask the node for this, and wait for its answer. Raises TimeoutError."""
+    one.settimeout(ANSWER_SECONDS)
+    one.sendall(send(destination, body, "receipt:asked", *headers) + b"\0")
+    data = b""
+    while b"receipt-id:asked" not in data:
+        more = one.recv(65536)
+        if not more or b"error-code:" in more:
+            raise OSError(more)
+        data += more
+
+
+def timed(do: Callable[[], None]) -> str:
+    """How many seconds it takes; "-" if it takes too long."""
+    begin = time.monotonic()
+    try:
+        do()
+    except TimeoutError:
+        return "-"
+    return f"{time.monotonic() - begin:.1f}"
+
+
+def disk_use(folder: Path) -> int:
+    """MiB of the files in it."""
+    return sum(one.stat().st_blocks for one in folder.rglob("*") if one.is_file()) * 512 // MIB
+
+
 def main() -> None:
     """Read the options and print the table, row by row."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hardening")
@@ -268,9 +342,13 @@ def main() -> None:
     parser.add_argument("--memory-bytes-max", type=int, default=256 * MIB, help="of the node; 0 leaves it to the node")
     options = parser.parse_args()
     limits = {"memory_bytes_max": options.memory_bytes_max} if options.memory_bytes_max else {}
+    if not options.attacks or "letters" in options.attacks:
+        print(LETTERS_COLUMNS, "|---|--:|--:|---|---|--:|--:|", multiplied(limits), sep="\n", flush=True)
     print("| attack | MiB before → peak → after | closed | CPU s | quiet p50 / p99 / max ms | during |")
     print("|---|---|---|--:|---|---|")
     for name in options.attacks or ATTACKS:
+        if name == "letters":
+            continue
         print(measure(ATTACKS[name], limits), flush=True)
 
 

@@ -168,6 +168,7 @@ class Broker:
             out.publish_fanout(envelope.destination, message)
             if self.subscriptions.fanout_cost:
                 out.selector_cost += self.subscriptions.fanout_cost.get(envelope.destination, 0)
+            out.copies += len(envelope.copies)
             for copy in envelope.copies:
                 self.send(copy, body, now_us, out)
         else:
@@ -180,6 +181,7 @@ class Broker:
         One that its queue has by its dedup id is left out: bindings may have changed since the first attempt.
         """
         first: Message | None = None
+        out.copies += len(envelope.copies)
         for copy in envelope.copies:
             if copy.key is None or self.dedup.find(copy.key, now_us) is None:
                 sent = self.send(copy, body, now_us, out)
@@ -258,9 +260,8 @@ class Broker:
             envelopes = [one for one in envelopes if queues.overflow.has_room(one, body, out)]
         letters: list[Message] = []
         for envelope in envelopes:
-            letter = Message(envelope, body, self.origin, self.next_sequence, out.now_us)
+            letters.append(Message(envelope, body, self.origin, self.next_sequence, out.now_us))
             self.next_sequence += 1
-            letters.append(letter)
             names = len(envelope.destination) + len(queue)
             out.record_bytes += len(body) + len(envelope.headers) + names + 2 * RECORD_OVERHEAD_BYTES
             self.totals.begin(envelope.destination, out.now_us).accepted += 1
@@ -364,8 +365,7 @@ class Broker:
     def tick(self, out: Outcome) -> None:
         """Obey the deadlines that have come by `out.now_us`. Late ACKs for what is taken back will be ignored."""
         for delivery in self.queues.tick(out):
-            session = self.sessions.get(delivery.subscription.session)
-            if session is not None:
+            if (session := self.sessions.get(delivery.subscription.session)) is not None:
                 session.remember_late(delivery)
 
     def written(self, deliveries: list[Delivery], out: Outcome) -> None:

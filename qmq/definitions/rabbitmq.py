@@ -10,7 +10,6 @@ from typing import Any, Final
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
 from qmq.definitions.rabbitmq_topology import (
     drop_alternates,
-    drop_cycles,
     read_binding,
     read_exchange,
     read_queue,
@@ -91,7 +90,6 @@ def convert(found: Mapping[str, Any], present_users: Collection[str]) -> tuple[V
             elif part != "global_parameters" or entry.get("name") not in NAMELESS:
                 left_out.append(f"{label}: has no counterpart")
     drop_alternates(values["exchange"], left_out, vhosts)
-    drop_cycles(values["queue"], left_out)
     keep_policies_apart(values["policy"], vhosts)
     names = {said: prefix[:-1] or VHOST_DEFAULT for said, prefix in prefixes.items()}
     exempt = administrators(found.get("users"))

@@ -131,19 +131,6 @@ def _dead_letter(found: Mapping[str, Any], label: str, left_out: list[str]) -> d
     return {}
 
 
-def drop_cycles(queues: Named, left_out: list[str]) -> None:
-    """Leave out dead letter queues that would form a cycle; through an exchange there may be one."""
-    for queue, value in queues.items():
-        passed = {queue}
-        at = value.get("dead_letter", "")
-        while at and at not in passed:
-            passed.add(at)
-            at = queues.get(at, {}).get("dead_letter", "")
-        if at == queue:
-            left_out.append(f"queues: {queue.removeprefix('/queue/')}: its dead letters would go round: {at}")
-            value.pop("dead_letter", None)
-
-
 def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_out: list[str]) -> None:
     """Add the exchange of this entry."""
     name, type = entry.get("name"), entry.get("type")
@@ -169,21 +156,12 @@ def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_o
 
 
 def drop_alternates(exchanges: Named, left_out: list[str], vhosts: Collection[str] = ()) -> None:
-    """Leave out alternates that the file does not contain, and those that form a cycle."""
+    """Leave out alternates that the file does not contain."""
     for name, value in exchanges.items():
         alternate = value.get("alternate", "")
         if alternate and not _exists(alternate, exchanges, vhosts):
             left_out.append(f"exchanges: {name}: alternate-exchange {alternate!r} is not in the file")
             del value["alternate"]
-    for name, value in exchanges.items():
-        passed = {name}
-        at = value.get("alternate", "")
-        while at and at not in passed:
-            passed.add(at)
-            at = exchanges.get(at, {}).get("alternate", "")
-        if at:
-            left_out.append(f"exchanges: {name}: alternate-exchange forms a cycle")
-            value.pop("alternate", None)
 
 
 def read_binding(

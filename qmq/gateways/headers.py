@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import PRIORITY_MAX
 from qmq.broker.consumers.subscription import ACK_MODES, Ack, Asks, JournalSpan, StartAt, Subscription
+from qmq.broker.messages.copy_budget import COPIES_LEFT
 from qmq.broker.messages.dedup import RETRY, SENDER
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
@@ -33,6 +34,7 @@ JOB_ID = "beanstalk-id"
 OWN_HEADERS = frozenset(
     {
         "ack",
+        COPIES_LEFT,
         JOB_ID,
         "content-length",
         "dead-letter-deliveries",

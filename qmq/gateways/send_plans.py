@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from qmq.access.rights import Rights
 from qmq.broker.broker import Broker
+from qmq.broker.messages.copy_budget import COPIES_LEFT
 from qmq.broker.messages.dedup import DEDUP_HEADERS, SENDER, sender_of
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
+from qmq.broker.messages.limits import COPIES_MAX
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.send_options import check_terms
@@ -241,8 +243,15 @@ class SendPlans:
         else:
             block = encode_headers(lines if is_stored else travelling, Version.V12)
         envelope = Envelope(destination, kind, block, durable)
+        children: tuple[str, ...] = ()
         if kind is DestinationKind.FANOUT:
-            children = rules.children(destination)
+            children = tuple(rules.children(destination))
+            bound = tuple([queue for queue in bound if queue not in children])
+        count = len(children) + len(bound)
+        check_copies_count(count)  # Before all of them are made.
+        if count > 1:
+            lines = [*lines, (COPIES_LEFT, str(COPIES_MAX // count))]
+        if children:
             envelope.copies = tuple(
                 Envelope(
                     child,
@@ -252,9 +261,7 @@ class SendPlans:
                 )
                 for child in children
             )
-            bound = tuple([queue for queue in bound if queue not in children])
         if bound:
-            check_copies_count(len(envelope.copies) + len(bound))  # Before all of them are made.
             envelope.copies += bound_copies(rules, kind, destination, bound, lines, headers, is_retry=is_retry)
         if envelope.copies:
             check_terms(block)

@@ -130,9 +130,8 @@ class StompGateway:
         may_run = self._may_run
         self._may_run = True
         is_over = False
-        copies = 0
         while at < count:
-            if is_over or out.selector_cost >= COST_MAX:
+            if is_over or out.selector_cost >= COST_MAX or out.copies >= COPIES_AT_ONCE:
                 if acks.pending:
                     acks.settle(out)
                 self._may_run = may_run
@@ -165,9 +164,6 @@ class StompGateway:
                         # Of a transaction, too: the rest of it is not worth waiting for, and each SEND has its turn.
                         out.selector_cost += plan.check_body(frame.body)
                     level = self._send(plan, frame, now_us, out)
-                    if plan.envelope.copies and plan.transaction is None:
-                        copies += len(plan.envelope.copies)
-                        is_over = copies >= COPIES_AT_ONCE
                 elif isinstance(frame, Acks):
                     acks.acknowledge_all(frame, out)
                 elif head.command == "ACK":
@@ -178,7 +174,7 @@ class StompGateway:
                     if head.command == "SEND":
                         return Paused(PauseReason.CONTROL, frames[at:])
                     # DISCONNECT by itself: what came before is sent, and confirmed, before the end is decided.
-                    is_late = head.command == "COMMIT" and out.record_bytes >= BESIDE_BYTES_MAX
+                    is_late = head.command == "COMMIT" and (out.copies or out.record_bytes >= BESIDE_BYTES_MAX)
                     if is_late or (head.command == "DISCONNECT" and at):
                         self._may_run = may_run
                         return Paused(PauseReason.TURN, frames[at:])
@@ -190,7 +186,7 @@ class StompGateway:
                             self._may_run = may_run
                             return Paused(PauseReason.BINDING, frames[at:], bound=bound)
                     level = self._obey(frame, now_us, out)
-                    is_over = head.command == "COMMIT" or len(out.records) >= COPIES_AT_ONCE
+                    is_over = head.command == "COMMIT"
                 if frame.receipt is not None and level is not None:
                     out.receipt(frame.receipt, level)
             except Refused as refused:

@@ -121,19 +121,18 @@ def test_an_argument_of_a_queue_without_a_counterpart_is_listed(named: dict[str,
     assert len(left_out) == 1 and line in left_out[0], left_out
 
 
-def test_dead_letters_that_would_go_round_through_the_default_exchange_lose_one_step() -> None:
-    to = {name: arguments(dead_letter_exchange="", dead_letter_routing_key=name) for name in "abc"}
+def test_queues_that_retry_through_the_default_exchange_keep_both_steps() -> None:
+    to = {name: arguments(dead_letter_exchange="", dead_letter_routing_key=name) for name in ("work", "work.retry")}
 
     values, left_out = convert(
-        queues=[queue("x", arguments=to["a"]), queue("a", arguments=to["b"]), queue("b", arguments=to["a"])]
+        queues=[queue("work", arguments=to["work.retry"]), queue("work.retry", arguments=to["work"])]
     )
 
     assert values["queue"] == {
-        "/queue/x": {"dead_letter": "/queue/a"},
-        "/queue/a": {},
-        "/queue/b": {"dead_letter": "/queue/a"},
+        "/queue/work": {"dead_letter": "/queue/work.retry"},
+        "/queue/work.retry": {"dead_letter": "/queue/work"},
     }
-    assert left_out == ["queues: a: its dead letters would go round: /queue/a"]
+    assert left_out == []
 
 
 def test_of_policies_for_one_queue_that_with_the_highest_priority_counts() -> None:

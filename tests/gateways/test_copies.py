@@ -105,7 +105,7 @@ def test_a_topic_message_is_copied_to_the_queues_that_are_bound_to_it() -> None:
     out = client.say("SUBSCRIBE\nid:1\ndestination:/topic/prices.eu", send("/topic/prices.eu", "10", receipt="r"))
 
     assert records(out) == [("/queue/all", b"10"), ("/queue/eu", b"10")]
-    assert headers_of(out, "/queue/eu") == ["original-destination:/topic/prices.eu"]
+    assert headers_of(out, "/queue/eu") == ["qmq-copies-left:500", "original-destination:/topic/prices.eu"]
     assert [message.body for run in out.topic_runs for message in run.messages] == [b"10"]
     assert "original-destination" not in str([run.messages[0].envelope.headers for run in out.topic_runs])
     assert out.needs_commit and out.receipts == ["r"]
@@ -154,8 +154,8 @@ def test_a_fanout_is_copied_to_its_children_and_to_what_is_bound_once_each() -> 
     out = client.say(send("/fanout/news"))
 
     assert [name for name, _ in records(out)] == ["/fanout/news", "/queue/child", "/queue/both", "/queue/bound"]
-    assert headers_of(out, "/queue/bound") == ["original-destination:/fanout/news"]
-    assert headers_of(out, "/queue/both") == []
+    assert headers_of(out, "/queue/bound") == ["qmq-copies-left:333", "original-destination:/fanout/news"]
+    assert headers_of(out, "/queue/both") == ["qmq-copies-left:333"]
 
 
 def test_an_exchange_has_no_record_and_its_copies_say_where_they_come_from() -> None:
@@ -168,7 +168,7 @@ def test_an_exchange_has_no_record_and_its_copies_say_where_they_come_from() -> 
     )
 
     assert records(out) == [("/queue/q", b"x"), ("/queue/r", b"x")]
-    assert headers_of(out, "/queue/q") == ["colour:red", "exchange:amq.topic", "routing-key:a.b"]
+    assert headers_of(out, "/queue/q") == ["colour:red", "qmq-copies-left:500", "exchange:amq.topic", "routing-key:a.b"]
     assert [record.sequence for record in out.records] == [2, 3]
 
 
@@ -394,7 +394,7 @@ def test_a_message_with_further_keys_is_copied_to_the_queues_of_each_once() -> N
     out = client.say(send("/exchange/amq.direct/a", routing_keys='["b", "b", "c", ""]', receipt="r"))
 
     assert records(out) == [("/queue/both", b"x"), ("/queue/empty", b"x"), ("/queue/q", b"x")]
-    assert headers_of(out, "/queue/both") == ["exchange:amq.direct", "routing-key:a"]
+    assert headers_of(out, "/queue/both") == ["qmq-copies-left:333", "exchange:amq.direct", "routing-key:a"]
 
 
 def test_a_message_to_a_queue_with_further_keys_goes_to_the_queues_that_they_name() -> None:
@@ -406,7 +406,7 @@ def test_a_message_to_a_queue_with_further_keys_goes_to_the_queues_that_they_nam
 
     assert records(out) == [("/queue/a", b"x"), ("/queue/b", b"x")]
     assert client.broker.queues.by_name["/queue/c"].depth == 1
-    assert headers_of(out, "/queue/b") == ["colour:red"]
+    assert headers_of(out, "/queue/b") == ["colour:red", "qmq-copies-left:333"]
     assert out.levels == [(0, 2)]
 
 

@@ -85,6 +85,7 @@ class Outcome:
         "begins",
         "borrowed_settled",
         "browsers",
+        "copies",
         "deletions",
         "deliveries_after",
         "deliveries_now",
@@ -135,6 +136,8 @@ class Outcome:
         self.now_us = now_us
         self.records: list[OwnRecord] = []
         self.record_bytes = 0
+        # Copies and dead letters, and the queues that were looked at for them; at COPIES_AT_ONCE others have a turn.
+        self.copies = 0
         # Whether a Gap is among the records: it must follow what was submitted before it and precede what comes after.
         self.has_gap = False
         # Settled dots by queue, and the owners of the borrowed ones; `Broker.finish` turns them into records.

@@ -5,9 +5,12 @@ One record does both. So wherever the log is cut, a message is in its queue or a
 never in neither. The letter has the sender's headers, and before these the reason. Headers that limited the life of the
 message (`expires`, `ttl`, `delay`) are left out. The defaults of the new queue apply to what the headers do not set.
 
-If the target is an exchange, each queue that its bindings choose gets a letter. A letter that no binding chooses goes
-to the default dead letter queue. Bindings could return a letter to its queue. So a letter never goes to the queue that
-it leaves, nor to a queue that it has left without a consumer since a consumer last had it. Headers name these queues.
+If the target is an exchange, each queue that its bindings choose gets a letter, with its share of the copies that the
+message may become (`copy_budget`). A letter that no binding chooses, or that would have no share, goes to the default
+dead letter queue.
+
+Rules may form cycles. A letter of an exchange never goes to the queue that it leaves, and no letter goes to a queue
+that it has left without a consumer since a consumer last refused it. Headers name these queues.
 """
 
 import re
@@ -15,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.copy_budget import copies_left, share_line
 from qmq.broker.messages.destination import DestinationKind
-from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
+from qmq.broker.messages.limits import COPIES_BYTES_MAX
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.broker.queues.dead_letter_history import HISTORY, THROUGH, came_through, history_after
@@ -31,11 +35,11 @@ OVERFLOW: Final = "overflow"
 
 _LEFT_OUT = re.compile(
     rb"^(?:dead-letter-reason|dead-letter-from|dead-letter-id|dead-letter-deliveries|dead-letter-path"
-    rb"|dead-letter-through|dead-letter-history|expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY):[^\n]*\n",
+    rb"|dead-letter-through|dead-letter-history|qmq-copies-left|expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY):[^\n]*\n",
     re.MULTILINE,
 )
 _PATH = re.compile(rb"^dead-letter-path:[^\n]*\n", re.MULTILINE)
-"""One line for each queue that a letter has left by itself, since a consumer last had it."""
+"""One line for each queue that a letter has left by itself, since a consumer last refused it."""
 
 _STAYS_BEHIND = re.compile(
     rb"^(?:expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY"
@@ -56,8 +60,9 @@ Route = Callable[[str, str, Mapping[str, str]], Sequence[str]]
 LETTER_OVERHEAD_BYTES: Final = 12288
 """More than a letter says of itself, and its record beside it, with the longest names."""
 
-PATH_MAX: Final = 16
-"""Queues that a letter leaves by itself through exchanges, before it goes to the default dead letter queue."""
+PATH_MAX: Final = 32
+"""Queues that a letter leaves by itself before it goes to the default dead letter queue; and full queues that drop a
+message for the letter of another one, each nested in the one before."""
 
 
 def letter_bytes_of(message: Message) -> int:
@@ -81,7 +86,12 @@ class DeadLetters:
         Returns the sequence of the record by which `message` itself is settled; 0: it is the caller's to settle.
         """
         envelope = message.envelope
-        path = _path_line(envelope.destination) if _is_by_itself(reason) and target.startswith(PREFIX) else b""
+        path = _path_of(message, reason)
+        if _is_by_itself(reason):
+            path.insert(0, _path_line(envelope.destination))
+        chosen = self._chosen(message, reason, target)
+        queues = self._allowed(message, reason, chosen)
+        out.copies += max(len(chosen), 1)
         headers = b"dead-letter-reason:%b\ndead-letter-from:%b\n%bdead-letter-deliveries:%d\n%b%b%b%b%b" % (
             reason.encode(),
             _escaped(envelope.destination),
@@ -90,11 +100,10 @@ class DeadLetters:
             max(message.attempts, 0),
             _through_line(message, target),
             _history_line(message, reason),
-            path,
-            b"".join(_path_of(message)) if _is_by_itself(reason) else b"",
+            b"".join(path),
+            share_line(copies_left(envelope.headers), len(queues)),
             _LEFT_OUT.sub(b"", envelope.headers),
         )
-        queues = self.queues_of(message, reason, target)
         self._leaving.append(envelope.destination)
         try:
             return self._accept(message, queues, headers, out)
@@ -104,27 +113,34 @@ class DeadLetters:
     def queues_of(self, message: Message, reason: str, target: str) -> Sequence[str]:
         """The queues that get a letter of `message`.
 
-        `target` is a queue, or an exchange with a routing key: `/exchange/NAME/KEY`. Without key, that
-        counts by which the message came: of its exchange, else the name of the queue that it leaves. None if even the
-        default dead letter queue is full of what it leaves: only policies that two sides of a cut made can lead there.
+        `target` is a queue, or an exchange with a routing key: `/exchange/NAME/KEY`. Without key, that counts by which
+        the message came: of its exchange, else the name of the queue that it leaves. None if the default dead letter
+        queue itself drops what may go nowhere else, or is full of what it leaves.
         """
+        return self._allowed(message, reason, self._chosen(message, reason, target))
+
+    def _chosen(self, message: Message, reason: str, target: str) -> Sequence[str]:
+        """The queue `target`, or those that the bindings of this exchange choose."""
+        if not target.startswith(PREFIX):
+            return (target,)
         source = message.envelope.destination
-        queues: Sequence[str] = (target,)
-        if target.startswith(PREFIX):
-            sent = properties_of(message.envelope)
-            headers = {**sent, "dead-letter-reason": reason, "dead-letter-from": source}
-            # These are no headers of the sender.
-            del headers["destination"], headers["persistent"]
-            name, key = _routing(message, target)
-            queues = [one for one in self._route(name, key, headers) if one != source]
-            size = letter_bytes_of(message)
-            if len(queues) > COPIES_MAX or len(queues) * size > max(COPIES_BYTES_MAX, size):
-                queues = ()
-        path = _path_of(message) if _is_by_itself(reason) else []
-        if len(path) >= PATH_MAX:
+        headers = {**properties_of(message.envelope), "dead-letter-reason": reason, "dead-letter-from": source}
+        # These are no headers of the sender.
+        del headers["destination"], headers["persistent"]
+        name, key = _routing(message, target)
+        return [one for one in self._route(name, key, headers) if one != source]
+
+    def _allowed(self, message: Message, reason: str, queues: Sequence[str]) -> Sequence[str]:
+        """Those of `queues` to which a letter may go, or the default dead letter queue."""
+        source = message.envelope.destination
+        path = _path_of(message, reason)
+        if len(path) >= PATH_MAX or len(self._leaving) >= PATH_MAX:
             queues = ()
         elif self._leaving or path:
             queues = [one for one in queues if one not in self._leaving and _path_line(one) not in path]
+        if len(queues) > 1:
+            most = min(copies_left(message.envelope.headers), COPIES_BYTES_MAX // letter_bytes_of(message))
+            queues = () if len(queues) > most else queues
         if queues:
             return queues
         return () if source == DEAD_LETTERS or DEAD_LETTERS in self._leaving else (DEAD_LETTERS,)
@@ -208,9 +224,10 @@ def _history_line(message: Message, reason: str) -> bytes:
     return b"" if history is None else b"%b:%b\n" % (HISTORY.encode(), _escaped(history))
 
 
-def _path_of(message: Message) -> list[bytes]:
+def _path_of(message: Message, reason: str) -> list[bytes]:
+    """Where it may not return; a consumer that refuses it begins a new path."""
     headers = message.envelope.headers
-    return _PATH.findall(headers) if b"dead-letter-path:" in headers else []
+    return _PATH.findall(headers) if _is_by_itself(reason) and b"dead-letter-path:" in headers else []
 
 
 def _path_line(queue: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import Final
 from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Asks, Delivery
 from qmq.broker.messages.lifecycle import COMES_BACK, Back, MessageState
+from qmq.broker.messages.limits import COPIES_AT_ONCE
 from qmq.broker.messages.message import SEEN, Message
 from qmq.broker.queues.dead_letters import (
     DELIVERY_LIMIT,
@@ -31,6 +32,9 @@ Copy = Callable[[Message, Outcome], int]
 
 FULL_PAUSE_US: Final = 1_000_000
 """On a full disk, without the right to serve, or beside a transaction: until an expired message is tried again."""
+
+TURN_PAUSE_US: Final = 1_000
+"""The same if the turn has COPIES_AT_ONCE."""
 
 
 class Redelivery:
@@ -104,6 +108,9 @@ class Redelivery:
         for returned in returns:
             message, why, asks = returned
             state, target = self._state_after(queue, message.attempts, why, asks)
+            if state is MessageState.DEAD and target and out.copies >= COPIES_AT_ONCE:
+                # As on a full disk: it comes once more.
+                state = MessageState.DELAYED
             if state is MessageState.DEAD and self._must_wait(queue, message):
                 self.postponed.append(returned)
                 state = MessageState.READY
@@ -248,11 +255,15 @@ class Redelivery:
         target = rules.dead_letter if rules.keeps_dropped and rules.dead_letter != queue.name else ""
         self._dead_letter(queue, message, reason, target, out)
 
-    def expire_stored(self, messages: list[Message], out: Outcome) -> None:
+    def expire_stored(self, messages: list[Message], out: Outcome) -> bool:
         """The time of these messages of the store has passed; those in memory see to it themselves, and those that
         consumers of a peer have are left to them.
+
+        Returns whether there were not too many letters for one turn.
         """
         for message in messages:
+            if out.copies >= COPIES_AT_ONCE:
+                return False
             if message.dot in self._owned.elsewhere:
                 continue
             is_superseded = self._registry.first_attempts.is_superseded(message)
@@ -268,13 +279,18 @@ class Redelivery:
                     self.count(queue.name, EXPIRED, is_kept=bool(target))
                 self._settle(queue, message, self._copy(EXPIRED, target), out)
                 self._registry.forget_if_idle(queue)
+        return True
 
     def _expired(self, message: Message, out: Outcome) -> None:
         queue = self._registry.get(message.envelope.destination)
         # A transaction is one batch, and has no room for letters of what happens to expire beside it.
         must_wait = self._shared.is_disk_full() or out.letters_left is not None
-        if self._registry.is_fenced() or (queue.rules.keeps_dropped and queue.rules.dead_letter and must_wait):
+        is_kept = queue.rules.keeps_dropped and bool(queue.rules.dead_letter)
+        if self._registry.is_fenced() or (is_kept and must_wait):
             queue.delay(message, out.now_us + FULL_PAUSE_US)
+            return
+        if is_kept and out.copies >= COPIES_AT_ONCE:
+            queue.delay(message, out.now_us + TURN_PAUSE_US)
             return
         self.drop(queue, message, EXPIRED, out)
 

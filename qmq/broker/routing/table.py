@@ -243,15 +243,5 @@ class RoutingTable:
         return sorted(found)
 
 
-def alternate_path(exchanges: Mapping[str, Exchange], name: str) -> list[str]:
-    """The way along alternates from `name`; if it leads back to an exchange on it, it ends with that one."""
-    path: list[str] = []
-    while name and name not in path:
-        path.append(name)
-        exchange = exchanges.get(name)
-        name = "" if exchange is None else exchange.alternate
-    return [*path, name] if name else path
-
-
 def _queues(bindings: Iterable[Binding]) -> tuple[str, ...]:
     return tuple(sorted({binding.queue for binding in bindings}))

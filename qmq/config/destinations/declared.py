@@ -207,46 +207,29 @@ Entry = TypeVar("Entry", QueueEntry, ExchangeEntry, BindingEntry)
 
 
 def queue_errors(queues: Sequence[QueueEntry], destinations: DestinationSettings, bytes_max: int) -> list[EntryError]:
-    """Names differ and are not too long; dead letter queues exist, and form no cycle."""
+    """Names differ and are not too long; dead letter queues exist."""
     found = _twice(queues, "name")
-    declared = {one.name: one for one in queues}
-
-    def dead_letter_of(queue: str) -> str:
-        entry = declared.get(queue)
-        if entry is not None and "dead_letter" in entry.model_fields_set:
-            return entry.dead_letter
-        return destinations.policy_of(queue).dead_letter
-
+    declared = {one.name for one in queues}
     for number, one in enumerate(queues):
         if len(one.name.encode()) > bytes_max:
             found.append(((number, "name"), one.name, f"must have at most {bytes_max} bytes"))
         if "dead_letter" not in one.model_fields_set or not one.dead_letter:
             continue
-        at = (number, "dead_letter")
         last = last_queue(one.dead_letter)
         if last not in declared and not destinations.exists(last):
-            found.append((at, one.dead_letter, "must be one of [[queues]], because create_on_use is false"))
-        path = [one.name]
-        while path[-1] and path[-1] not in path[:-1]:
-            path.append(dead_letter_of(path[-1]))
-        if path[-1]:
-            found.append((at, one.dead_letter, f"must not form a cycle: {' → '.join(path)}"))
+            problem = "must be one of [[queues]], because create_on_use is false"
+            found.append(((number, "dead_letter"), one.dead_letter, problem))
     return found
 
 
 def exchange_errors(exchanges: Sequence[ExchangeEntry]) -> list[EntryError]:
-    """Names differ; alternates exist, and form no cycle."""
-    found = _twice(exchanges, "name")
-    alternates = {one.name: one.alternate for one in exchanges}
-    for number, one in enumerate(exchanges):
-        path = [one.name]
-        while path[-1] and path[-1] not in path[:-1]:
-            path.append(alternates.get(path[-1], ""))
-        if path[-1]:
-            found.append(((number, "alternate"), one.alternate, f"must not form a cycle: {' → '.join(path)}"))
-        if not _is_known(one.alternate, alternates):
-            found.append(((number, "alternate"), one.alternate, "must be one of [[exchanges]], or predefined"))
-    return found
+    """Names differ; alternates exist."""
+    names = {one.name: "" for one in exchanges}
+    return _twice(exchanges, "name") + [
+        ((number, "alternate"), one.alternate, "must be one of [[exchanges]], or predefined")
+        for number, one in enumerate(exchanges)
+        if not _is_known(one.alternate, names)
+    ]
 
 
 def binding_errors(bindings: Sequence[BindingEntry], exchanges: Sequence[ExchangeEntry]) -> list[EntryError]:

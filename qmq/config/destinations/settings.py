@@ -97,7 +97,7 @@ class DestinationSettings(Section):
     def _policies_fit_together(
         cls, policies: tuple[DestinationPolicy, ...], info: ValidationInfo
     ) -> tuple[DestinationPolicy, ...]:
-        """Patterns differ; dead letter queues and children exist; dead letters form no cycle."""
+        """Patterns differ; dead letter queues and children exist."""
         errors: list[EntryError] = []
         table = PolicyTable(policies)
         create_on_use = info.data.get("create_on_use", True)
@@ -115,19 +115,5 @@ class DestinationSettings(Section):
                 if surely in ("", DEFAULT_DEAD_LETTER) or create_on_use or table.written_for(surely) is not None:
                     continue
                 errors.append((place, name, f"unknown {key}: must have a policy, because create_on_use is false"))
-            cycle = _cycle(table, dead_letter)
-            if cycle:
-                errors.append(((number, "dead_letter"), dead_letter, f"must not form a cycle: {' → '.join(cycle)}"))
         refuse("policies", errors)
         return policies
-
-
-def _cycle(table: PolicyTable, dead_letter: str) -> list[str]:
-    """The queues of a cycle of dead letters; empty if there is no cycle."""
-    path: list[str] = []
-    while dead_letter:
-        path.append(dead_letter)
-        if dead_letter in path[:-1]:
-            return path
-        dead_letter = table.policy_of(last_queue(dead_letter)).dead_letter
-    return []

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.subscription import Delivery, FanoutDelivery, Subscription
+from qmq.broker.messages.copy_budget import COPIES_LEFT
 from qmq.broker.messages.dedup import RETRY, SENDER
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.totals import Totals
@@ -13,7 +14,7 @@ from qmq.gateways.encoder import Lines
 
 CONTENT_TYPE: Final = "content-type"
 
-NOT_SHOWN: Final = frozenset({"destination", "persistent", RETRY, SENDER})
+NOT_SHOWN: Final = frozenset({"destination", "persistent", COPIES_LEFT, RETRY, SENDER})
 """What a selector sees beside the headers of the sender, and headers of the node itself."""
 
 

@@ -15,6 +15,7 @@ from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.messages.copy_budget import COPIES_LEFT
 from qmq.broker.messages.message import Message
 from qmq.config import LimitSettings
 from qmq.errors import Refused
@@ -75,7 +76,8 @@ class BeanstalkCommands:
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}
         self.is_producer = self.is_worker = False
         self.has_left = False
-        self._gateway = gateway_of(context, session, encoder, rights, is_atomic=True, pulls=True, sets=frozenset({ID}))
+        sets = frozenset({ID, COPIES_LEFT})
+        self._gateway = gateway_of(context, session, encoder, rights, is_atomic=True, pulls=True, sets=sets)
         decisions = self._decisions = Decisions(context, session, self._gateway, encoder, replies)
         self._reservations = decisions.reservations = Reservations(context, self._part, session.id, decisions.obey_one)
         encoder.on_delivery = self._reservations.delivered

@@ -309,8 +309,8 @@ class QueuePager:
             return
         out = Outcome(now_us=now_us)
         messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
-        context.broker.queues.redelivery.expire_stored(messages, out)
-        settled_any = bool(out.settles)
+        is_full = not context.broker.queues.redelivery.expire_stored(messages, out) or is_full
+        settled_any = bool(out.settles or out.records)
         context.submit(out)
         if is_full and settled_any:
             # A checkpoint removes their rows; until then they would hide the next ones. The scan continues after it.

@@ -38,9 +38,6 @@ DECLARED_OTHERWISE: Final = "declared-otherwise"
 CACHED_MAX: Final = 16_384
 """Parsed declarations, by their text; at the bound they are forgotten."""
 
-DEAD_LETTERS_MAX: Final = 64
-"""Queues through which dead letters of one may go, one after the other: each is looked up when a queue is declared."""
-
 GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_level", "schema")
 """Keys that change what a SEND or an ACK means: plans of gateways must be made again."""
 
@@ -337,31 +334,15 @@ class DeclaredQueues:
             )
 
     def _check_dead_letter(self, queue: str, changes: Mapping[str, Value | None]) -> None:
-        """Raises Refused where dead letters would come back to this queue, or have no queue, after all `changes`."""
-        settings = self._context.settings.destinations
+        """Raises Refused if the dead letters of `queue` have no queue after all `changes`."""
         dead_letter = (changes[queue] or {}).get("dead_letter", "")
-        path = [queue]
-        while dead_letter:
-            queue_of_it = last_queue(dead_letter)
-            is_changed = queue_of_it in changes
-            is_declared = changes[queue_of_it] is not None if is_changed else queue_of_it in self.texts
-            if not is_declared and not settings.exists(queue_of_it):
-                raise Refused(
-                    "bad-definition",
-                    f"{KIND} {queue}: dead_letter = {dead_letter}: must be declared, because create_on_use is false",
-                )
-            path.append(dead_letter)
-            if dead_letter in path[:-1]:
-                raise Refused(
-                    "bad-definition", f"{KIND} {queue}: dead_letter: must not form a cycle: {' → '.join(path)}"
-                )
-            if len(path) > DEAD_LETTERS_MAX + 1:
-                raise Refused(
-                    "bad-definition",
-                    f"{KIND} {queue}: dead_letter: must not begin a chain of more than {DEAD_LETTERS_MAX} queues",
-                )
-            policy = settings.policy_of(queue_of_it) if is_changed else self._context.policy_of(queue_of_it)
-            dead_letter = (changes.get(queue_of_it) or {}).get("dead_letter", policy.dead_letter)
+        last = last_queue(dead_letter)
+        is_declared = changes[last] is not None if last in changes else last in self.texts
+        if dead_letter and not is_declared and not self._context.settings.destinations.exists(last):
+            raise Refused(
+                "bad-definition",
+                f"{KIND} {queue}: dead_letter = {dead_letter}: must be declared, because create_on_use is false",
+            )
 
     def reaches_all(self) -> bool:
         """Whether all nodes are linked: a client that declares before each use need not ask them each time."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.limits import COPIES_AT_ONCE
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.server.runtime.heartbeats import SECOND_POLL_SECONDS
@@ -66,4 +67,7 @@ class DeadlineTimer:
             out = Outcome(now_us=context.environment.now_us())
             context.broker.tick(out)
             context.submit(out)
+            if out.copies >= COPIES_AT_ONCE:
+                # There are more, perhaps without end: all others have their turns before the next ones.
+                await context.flushed()
             await trio.lowlevel.checkpoint()

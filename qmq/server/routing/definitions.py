@@ -1,7 +1,7 @@
 """The kinds `exchange`, `binding` and `vhost`: from definitions of the mesh to the routing table of this node.
 
 A change is refused when exchanges and bindings would not fit together: a binding or an alternate that names no
-exchange, a cycle of alternates, another type. Two sides of a cut can still make such changes. Then what does not fit
+exchange, another type. Two sides of a cut can still make such changes. Then what does not fit
 has no effect on any node, and the condition `bindings-unfit` names it.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
-from qmq.broker.routing.table import ALTERNATES_MAX, RoutingTable, alternate_path
+from qmq.broker.routing.table import RoutingTable
 from qmq.config import NodeSettings
 from qmq.config.destinations.declared import BindingEntry, ExchangeEntry
 from qmq.definitions.definition import Key
@@ -222,11 +222,6 @@ def _check_exchange(exchange: Exchange, known: Exchange | None, exchanges: Mappi
         )
     if exchange.alternate and exchange.alternate not in exchanges:
         raise Refused("bad-definition", f"{label}: alternate: there is no exchange {exchange.alternate}")
-    path = alternate_path(exchanges, exchange.name)
-    if path[-1] in path[:-1]:
-        raise Refused("bad-definition", f"{label}: alternate must not form a cycle: {' → '.join(path)}")
-    if len(path) > 1 + ALTERNATES_MAX:
-        raise Refused("bad-definition", f"{label}: alternate: a message goes to {ALTERNATES_MAX} alternates at most")
 
 
 def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:

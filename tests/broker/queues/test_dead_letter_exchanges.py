@@ -77,6 +77,7 @@ def test_each_queue_that_the_exchange_leads_to_gets_a_letter() -> None:
             *said,
             "dead-letter-deliveries:1",
             "dead-letter-through:/exchange/x/k",
+            "qmq-copies-left:500",
             "n:1",
         ]
     )

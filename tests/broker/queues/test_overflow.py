@@ -127,7 +127,7 @@ def test_dropped_message_is_kept_where_the_policy_names_a_dead_letter_queue(over
     # What never got into the queue has no id.
     has_id = [line.startswith("dead-letter-id:") for line in lines[2:3]] == [True]
     assert has_id == (overflow == "drop-oldest")
-    assert lines[-2:] == ["dead-letter-deliveries:0", "colour:red"]
+    assert lines[-3:] == ["dead-letter-deliveries:0", "dead-letter-path:/queue/jobs", "colour:red"]
     assert node.depth() == 1
 
 

@@ -313,7 +313,7 @@ def test_expired_message_is_kept_where_the_policy_names_a_dead_letter_queue() ->
     (letter,) = node.queues.by_name[DEAD_LETTERS].ready
     assert letter.envelope.headers == (
         b"dead-letter-reason:expired\ndead-letter-from:/queue/jobs\n"
-        b"dead-letter-id:%b-1\ndead-letter-deliveries:0\ncolour:red\n" % str(A).encode()
+        b"dead-letter-id:%b-1\ndead-letter-deliveries:0\ndead-letter-path:/queue/jobs\ncolour:red\n" % str(A).encode()
     )
     assert node.depth() == 0
 

@@ -87,6 +87,7 @@ def test_a_mark_is_a_member_of_its_event(name: str, value: str, shown: object) -
 
 def test_headers_of_the_node_are_not_shown() -> None:
     one = message(3, b"x", F, **{"content-type": "a/b", "colour": "red", "persistent": "true", "dedup-sender": "s"})
+    one.envelope.headers = b"qmq-copies-left:5\n" + one.envelope.headers
 
     (event,) = stream(None).tails([one])
     facts = json.loads(fields(event)["data"])

@@ -65,6 +65,7 @@ def test_each_option_has_a_header_of_requests_and_a_member_of_messages() -> None
         ("qmq_header_transaction", "bad-header"),
         ("qmq_header_message_id", "bad-header"),
         ("qmq_header_dedup_sender", "bad-header"),
+        ("qmq_header_qmq_copies_left", "bad-header"),
     ],
 )
 def test_headers_of_the_node_cannot_be_set(header: str, code: str) -> None:

@@ -518,6 +518,19 @@ async def test_jobs_and_messages_meet_in_one_queue(autojump_clock: MockClock) ->
         assert (message.body, headers["beanstalk-priority"], headers["ack-timeout"]) == (b"from beanstalk", "3", "9")
 
 
+async def test_a_job_that_is_released_may_not_become_more_messages_than_before(autojump_clock: MockClock) -> None:
+    async with running() as rig:
+        client, stomp = await rig.client(), await rig.connect()
+        await stomp.send('SEND\ndestination:/queue/default\nrouting-keys:["other"]\nreceipt:1\n\nx')
+        await stomp.receipt()
+        job, _ = await client.reserve()
+
+        assert await client.ask(f"release {job} 7 0") == b"RELEASED"
+
+        await stomp.send(subscribe("/queue/default", id="q"))
+        assert (await stomp.next("MESSAGE")).head.headers["qmq-copies-left"] == "500"
+
+
 async def test_a_sender_of_another_protocol_does_not_choose_the_id_of_a_job(autojump_clock: MockClock) -> None:
     """A consumer that sends a message on with all its headers would make two jobs of one id."""
     async with running() as rig:

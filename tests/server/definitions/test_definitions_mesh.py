@@ -476,21 +476,22 @@ async def test_a_locked_entry_is_refused_and_counts(autojump_clock: MockClock) -
 
 
 async def test_changes_that_do_not_fit_together_leave_the_later_one_out_everywhere(autojump_clock: MockClock) -> None:
-    async with MeshRig("a", "b").run() as mesh:
+    async with MeshRig("a", "b", destinations=DestinationSettings(create_on_use=False)).run() as mesh:
+        await put(mesh, "a", "/queue/y", delivery_limit=5)
+        await until_alike(mesh)
         mesh.cut("a", "b")
         await put(mesh, "a", "/queue/x", dead_letter="/queue/y")
-        await put(mesh, "b", "/queue/y", dead_letter="/queue/x")
+        await ask(mesh, "b", "delete/policy/queue/y")
         mesh.heal("a", "b")
         await until_alike(mesh)
 
         for node in mesh.nodes.values():
-            assert node.policies.queue_rules("/queue/x").dead_letter == "/queue/y"
-            assert node.policies.queue_rules("/queue/y").dead_letter == "/queue/dead-letters"
+            assert node.policies.queue_rules("/queue/x").dead_letter == "/queue/dead-letters"
             assert "policies-unfit" in conditions(node)
-        await ask(mesh, "a", "delete/policy/queue/x")
+        await put(mesh, "a", "/queue/y", delivery_limit=5)
         await until_alike(mesh)
         for node in mesh.nodes.values():
-            assert node.policies.queue_rules("/queue/y").dead_letter == "/queue/x"
+            assert node.policies.queue_rules("/queue/x").dead_letter == "/queue/y"
             assert "policies-unfit" not in conditions(node)
 
 

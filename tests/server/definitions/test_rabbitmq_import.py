@@ -140,17 +140,14 @@ async def test_an_imported_user_may_do_what_it_might_there_once_it_has_a_passwor
 
 
 async def test_one_definition_that_does_not_fit_and_nothing_is_imported(autojump_clock: MockClock) -> None:
-    """What no binding of an exchange matches goes to the default dead letter queue, which would send it on."""
-    to_plain = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "plain"}
-    bad = {"name": KEPT, "vhost": "/", "arguments": to_plain}
     rig = closed_rig()
     async with rig.run():
         client = await rig.connect(login="root", passcode=PASSWORD)
-        found = FOUND["definitions"]
+        await request(client, "declare/exchange/topic", type="fanout")
 
-        answer = await request(client, "definitions/import", {**found, "queues": [*found["queues"], bad]})
+        answer = await request(client, "definitions/import", FOUND["definitions"])
 
-        assert answer["code"] == "bad-definition" and "cycle" in answer["message"]
+        assert answer["code"] == "bad-definition" and "topic: type is fanout" in answer["message"]
         client = await rig.connect(login="root", passcode=PASSWORD)
         for kind in ("queue", "user", "binding"):
             assert not (await request(client, f"definitions/list/{kind}"))["seeded"]

@@ -10,7 +10,6 @@ import trio
 from trio.testing import MockClock
 
 from qmq.broker.routing.binding import Binding, read_binding
-from qmq.broker.routing.table import ALTERNATES_MAX
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.server.node import Node
@@ -172,7 +171,6 @@ REFUSED: list[tuple[str, object, dict[str, str], str, str]] = [
     ("declare/exchange/amq.new", None, {"type": "topic"}, "bad-definition", "amq."),
     ("declare/exchange/amq.topic", None, {"type": "direct"}, "exchange-differs", "type is topic"),
     ("declare/exchange/new", None, {"type": "topic", "alternate": "missing"}, "bad-definition", "no exchange missing"),
-    ("declare/exchange/new", None, {"type": "topic", "alternate": "new"}, "bad-definition", "new → new"),
     ("declare/exchange/", None, {"type": "topic"}, "bad-destination", "/exchange/NAME"),
     ("declare/topic/t", None, {}, "bad-destination", "declare names one queue"),
     ("delete/exchange/amq.topic", None, {}, "not-supported", "predefined"),
@@ -201,7 +199,6 @@ REFUSED: list[tuple[str, object, dict[str, str], str, str]] = [
         "bad-definition",
         "queue must be /queue/NAME",
     ),
-    ("definitions/put/exchange/spare", {"type": "fanout", "alternate": "orders2"}, {}, "bad-definition", "cycle"),
     ("exchanges/all", None, {}, "bad-destination", "/control/exchanges"),
 ]
 
@@ -599,16 +596,3 @@ async def test_no_binding_to_a_queue_that_is_deleted_stays_behind(
         changes = {Key("binding", binding.name): binding.value}
         found = await while_it_waits(rig, monkeypatch, f"delete{Q}", changes)
         assert found["bindings"] == 1 and rig.alive.routing.bindings() == []
-
-
-async def test_alternates_form_no_longer_row_than_a_message_follows(autojump_clock: MockClock) -> None:
-    rig = Rig()
-    async with rig.run():
-        client = await rig.connect(**KEEP_OPEN)
-        for number in range(ALTERNATES_MAX + 1):
-            before = {"alternate": f"e{number - 1}"} if number else {}
-            assert "code" not in await request(client, f"declare/exchange/e{number}", type="fanout", **before)
-
-        found = await request(client, "declare/exchange/more", type="fanout", alternate=f"e{ALTERNATES_MAX}")
-
-        assert (found["code"], "16 alternates" in found["message"]) == ("bad-definition", True)

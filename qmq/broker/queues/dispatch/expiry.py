@@ -71,7 +71,7 @@ def _expire(queue: Queue, out: Outcome) -> None:
             continue
         expires_us = queue.shared.clocks.expiry(message)
         if 0 < expires_us <= now_us:
-            if count == AT_ONCE or len(out.records) >= COPIES_AT_ONCE:
+            if count == AT_ONCE or out.copies >= COPIES_AT_ONCE:
                 queue.expires_us = now_us
                 return
             count += 1
