@@ -5,11 +5,14 @@ Surprising: Spark's workers use the `python3` of the PATH, not the one that runs
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 MASTER_HERE: Final = "local[*]"
@@ -21,11 +24,15 @@ DEFAULTS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "8",
+    # For a worker to connect; on a busy machine the usual 15 s are too short.
+    "spark.python.authenticate.socketTimeout": "120s",
     # Spark litters the working directory otherwise.
     "spark.sql.warehouse.dir": "/tmp/qmq-spark-warehouse",
     # Before there is a session whose level could be set, the JVM has had its say.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
 }
+CHATTER: Final = b"WARNING: Using incubator modules: jdk.incubator.vector"
+"""Java writes this about a module that Spark asks for, and has no option to be silent about it."""
 
 
 def session(app_name: str = "qmq") -> SparkSession:
@@ -35,14 +42,31 @@ def session(app_name: str = "qmq") -> SparkSession:
         return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name)
     if not chosen_elsewhere():
         master = os.environ.get("SPARK_MASTER", MASTER_HERE)
-        builder = builder.master(master)
         here = LOOPBACK if master.startswith("local[") or master == "local" else {}
-        for key, value in {**DEFAULTS, **here}.items():
-            builder = builder.config(key, value)
-    return builder.getOrCreate()
+        _start(SparkConf().setAppName(app_name).setMaster(master).setAll([*DEFAULTS.items(), *here.items()]))
+    return SparkSession.builder.appName(app_name).getOrCreate()
+
+
+def _start(conf: SparkConf) -> None:
+    """Start Spark, with a JVM whose stderr is that of this process but for `CHATTER`."""
+    if SparkContext._active_spark_context is not None:
+        return
+    reading, writing = os.pipe()
+    threading.Thread(target=_pass_on, args=(reading,), name="qmq-jvm-stderr", daemon=True).start()
+    try:
+        gateway = launch_gateway(conf, {"stderr": writing})
+    finally:
+        os.close(writing)
+    SparkContext(conf=conf, gateway=gateway)
+
+
+def _pass_on(reading: int) -> None:
+    with open(reading, "rb") as lines, open(2, "wb", buffering=0, closefd=False) as stderr:
+        for line in lines:
+            if line.rstrip() != CHATTER:
+                stderr.write(line)
 
 
 def chosen_elsewhere() -> bool:

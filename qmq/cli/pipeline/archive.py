@@ -1,15 +1,12 @@
 """`qmq pipeline archive`, `compact`, `vacuum`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..options import json_option
 from ..output import byte_size, print_json
-from .shared import PATH, job, progress, read_source, require_spark, source_options
-
-if TYPE_CHECKING:
-    from ...errors import QmqError
+from .shared import PATH, first_line, job, progress, read_source, require_spark, source_options
 
 
 @click.command
@@ -37,8 +34,8 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
             click.echo(f"{done.rows} messages added in {done.seconds:.1f} s ({files}, {done.commits} commits)")
         return True
 
-    def failed(error: "QmqError") -> None:
-        click.echo(f"{error}; retry in {every:g} s", err=True)
+    def failed(error: Exception, pause: float) -> None:
+        click.echo(f"{first_line(str(error))}; retry in {pause:g} s", err=True)
 
     with job("archive") as spark:
         try:

@@ -129,7 +129,7 @@ def require_spark() -> None:
 def job(name: str) -> Iterator["SparkSession"]:
     """A session for one job. An error ends the command with one line."""
     require_spark()
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from ...spark.reading.options import BadOption
@@ -140,8 +140,8 @@ def job(name: str) -> Iterator["SparkSession"]:
             yield spark
     except (BadOption, OSError) as error:
         raise Failed(str(error)) from error
-    except (PySparkException, Py4JJavaError) as error:
-        raise Failed(_first_line(str(error))) from error
+    except (PySparkException, Py4JError) as error:
+        raise Failed(first_line(str(error))) from error
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def progress(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] 
         yield show
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
     """The useful line of an error of Spark: the last line of a worker's traceback, else the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ from qmq.spark.jobs.archive_table import (
     table_vector,
 )
 from qmq.spark.jobs.tasks import ProgressReport, results_of, watched
-from qmq.spark.reading.options import Options, local_path, vector_to_json
+from qmq.spark.reading.options import BadOption, Options, local_path, vector_to_json
 from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.plan import DataLoss, Part
 from qmq.spark.reading.ranges import NOTHING, RangeMap
@@ -46,6 +46,10 @@ _PATTERN_MARKS: Final = re.compile(r"[\\{}\[\]*?]")
 """What means something to Spark in the path of a file."""
 FILES_PER_COMMIT: Final = 512
 """Parts of one commit: a first run over years of log is many commits, each of which counts when a later one fails."""
+FOLLOW_FAILURES_MAX: Final = 10
+"""Runs in a row that may fail while `follow` goes on: a worker may be killed, a disk full for an hour."""
+FOLLOW_PAUSE_SECONDS_MAX: Final = 600.0
+"""Between such runs, unless they are further apart in any case. It grows from the usual one."""
 
 
 @dataclass(slots=True)
@@ -96,21 +100,34 @@ def follow(
     *,
     every_seconds: float,
     on_run: Callable[[Archived], bool],
-    failed: Callable[[QmqError], None],
+    failed: Callable[[Exception, float], None],
 ) -> None:
     """Archive repeatedly, until `on_run`, which is called after each run, returns False.
 
-    If no node answers, or another run was first, `failed` is called, and the next turn tries again. Other errors
-    are raised.
+    After a run that has failed, `failed` is called with the seconds until the next one. Nodes that do not answer, and
+    other runs that were first, are waited for without end. After other failures the pause grows, and the last of
+    `FOLLOW_FAILURES_MAX` in a row is raised.
+
+    Raises at once what no later run can mend: ArchiveError, BadOption, DataLoss, and the loss of Spark itself.
     """
+    failures = 0
     while True:
-        began = time.monotonic()
+        began, pause = time.monotonic(), every_seconds
         try:
             if not on_run(archive(spark, options, table)):
                 return
+            failures = 0
         except (NotConnected, Overtaken) as error:
-            failed(error)
-        time.sleep(max(0.0, every_seconds - (time.monotonic() - began)))
+            failed(error, pause)
+        except (ArchiveError, BadOption, DataLoss, ConnectionError):
+            raise
+        except (QmqError, PySparkException, Py4JJavaError, DeltaError, OSError) as error:
+            failures += 1
+            if failures == FOLLOW_FAILURES_MAX:
+                raise
+            pause = max(pause, min(pause * 2 ** (failures - 1), FOLLOW_PAUSE_SECONDS_MAX))
+            failed(error, pause)
+        time.sleep(max(0.0, pause - (time.monotonic() - began)))
 
 
 def compact(table: str, *, target_bytes: int = 256 << 20) -> dict[str, Any]:

@@ -102,8 +102,8 @@ def commit(
     `have`: how far it goes without them, as this run knows it. Makes the table if there is none.
 
     Raises:
-        ArchiveError: there is another table, or others commit all the time.
-        Overtaken: the table goes further than `have`.
+        ArchiveError: there is another table.
+        Overtaken: the table goes further than `have`, or others commit all the time.
     """
     actions = [_action(entry) for entry in entries]
     for _ in range(COMMIT_TRIES):
@@ -113,7 +113,7 @@ def commit(
         except CommitFailedError as error:
             # Another process has committed, which may not matter: `compact` only rewrites. Look again.
             problem = error
-    raise ArchiveError(f"nothing could be added to {table} in {COMMIT_TRIES} tries: {problem}") from problem
+    raise Overtaken(f"nothing could be added to {table} in {COMMIT_TRIES} tries: {problem}") from problem
 
 
 def _commit_once(table: str, have: Vector, end: Vector, actions: list[AddAction], chosen: Mapping[str, Any]) -> None:

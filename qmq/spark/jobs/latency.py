@@ -7,7 +7,8 @@ difference from both sides (as in NTP). Every figure therefore has its bounds. A
 direction is known, or when few records lie close enough between own ones.
 
 A **cut** shows as a run of records that took longer than `CUT_SECONDS`: it heals when the first of them arrives, and
-the pair has converged when records are young again. The middle between own records will do for that.
+the pair has converged when records are young again. The middle between own records will do for that. Of the bounds of
+clocks the one counts by which records took least: a way that is slow as a whole, as to a busy node, is no cut.
 """
 
 from collections.abc import Iterator, Sequence
@@ -100,11 +101,9 @@ def measure(directories: Sequence[DataDirectory], choice: Options | None = None)
     for (source, target), sample in sorted(samples.items()):
         high = ahead[source, target]
         low = -ahead.get((target, source), np.inf)
-        is_known = -np.inf < low <= high  # Otherwise nothing came back, or a clock was set meanwhile.
-        if is_known:
+        if -np.inf < low <= high:  # Otherwise nothing came back, or a clock was set meanwhile.
             links += _link(source, target, sample, low, high)
-        skew_us = (low + high) / 2 if is_known else 0.0
-        cuts += _cuts(source, target, sample, (sample.came_us - sample.sent_us - skew_us) / 1e6)
+        cuts += _cuts(source, target, sample, high if low <= high else 0.0)
     return links, cuts
 
 
@@ -161,7 +160,10 @@ def _newest(directory: DataDirectory, choice: Options | None) -> list[SegmentLis
     return found[::-1]
 
 
-def _cuts(source: str, target: str, sample: _Sample, took: Times) -> Iterator[Cut]:
+def _cuts(source: str, target: str, sample: _Sample, ahead_us: float) -> Iterator[Cut]:
+    """`ahead_us`: how far the target's clock is ahead, at most. So a cut is what took long by any clock."""
+    sent_us = sample.sent_us + ahead_us
+    took = (sample.came_us - sent_us) / 1e6
     late = took > CUT_SECONDS
     row = 0
     while row < len(took):
@@ -172,5 +174,5 @@ def _cuts(source: str, target: str, sample: _Sample, took: Times) -> Iterator[Cu
         while row < len(took) and took[row] > YOUNG_SECONDS:
             row += 1
         end = min(row, len(took) - 1)
-        began = int(np.min(sample.sent_us[healed : end + 1]))
+        began = int(np.min(sent_us[healed : end + 1]))
         yield Cut(source, target, began, int(sample.came_us[healed]), int(sample.came_us[end]))

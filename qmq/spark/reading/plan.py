@@ -20,6 +20,7 @@ from qmq.spark.reading.segments import Extent, SegmentFile, SegmentListing, rang
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.format.segment import BatchEntry
 
+GO_ON_WITHOUT: Final = "set failOnDataLoss to false (on a command line: --set failOnDataLoss=false) to go on without"
 CLOCK_MARGIN_US: Final = 60_000_000
 """A batch has the times of its first and last record; those between may lie outside when a clock was set."""
 
@@ -294,7 +295,7 @@ def loss_text(left: RangeMap) -> str:
     ranges = [_range_text(origin, after, through) for origin, found in left.items() for after, through in found]
     return (
         f"records are missing that were to be read: {', '.join(ranges[:8])}{' …' if len(ranges) > 8 else ''}. "
-        "No node that is read has them; set failOnDataLoss to false to go on without them"
+        f"No node that is read has them; {GO_ON_WITHOUT} them"
     )
 
 

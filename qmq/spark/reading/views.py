@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from qmq.errors import CorruptLog
 from qmq.spark.reading.columns import EVERYTHING, Columns, Piece
 from qmq.spark.reading.options import BadOption, Options
-from qmq.spark.reading.plan import DataLoss, Part
+from qmq.spark.reading.plan import GO_ON_WITHOUT, DataLoss, Part
 from qmq.spark.reading.ranges import RangeMap
 from qmq.spark.reading.segments import Extent
 from qmq.storage.format.batch import SHARED_VERSION, BatchHead, read_head
@@ -112,7 +112,7 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
             if options.fail_on_data_loss:
                 raise DataLoss(
                     f"{extent.path}: the node has dropped this segment since it was planned to be read; read again "
-                    "what is left, or set failOnDataLoss to false to go on without it"
+                    f"what is left, or {GO_ON_WITHOUT} it"
                 ) from error
             continue
         except ValueError:

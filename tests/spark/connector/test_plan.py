@@ -66,7 +66,7 @@ def test_what_no_node_has_is_named(tmp_path: Path) -> None:
     node(tmp_path, "a").segment(split(A, 41, 60, 5), {A: 40})
     options = asked(tmp_path)
 
-    with pytest.raises(DataLoss, match=f"{A} from 11 to 40"):
+    with pytest.raises(DataLoss, match=f"{A} from 11 to 40.*failOnDataLoss to false .*: --set failOnDataLoss=false"):
         read(options, {A: 10}, {A: 60}, strict=True)
     assert read(asked(tmp_path, failOnDataLoss="false"), {A: 10}, {A: 60}, strict=True) == list(range(41, 61))
 

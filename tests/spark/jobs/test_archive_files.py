@@ -4,17 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake.exceptions import DeltaError
 from pyarrow.parquet import ParquetFile
+from pyspark.errors import PySparkException
 
 from qmq.dots import Origin, Vector
-from qmq.errors import NotConnected
+from qmq.errors import CorruptLog, NotConnected
 from qmq.spark.jobs import archive as jobs
 from qmq.spark.jobs import archive_files, archive_table
 from qmq.spark.jobs.archive import Archived, archive, compact, follow
 from qmq.spark.jobs.archive_files import write_part
 from qmq.spark.jobs.archive_table import ArchiveError, Overtaken, choice_of, commit, open_table
 from qmq.spark.reading.files import Files
-from qmq.spark.reading.options import Options, read_options
+from qmq.spark.reading.options import BadOption, Options, read_options
 from qmq.spark.reading.plan import DataLoss
 from qmq.spark.reading.remote import Servers
 from tests.spark.connector.test_remote import JournalNode
@@ -220,11 +222,10 @@ def test_a_first_run_of_many_commits_takes_what_live_nodes_have_and_notes_what_t
         rows([part for _, parts in steps for part in parts], options, ["sequence"])
 
 
-def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quicker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    turns: list[Any] = [NotConnected("nobody"), Archived(rows=1), Overtaken("quicker"), Archived(rows=2)]
-    failures: list[Exception] = []
+def following(monkeypatch: pytest.MonkeyPatch, turns: list[Any]) -> tuple[list[str], list[float]]:
+    """What `follow` reports and how long it pauses, if runs end as `turns` say, and the last of them is the end."""
+    reports: list[str] = []
+    pauses: list[float] = []
 
     def turn(*_: Any) -> Archived:
         now = turns.pop(0)
@@ -234,15 +235,54 @@ def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quic
         return now
 
     monkeypatch.setattr(jobs, "archive", turn)
+    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: pauses.append(round(seconds)))
     nothing: Any = None
-
     follow(
         nothing,
         Options(paths=("x",)),
         "t",
-        every_seconds=0.0,
-        on_run=lambda done: done.rows < 2,
-        failed=failures.append,
+        every_seconds=60.0,
+        on_run=lambda _: bool(turns),
+        failed=lambda error, pause: reports.append(f"{error}: {pause:g}"),
     )
+    return reports, pauses
 
-    assert (turns, [str(failure) for failure in failures]) == ([], ["nobody", "quicker"])
+
+def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quicker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    away: list[Any] = [NotConnected("no answer")] * 100
+
+    reports, pauses = following(monkeypatch, [*away, Archived(rows=1), Overtaken("quicker"), Archived(rows=2)])
+
+    assert reports == [*["no answer: 60"] * 100, "quicker: 60"] and set(pauses) == {60}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PySparkException("a worker was killed"), OSError(28, "no space"), DeltaError("not written"), CorruptLog("bits")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_run_that_follows_goes_on_after_other_failures_with_growing_pauses_and_gives_up(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failures: list[Any] = [error] * (jobs.FOLLOW_FAILURES_MAX - 1)
+
+    reports, pauses = following(monkeypatch, [*failures, Archived(), *failures, Archived()])
+
+    assert len(reports) == 2 * len(failures) and reports[0].endswith(": 60")
+    assert pauses[:7] == [60, 120, 240, 480, 600, 600, 600] and pauses[len(failures) + 1] == 60
+    with pytest.raises(type(error)):
+        following(monkeypatch, [*failures, error])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ArchiveError("another table"), DataLoss("dropped"), BadOption("unknown"), ConnectionRefusedError("Spark is gone")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_run_that_follows_ends_at_once_with_what_no_later_run_can_mend(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    with pytest.raises(type(error)):
+        following(monkeypatch, [error, Archived()])

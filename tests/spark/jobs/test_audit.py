@@ -465,6 +465,40 @@ def test_a_cut_and_how_long_it_took_to_converge_are_reported(tmp_path: Path) -> 
     assert cuts[0].convergence_seconds == pytest.approx(2, abs=0.3)
 
 
+def test_a_way_that_is_slow_as_a_whole_is_no_cut(tmp_path: Path) -> None:
+    """b is busy: what comes from a takes 12 s. The middle between the two ways would make 6 s of each."""
+    busy, idle = [], []
+    for number in range(1, 400):
+        sent = number / 10
+        busy += [(sent, timed(B, number, sent)), (sent + 12, timed(A, number, sent))]
+        idle += [(sent, timed(A, number, sent)), (sent + 0.05, timed(B, number, sent))]
+    for name, data in (("a", idle), ("b", busy)):
+        node(tmp_path, name).segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
+
+    _, cuts = measure([DataDirectory(tmp_path / name) for name in "ab"])
+
+    assert cuts == []
+
+
+def test_a_cut_lasts_longer_than_its_least_whatever_the_clocks_say(tmp_path: Path) -> None:
+    """As in the test before, and nothing of b comes to a from 5 to 25 s."""
+    busy, idle = [], []
+    for number in range(1, 400):
+        sent = number / 10
+        busy += [(sent, timed(B, number, sent)), (sent + 12, timed(A, number, sent))]
+        idle += [
+            (sent, timed(A, number, sent)),
+            (sent + 0.05 if sent < 5 else max(sent + 0.05, 25), timed(B, number, sent)),
+        ]
+    for name, data in (("a", idle), ("b", busy)):
+        node(tmp_path, name).segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
+
+    _, cuts = measure([DataDirectory(tmp_path / name) for name in "ab"])
+
+    assert [(cut.source, cut.target) for cut in cuts] == [("b", "a")]
+    assert (cuts[0].healed_us - cuts[0].began_us) / 1e6 == pytest.approx(20, abs=0.3)
+
+
 def test_what_stands_for_a_range_that_is_nowhere_is_no_cut(tmp_path: Path) -> None:
     """It has no time, as if it had been on its way since 1970."""
     data = [(time / 10, timed(A, time + 1, time / 10)) for time in range(100)]

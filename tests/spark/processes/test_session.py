@@ -1,0 +1,29 @@
+"""The session of a job, in a process of its own."""
+
+import subprocess
+import sys
+
+from tests.spark.processes.test_cluster import ROOT
+
+JOB = """
+import os, sys
+from qmq.spark.session import running
+with running() as spark:
+    assert spark.sparkContext.master == "local[1]" and spark.sparkContext.appName == "qmq"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    print(os.environ["SPARK_AUTH_SOCKET_TIMEOUT"])
+    spark._jvm.java.lang.System.err.println("said by Java")
+"""
+
+
+def test_a_job_writes_only_what_it_has_to_say_and_is_patient_with_its_workers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", JOB],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "SPARK_MASTER": "local[1]", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "120\n", "said by Java\n")
