@@ -384,9 +384,9 @@ class Broker:
         if message.envelope.kind is DestinationKind.FANOUT:
             if self.deletions.covers(message.envelope.destination, message.origin, message.sequence):
                 return
+            self.send_limits.logged_fanouts.add(message.envelope.destination)
             out.publish_fanout(message.envelope.destination, message)
-            if self.subscriptions.fanout_cost:
-                out.selector_cost += self.subscriptions.fanout_cost.get(message.envelope.destination, 0)
+            out.selector_cost += self.subscriptions.fanout_cost.get(message.envelope.destination, 0)
         elif message.envelope.kind is DestinationKind.QUEUE:
             owned = self.queues.owned
             if message.origin.node in owned.serves:

@@ -146,7 +146,11 @@ def _lag(lag: object) -> int:
 TABLES: Final[Sequence[tuple[str, Sequence[str], Callable[[Mapping[str, Any]], Sequence[object]]]]] = (
     ("peers", ("PEER", "OUT", "IN", "LAG"), lambda row: [*map(row.get, ("name", "out", "in")), _lag(row.get("lag"))]),
     ("queues", ("QUEUE", "MESSAGES"), lambda row: [row.get("destination"), row.get("messages", 0)]),
-    ("fanouts", ("FANOUT", "MESSAGES"), lambda row: [row.get("destination"), row.get("messages", 0)]),
+    (
+        "fanouts",
+        ("FANOUT", "MESSAGES", "BYTES"),
+        lambda row: [row.get("destination"), row.get("messages", 0), row.get("bytes", 0)],
+    ),
     (
         "durables",
         ("FANOUT", "DURABLE SUBSCRIPTION", "IN USE HERE"),

@@ -27,7 +27,7 @@ STATUS: dict[str, object] = {
     "connections": 3,
     "subscriptions": 2,
     "queues": [{"destination": "/queue/jobs", "messages": 12}],
-    "fanouts": [{"destination": "/fanout/log", "messages": 2000}],
+    "fanouts": [{"destination": "/fanout/log", "messages": 2000, "bytes": 90000}],
     "journal": {"start": 1000, "end": 5096, "synced_end": 5096},
     "peers": [
         {"name": "b", "out": "up", "in": "up", "lag": {"b:00000000000000bb": 4}},

@@ -76,7 +76,7 @@ class DestinationCounts:
 
     def __init__(self, context: CountsContext) -> None:
         self._context = context
-        self.fanouts: dict[str, int] = {}
+        self.fanouts: dict[str, FanoutInfo] = {}
         self.queues: dict[str, tuple[int, int]] = {}
         """Queue → messages and bytes."""
         self.deepest: list[str] = []
@@ -96,7 +96,8 @@ class DestinationCounts:
     async def _count(self) -> None:
         run_blocking = self._context.environment.run_blocking
         self.deepest = await self._deepest()
-        self.fanouts = await run_blocking(self._count_fanouts)
+        names, info = _names(self._context, DestinationKind.FANOUT), self._context.store.fanout_info
+        self.fanouts = await run_blocking(lambda: {name: info(name) for name in nsmallest(FANOUTS_COUNTED, names)})
         stored = await run_blocking(self._context.served_rows().listing, None, QUEUES_COUNTED)
         self.queues = {name: (messages, body_bytes) for name, messages, body_bytes in stored}
         assert self._counted is not None
@@ -112,11 +113,6 @@ class DestinationCounts:
             if len(found) > 10 * DEEPEST_COUNTED:
                 found = nlargest(DEEPEST_COUNTED, found)
         return [name for _, name in nlargest(DEEPEST_COUNTED, found)]
-
-    def _count_fanouts(self) -> dict[str, int]:
-        context = self._context
-        names = sorted({*context.store.fanouts(), *list(context.broker.subscriptions.fanouts)})[:FANOUTS_COUNTED]
-        return {name: context.store.fanout_info(name).records for name in names}
 
 
 async def queue_depth(context: CountsContext, queue_name: str) -> int:

@@ -41,6 +41,7 @@ class QueueSummary:
 class FanoutRow:
     destination: str
     messages: int
+    bytes: int
     subscribers: int
 
 

@@ -95,8 +95,8 @@ def status_of(context: StatusContext) -> NodeStatus:
         memory=context.memory_budget.statistics(),
         queues=[queue_row(context, name, depths[name]) for name in deepest],
         fanouts=[
-            FanoutRow(name, count, len(broker.subscriptions.fanouts.get(name, ())))
-            for name, count in context.counts.fanouts.items()
+            FanoutRow(name, info.records, info.bytes, len(broker.subscriptions.fanouts.get(name, ())))
+            for name, info in context.counts.fanouts.items()
         ],
         durables=durables_of(context),
         readers=[ReaderRow(name, behind) for name, behind in sorted(context.journal_reads.readers().items())],

@@ -53,7 +53,8 @@ class FanoutBegin(NamedTuple):
 
 
 class FanoutInfo(NamedTuple):
-    """What one fanout holds now, fanout log and journal together. `bytes` counts the fanout log only."""
+    """What one fanout holds now, fanout log and journal together. Of a batch of the journal, which other destinations
+    share, `bytes` counts as large a part as the fanout has of its records."""
 
     records: int
     bytes: int
@@ -70,6 +71,8 @@ class _Entry(NamedTuple):
     records: int
     first_us: int
     last_us: int
+    share: int = 0
+    """Of `size`, in the journal."""
 
 
 class FanoutReader:
@@ -347,7 +350,8 @@ class FanoutReader:
         records = (extent.records if extent else 0) + sum(entry.records for entry in entries)
         first_us = extent.first_us if extent and extent.records else (entries[0].first_us if entries else 0)
         last_us = entries[-1].last_us if entries else (extent.last_us if extent else 0)
-        return FanoutInfo(records, extent.end - extent.start if extent else 0, first_us, last_us)
+        size = (extent.end - extent.start if extent else 0) + sum(entry.share for entry in entries)
+        return FanoutInfo(records, size, first_us, last_us)
 
     def reads_nothing(self, destination: str) -> bool:
         """Whether `info` finds all in memory now."""
@@ -378,8 +382,9 @@ class FanoutReader:
                     return
                 for destination, records in published_destinations(data).items():
                     if destination.startswith(self._prefix):
+                        share = head.size * records // head.count
                         self._index.setdefault(destination, []).append(
-                            _Entry(start, head.size, head.origin, head.first, head.last, records, *_times(head))
+                            _Entry(start, head.size, head.origin, head.first, head.last, records, *_times(head), share)
                         )
                 self._indexed_to = start + head.size
 

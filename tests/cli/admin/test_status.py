@@ -28,8 +28,8 @@ def test_the_status_is_shown_in_a_readable_order(run: Run, node: StubNode) -> No
         "QUEUE        MESSAGES\n"
         "/queue/jobs        12\n"
         "\n"
-        "FANOUT       MESSAGES\n"
-        "/fanout/log      2000\n"
+        "FANOUT       MESSAGES  BYTES\n"
+        "/fanout/log      2000  90000\n"
     )
 
 

@@ -13,6 +13,7 @@ from qmq.broker.queues.paging.pager import Pager
 from qmq.config import User
 from qmq.server.admin import counts
 from qmq.server.admin.counts import queue_rows
+from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, Rig, eventually, send, subscribe
 
 
@@ -72,7 +73,28 @@ async def test_status_counts_what_the_fanouts_hold(autojump_clock: MockClock) ->
 
         status = json.loads((await ask(client, "/control/status"))["status"])
 
-        assert status["fanouts"] == [{"destination": "/fanout/f", "messages": 5, "subscribers": 1}]
+        (row,) = status["fanouts"]
+        assert row.pop("bytes") > 0
+        assert row == {"destination": "/fanout/f", "messages": 5, "subscribers": 1}
+
+
+async def test_a_fanout_is_listed_with_its_bytes_before_the_first_checkpoint(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        client = await mesh.connect("a")
+        await client.send(*[send("/fanout/f", "x" * 100, str(n)) for n in range(5)], send("/queue/q", "", "q"))
+        for _ in range(6):
+            await client.receipt()
+        nodes = list(mesh.nodes.values())
+        await eventually(lambda: nodes[0].durable_vector() == nodes[1].durable_vector())
+
+        for name in "ab":
+            client = await mesh.connect(name)
+            (listed,) = json.loads((await ask(client, "/control/list/fanout"))["destinations"])
+            (row,) = json.loads((await ask(client, "/control/status"))["status"])["fanouts"]
+
+            assert (listed["messages"], row["messages"]) == (5, 5)
+            assert 500 < listed["bytes"] == row["bytes"] < 5_000
+            assert not mesh.nodes[name].store.fanouts()
 
 
 @pytest.mark.parametrize("question", ["/control/reboot", "/control/count-msgs/topic/t", "/control/count-msgs/q"])
