@@ -1,5 +1,5 @@
-"""Subscriptions that are queues with a binding, in the words of RabbitMQ's STOMP: durable ones of topics, and all
-subscriptions of exchanges.
+"""Subscriptions with a queue to declare, in the words of RabbitMQ's STOMP: durable ones of topics and all of exchanges,
+whose queue has a binding, and those of a queue that say what rules it has.
 
 The queue and its binding are definitions, so the session declares them before the gateway subscribes to the queue.
 The name of a durable subscription's queue is made of its id and its destination. A client on any node that uses the
@@ -9,31 +9,33 @@ same two continues it, and several at once share its messages.
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.routing.binding import Binding, split_exchange
 from qmq.errors import Refused
 from qmq.gateways.durable_headers import FLAG_HEADERS, NAME_HEADERS
-from qmq.gateways.headers import selector, truth
-
-QUEUE_NAME: Final = "x-queue-name"
-"""Header of SUBSCRIBE with a name of the client's choice, without `/queue/`."""
-
-AUTO_DELETE: Final = "auto-delete"
+from qmq.gateways.headers import QUEUE_ALIAS, destination_of, selector, truth
+from qmq.gateways.words import ARGUMENTS, AUTO_DELETE, QUEUE_NAME, arguments_of
 
 NAME_CHARS_MAX: Final = 64
 """Of the id, in the name of a queue."""
 
 DURABLE_HEADERS: Final = (*NAME_HEADERS, *FLAG_HEADERS)
 
+NO_ARGUMENTS: Final[Mapping[str, object]] = {}
+
+RULES: Final = ARGUMENTS | {AUTO_DELETE, *FLAG_HEADERS}
+
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class BoundQueue(NamedTuple):
-    """A queue with one binding. One that is not `durable` keeps its messages in memory only.
+    """A queue to declare, with one binding; without `source` it has none. One that is not `durable` keeps its messages
+    in memory only.
 
-    `owner`: the connection with which it ends, also if it never has a consumer; "": it does not.
+    `owner`: the connection with which it ends, also if it never has a consumer; "": it does not. `arguments` are those
+    of a declaration in AMQP.
     """
 
     queue: str
@@ -42,6 +44,7 @@ class BoundQueue(NamedTuple):
     auto_delete: bool
     durable: bool
     owner: str
+    arguments: Mapping[str, object] = NO_ARGUMENTS
 
     @property
     def binding(self) -> Binding:
@@ -49,8 +52,8 @@ class BoundQueue(NamedTuple):
         return Binding(self.source, self.queue, self.key, {})
 
     @property
-    def declaration(self) -> dict[str, bool | str]:
-        """The value of its definition."""
+    def declaration(self) -> dict[str, Any]:
+        """The value of its definition, without what its arguments say."""
         return {
             **({"auto_delete": True} if self.auto_delete else {}),
             **({} if self.durable else {"durable": False}),
@@ -70,7 +73,7 @@ def bound_queue(
     if kind is DestinationKind.EXCHANGE:
         exchange, key = split_exchange(destination)
         source = f"/exchange/{exchange}"
-    elif kind is DestinationKind.TOPIC and words is not None:
+    elif kind is DestinationKind.TOPIC and (words is not None or headers.get(QUEUE_NAME)):
         source, key = destination, ""
     else:
         return None
@@ -88,7 +91,20 @@ def bound_queue(
         digest = blake2b("\0".join((destination, client, name)).encode(), digest_size=6).hexdigest()
         queue = f"subscription.{readable}.{digest}"
     auto_delete = words is None or truth(headers, AUTO_DELETE, False)
-    return BoundQueue(f"/queue/{queue}", source, key, auto_delete, words is not None, owner)
+    arguments = arguments_of(headers)
+    return BoundQueue(f"/queue/{queue}", source, key, auto_delete, words is not None, owner, arguments)
+
+
+def declared_queue(headers: Mapping[str, str]) -> BoundQueue | None:
+    """The queue that a SUBSCRIBE to it declares; None: it says nothing of its rules. Raises Refused."""
+    if RULES.isdisjoint(headers) or not headers.get("destination", "").startswith(("/queue/", QUEUE_ALIAS)):
+        return None
+    auto_delete = truth(headers, AUTO_DELETE, False)
+    durable = next((truth(headers, name, True) for name in FLAG_HEADERS if name in headers), True)
+    arguments = arguments_of(headers)
+    if durable and not auto_delete and not arguments:
+        return None
+    return BoundQueue(destination_of(headers, "SUBSCRIBE"), "", "", auto_delete, durable, "", arguments)
 
 
 def may_be_bound(headers: Mapping[str, str]) -> bool:
@@ -96,4 +112,4 @@ def may_be_bound(headers: Mapping[str, str]) -> bool:
     destination = headers.get("destination", "")
     if destination.startswith("/exchange/"):
         return True
-    return destination.startswith("/topic/") and any(word in headers for word in DURABLE_HEADERS)
+    return destination.startswith("/topic/") and any(word in headers for word in (*DURABLE_HEADERS, QUEUE_NAME))

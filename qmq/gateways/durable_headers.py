@@ -16,7 +16,14 @@ from qmq.cursors import Name
 from qmq.errors import Refused
 from qmq.gateways.headers import truth
 
-NAME_HEADERS = ("durable-subscription-name", "durable-subscriber-name", "activemq.subscriptionName")
+NAME_HEADERS = (
+    "durable-subscription-name",
+    "durable-subscriber-name",
+    "activemq.subscriptionName",
+    "activemq.subcriptionName",
+)
+"""The last is how old versions of ActiveMQ, and some clients until today, spell the one before it."""
+
 FLAG_HEADERS = ("durable", "persistent")
 NAME_BYTES_MAX = 255
 

@@ -87,9 +87,34 @@ QUEUE_ALIAS = "/amq/queue/"
 def destination_of(headers: Mapping[str, str], command: str) -> str:
     """The destination that the command is about, by its own name: the one place that knows aliases."""
     destination = required(headers, "destination", command)
+    check_name(destination)
     if destination.startswith(QUEUE_ALIAS):
         return f"/queue/{destination.removeprefix(QUEUE_ALIAS)}"
     return destination
+
+
+COMPOSITE = re.compile(r",\s*(?:/(?:temp-)?(?:queue|topic)/|(?:temp-)?(?:queue|topic)://)")
+OPTIONS = re.compile(r"\?(?:consumer|jms|destination)\.")
+
+
+def check_name(destination: str) -> None:
+    """Refuse what no console or terminal can show as it is, and what ActiveMQ means by a name and no broker here does.
+
+    A request to a control destination may name what a node of before has accepted. Raises Refused.
+    """
+    if destination.startswith("/control/"):
+        return
+    if not destination.isprintable():
+        raise Refused("bad-destination", "A destination has printable characters only.")
+    if destination.endswith((".>", "/>")):
+        raise Refused("bad-destination", "The wildcard > of ActiveMQ is # here, and only topics have wildcards.")
+    if "," in destination and COMPOSITE.search(destination):
+        raise Refused(
+            "bad-destination",
+            "A frame names one destination, not several with commas: bindings copy the messages of one to more queues.",
+        )
+    if "?" in destination and OPTIONS.search(destination):
+        raise Refused("bad-destination", "A destination has no options behind a question mark: headers have them.")
 
 
 def ack_mode(headers: Mapping[str, str]) -> Ack:

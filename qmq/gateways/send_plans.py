@@ -29,6 +29,7 @@ from qmq.gateways.copies import (
 from qmq.gateways.headers import destination_of, is_persistent, is_said, retain
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.rules import BodyCheck, Rules
+from qmq.gateways.words import check_send_words
 from qmq.routing_names import PREFIX
 from qmq.wire.avro import AVRO
 from qmq.wire.stomp import Head, Version, encode_headers
@@ -145,6 +146,7 @@ class SendPlans:
         if kind is DestinationKind.CONTROL:
             return None
         self._rights.check_send(destination)
+        check_send_words(headers, kind)
         form = head.form
         if form is not None and isinstance(form.memo, SendPlan) and not is_pattern(destination):
             like = form.memo

@@ -281,6 +281,10 @@ class StompGateway:
     def window(self, window: ConnectionPrefetch[Subscription] | None) -> None:
         self._subscribing.window = window
 
+    def bound_declared(self, bound: BoundQueue) -> None:
+        """The queue that `handle` paused for, before a SUBSCRIBE, is declared."""
+        self._subscribing.declared = bound
+
     def bound_deleted(self, bound: BoundQueue) -> None:
         """The queue that `handle` paused for, before an UNSUBSCRIBE, is deleted."""
         self._subscribing.deleted = bound

@@ -13,7 +13,7 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import BoundQueue, bound_queue, may_be_bound
+from qmq.gateways.bound_queues import BoundQueue, bound_queue, declared_queue, may_be_bound
 from qmq.gateways.durable_headers import delete_durable, durable_name, durable_words
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import (
@@ -30,6 +30,7 @@ from qmq.gateways.headers import (
     selector,
 )
 from qmq.gateways.rules import Rules
+from qmq.gateways.words import check_subscribe_words
 from qmq.wire.stomp import Head, Version
 
 BYTES_OF_COST = 5
@@ -52,6 +53,7 @@ class SubscribeFrames:
         "_broker",
         "_client_id",
         "_encoder",
+        "declared",
         "deleted",
         "_rights",
         "_rules",
@@ -88,6 +90,8 @@ class SubscribeFrames:
         self._prefetch_max = prefetch_max
         self._pulls = pulls
         self._bound_by_id: dict[str, BoundQueue] = {}
+        self.declared: BoundQueue | None = None
+        """What was declared for the SUBSCRIBE that comes next."""
         self.deleted: BoundQueue | None = None
         """What was deleted for the UNSUBSCRIBE that comes next."""
         self.nameless: str | None = None
@@ -95,10 +99,12 @@ class SubscribeFrames:
 
     def subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
         """Begin a subscription; returns the level of its receipt."""
+        self.declared = None
         bound = self._bound(headers) if may_be_bound(headers) else None
         destination = destination_of(headers, "SUBSCRIBE") if bound is None else bound.queue
         kind = kind_of(destination, self._rules.destination_bytes_max)
         self._rights.check_subscribe(destination)
+        check_subscribe_words(headers, kind, is_bound=bound is not None)
         is_nameless = not headers.get("id") and self._version >= Version.V11
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")
         # STOMP 1.1 and 1.2 want a subscription on every MESSAGE.
@@ -170,18 +176,20 @@ class SubscribeFrames:
         """
         headers = head.headers
         if head.command == "SUBSCRIBE":
-            bound = self._bound(headers) if may_be_bound(headers) else None
-            if bound is None or self._is_declared(bound):
+            bound = self._bound(headers) if may_be_bound(headers) else declared_queue(headers)
+            if bound is None or bound == self.declared or self._is_declared(bound):
                 return None
         else:
             bound = self._bound_of_unsubscribe(headers)
-            if bound is None or not self._is_declared(bound):
+            if bound is None or not self._rules.routing.has_binding(bound.binding.name):
                 return None
         # As a SUBSCRIBE to the queue, so that nothing is changed for one that is refused.
         self._rights.check_subscribe(bound.queue)
         if head.command == "SUBSCRIBE":
-            effect = Effect(is_private=bool(bound.owner))
-            self._rights.check_control(f"/control/bind{bound.queue}", {"source": bound.source}, effect)
+            if bound.source:
+                effect = Effect(is_private=bool(bound.owner))
+                self._rights.check_control(f"/control/bind{bound.queue}", {"source": bound.source}, effect)
+            check_subscribe_words(headers, DestinationKind.QUEUE, is_bound=bool(bound.source))
             self._check_headers(bound.queue, headers)
         else:
             self._rights.check(Action.DECLARE, bound.queue)
@@ -195,7 +203,8 @@ class SubscribeFrames:
         self._of_queue(Subscription(self._session_id, "", queue, ack_mode(headers), credit, b""), headers)
 
     def _is_declared(self, bound: BoundQueue) -> bool:
-        return self._rules.routing.has_binding(bound.binding.name)
+        # What has arguments, or no binding, is compared with its declaration in any case.
+        return bool(bound.source) and not bound.arguments and self._rules.routing.has_binding(bound.binding.name)
 
     def _bound(self, headers: Mapping[str, str]) -> BoundQueue | None:
         """The queue that a SUBSCRIBE is about, if that has a binding. Raises Refused."""

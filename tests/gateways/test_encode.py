@@ -72,6 +72,15 @@ def test_a_delivery_names_its_message_and_tag_after_a_message_of_any_sender(
     assert [frame.head.headers.get("delivery-count") for frame in told] == [None, None, "3", None, None, None]
 
 
+def test_a_stomp_1_0_client_sees_a_destination_that_1_0_cannot_write() -> None:
+    # No client can send to it any more; an older node has accepted it.
+    message = Message(Envelope("/topic/a\nb", DestinationKind.TOPIC, b"", False), b"odd", HERE, 1, 0)
+
+    (frame,) = frames(encode_run(b"MESSAGE\n", [tail_for(message, Version.V10)]), Version.V10)
+
+    assert (frame.head.headers["destination"], frame.body) == ("/topic/a\\nb", b"odd")
+
+
 def test_a_tail_is_made_once() -> None:
     message = Message(Envelope("/topic/t", DestinationKind.TOPIC, b"", False), b"\0\n", HERE, 5, 0)
 

@@ -19,6 +19,7 @@ from qmq.broker.queues.dead_letter_history import deaths_of
 from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES, Vhost, check_key, queue_name
 from qmq.gateways.copies import ROUTING_KEYS
 from qmq.gateways.headers import AMQP_BLOCK, OWN_HEADERS
+from qmq.gateways.words import NOT_SENT
 from qmq.routing_names import PREFIX
 from qmq.wire.amqp.properties import NO_PROPERTIES, Properties, read_properties, without_header, write_properties
 from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
@@ -68,6 +69,8 @@ ASKING: Final = frozenset(
         "ttl",
         "user-id",
         BLOCK,
+        *NOT_SENT,
+        "destination-type",
     }
 )
 """Headers that ask a node for something, that only a node sets, or that it has checked; besides OWN_HEADERS."""

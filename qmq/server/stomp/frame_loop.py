@@ -4,6 +4,7 @@ There is no `await` between a decision and its submission. When the gateway paus
 names, answers, and continues with the frames that are left.
 """
 
+import json
 import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -17,17 +18,21 @@ from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.errors import Refused
+from qmq.gateways.amqp.declares import queue_value
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.paused import Paused, PauseReason
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
+from qmq.gateways.words import NOT_SUPPORTED
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.session import ClientSession
+from qmq.server.definitions.declare import EXCLUSIVE
 from qmq.server.limits.usage import ClientUsages
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.runtime.contexts import Committing, Engine
+from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 from qmq.wire.stomp import Connection, Frame, Version
 
 CONTROL = "/control/"
@@ -175,7 +180,8 @@ class FrameLoop:
         session.waits_for_change = True
         try:
             if request.head.command == "SUBSCRIBE":
-                await self._context.bound_queues.declare(bound, session.user)
+                await self._declare(bound)
+                self._gateway.bound_declared(bound)
             else:
                 await self._context.bound_queues.delete(bound, session.user)
                 self._gateway.bound_deleted(bound)
@@ -184,6 +190,19 @@ class FrameLoop:
         finally:
             session.waits_for_change = False
         return None
+
+    async def _declare(self, bound: BoundQueue) -> None:
+        """Declare a queue, with its binding if it has one. Raises Refused."""
+        context, session = self._context, self._session
+        if bound.arguments or not bound.source:
+            # As a request to declare it, which asks for the rights that these rules need.
+            value = {**bound.declaration, **_rules(bound), **({EXCLUSIVE: True} if bound.owner else {})}
+            headers = {"destination": f"/control/declare{bound.queue}"}
+            if value:
+                principal, address = session.principal, session.peer_address
+                await context.answer(session.id, principal, address, headers, json.dumps(value).encode())
+        if bound.source:
+            await context.bound_queues.declare(bound, session.user)
 
     def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Frame]:
         """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.
@@ -279,3 +298,12 @@ def only_requests(frames: list[Frame]) -> bool:
         if head.command != "SEND" or not head.headers.get("destination", "").startswith(CONTROL):
             return False
     return True
+
+
+def _rules(bound: BoundQueue) -> dict[str, Any]:
+    """What the arguments of a queue declare. Raises Refused."""
+    try:
+        return queue_value(durable=True, exclusive=False, auto_delete=False, arguments=bound.arguments)
+    except AmqpRefusal as refusal:
+        code = NOT_SUPPORTED if refusal.reply is ReplyCode.NOT_IMPLEMENTED else "bad-header"
+        raise Refused(code, f"{refusal.message[0].upper()}{refusal.message[1:]}.") from None

@@ -82,22 +82,6 @@ async def test_what_is_decided_before_a_bug_strikes_is_still_recorded(
         assert depths(rig.alive)["/queue/q"] == 2
 
 
-async def test_a_stomp_1_0_client_sees_a_destination_that_1_0_cannot_write(autojump_clock: MockClock) -> None:
-    async with Rig().run() as rig:
-        old, writer = await rig.dial(), await rig.connect()
-        await old.send("CONNECT\n\n")
-        await old.next("CONNECTED")
-        await old.send("SUBSCRIBE\ndestination:/topic/*\nreceipt:s\n\n")
-        await old.receipt()
-
-        await writer.send(send("/queue/q", "durable"), send("/topic/a\\nb", "odd", "r"))
-
-        assert await writer.receipt() == "r"
-        assert (await old.next("MESSAGE")).head.headers["destination"] == "/topic/a\\nb"
-        await writer.send(send("/queue/q", "more", "r2"))
-        assert await writer.receipt() == "r2"
-
-
 async def test_queue_messages_that_a_dropped_client_never_got_go_to_others(autojump_clock: MockClock) -> None:
     async with Rig(limits={"outbox_bytes_max": 200_000, "body_bytes_max": 50_000}).run() as rig:
         slow, writer = await rig.connect(), await rig.connect()
