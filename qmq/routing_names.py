@@ -21,7 +21,7 @@ MATCH: Final = "x-match"
 """The argument that says whether a headers exchange compares all arguments or any."""
 MATCHES: Final = ("all", "any")
 
-_NAME: Final = re.compile(r"[^/*#\s\x00-\x1f\x7f]{1,127}")
+_NAME: Final = re.compile(r"[^/*#\s\x00-\x1f\x7f-\x9f]{1,127}")
 
 
 VHOST_SEPARATOR: Final = "~"

@@ -2,6 +2,7 @@
 
 A request is one message, with its body as it is, or a batch. A batch is an object in JSON whose members are `messages`,
 and perhaps `receipt_level`, and no others; or an Avro file. `Qmq-Batch: true` or `false` says which of both it is.
+Without it, a body that is no JSON and has that content type is refused: it may be a batch that was cut.
 """
 
 import base64
@@ -11,9 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from qmq.broker.messages.send_options import check_terms
 from qmq.errors import Refused
 from qmq.gateways.copies import ROUTING_KEYS
-from qmq.gateways.headers import OWN_HEADERS
+from qmq.gateways.headers import OWN_HEADERS, retain, truth
 from qmq.gateways.http.avro import AVRO, messages_in
 from qmq.gateways.http.avro_reader import MAGIC, VALUES_PER_RECORD
 from qmq.wire.http import HttpRefusal, HttpRequest
@@ -29,6 +31,8 @@ NESTED_MAX: Final = 2 * MESSAGES_MAX + 2
 """Objects and lists: of each message, and its headers."""
 
 VALUES_MAX: Final = VALUES_PER_RECORD * MESSAGES_MAX
+
+JSON: Final = "application/json"
 
 TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
@@ -55,6 +59,9 @@ OPTIONS: Final[Mapping[str, str]] = {
 }
 """Member of a message in JSON → header of SEND. The header of a request is `Qmq-` and the member, with hyphens."""
 
+FLAGS: Final = ("mandatory", "persistent", "redelivered")
+"""Options that are true or false."""
+
 OF_BODY: Final = ("content-type", "content-encoding")
 """Headers of a request that say what the body of the message is."""
 
@@ -75,8 +82,7 @@ def is_batch(request: HttpRequest) -> bool:
         if said not in ("true", "false"):
             raise HttpRefusal(400, "bad-header", "The header Qmq-Batch is true or false.")
         return said == "true"
-    kind = _media_type(request)
-    return (kind == "application/json" and b'"messages"' in request.body) or _is_avro(request)
+    return _media_type(request) == JSON or _is_avro(request)
 
 
 def _is_avro(request: HttpRequest) -> bool:
@@ -84,8 +90,9 @@ def _is_avro(request: HttpRequest) -> bool:
     return _media_type(request) == AVRO and request.body.startswith(MAGIC)
 
 
-def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Frame]:
-    """The frames of the request: one SEND, or BEGIN, the SENDs of a batch, and COMMIT. `limits` are those of STOMP.
+def sends_of(request: HttpRequest, destination: str, limits: Limits, known: Head | None = None) -> list[Frame]:
+    """The frames of the request: one SEND, or BEGIN, the SENDs of a batch, and COMMIT. `limits` are those of STOMP,
+    `known` is as for `single_of`.
 
     Raises Refused, HttpRefusal.
     """
@@ -94,7 +101,7 @@ def sends_of(request: HttpRequest, destination: str, limits: Limits) -> list[Fra
         if batch is not None:
             _take_headers(request, batch)
             return _frames_of_batch(batch, destination, limits)
-    return [single_of(request, destination, limits)]
+    return [single_of(request, destination, limits, known)]
 
 
 def single_of(request: HttpRequest, destination: str, limits: Limits, known: Head | None = None) -> Frame:
@@ -106,6 +113,7 @@ def single_of(request: HttpRequest, destination: str, limits: Limits, known: Hea
         return Frame(known, request.body, RECEIPT)
     headers = _headers_of_request(request, destination)
     _check_headers(headers, limits)
+    _check_options({BY_HEADER[name]: value for name, value in request.headers.items() if name in BY_HEADER})
     return Frame(Head("SEND", headers, Version.V12), request.body, RECEIPT)
 
 
@@ -118,8 +126,15 @@ def _batch_of(request: HttpRequest) -> dict[str, Any] | None:
     try:
         # Of bytes, `json` would read UTF-16, too, whose values were not counted.
         batch = json.loads(request.body.decode())
-    except (ValueError, RecursionError):
-        pass
+    except RecursionError:
+        pass  # Deeper than any batch.
+    except ValueError as error:
+        if "qmq-batch" not in request.headers:
+            raise Refused(
+                "bad-body",
+                f"The body is no JSON, which its content-type says: {error}",
+                "It may have been cut. Qmq-Batch: false says that it is one message as it is.",
+            ) from None
     is_one = isinstance(batch, dict) and isinstance(batch.get("messages"), list)
     if is_one and batch.keys() <= {"messages", "receipt_level"}:  # type: ignore[attr-defined]
         return batch  # type: ignore[return-value]
@@ -179,6 +194,7 @@ def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) ->
             head = heads.get(key)
             if head is None:
                 _check_headers(headers, limits)
+                _check_options({OPTIONS[name]: headers[OPTIONS[name]] for name in message if name in OPTIONS})
                 head = heads[key] = Head("SEND", headers, Version.V12)
         except Refused as refused:
             raise Refused(refused.code, f"messages[{number}]: {refused.message}") from None
@@ -263,6 +279,16 @@ def _check_headers(headers: Headers, limits: Limits) -> None:
         raise Refused("header-line-too-long", f"A header has at most {limits.header_line_bytes_max} bytes.")
     if sum(sizes) > limits.header_bytes_max:
         raise Refused("headers-too-large", f"The headers of a message have at most {limits.header_bytes_max} bytes.")
+
+
+def _check_options(options: Headers) -> None:
+    """Refuse a value that has no meaning, also where the destination has no use for the option. Raises Refused."""
+    # As lines of headers, in which only what is refused later may be another character.
+    lines = [f"{name}:{value}".replace("\n", " ") for name, value in options.items()]
+    check_terms("\n".join(lines).encode(errors="replace"))
+    retain(options, False)
+    for name in FLAGS:
+        truth(options, name, False)
 
 
 def _check_body(body: bytes, limits: Limits) -> None:

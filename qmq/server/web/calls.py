@@ -130,15 +130,17 @@ class WebCalls:
 
     async def _send(self, request: HttpRequest, destination: str) -> None:
         context = self._context
+        known = self._http.known
+        head = self._head[1] if self._head is not None and self._head[0] is known else None
+        of = (request, destination, context.wire_limits, head)
         if not is_batch(request):
-            known = self._http.known
-            head = self._head[1] if self._head is not None and self._head[0] is known else None
-            frames = [single_of(request, destination, context.wire_limits, head)]
-            self._head = None if known is None else (known, frames[0].head)
+            frames = [single_of(*of)]
         elif len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
-            frames = await context.environment.run_blocking(sends_of, request, destination, context.wire_limits)
+            frames = await context.environment.run_blocking(sends_of, *of)
         else:
-            frames = sends_of(request, destination, context.wire_limits)
+            frames = sends_of(*of)
+        if len(frames) == 1:
+            self._head = None if known is None else (known, frames[0].head)
         await self._decide(frames)
 
     async def _stream(self, request: HttpRequest, destination: str) -> None:

@@ -5,6 +5,7 @@ others.
 """
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -25,10 +26,27 @@ from qmq.server.web.openapi_parts import (
 )
 from qmq.server.web.stomp.long_poll import WAIT_SECONDS_MAX as LONG_POLL_SECONDS_MAX
 
-DESTINATION_NAME: Final[Json] = {"minLength": 1, "maxLength": 240, "pattern": "^[A-Za-z0-9._~-]+$"}
+CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
+NAMES: Final[Mapping[str, Json]] = {
+    # Patterns of other languages have no class of printable characters: the server refuses some more.
+    "topic": {"minLength": 1, "maxLength": 240, "pattern": f"^[^{CONTROLS}]+$"},
+    "exchange": {"minLength": 1, "maxLength": 127, "pattern": rf"^[^/*#\s{CONTROLS}]+$"},
+}
+NAME: Final[Json] = {"minLength": 1, "maxLength": 240, "pattern": f"^[^*#{CONTROLS}]+$"}
 SCHEMA_NAME: Final[Json] = {"minLength": 1, "maxLength": 127, "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"}
 PUBLIC: Final[Json] = {"security": []}
 """An operation that needs no login."""
+
+SETTLING: Final[Json] = {
+    "settle": {
+        "operationId": "settle",
+        "requestBody": {"acks": [{"ack_token": "$response.body#/messages/0/ack_token", "action": "ack"}]},
+    }
+}
+IN_SESSION: Final[Json] = {
+    id: {"operationId": id, "parameters": {"session": "$response.body#/session"}}
+    for id in ("send_frames", "receive_frames", "end_session")
+}
 
 SEND: Final = (
     "The body is the message, or a batch in JSON. The response is sent when all messages are as durable as asked. "
@@ -46,8 +64,8 @@ def _operation(tag: str, id: str, summary: str, responses: Json, **more: Any) ->
 
 
 def _destination(kind: str) -> Json:
-    about = f"Name of the {kind}; a slash in it is written %2F."
-    return parameter("name", "path", about, value_of("string", **DESTINATION_NAME))
+    about = f"Name of the {kind}, of printable characters, but not . and ..; a slash in it is written %2F."
+    return parameter("name", "path", about, value_of("string", **NAMES.get(kind, NAME)))
 
 
 def _send(kind: str) -> Json:
@@ -102,11 +120,11 @@ def _paths() -> Json:
             "messages",
             "receive",
             "Receive messages of a queue.",
-            {"200": response("The messages; none if there are none in time.", "Received")},
+            {"200": response("The messages; none if there are none in time.", "Received", links=SETTLING)},
             description="The messages stay with the client until they are settled with their ack tokens, or until the "
             "ack timeout.",
             parameters=[_destination("queue")],
-            requestBody=body("Receive"),
+            requestBody=content("Receive"),
         )
     }
     paths["/v1/acks"] = {
@@ -156,7 +174,13 @@ def _paths() -> Json:
                 "stomp",
                 "begin_session",
                 "Begin a session of STOMP over requests, for clients without WebSocket.",
-                {"201": response("The session has begun; the client logs in with CONNECT.", "Session")},
+                {
+                    "201": response(
+                        "The session has begun; the client logs in with CONNECT.", "Session", links=IN_SESSION
+                    )
+                },
+                description="Without Authorization it needs a content type, such as that of an empty object in JSON.",
+                requestBody=content(anything),
             )
         },
         "/v1/stomp/{session}": {

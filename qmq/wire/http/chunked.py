@@ -2,7 +2,8 @@
 
 h11 can decode chunks too. It accepts a trailer whose lines end with LF alone, which another server reads differently,
 and it has no bound for the number of chunks: a body of chunks of one byte costs a hundred times its size. So trailers
-are refused, extensions are short and ignored (RFC 9112, 7.1.1), and small chunks are counted.
+are read as headers are, within a bound, and dropped (RFC 9110, 6.5.1), extensions are short and ignored (RFC 9112,
+7.1.1), and small chunks are counted.
 """
 
 import re
@@ -17,6 +18,12 @@ SMALL_CHUNKS_MAX = 256
 
 CHUNK_BYTES_MEAN = 16
 
+TRAILER_BYTES_MAX = 8192
+"""All trailer lines of a body."""
+
+TRAILER = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*)?\r\n")
+"""One line, or the blank one behind the last."""
+
 CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 
 DATA_END = b"\r\n"
@@ -25,7 +32,7 @@ DATA_END = b"\r\n"
 class ChunkedBody:
     """One body. `held_bytes` have been taken out of the connection's buffer so far."""
 
-    __slots__ = ("_body_bytes_max", "_chunks", "_data_ends", "_ends", "_left", "_parts", "held_bytes")
+    __slots__ = ("_body_bytes_max", "_chunks", "_data_ends", "_ends", "_left", "_parts", "_trailer_bytes", "held_bytes")
 
     def __init__(self, body_bytes_max: int) -> None:
         self._body_bytes_max = body_bytes_max
@@ -35,7 +42,8 @@ class ChunkedBody:
         self._data_ends = False
         """The CRLF after the data of a chunk comes next."""
         self._ends = False
-        """The last chunk was read; the blank line comes next."""
+        """The last chunk was read; trailers come next, and a blank line."""
+        self._trailer_bytes = 0
         self._chunks = 0
         self.held_bytes = 0
 
@@ -53,18 +61,28 @@ class ChunkedBody:
                     self.held_bytes += len(data)
                     self._left -= len(data)
                     self._data_ends = not self._left
-                elif self._data_ends or self._ends:
+                elif self._data_ends:
                     end = buffer[at : at + 2]
                     if end != DATA_END[: len(end)]:
-                        raise bad_request(
-                            "trailers are not supported" if self._ends else "a chunk is longer than its size"
-                        )
+                        raise bad_request("a chunk is longer than its size")
                     if len(end) < 2:
                         return False
                     at += 2
-                    if self._ends:
-                        return True
                     self._data_ends = False
+                elif self._ends:
+                    left = TRAILER_BYTES_MAX - self._trailer_bytes
+                    end_at = buffer.find(b"\n", at, at + left + 1) + 1
+                    if not end_at and len(buffer) - at > left:
+                        raise bad_request(f"the trailers have at most {TRAILER_BYTES_MAX} bytes")
+                    if not end_at:
+                        return False
+                    line = bytes(buffer[at:end_at])
+                    if TRAILER.fullmatch(line) is None:
+                        raise bad_request("a trailer is a name, a colon and a value, and CRLF")
+                    self._trailer_bytes += len(line)
+                    at = end_at
+                    if line == DATA_END:
+                        return True
                 else:
                     end_at = buffer.find(b"\r", at, at + CHUNK_LINE_BYTES_MAX + 1)
                     if end_at < 0:

@@ -5,9 +5,11 @@ import re
 
 import pytest
 
+from qmq.gateways.headers import check_name
 from qmq.gateways.http.events import OPTIONS as STREAM_OPTIONS
 from qmq.gateways.http.routes import ACTIONS, CONSOLE, KINDS, PLAIN, Call, route_of
 from qmq.gateways.http.sends import BY_HEADER, OPTIONS
+from qmq.routing_names import is_exchange_name
 from qmq.server.web.openapi import openapi
 from qmq.wire.http import HttpConnection, HttpLimits
 
@@ -69,3 +71,50 @@ def test_options_of_streams_are_described() -> None:
     described = {API["components"]["parameters"][name]["name"] for name in named}
 
     assert described == set(STREAM_OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["a", "größe", "a:b", "a b", "a/b", "a.b~c-d", "名前"])
+@pytest.mark.parametrize("kind", ["queues", "topics", "fanouts"])
+def test_names_that_the_server_takes_are_described(kind: str, name: str) -> None:
+    check_name(f"/{KINDS[kind]}/{name}")
+
+    assert re.search(name_pattern(f"/v1/{kind}/{{name}}/messages"), name)
+
+
+@pytest.mark.parametrize("name", ["a\0", "a\x19", "a\x7f", "a\x8a", "a*", "a#"])
+def test_names_that_the_server_refuses_are_not_described(name: str) -> None:
+    assert not re.search(name_pattern("/v1/queues/{name}/messages"), name)
+
+
+@pytest.mark.parametrize("name", ["a", "größe", "a:b", "a b", "a/b", "a*", "a\x8a"])
+def test_names_of_exchanges_are_described(name: str) -> None:
+    found = re.search(name_pattern("/v1/exchanges/{name}/messages"), name)
+
+    assert (found is not None) is is_exchange_name(name)
+
+
+def name_pattern(path: str) -> str:
+    (parameter,) = [one for one in API["paths"][path]["post"]["parameters"] if one.get("name") == "name"]
+    pattern: str = parameter["schema"]["pattern"]
+    return pattern
+
+
+def test_links_lead_to_operations_that_have_their_parameters() -> None:
+    operations = {
+        operation["operationId"]: (operation, methods.get("parameters", []))
+        for methods in API["paths"].values()
+        for name, operation in methods.items()
+        if name != "parameters"
+    }
+    links = [
+        link
+        for operation, _ in operations.values()
+        for one in operation["responses"].values()
+        for link in one.get("links", {}).values()
+    ]
+
+    assert {link["operationId"] for link in links} == {"settle", "send_frames", "receive_frames", "end_session"}
+    for link in links:
+        _, shared = operations[link["operationId"]]
+        names = {API["components"]["parameters"][one["$ref"].rpartition("/")[2]]["name"] for one in shared}
+        assert set(link.get("parameters", {})) <= names

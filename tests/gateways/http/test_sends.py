@@ -48,12 +48,66 @@ def test_a_raw_body_is_one_send_that_asks_for_a_receipt() -> None:
 
 
 def test_each_option_has_a_header_of_requests_and_a_member_of_messages() -> None:
-    (raw,) = sends(b"x", **{f"qmq_{name}": "1" for name in OPTIONS})
-    _, one, _ = batch({"body": "x", **{name: "1" for name in OPTIONS if name != "receipt_level"}})
+    texts = {name: "1" for name in OPTIONS}
+    texts |= {"retain": "set", "mandatory": "true", "persistent": "true", "retry": "true"}
+    (raw,) = sends(b"x", **{f"qmq_{name}": text for name, text in texts.items()})
+    _, one, _ = batch({"body": "x", **{name: text for name, text in texts.items() if name != "receipt_level"}})
 
     for name, header in OPTIONS.items():
-        assert raw.head.headers[header] == "1"
-        assert one.head.headers.get(header) == ("1" if name != "receipt_level" else None)
+        assert raw.head.headers[header] == texts[name]
+        assert one.head.headers.get(header) == (texts[name] if name != "receipt_level" else None)
+
+
+BAD_OPTIONS = [
+    ("priority", "x", "bad-priority"),
+    ("delay", "soon", "bad-header"),
+    ("expires", "-1", "bad-header"),
+    ("ttl", "5m", "bad-header"),
+    ("group", "g" * 256, "bad-header"),
+    ("mandatory", "perhaps", "bad-header"),
+    ("persistent", "nope", "bad-header"),
+    ("retry", "x", "bad-header"),
+    ("retain", "x", "bad-retain"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "code"), BAD_OPTIONS)
+def test_an_option_without_a_meaning_is_refused_wherever_the_message_goes(option: str, value: str, code: str) -> None:
+    # OpenAPI gives each a type, for each kind of destination.
+    with pytest.raises(Refused) as refused:
+        sends(b"x", **{f"qmq_{option}": value})
+    assert refused.value.code == code
+
+    assert refusal({"body": "x"}, {"body": "x", option: value}).code == code
+
+
+def test_an_option_that_no_header_can_have_is_refused() -> None:
+    assert refusal({"body": "x", "priority": "\0"}).code == "bad-priority"
+    assert refusal({"body": "x", "ttl": "1\ud800"}).code == "bad-header"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"messages": [{"body": "one"}, {"bo', b'{"mess', b"", b"{", b"[1,", b'{"a": 1} {"a": 2}', b"\xff\xfe{\0}\0"],
+)
+def test_a_body_that_is_no_json_as_its_content_type_says_is_refused_unless_it_is_said_to_be_a_message(
+    body: bytes,
+) -> None:
+    with pytest.raises(Refused) as refused:
+        sends(body, content_type="application/json; charset=utf-8")
+
+    assert refused.value.code == "bad-body" and "Qmq-Batch: false" in refused.value.detail
+    (one,) = sends(body, content_type=JSON, qmq_batch="false")
+    assert one.body == body
+    (other,) = sends(body, content_type="application/x-json-lines")
+    assert other.body == body
+
+
+@pytest.mark.parametrize("body", [b"1", b'"x"', b" [] ", b'{"a": {}}', b"[" * 5000 + b"]" * 5000])
+def test_json_of_another_form_is_a_message(body: bytes) -> None:
+    (one,) = sends(body, content_type=JSON)
+
+    assert one.head.command == "SEND" and one.body == body
 
 
 @pytest.mark.parametrize(
@@ -158,11 +212,11 @@ def test_a_batch_has_at_least_one_and_not_too_many_messages() -> None:
         (b'{"messages": [{"body": "x"}]}', {"content_type": "x/y", "qmq_batch": "true"}, True),
         (b'{"messages": [{"body": "x"}], "other": 1}', {"content_type": JSON}, False),
         (b'{"messages": {"body": "x"}}', {"content_type": JSON}, False),
-        (b'{"messages"', {"content_type": JSON}, False),
+        (b'{"messages"', {"content_type": JSON, "qmq_batch": "false"}, False),
         (b'["messages"]', {"content_type": JSON}, False),
         (b'{"a": {"messages": []}}', {"content_type": JSON}, False),
-        (b'"messages"' + b"[" * 100_000, {"content_type": JSON}, False),
-        (b"", {"content_type": JSON}, False),
+        (b"[" * 100_000, {"content_type": JSON}, False),
+        (b"", {"content_type": "text/plain"}, False),
     ],
 )
 def test_json_of_its_own_is_a_message_and_not_a_batch(body: bytes, headers: dict[str, str], is_batch: bool) -> None:

@@ -70,7 +70,8 @@ class WebClient:
         """A request. Names of headers have underscores for hyphens."""
         lines = {"host": f"localhost:{WEB_PORT}"}
         if method == "POST":
-            lines |= {"content-type": JSON, "content-length": str(len(body))}
+            is_raw = path.endswith("/messages") and not body.startswith(b"{")
+            lines |= {"content-type": RAW if is_raw else JSON, "content-length": str(len(body))}
         if self.user is not None:
             lines["authorization"] = basic(self.user)
         lines |= {name.replace("_", "-"): value for name, value in headers.items()}

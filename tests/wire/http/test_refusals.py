@@ -3,6 +3,7 @@
 import pytest
 
 from qmq.wire.http import HttpLimits, HttpRefusal
+from qmq.wire.http.chunked import TRAILER_BYTES_MAX
 from tests.wire.http.support import SMALL, chunked, connection, only, post, refused, request
 
 
@@ -136,7 +137,15 @@ def test_request_at_a_limit_is_taken(data: bytes) -> None:
         pytest.param(b"1_0\r\n", id="underscore"),
         pytest.param(b"\r\n", id="no size"),
         pytest.param(b"000000001\r\n", id="size of nine digits"),
-        pytest.param(b"0\r\nx: 1\r\n\r\n", id="trailer"),
+        pytest.param(b"0\r\nx\r\n\r\n", id="trailer without a colon"),
+        pytest.param(b"0\r\nx : 1\r\n\r\n", id="blank before the colon of a trailer"),
+        pytest.param(b"0\r\n x: 1\r\n\r\n", id="blank before a trailer"),
+        pytest.param(b"0\r\nx: 1\n\r\n", id="LF after a trailer"),
+        pytest.param(b"0\r\nx: 1\n\n", id="LF only after trailers"),
+        pytest.param(b"0\r\nx: \0\r\n\r\n", id="NUL in a trailer"),
+        pytest.param(b"0\r\nx: 1\rx: 2\r\n\r\n", id="CR in a trailer"),
+        pytest.param(b"0\r\nx: " + b"x" * TRAILER_BYTES_MAX, id="long trailer, incomplete"),
+        pytest.param(b"0\r\n" + b"x:1\r\n" * (TRAILER_BYTES_MAX // 5 + 1), id="many trailers"),
         pytest.param(b"0\r\n\n", id="LF at the end"),
     ],
 )

@@ -144,6 +144,25 @@ def test_what_it_holds_is_counted(length: int) -> None:
     assert reader.unfinished_bytes == (len(whole) - 301 if length == 0 else length - 1)
 
 
+@pytest.mark.parametrize("trailers", [b"x: 1\r\n", b"Content-MD5:\r\nHost: b\r\nx:\t\xff \r\n", b"x:1\r\n" * 1600])
+@pytest.mark.parametrize("piece_bytes", [1, 7, 100_000])
+def test_trailers_are_dropped(trailers: bytes, piece_bytes: int) -> None:
+    # Go's Request.Trailer, and checksums of SDKs (RFC 9110, 6.5.1).
+    data = chunked(b"one", end=b"0\r\n" + trailers + b"\r\n") + request("GET /two HTTP/1.1")
+    reader = connection()
+
+    found = []
+    for start in range(0, len(data), piece_bytes):
+        reader.receive(data[start : start + piece_bytes])
+        if (got := reader.next_request()) is not None:
+            found.append((got.path, got.body, got.headers["host"]))
+            reader.respond(204)
+
+    if (got := reader.next_request()) is not None:
+        found.append((got.path, got.body, got.headers["host"]))
+    assert found == [((), b"one", "a"), (("two",), b"", "a")]
+
+
 def test_chunks_that_wait_for_the_end_are_counted() -> None:
     reader = connection(chunked(b"x" * 300, end=b""))
 
