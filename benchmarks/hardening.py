@@ -9,12 +9,14 @@ on docs/hardening.md. The attackers are connections of one process.
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import socket
 import statistics
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +33,7 @@ ATTACK_SECONDS_MAX = 30.0
 """Without new connections after that: the node lets growing clients wait."""
 TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
+JSON = "application/json"
 
 
 class Attackers:
@@ -38,6 +41,7 @@ class Attackers:
 
     def __init__(self, node: Throwaway) -> None:
         self._address = (node.address.host, node.address.port)
+        self._web_address = (node.web_address.host, node.web_address.port)
         self.sockets: list[socket.socket] = []
         self._deadline = time.monotonic() + ATTACK_SECONDS_MAX
 
@@ -69,6 +73,20 @@ class Attackers:
                 if not more or b"error-code:" in more:
                     return
                 data = data[-100:] + more
+
+    def post(self, path: str, type: str, body: bytes, times: int) -> None:
+        """Send a request over so many connections at once, and wait until each is answered."""
+        lines = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        for _ in range(times):
+            one = socket.create_connection(self._web_address)
+            one.settimeout(120.0)
+            self.sockets.append(one)
+            one.sendall(lines.encode() + body)
+        for one in self.sockets[-times:]:
+            with contextlib.suppress(OSError):
+                one.recv(65536)
 
     def ended(self) -> int:
         """How many connections the node has ended, as far as their sockets know."""
@@ -175,10 +193,108 @@ def selectors(attackers: Attackers) -> Iterator[None]:
     attackers.until_obeyed(sender)
 
 
+def scans(attackers: Attackers) -> Iterator[None]:
+    """90 selectors of 120 LIKEs on headers of 4 kB, 100 SENDs"""
+    one = attackers.connect()
+    texts = [" OR ".join(f"h{part % 3} LIKE '%a_{id}%{part}'" for part in range(120)) for id in range(90)]
+    attackers.say(one, *[subscribe("/topic/t", id, f"selector:{text[:4000]}") for id, text in enumerate(texts)])
+    attackers.until_obeyed(one)
+    yield
+    sender = attackers.connect()
+    long = [f"h{part}:{'xaxbxxcx' * 500}" for part in range(3)]
+    attackers.say(sender, *[send("/topic/t", b"", *long, f"n:{number}") for number in range(100)])
+    attackers.until_obeyed(sender)
+
+
+def wide(attackers: Attackers) -> Iterator[None]:
+    """20 consumers with 120 LIKEs each, a backlog of 50,000"""
+    sender = attackers.connect()
+    for at in range(0, 50_000, 1000):
+        attackers.say(sender, *[send("/queue/q", b"x", f"h:{number}xaxbxxcx") for number in range(at, at + 1000)])
+        attackers.until_obeyed(sender)
+    yield
+    for number in range(20):
+        one = attackers.connect()
+        text = " OR ".join(f"h LIKE '%a_{number}%{part}'" for part in range(120))
+        attackers.say(one, subscribe("/queue/q", 0, f"selector:{text[:4000]}"))
+    time.sleep(ATTACK_SECONDS_MAX)
+
+
+def _bind_widely(attackers: Attackers) -> list[str]:
+    """As many bindings of one topic exchange as it may have; returns keys that each match in many ways."""
+    one = attackers.connect()
+    for number in range(767):
+        key = ".".join("a*"[number >> bit & 1] for bit in range(14))
+        attackers.say(one, send("/control/bind/queue/q", b"{}", "source:/exchange/amq.topic", f"key:{key}"))
+    attackers.until_obeyed(one)
+    return [".".join(["a"] * 13 + [f"{number}" * 5]) for number in range(40 * 100)]
+
+
+def keys(attackers: Attackers) -> Iterator[None]:
+    """767 bindings, 40 SENDs of 100 routing keys"""
+    found = _bind_widely(attackers)
+    yield
+    for number in range(40):
+        one = attackers.connect()
+        some = json.dumps(found[100 * number :][:100]).replace(":", "\\c")
+        attackers.say(one, send("/exchange/amq.topic/x", b"x", f"routing-keys:{some}"))
+        attackers.until_obeyed(one)
+
+
+def batch(attackers: Attackers) -> Iterator[None]:
+    """767 bindings, one batch over HTTP of 40 such messages"""
+    found = _bind_widely(attackers)
+    yield
+    messages = [{"body": "x", "routing_keys": found[100 * number :][:100]} for number in range(40)]
+    attackers.post("/v1/exchanges/amq.topic/messages?key=x", JSON, json.dumps({"messages": messages}).encode(), 1)
+
+
+def avro(attackers: Attackers) -> Iterator[None]:
+    """12 Avro files of 21 kB, 950,000 values each"""
+    schema = {
+        "type": "record",
+        "name": "m",
+        "fields": [{"name": "headers", "type": {"type": "map", "values": "string"}}],
+    }
+    entries = b"".join([b"\x04%02d\x00" % number for number in range(95)])
+    records = (b"\xbe\x01" + entries + b"\0") * 9_999
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packed = packer.compress(records) + packer.flush()
+    text = json.dumps(schema).encode()
+    head = b"Obj\1" + _long(2) + b"\x16avro.schema" + _long(len(text)) + text
+    body = head + b"\x14avro.codec\x0edeflate\0" + bytes(16) + _long(9_999) + _long(len(packed)) + packed + bytes(16)
+    yield
+    attackers.post("/v1/queues/q/messages", "avro/binary", body, 12)
+
+
+def _long(number: int) -> bytes:
+    """As Avro writes it."""
+    number *= 2
+    found = b""
+    while number > 127:
+        found += bytes([number & 127 | 128])
+        number >>= 7
+    return found + bytes([number])
+
+
 Attack = Callable[[Attackers], Iterator[None]]
 
 ATTACKS: Mapping[str, Attack] = {
-    attack.__name__: attack for attack in (transactions, bodies, not_reading, browsers, patterns, ambiguous, selectors)
+    attack.__name__: attack
+    for attack in (
+        transactions,
+        bodies,
+        not_reading,
+        browsers,
+        patterns,
+        ambiguous,
+        selectors,
+        scans,
+        wide,
+        keys,
+        batch,
+        avro,
+    )
 }
 
 
@@ -225,7 +341,7 @@ def quantiles(times: list[float]) -> str:
 
 def measure(attack: Attack, limits: Mapping[str, int]) -> str:
     """Run one attack; returns its row."""
-    with throwaway(None, limits, None) as node:
+    with throwaway(None, limits, None, has_web=True) as node:
         mine, theirs = multiprocessing.Pipe()
         client = multiprocessing.Process(target=innocent, args=((node.address.host, node.address.port), theirs))
         client.start()

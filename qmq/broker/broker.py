@@ -166,8 +166,7 @@ class Broker:
             self.queues.intake.push(message, out, taker)
         elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
-            if self.subscriptions.fanout_cost:
-                out.selector_cost += self.subscriptions.fanout_cost.get(envelope.destination, 0)
+            self.subscriptions.count_selecting(envelope, out)
             out.copies += len(envelope.copies)
             for copy in envelope.copies:
                 self.send(copy, body, now_us, out)
@@ -238,7 +237,7 @@ class Broker:
             self.topic_router.publish_run(messages, out)
         else:
             out.publish_fanout_run(envelope.destination, messages)
-            out.selector_cost += self.subscriptions.fanout_cost.get(envelope.destination, 0)
+            self.subscriptions.count_selecting(envelope, out)
         return True
 
     def _accept_letters(
@@ -386,7 +385,7 @@ class Broker:
                 return
             self.send_limits.logged_fanouts.add(message.envelope.destination)
             out.publish_fanout(message.envelope.destination, message)
-            out.selector_cost += self.subscriptions.fanout_cost.get(message.envelope.destination, 0)
+            self.subscriptions.count_selecting(message.envelope, out)
         elif message.envelope.kind is DestinationKind.QUEUE:
             owned = self.queues.owned
             if message.origin.node in owned.serves:

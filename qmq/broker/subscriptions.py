@@ -11,8 +11,9 @@ from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions, taken
 from qmq.broker.messages.destination import SYSTEM_DESTINATIONS, DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import DEFAULT_LIMITS
+from qmq.broker.messages.message import Envelope
 from qmq.broker.queues.queues import Queues
-from qmq.broker.selectors.selector import SharedSelectors
+from qmq.broker.selectors.selector import SelectorCosts, SharedSelectors
 from qmq.broker.send_limits import SendLimits
 from qmq.broker.topics.router import TopicRouter
 from qmq.cursors import Name
@@ -47,7 +48,7 @@ class Subscriptions:
         self._last_sequence = last_sequence
         self._selectors = SharedSelectors()
         self.fanouts: dict[str, dict[Subscription, None]] = {}
-        self.fanout_cost: dict[str, int] = {}
+        self.fanout_costs: dict[str, SelectorCosts] = {}
         """What the selectors of a fanout's subscriptions cost together; where it has any."""
         self.watchers: dict[str, dict[Subscription, None]] = {name: {} for name in SYSTEM_DESTINATIONS}
         """Subscriptions to what the node publishes of itself; apart from topics, whose patterns must not match it."""
@@ -108,9 +109,15 @@ class Subscriptions:
         else:
             self.fanouts.setdefault(destination, {})[subscription] = None
             if subscription.selector is not None:
-                self.fanout_cost[destination] = self.fanout_cost.get(destination, 0) + subscription.selector.cost
+                self.fanout_costs.setdefault(destination, SelectorCosts()).add(subscription.selector)
             subscription.since = self._last_sequence()
             out.joined.append(subscription)
+
+    def count_selecting(self, envelope: Envelope, out: Outcome) -> None:
+        """Count what it will cost to select from the messages of `envelope`, to a fanout, for its subscriptions."""
+        costs = self.fanout_costs.get(envelope.destination) if self.fanout_costs else None
+        if costs is not None:
+            out.selector_cost += costs.of(len(envelope.headers))
 
     def listen(self, session_id: int, topic: str, id: str, out: Outcome) -> bool:
         """Begin a subscription that asks for nothing, to one topic by its name. Raises Refused as `subscribe`.
@@ -224,9 +231,9 @@ class Subscriptions:
             followers.pop(subscription, None)
             if not followers:
                 self.fanouts.pop(destination, None)
-                self.fanout_cost.pop(destination, None)
+                self.fanout_costs.pop(destination, None)
             elif subscription.selector is not None:
-                self.fanout_cost[destination] -= subscription.selector.cost
+                self.fanout_costs[destination].add(subscription.selector, -1)
 
     def end_all(self, session: ClientState, out: Outcome, why: Back) -> None:
         """The session has ended. All subscriptions close before the first one requeues: another one of the same

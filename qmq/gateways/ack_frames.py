@@ -192,7 +192,7 @@ class AckFrames:
         sequence = int(number) if number.isascii() and number.isdigit() and len(number) <= 18 else 0
         if sequence:
             for subscription in session.subscriptions.values():
-                out.selector_cost += len(subscription.in_flight) // SEARCHED_OF_COST
+                out.cost += len(subscription.in_flight) // SEARCHED_OF_COST
                 for tag, delivery in subscription.in_flight.items():
                     message = delivery.message
                     if message.sequence in (sequence, -sequence) and message.message_id == message_id:

@@ -14,7 +14,7 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope
 from qmq.broker.messages.receipt_levels import strongest
 from qmq.broker.routing.binding import split_exchange
-from qmq.broker.routing.table import RoutingTable
+from qmq.broker.routing.table import ROUTE_COST_MAX, RoutingTable
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS, is_persistent, is_said, unsaid
 from qmq.gateways.rules import Rules
@@ -81,11 +81,11 @@ def matching_queues(
     routing: RoutingTable, destination: str, headers: Mapping[str, str], further: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
     """The queues whose bindings match a SEND to an exchange, which may not exist. Bindings compare the headers that
-    travel.
+    travel. Raises Refused if that costs too much (`ROUTE_COST_MAX`).
     """
     name, key = split_exchange(destination)
     sent = {header: value for header, value in headers.items() if header not in OWN_HEADERS}
-    return routing.queues_of_exchange(name, key, sent, further)
+    return routing.queues_of_exchange(name, key, sent, further, ROUTE_COST_MAX)
 
 
 def queues_of_exchange(

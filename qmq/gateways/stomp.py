@@ -11,6 +11,7 @@ destination was the reason (design section 7).
 
 from collections.abc import Mapping
 from itertools import chain
+from typing import Final
 
 from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.broker.broker import Broker
@@ -35,7 +36,10 @@ from qmq.gateways.retries import Repeats
 from qmq.gateways.rules import Rules
 from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.gateways.subscribe_frames import SubscribeFrames
-from qmq.wire.stomp import Acks, Frame, Version
+from qmq.wire.stomp import Acks, Frame, Head, Version
+
+COPY_COST: Final = 25
+"""What working out one copy of a message costs, in the unit of `Outcome.cost`: its headers are encoded."""
 
 
 class StompGateway:
@@ -115,7 +119,7 @@ class StompGateway:
         Pauses before a frame for which the rules of this node alone are not enough: a control request, a SEND that is
         appended already, and a SEND or COMMIT that peers are to be asked about. It pauses for a turn of other tasks,
         too: behind a refused frame whose client stays, because within one Outcome receipts come before ERRORs; where
-        selecting has cost COST_MAX, or there are COPIES_AT_ONCE; and behind a COMMIT (before one, too, where there are
+        it has cost COST_MAX, or there are COPIES_AT_ONCE; and behind a COMMIT (before one, too, where there are
         many records), so that it is one batch.
         """
         out.now_us = now_us
@@ -131,7 +135,7 @@ class StompGateway:
         self._may_run = True
         is_over = False
         while at < count:
-            if is_over or out.selector_cost >= COST_MAX or out.copies >= COPIES_AT_ONCE:
+            if is_over or out.cost + out.selector_cost >= COST_MAX or out.copies >= COPIES_AT_ONCE:
                 if acks.pending:
                     acks.settle(out)
                 self._may_run = may_run
@@ -142,10 +146,10 @@ class StompGateway:
             try:
                 plan = head.memo
                 if plan is None and head.command == "SEND":
-                    plan = self._plans.of(head)
+                    plan = self._planned(head, out)
                 if isinstance(plan, SendPlan):
                     if plan.generation != generation:
-                        plan = self._plans.of(head)
+                        plan = self._planned(head, out)
                         assert plan is not None, "no destination becomes a control destination"
                     if acks.pending:
                         acks.settle(out)
@@ -162,7 +166,7 @@ class StompGateway:
                         return self.repeats.pause(frames[at:], now_us)
                     elif plan.check_body is not None:
                         # Of a transaction, too: the rest of it is not worth waiting for, and each SEND has its turn.
-                        out.selector_cost += plan.check_body(frame.body)
+                        out.cost += plan.check_body(frame.body)
                     level = self._send(plan, frame, now_us, out)
                 elif isinstance(frame, Acks):
                     acks.acknowledge_all(frame, out)
@@ -207,6 +211,18 @@ class StompGateway:
         self.repeats.forget()
         return None
 
+    def _planned(self, head: Head, out: Outcome) -> SendPlan | None:
+        """What a SEND with this header block asks for (`SendPlans.of`); `out` counts what it costs to find that out."""
+        routing = self._rules.routing
+        routing.cost = 0
+        try:
+            plan = self._plans.of(head)
+            if plan is not None:
+                routing.cost += COPY_COST * len(plan.envelope.copies)
+            return plan
+        finally:
+            out.cost += routing.cost
+
     def _send(self, plan: SendPlan, frame: Frame, now_us: int, out: Outcome) -> int | None:
         """Take one SEND; returns the level of its receipt, None when COMMIT confirms it."""
         envelope = plan.envelope
@@ -221,6 +237,8 @@ class StompGateway:
                 further=plan.further,
             )
             self._broker.transactions.hold(self.session_id, plan.transaction, held)
+            if envelope.kind is DestinationKind.TOPIC:
+                self._broker.topic_router.look_up(envelope.destination, out)
             return ACCEPTED if is_early else None
         if plan.is_bounded:
             self._broker.send_limits.check_send(envelope, len(frame.body))

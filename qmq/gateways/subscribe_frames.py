@@ -147,7 +147,7 @@ class SubscribeFrames:
             self.nameless = subscription_id
         if bound is not None:
             self._bound_by_id[subscription_id] = bound
-        out.selector_cost += subscription.memory_bytes // BYTES_OF_COST
+        out.cost += subscription.memory_bytes // BYTES_OF_COST
         return HEARD if kind is DestinationKind.TOPIC else FSYNC
 
     def _of_queue(self, subscription: Subscription, headers: Mapping[str, str]) -> None:

@@ -61,7 +61,7 @@ def test_acks_that_are_searched_for_give_others_their_turn() -> None:
     outcomes = client.outcomes("BEGIN\ntransaction:t", *[f"ACK\nid:{last}\ntransaction:t"] * 1000)
 
     assert len(outcomes) == 4
-    assert max(out.selector_cost for out in outcomes) < COST_MAX + 1000
+    assert max(out.cost for out in outcomes) < COST_MAX + 1000
 
 
 def test_the_message_id_of_another_clients_message_is_refused() -> None:

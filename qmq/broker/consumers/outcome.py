@@ -19,8 +19,7 @@ from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 
 COST_MAX: Final = 100_000
-"""What selecting for topics and fanouts may cost that one Outcome sets off (`Selector.cost`), some 20 ms: then others
-have their turn."""
+"""What one Outcome may cost (`Outcome.cost` and `selector_cost`), some 20 ms: then others have their turn."""
 
 
 TURN_COST: Final = 10_000
@@ -86,6 +85,7 @@ class Outcome:
         "borrowed_settled",
         "browsers",
         "copies",
+        "cost",
         "deletions",
         "deliveries_after",
         "deliveries_now",
@@ -152,7 +152,9 @@ class Outcome:
         self.batches: list[tuple[Origin, int, bytes]] = []
         # With a transaction, which must be one batch: how many more bytes of dead letters it may set off.
         self.letters_left: int | None = None
-        # What the selectors of topic and fanout subscribers may cost, and what reading them has cost.
+        # What deciding has cost: bindings and patterns looked through, selectors read, bodies checked; in the unit of
+        # `Selector.cost`. And what the selectors of topic and fanout subscribers may cost.
+        self.cost = 0
         self.selector_cost = 0
         # What readers of fanouts miss, besides the messages here: origin, after, through. Sent behind the fanout runs.
         self.lost_ranges: list[tuple[Origin, int, int]] = []

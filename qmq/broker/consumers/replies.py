@@ -131,7 +131,7 @@ class Replies:
         out.publish_topic(queue.subscriptions, delivered)
         selector = queue.subscriptions[0].selector
         if selector is not None:
-            out.selector_cost += selector.cost
+            out.selector_cost += selector.cost_of(len(message.envelope.headers))
 
 
 def check_address(destination: str) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from qmq.broker.routing.binding import DIRECT, FANOUT, HEADERS, TOPIC, Binding
-from qmq.broker.topics.word_trie import WordNode, ascend, descend, walk
+from qmq.broker.topics.word_trie import NODE_COST, WordNode, ascend, descend, walk
 from qmq.routing_names import MATCH
 
 REMEMBERED_MAX: Final = 16_384
 """Keys whose match a topic exchange remembers; at the bound all are forgotten and found again."""
 REMEMBERED_VALUES_MAX: Final = 1 << 20
 """Bindings in all remembered matches together; likewise."""
+
+COMPARED_COST: Final = 2
+"""What looking at one binding of a headers exchange costs, in the unit of `Outcome.cost`, besides its arguments."""
 
 NOT_COMPARED: Final = "x-"
 """Arguments that begin so are for the broker."""
@@ -25,9 +28,14 @@ Place = tuple[str, str | None]
 
 
 class Matcher:
-    """The bindings of one exchange. `compares_keys`: what matches depends on the routing key."""
+    """The bindings of one exchange. `compares_keys`: what matches depends on the routing key. `cost` is what the last
+    match has cost, in the unit of `Outcome.cost`.
+    """
 
     compares_keys = True
+
+    def __init__(self) -> None:
+        self.cost = 0
 
     def add(self, binding: Binding) -> None:
         """From now on `binding` counts."""
@@ -37,8 +45,8 @@ class Matcher:
         """Undo `add`."""
         raise NotImplementedError
 
-    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
-        """The bindings that match a message."""
+    def match(self, key: str, headers: Mapping[str, str], cost_max: int) -> tuple[Binding, ...]:
+        """The bindings that match a message. If `cost` is more than `cost_max` after it, not all were compared."""
         raise NotImplementedError
 
 
@@ -48,6 +56,7 @@ class FanoutMatcher(Matcher):
     compares_keys = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._bindings: dict[Binding, None] = {}
 
     def add(self, binding: Binding) -> None:
@@ -56,7 +65,8 @@ class FanoutMatcher(Matcher):
     def remove(self, binding: Binding) -> None:
         del self._bindings[binding]
 
-    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
+    def match(self, key: str, headers: Mapping[str, str], cost_max: int) -> tuple[Binding, ...]:
+        self.cost = len(self._bindings)
         return tuple(self._bindings)
 
 
@@ -64,6 +74,7 @@ class DirectMatcher(Matcher):
     """Bindings with the key of the message match."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._by_key: dict[str, dict[Binding, None]] = {}
 
     def add(self, binding: Binding) -> None:
@@ -72,8 +83,10 @@ class DirectMatcher(Matcher):
     def remove(self, binding: Binding) -> None:
         discard(self._by_key, binding.key, binding)
 
-    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
-        return tuple(self._by_key.get(key, ()))
+    def match(self, key: str, headers: Mapping[str, str], cost_max: int) -> tuple[Binding, ...]:
+        found = tuple(self._by_key.get(key, ()))
+        self.cost = 1 + len(found)
+        return found
 
 
 class TopicMatcher(Matcher):
@@ -83,8 +96,10 @@ class TopicMatcher(Matcher):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._root: WordNode[Binding] = WordNode()
-        self._remembered: dict[str, tuple[Binding, ...]] = {}
+        # Key → what matches it, and what finding that has cost: the cost of a message does not depend on others.
+        self._remembered: dict[str, tuple[tuple[Binding, ...], int]] = {}
         self._remembered_values = 0
 
     @property
@@ -109,17 +124,18 @@ class TopicMatcher(Matcher):
             ascend(self._root, words)
         self._remembered = {}
 
-    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
-        found = self._remembered.get(key)
-        if found is None:
+    def match(self, key: str, headers: Mapping[str, str], cost_max: int) -> tuple[Binding, ...]:
+        known = self._remembered.get(key)
+        if known is None:
             matched: dict[Binding, None] = {}
-            walk(self._root, _words(key), matched)
-            found = tuple(matched)
-            self._remembered_values = len(found) + (self._remembered_values if self._remembered else 0)
+            visited = walk(self._root, _words(key), matched)
+            known = tuple(matched), NODE_COST * visited + len(matched)
+            self._remembered_values = len(matched) + (self._remembered_values if self._remembered else 0)
             if len(self._remembered) >= REMEMBERED_MAX or self._remembered_values > REMEMBERED_VALUES_MAX:
                 self._remembered = {}
-                self._remembered_values = len(found)
-            self._remembered[key] = found
+                self._remembered_values = len(matched)
+            self._remembered[key] = known
+        found, self.cost = known
         return found
 
 
@@ -132,6 +148,7 @@ class HeadersMatcher(Matcher):
     compares_keys = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._by_header: dict[Place, dict[Binding, None]] = {}
         self._places: dict[Binding, list[Place]] = {}
         # Bindings that compare nothing, and so match all messages.
@@ -155,13 +172,23 @@ class HeadersMatcher(Matcher):
                 del self._by_header[at]
         self._always.pop(binding, None)
 
-    def match(self, key: str, headers: Mapping[str, str]) -> tuple[Binding, ...]:
+    def match(self, key: str, headers: Mapping[str, str], cost_max: int) -> tuple[Binding, ...]:
         found = dict(self._always)
+        cost = len(found) + len(headers)
         for name, value in headers.items():
             for at in ((name, value), (name, None)):
                 for binding in self._by_header.get(at, ()):
-                    if not _needs_all(binding) or _has_all(binding, headers):
+                    cost += COMPARED_COST
+                    if not _needs_all(binding):
                         found[binding] = None
+                    else:
+                        cost += len(binding.arguments)
+                        if _has_all(binding, headers):
+                            found[binding] = None
+                    if cost > cost_max:
+                        self.cost = cost
+                        return tuple(found)
+        self.cost = cost
         return tuple(found)
 
 
@@ -178,16 +205,21 @@ def matcher_of(type: str) -> Matcher:
 
 
 def match_any(
-    matcher: Matcher, key: str, headers: Mapping[str, str], further_keys: Sequence[str]
-) -> tuple[Binding, ...]:
-    """The bindings that match a message with several routing keys, each once."""
-    found = matcher.match(key, headers)
+    matcher: Matcher, key: str, headers: Mapping[str, str], further_keys: Sequence[str], cost_max: int
+) -> tuple[tuple[Binding, ...], int]:
+    """The bindings that match a message with several routing keys, each once, and what that has cost. If this is more
+    than `cost_max`, not all were compared."""
+    found = matcher.match(key, headers, cost_max)
+    cost = matcher.cost
     if not further_keys or not matcher.compares_keys:
-        return found
+        return found, cost
     matched = dict.fromkeys(found)
     for one in further_keys:
-        matched.update(dict.fromkeys(matcher.match(one, headers)))
-    return tuple(matched)
+        if cost > cost_max:
+            break
+        matched.update(dict.fromkeys(matcher.match(one, headers, cost_max - cost)))
+        cost += matcher.cost
+    return tuple(matched), cost
 
 
 def _words(key: str) -> list[str]:

@@ -16,12 +16,18 @@ from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.routing.binding import PREDEFINED, TOPIC, Binding, Exchange
 from qmq.broker.routing.matchers import Matcher, TopicMatcher, discard, match_any, matcher_of
 from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
+from qmq.broker.topics.word_trie import NODE_COST
 from qmq.errors import Refused
 
 Bindings = dict[Binding, None]
 
 ALTERNATES_MAX: Final = 16
-"""To which one message goes, each of which may cost as much as the first exchange."""
+"""To which one message goes."""
+
+ROUTE_COST_MAX: Final = NODE_COST * VISITS_MAX
+"""What routing one SEND may cost, by all its keys and headers and in all exchanges, some 3 ms."""
+
+NO_MAX: Final = 1 << 62
 
 NO_QUEUES: Final[tuple[str, ...]] = ()
 NO_BINDINGS: Final[Mapping[Binding, None]] = {}
@@ -32,6 +38,8 @@ class RoutingTable:
 
     def __init__(self) -> None:
         self.exchanges: dict[str, Exchange] = {}
+        self.cost = 0
+        """What questions have cost since it was set to 0, in the unit of `Outcome.cost`."""
         self._names: set[str] = set()
         self._matchers: dict[str, Matcher] = {}
         self._of_exchange: dict[str, Bindings] = {}
@@ -157,21 +165,31 @@ class RoutingTable:
     def queues_of_topic(self, topic: str) -> tuple[str, ...]:
         """The queues that get a copy of a message to `topic`."""
         found = self._topics.match(topic) if self.has_topics else ()
+        self.cost += self._topics.cost
+        self._topics.cost = 0
         return _queues(found) if found else NO_QUEUES
 
     def queues_of_fanout(self, fanout: str) -> tuple[str, ...]:
         """The queues that get a copy of a message to `fanout`."""
         found = self._fanouts.get(fanout)
+        self.cost += len(found or ())
         return _queues(found) if found else NO_QUEUES
 
     def queues_of_exchange(
-        self, name: str, key: str, headers: Mapping[str, str], further_keys: Sequence[str] = ()
+        self,
+        name: str,
+        key: str,
+        headers: Mapping[str, str],
+        further_keys: Sequence[str] = (),
+        cost_max: int = NO_MAX,
     ) -> tuple[str, ...]:
         """The queues that a message to the exchange goes to; none: it is unroutable.
 
         Each exchange that it reaches routes it once, with the same keys. What no binding of one matches goes to the
-        alternate of that one, if it has not gone to ALTERNATES_MAX of them.
+        alternate of that one, if it has not gone to ALTERNATES_MAX of them. Raises Refused if it costs more than
+        `cost_max`.
         """
+        left = cost_max
         asked = {name}
         waiting = [name]
         alternates_left = ALTERNATES_MAX
@@ -181,7 +199,13 @@ class RoutingTable:
             matcher = self._matchers.get(name)
             if matcher is None:
                 continue
-            found = match_any(matcher, key, headers, further_keys)
+            found, cost = match_any(matcher, key, headers, further_keys, left)
+            self.cost += cost
+            left -= cost
+            if left < 0:
+                raise Refused(
+                    "too-many-patterns", "The routing keys and headers of this message match in too many ways."
+                )
             if not found:
                 alternate = self.exchanges[name].alternate
                 if alternate and alternate not in asked and alternates_left:

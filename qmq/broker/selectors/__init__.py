@@ -6,6 +6,15 @@ number is on docs/selectors.md. Reading and asking both cost at most what their 
 """
 
 from qmq.broker.selectors.properties import properties_of, select_within, selected, selects
-from qmq.broker.selectors.selector import Selector, compile_filter, compile_selector
+from qmq.broker.selectors.selector import Selector, SelectorCosts, compile_filter, compile_selector
 
-__all__ = ["Selector", "compile_filter", "compile_selector", "properties_of", "select_within", "selected", "selects"]
+__all__ = [
+    "Selector",
+    "SelectorCosts",
+    "compile_filter",
+    "compile_selector",
+    "properties_of",
+    "select_within",
+    "selected",
+    "selects",
+]

@@ -13,11 +13,16 @@ INTEGER_DIGITS_MAX = 19
 NUMBER_CHARS_MAX = 40
 """Of a header's value that is read as a number: no 64-bit float needs more."""
 
+BLANKS_MAX = 256
+"""Around a number: nothing longer is looked through for one."""
+
 FLOAT_CHARS = frozenset("0123456789.eE+-")
 
 
 def number_of(text: str) -> Number | None:
     """A header's value as a number, or None when it is none. Blanks around it do not count: some clients send them."""
+    if len(text) > NUMBER_CHARS_MAX + BLANKS_MAX:
+        return None
     text = text.strip(" ")
     if not text or len(text) > NUMBER_CHARS_MAX or not text.isascii():
         return None

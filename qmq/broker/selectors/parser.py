@@ -74,7 +74,7 @@ JMS_KNOWN = "JMSPriority, JMSCorrelationID, JMSType, JMSDeliveryMode"
 class Parser:
     """Reads one list of tokens once."""
 
-    __slots__ = ("_at", "_depth", "_parts", "_steps_max", "_token", "_tokens")
+    __slots__ = ("_at", "_depth", "_parts", "_steps_max", "_token", "_tokens", "scans")
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -83,6 +83,8 @@ class Parser:
         self._depth = 0
         self._parts = 0
         self._steps_max = 0
+        self.scans = 0
+        """LIKEs, each of which may read a value to its end."""
 
     def whole(self) -> Condition:
         """The condition that all tokens together are. Raises Refused."""
@@ -272,6 +274,7 @@ class Parser:
         if pattern is None:
             raise wrong(token.column, f"%, _ or {escape} after each {escape}", shown(token.text))
         self._steps_max += pattern.steps_max
+        self.scans += 1
         return Like(value, pattern)
 
 

@@ -43,7 +43,8 @@ def select_within(
                 break
             envelope = message.envelope
             answers = envelope.answers
-            selector_cost += 1 if answers is not None and selector.text in answers else selector.cost
+            is_known = answers is not None and selector.text in answers
+            selector_cost += 1 if is_known else selector.cost_of(len(envelope.headers))
             answer = selects(selector, envelope)
         if answer:
             wanted.append(message)

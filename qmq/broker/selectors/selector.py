@@ -4,7 +4,7 @@ Equal texts give equal selectors, and mostly the same object: the last few hundr
 workers subscribe with the same words.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from qmq.broker.selectors.conditions import Condition
@@ -14,6 +14,9 @@ from qmq.broker.selectors.values import Row
 from qmq.errors import Refused
 
 SELECTOR_CHARS_MAX = 4096
+
+SCANNED_OF_COST = 7
+"""2 to this power bytes of headers that a LIKE reads cost as much as one part."""
 
 REMEMBERED_MAX = 256
 """Compiled selectors kept for the next subscription; the largest take some 50 KiB each."""
@@ -25,15 +28,21 @@ IMPLIED_PREFIXES = ("convert_string_expressions:", "hyphenated_props:")
 class Selector:
     """What a subscription wants. `text` is as it was written; it alone makes two selectors equal.
 
-    `cost` bounds what one answer takes: a fifth of a microsecond each, more or less.
+    `cost` bounds what one answer about short headers takes: a fifth of a microsecond each, more or less. Besides, it
+    may read the headers of a message `scans` times.
     """
 
-    __slots__ = ("_condition", "cost", "text")
+    __slots__ = ("_condition", "cost", "scans", "text")
 
-    def __init__(self, text: str, condition: Condition, cost: int) -> None:
+    def __init__(self, text: str, condition: Condition, cost: int, scans: int = 0) -> None:
         self.text = text
         self.cost = cost
+        self.scans = scans
         self._condition = condition
+
+    def cost_of(self, header_bytes: int) -> int:
+        """What one answer about a message with so many bytes of headers costs at most."""
+        return self.cost + self.scans * (header_bytes >> SCANNED_OF_COST)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Whether a message with these headers is wanted. Never raises; unknown is no."""
@@ -79,7 +88,28 @@ def _compile(text: str) -> Selector:
             break
     parser = Parser(tokens_of(text, start))
     condition = parser.whole()
-    return Selector(text, condition, parser.cost)
+    return Selector(text, condition, parser.cost, parser.scans)
+
+
+class SelectorCosts:
+    """What those of several subscriptions cost together, for one message; each counts as often as it is added."""
+
+    __slots__ = ("cost", "scans")
+
+    def __init__(self, selectors: Iterable[Selector | None] = ()) -> None:
+        self.cost = self.scans = 0
+        for selector in selectors:
+            self.add(selector)
+
+    def add(self, selector: Selector | None, sign: int = 1) -> None:
+        """Count one more, with `sign` -1 one less."""
+        if selector is not None:
+            self.cost += sign * selector.cost
+            self.scans += sign * selector.scans
+
+    def of(self, header_bytes: int) -> int:
+        """As `Selector.cost_of`."""
+        return self.cost + self.scans * (header_bytes >> SCANNED_OF_COST)
 
 
 class SharedSelectors:

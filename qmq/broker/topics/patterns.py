@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Generic, NoReturn, TypeVar
 
 from qmq.broker.messages.destination import is_pattern
-from qmq.broker.topics.word_trie import WordNode, ascend, descend, walk
+from qmq.broker.topics.word_trie import NODE_COST, WordNode, ascend, descend, walk
 from qmq.errors import Refused
 
 T = TypeVar("T")
@@ -55,6 +55,8 @@ class PatternTable(Generic[T]):
         self._prefixes: dict[str, dict[T, None]] = {}
         self._prefix_lengths: dict[int, int] = {}
         self._root: WordNode[T] = WordNode()
+        self.cost = 0
+        """What matches have cost that were not remembered, in the unit of `Outcome.cost`, since it was set to 0."""
         # Patterns that are no exact names -> how many values they have.
         self._counts: dict[str, int] = {}
         self._remembered: dict[str, tuple[T, ...]] = {}
@@ -210,6 +212,7 @@ class PatternTable(Generic[T]):
     def _recalled(self, name: str) -> tuple[T, ...] | None:
         """What was remembered of `name` before patterns changed that do not match it; None when that is nothing."""
         for pattern, before in reversed(self._changes):
+            self.cost += pattern.visits
             if pattern.matches(name):
                 return None
             found = before.pop(name, None)
@@ -234,7 +237,8 @@ class PatternTable(Generic[T]):
             if length <= len(name):
                 found.update(self._prefixes.get(name[:length], {}))
         if self._root.children:
-            walk(self._root, _words(name), found)
+            self.cost += NODE_COST * walk(self._root, _words(name), found)
+        self.cost += len(self._prefix_lengths) + len(found)
         return tuple(found)
 
 

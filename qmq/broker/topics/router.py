@@ -3,13 +3,18 @@
 Surprising: a message of a peer goes to local subscribers only, so that no topic message is delivered twice.
 """
 
+from typing import TypeVar
+
 from qmq.broker.consumers.light_subscriptions import Subscriber
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Message, Retain
+from qmq.broker.selectors import SelectorCosts
 from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
 from qmq.broker.topics.retained import RetainedValues
 from qmq.broker.topics.sequence_filter import SequenceFilter
+
+T = TypeVar("T")
 
 
 class TopicRouter:
@@ -24,7 +29,7 @@ class TopicRouter:
         """How many topic subscriptions have a selector."""
         # The subscribers matched last, and what their selectors cost together.
         self._matched: tuple[Subscriber, ...] = ()
-        self._matched_cost = 0
+        self._matched_costs = SelectorCosts()
 
     def limit(self, limits: BrokerLimits) -> None:
         """From now on there may be this much; what is more than that stays."""
@@ -50,11 +55,16 @@ class TopicRouter:
 
     # Messages
 
+    def look_up(self, name: str, out: Outcome) -> None:
+        """Match the topic `name` of a message that a COMMIT sends later: then its match is remembered."""
+        _match(self.topics, name, out)
+        _match(self.interest, name, out)
+
     def publish(self, message: Message, out: Outcome) -> None:
         """A client of this node sends `message`."""
         name = message.envelope.destination
         self._deliver(message, out)
-        peers = self.interest.match(name)
+        peers = _match(self.interest, name, out)
         if message.envelope.retain:
             self.retained.put(message)
             peers = self.retained.audience(peers, name)
@@ -68,28 +78,28 @@ class TopicRouter:
     def publish_run(self, messages: list[Message], out: Outcome) -> None:
         """As `publish`, for messages to one topic that leave its last value alone."""
         name = messages[0].envelope.destination
-        subscribers = self.topics.match(name)
+        subscribers = _match(self.topics, name, out)
         if subscribers:
             out.publish_topic_run(subscribers, messages)
             if self.selecting:
-                out.selector_cost += self._cost_of(subscribers)
-        for peer in self.interest.match(name):
+                out.selector_cost += self._cost_of(subscribers, messages[0])
+        for peer in _match(self.interest, name, out):
             out.peer_topics.setdefault(peer, []).extend(messages)
 
     def _deliver(self, message: Message, out: Outcome) -> None:
-        subscribers = self.topics.match(message.envelope.destination)
+        subscribers = _match(self.topics, message.envelope.destination, out)
         if subscribers:
             out.publish_topic(subscribers, message)
             if self.selecting:
-                out.selector_cost += self._cost_of(subscribers)
+                out.selector_cost += self._cost_of(subscribers, message)
 
-    def _cost_of(self, subscribers: tuple[Subscriber, ...]) -> int:
-        """What it costs to evaluate the selectors of all of these for one message."""
+    def _cost_of(self, subscribers: tuple[Subscriber, ...], message: Message) -> int:
+        """What it costs to evaluate the selectors of all of these for `message`."""
         # Messages to one topic mostly come one after the other, and its subscribers are one object until they change.
         if subscribers is not self._matched:
             self._matched = subscribers
-            self._matched_cost = sum([one.selector.cost for one in subscribers if one.selector is not None])
-        return self._matched_cost
+            self._matched_costs = SelectorCosts([one.selector for one in subscribers])
+        return self._matched_costs.of(len(message.envelope.headers))
 
     # Peers
 
@@ -106,11 +116,20 @@ class TopicRouter:
     def accept_value(self, message: Message, peer: str, out: Outcome) -> None:
         """`peer` sends what it knows of the last value of a topic; subscribers that missed it get it."""
         if self.retained.learn(message, peer) and message.envelope.retain is Retain.SET:
-            subscribers = self.topics.match(message.envelope.destination)
+            subscribers = _match(self.topics, message.envelope.destination, out)
             if subscribers:
                 out.publish_value(subscribers, message)
                 if self.selecting:
-                    out.selector_cost += self._cost_of(subscribers)
+                    out.selector_cost += self._cost_of(subscribers, message)
+
+
+def _match(table: PatternTable[T], name: str, out: Outcome) -> tuple[T, ...]:
+    """The values that want the topic `name`; `out` counts what it costs to find them."""
+    found = table.match(name)
+    if table.cost:
+        out.cost += table.cost
+        table.cost = 0
+    return found
 
 
 def _changed(pattern: str, wanted: bool, out: Outcome) -> None:

@@ -11,6 +11,9 @@ T = TypeVar("T")
 NAME_WORDS = 128
 """Words of the longest name, for the reckoning of `#`."""
 
+NODE_COST = 5
+"""What visiting one node costs, in the unit of `Outcome.cost`: some 0.6 microseconds."""
+
 COUNTED_FROM = 16
 """Children of a node whose costs are counted instead of looked at one by one."""
 
@@ -72,14 +75,15 @@ class WordNode(Generic[T]):
         return most
 
 
-def walk(root: WordNode[T], words: list[str], found: dict[T, None]) -> None:
-    """Collect what matches `words` below `root`.
+def walk(root: WordNode[T], words: list[str], found: dict[T, None]) -> int:
+    """Collect what matches `words` below `root`; returns how many nodes were visited.
 
     Goes word by word with all nodes reached so far, so no pattern costs more than nodes times words: trying every
     length for every `#` instead, a subscriber could send patterns whose match takes years.
     """
     reached: dict[WordNode[T], None] = {}
     reach(root, reached)
+    visited = len(reached)
     for word in words:
         following: dict[WordNode[T], None] = {}
         for node in reached:
@@ -98,9 +102,11 @@ def walk(root: WordNode[T], words: list[str], found: dict[T, None]) -> None:
                 if "#" in child.children:
                     reach(child.children["#"], following)
         reached = following
+        visited += len(reached)
     for node in reached:
         if node.values is not None:
             found.update(node.values)
+    return visited
 
 
 def reach(node: WordNode[T], reached: dict[WordNode[T], None]) -> None:

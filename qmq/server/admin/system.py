@@ -17,6 +17,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.selectors import SelectorCosts
 from qmq.server.admin.node_status import PeerRow
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.server.runtime.waker import Waker
@@ -126,4 +127,4 @@ class SystemTopics:
                 self._context.environment.now_us(),
             )
             out.publish_topic(watchers, message)
-            out.selector_cost += sum([one.selector.cost for one in watchers if one.selector is not None])
+            out.selector_cost += SelectorCosts([one.selector for one in watchers]).of(len(envelope.headers))

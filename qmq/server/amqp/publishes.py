@@ -1,10 +1,13 @@
 """Publishes of one channel, and those that no queue gets."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import trio
+
+from qmq.broker.consumers.outcome import COST_MAX
 from qmq.errors import Refused
 from qmq.gateways.amqp.messages import BCC, send_headers
 from qmq.gateways.amqp.names import DEFAULT_VHOST, QUEUE, REPLIES, exchange_name, publish_destination, queue_name
@@ -35,6 +38,8 @@ class ChannelPublishes:
         self._owner = frames.owner
         self.state = frames.state
         self._rights = frames.rights
+        # What looking for bindings has cost since others had a turn.
+        self._cost = 0
 
     async def publish(self, command: Command) -> None:
         """Collect it, or answer it at once if no queue gets it. Raises AmqpRefusal and Refused."""
@@ -52,7 +57,7 @@ class ChannelPublishes:
         further = further_keys(head.headers)
         if further and head.headers["destination"].startswith(REPLIES):
             raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, "a reply has no CC and no BCC: it goes to one client")
-        # First: a client without the right must not learn whether a queue would get the message.
+        # A client without the right must not learn whether a queue would get the message.
         self._rights.check_send(head.headers["destination"])
         for one in further:
             self._rights.check_send(destination_with(head.headers["destination"], one))
@@ -96,6 +101,8 @@ class ChannelPublishes:
             return known
         session = self._owner.session
         destination = publish_destination(exchange, key, self._owner.vhost)
+        # Before what it says of itself is read.
+        self._rights.check_send(destination)
         replies = None if self.state.reply_consumer is None else self.state
         headers = send_headers(destination, properties, session.user, replies, self._owner.vhost)
         if self._frames.transaction is not None:
@@ -121,17 +128,28 @@ class ChannelPublishes:
 
     async def _is_routable(self, exchange: str, head: Head, further: tuple[str, ...], is_mandatory: bool) -> bool:
         """Whether a publish reaches a queue. One to an exchange is asked about only where the answer is wanted."""
-        context, headers = self._owner.context, head.headers
+        headers = head.headers
         destination = headers["destination"]
         if not exchange:
             return self._is_awaited(destination) if destination.startswith(REPLIES) else await self._exists(destination)
         if not is_mandatory:
             return True
-        routing = context.rules.routing
-        if matching_queues(routing, destination, headers, further):
+        if await self._is_bound(destination, headers, further):
             return True
         await self._learn_bindings()
-        return bool(matching_queues(routing, destination, headers, further))
+        return await self._is_bound(destination, headers, further)
+
+    async def _is_bound(self, exchange: str, headers: Mapping[str, str], further: tuple[str, ...]) -> bool:
+        """Whether bindings match a publish to `exchange`. Raises Refused. Others have a turn where many have cost
+        much."""
+        routing = self._owner.context.rules.routing
+        routing.cost = 0
+        is_bound = bool(matching_queues(routing, exchange, headers, further))
+        self._cost += routing.cost
+        if self._cost >= COST_MAX:
+            self._cost = 0
+            await trio.lowlevel.checkpoint()
+        return is_bound
 
     def _is_awaited(self, address: str) -> bool:
         """Whether a client may wait for a reply to this address, as far as this node knows."""

@@ -192,7 +192,7 @@ class DurableFeeds:
         selector_cost = 0
         while index < len(rows):
             if selector is not None:
-                selector_cost += selector.cost
+                selector_cost += selector.cost_of(len(rows[index][1].headers))
                 if selector_cost > TURN_COST:
                     selector_cost = 0
                     self._send(attachment, run)

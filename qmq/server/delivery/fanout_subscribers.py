@@ -17,7 +17,7 @@ import trio
 from qmq.broker.consumers.outcome import TURN_COST, FanoutRun, Outcome
 from qmq.broker.consumers.subscription import StartAt, Subscription
 from qmq.broker.messages.message import Envelope, Message
-from qmq.broker.selectors import Selector, selected, selects
+from qmq.broker.selectors import Selector, SelectorCosts, selected, selects
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
@@ -113,7 +113,8 @@ class FanoutSubscribers:
         selector_cost = 0
         for destination, distinct in envelopes.items():
             selectors = {one.selector: None for one in self._live.get(destination, ())}
-            selector_cost += len(distinct) * sum([one.cost for one in selectors if one is not None])
+            costs = SelectorCosts(selectors)
+            selector_cost += sum([costs.of(len(one.headers)) for one in distinct])
         return selector_cost
 
     def deliver(self, destination: str, messages: list[Message], begin: int, *, is_costly: bool = False) -> None:
@@ -338,7 +339,7 @@ class FanoutSubscribers:
         selector_cost = 0
         for origin, record in page.rows[skip:]:
             if selector is not None:
-                selector_cost += selector.cost
+                selector_cost += selector.cost_of(len(record.headers))
                 if selector_cost > TURN_COST:
                     selector_cost = 0
                     await trio.lowlevel.checkpoint()

@@ -1,5 +1,6 @@
 """Limits of users, and what operators see of connections: for AMQP clients as for those of other protocols."""
 
+import itertools
 from typing import Any
 
 import argon2
@@ -8,12 +9,18 @@ import trio
 from pamqp import commands
 from trio.testing import MockClock
 
+from qmq.broker.consumers.outcome import COST_MAX
+from qmq.broker.routing import matchers
+from qmq.broker.routing.table import ROUTE_COST_MAX
+from qmq.broker.topics.word_trie import NODE_COST, WordNode, walk
+from qmq.build import BUILD
 from qmq.config import User, UserLimitSettings
 from qmq.server.amqp.dialogue import AmqpDialogue
 from qmq.server.amqp.publishes import HEADS_MAX
 from qmq.server.web.metrics import metrics_page
 from tests.server.amqp.rig import AmqpClient, amqp_node, connect
-from tests.server.rig import send
+from tests.server.rig import eventually, send
+from tests.support.depths import depths
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 
@@ -251,3 +258,47 @@ async def test_a_queue_that_is_deleted_while_its_consumer_waits_for_its_rate_is_
 
         assert code == 404 and "has been deleted" in text
         assert "/queue/jobs" not in rig.alive.broker.queues.by_name
+
+
+class Steps(trio.abc.Instrument):
+    """The most nodes of pattern trees that one step of a task has visited."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = self.most = self.all = 0
+
+        def counted(root: WordNode[object], words: list[str], found: dict[object, None]) -> int:
+            visited = walk(root, words, found)
+            self.now += visited
+            return visited
+
+        patch.setattr(matchers, "walk", counted)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.most = max(self.most, self.now)
+        self.all += self.now
+        self.now = 0
+
+
+@pytest.mark.skipif(BUILD == "compiled", reason="counts calls within what is compiled")
+@pytest.mark.parametrize("mandatory", [False, True])
+async def test_publishes_that_visit_many_patterns_are_obeyed_in_turns(
+    mandatory: bool, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        for words in itertools.product("a*", repeat=8):
+            await client.call(1, commands.Queue.Bind(0, "jobs", "amq.topic", ".".join(words)), commands.Queue.BindOk)
+        steps = Steps(monkeypatch)
+        trio.lowlevel.add_instrument(steps)
+
+        keys = [f"a.a.a.a.a.a.a.{number}" for number in range(1000)]
+        publishes = [
+            client.publishing(keys[at], b"", "amq.topic", mandatory, headers={"CC": keys[at + 1 : at + 10]})
+            for at in range(0, 1000, 10)
+        ]
+        await client.pipe.send_all(b"".join(publishes))
+        await eventually(lambda: depths(rig.alive)["/queue/jobs"] == 100)
+
+        assert steps.all * NODE_COST > 3 * COST_MAX
+        assert steps.most * NODE_COST < COST_MAX + ROUTE_COST_MAX

@@ -20,21 +20,32 @@ from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscr
 TURN_MOST = 2 * TURN_COST + 2_000
 """One turn may decide for a client, which selects up to TURN_TOIL, or follow a group of commits up to twice that."""
 
+TURN_MOST_OF_LONG = TURN_MOST + 2 * 60 * (3 * 4100 // 128)
+"""Besides, the last answer may exceed what is left."""
+
 
 def costly(number: int) -> str:
     """A selector that wants nothing, other than those with other numbers."""
     return " OR ".join(f"nothing LIKE '%a_b{number}%{part}'" for part in range(60))
 
 
+BYTES_OF_COST = 128
+"""That a LIKE reads in about the time that one part of a selector takes."""
+
+LONG = {f"long-{number}": "x" * 4000 for number in range(3)}
+"""Headers of which each LIKE may read one."""
+
+
 class Toil(trio.abc.Instrument):
-    """What selecting cost in each step of a task, by counting what selectors are asked."""
+    """What selecting cost in each step of a task, by counting what selectors are asked, and about how many bytes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = self.most = self.asked = 0
         matches = Selector.matches
 
         def counted(selector: Selector, properties: dict[str, str]) -> bool:
-            self.now += selector.cost
+            header_bytes = sum([len(name) + len(value) for name, value in properties.items()])
+            self.now += selector.cost + selector.text.count("LIKE") * (header_bytes // BYTES_OF_COST)
             self.asked += 1
             return matches(selector, properties)
 
@@ -99,6 +110,23 @@ async def test_topic_messages_are_selected_in_slices_and_come_in_order(
         await nothing_more(sender)
         assert selector_cost.asked >= 5 * 19
         assert selector_cost.most <= TURN_MOST
+
+
+@pytest.mark.parametrize("destination", ["/topic/t", "/fanout/f"])
+async def test_long_headers_are_selected_in_slices_that_are_as_long(
+    selector_cost: Toil, destination: str, autojump_clock: MockClock
+) -> None:
+    async with Rig().run() as rig:
+        clients = await picky_clients(rig, destination, clients=2, selectors=5)
+        sender = await rig.connect()
+        trio.lowlevel.add_instrument(selector_cost)
+
+        await sender.send(*[send(destination, str(number), want="yes", n=str(number), **LONG) for number in range(5)])
+
+        for client in clients:
+            assert await client.messages(5) == [b"0", b"1", b"2", b"3", b"4"]
+        assert selector_cost.asked >= 5 * 9
+        assert selector_cost.most <= TURN_MOST_OF_LONG
 
 
 class Stub:
@@ -325,6 +353,26 @@ async def test_past_of_a_fanout_is_selected_in_slices(selector_cost: Toil, autoj
         assert len(await plain.messages(200)) == 200
         assert len(await durable.messages(200)) == 200
         assert selector_cost.most <= TURN_MOST
+
+
+async def test_past_of_a_fanout_with_long_headers_is_selected_in_slices_that_are_as_long(
+    selector_cost: Toil, autojump_clock: MockClock
+) -> None:
+    async with Rig().run() as rig:
+        sender = await rig.connect()
+        for number in range(20):
+            await sender.send(send("/fanout/f", str(number), want="yes", number=str(number), **LONG))
+        await nothing_more(sender)
+        trio.lowlevel.add_instrument(selector_cost)
+
+        [plain] = await picky_clients(rig, "/fanout/f", clients=1, selectors=1)
+        [durable] = await picky_clients(
+            rig, "/fanout/f", clients=1, selectors=1, durable="true", x_stream_offset="first"
+        )
+
+        assert len(await plain.messages(20)) == 20
+        assert len(await durable.messages(20)) == 20
+        assert selector_cost.most <= TURN_MOST_OF_LONG
 
 
 async def test_last_values_are_selected_in_slices(selector_cost: Toil, autojump_clock: MockClock) -> None:

@@ -39,14 +39,14 @@ from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.queues.selective.selector_paging import evict_unmatched, restart_scans
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.queues.state.queue_state import QueueState
-from qmq.broker.selectors import Selector, selects
+from qmq.broker.selectors import Selector, SelectorCosts, selects
 
 LOOKED_MAX: Final = 2000
 """Questions of consumers about messages that one dispatch asks in vain; the next continues there, after others had a
 turn."""
 
 COST_SHARE: Final = 32
-"""As much as a question besides: so much of the cost of selectors (`Selector.cost`)."""
+"""As much as a question besides: so much of the cost of selectors (`SelectorCosts`)."""
 
 EVICT_FROM: Final = 1000
 """A priority level with more in the store evicts what no consumer wants when it has more than this in memory."""
@@ -295,8 +295,7 @@ class SelectiveDispatcher:
             ready.popleft()
         last = self._seen_by_all(level)
         index = level.index_after(last)
-        costs = [taker.selector.cost for taker in self._in_line() if taker.selector is not None]
-        selector_cost = sum(costs) // COST_SHARE
+        costs = SelectorCosts([taker.selector for taker in self._in_line()])
         while index < len(ready) and left > 0 and (self._subscriptions or self._peers):
             message = ready[index]
             if message.settled:
@@ -308,12 +307,14 @@ class SelectiveDispatcher:
                 queue.shared.expire(message, out)
                 continue
             last = message.place
+            header_bytes = len(message.envelope.headers)
+            selector_cost = costs.of(header_bytes) // COST_SHARE
             in_line = len(self._subscriptions) + len(self._peers)
             taker = self._taker_of(message)
             if taker is None:
                 index += 1
                 # What it may have cost: each consumer in line was asked, and long headers are long to look through.
-                left -= in_line + (len(message.envelope.headers) >> 7) + selector_cost
+                left -= in_line + (header_bytes >> 7) + selector_cost
             else:
                 left -= selector_cost
                 del ready[index]
