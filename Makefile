@@ -56,7 +56,7 @@ cluster/faults/test_ten_thousand_under_kills.py simulation/test_seeds.py
 # Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter,
 # and of rules and codecs that are not compiled (native.py), nor use what is.
 OF_TEXT := configuration.py docs.py imports.py migration.py vocabulary.py
-INTERPRETED := tests/broker/test_growth.py $(addprefix tests/wire/,amqp beanstalk http test_fuzz.py test_sockjs.py) \
+INTERPRETED := tests/broker/test_growth.py $(addprefix tests/wire/,amqp beanstalk http test_fuzz.py) \
 $(addprefix tests/broker/takeover/test_leases.py::test_,two_nodes_never_serve nothing_forbidden long_histories \
 a_rule_that_is_broken)
 # First in a recipe: says at its end how long it took.

@@ -94,7 +94,6 @@ WITHIN_WIRE: Mapping[str, set[str]] = {
     "avro": set(),
     "http": set(),
     "websocket": {"http"},
-    "sockjs": {"http"},
     "amqp": set(),
     "beanstalk": set(),
 }

@@ -159,10 +159,8 @@ class Tab:
     def __init__(self, page: Any) -> None:
         self.page = page
         self.errors: list[str] = []
-        self.requests: list[str] = []
         page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, url: str) -> "Tab":
         self.page.goto(url)

@@ -27,9 +27,7 @@ TRY_ALL = """async (host) => {
     return {
         websocket: await socket("/stomp"),
         "raw websocket": await socket("/stomp/websocket"),
-        "sockjs websocket": await socket("/stomp/000/abcdefgh/websocket"),
         events: await stream("/v1/fanouts/log/events"),
-        "sockjs events": await stream("/stomp/000/abcdefgi/eventsource"),
         script: await reads("/qmq.js"),
         read: await reads("/v1/control/status"),
         info: await reads("/stomp/info", { credentials: "include" }),

@@ -1,8 +1,6 @@
-"""Clients of others: @stomp/stompjs over WebSocket and each transport of sockjs-client, and the old stomp.js."""
+"""Clients of others: @stomp/stompjs over WebSocket, and the old stomp.js."""
 
 from typing import Any
-
-import pytest
 
 from ..support.cluster_bodies import bodies
 from ..support.cluster_wait import eventually
@@ -10,17 +8,14 @@ from .conftest import Tab, WebCluster
 
 COUNT = 1000
 PATTERN_BYTES = 1 << 20
-TRANSPORTS = ("websocket", "xhr-streaming", "eventsource", "xhr-polling")
 STOMPJS = "@stomp/stompjs/bundles/stomp.umd.js"
-SOCKJS = "sockjs-client/dist/sockjs.js"
 STOMP_JS = "stompjs/lib/stomp.js"
 
-START = """async (urls, transport, options) => {
+START = """async (urls, options) => {
     window.life = [];
     window.connections = 0;
     window.beats = { PING: 0, PONG: 0 };
-    const factory = (url) => transport === null ? new WebSocket(url, ["v12.stomp"])
-        : new SockJS(url.replace("ws:", "http:"), null, { transports: [transport] });
+    const factory = (url) => new WebSocket(url, ["v12.stomp"]);
     window.client = new StompJs.Client({
         webSocketFactory: () => factory(urls[connections++ % urls.length]),
         reconnectDelay: 100,
@@ -41,18 +36,17 @@ START = """async (urls, transport, options) => {
 }"""
 
 
-def started(tab: Tab, urls: list[str], transport: str | None = None, **options: Any) -> Tab:
-    """The page with a client over WebSocket, or a transport of SockJS."""
-    tab.load(STOMPJS, SOCKJS)
-    tab.run(START, urls, transport, {"heartbeatIncoming": 0, "heartbeatOutgoing": 0, **options})
+def started(tab: Tab, urls: list[str], **options: Any) -> Tab:
+    """The page with a client over WebSocket."""
+    tab.load(STOMPJS)
+    tab.run(START, urls, {"heartbeatIncoming": 0, "heartbeatOutgoing": 0, **options})
     return tab
 
 
-@pytest.mark.parametrize("transport", [None, *TRANSPORTS])
-def test_a_thousand_messages_pass_each_way(tab: Tab, mesh: WebCluster, transport: str | None) -> None:
-    name = f"by-{transport}"
+def test_a_thousand_messages_pass_each_way(tab: Tab, mesh: WebCluster) -> None:
+    name = "stompjs"
     worked = mesh.client("c").consume(f"/queue/{name}")
-    started(tab, mesh.urls("a"), transport)
+    started(tab, mesh.urls("a"))
     tab.run(
         """async (name, count) => {
             window.got = [];
@@ -68,13 +62,10 @@ def test_a_thousand_messages_pass_each_way(tab: Tab, mesh: WebCluster, transport
     eventually(lambda: len(worked) >= COUNT, lambda: f"c has {len(worked)} of {COUNT}")
     assert bodies(worked) == [f"page 100 % grün %41 {n}".encode() for n in range(COUNT)]
     assert got == [f"node 100 % grün %41 {n}" for n in range(COUNT)]
-    used = {url.rpartition("/")[2].partition("?")[0] for url in tab.requests if "/stomp/" in url}
-    assert used <= {"info", {"xhr-polling": "xhr"}.get(transport or "", str(transport).replace("-", "_")), "xhr_send"}
 
 
-@pytest.mark.parametrize("transport", [None, *TRANSPORTS])
-def test_a_megabyte_of_text_passes_unchanged(tab: Tab, mesh: WebCluster, transport: str | None) -> None:
-    started(tab, mesh.urls("a"), transport)
+def test_a_megabyte_of_text_passes_unchanged(tab: Tab, mesh: WebCluster) -> None:
+    started(tab, mesh.urls("a"))
     is_same = tab.run(
         """async (size) => {
             const body = "grün ☃ \\u0001\\n%\\\\\\"".repeat(size / 16);
@@ -106,19 +97,9 @@ def test_bodies_of_bytes_pass_over_websocket(tab: Tab, mesh: WebCluster) -> None
     assert are_same == [True] * 3
 
 
-def test_bytes_that_are_no_text_end_a_session_of_sockjs(tab: Tab, mesh: WebCluster) -> None:
-    started(tab, mesh.urls("a"), "xhr-streaming", reconnectDelay=0)
-    tab.run("async () => { client.subscribe('/topic/bytes', () => {}); await confirmed('/topic/none', ''); }")
-    mesh.client("a").publish("/topic/bytes", b"\xff\xfe")
-
-    life = tab.run("async () => { await until(() => life.length > 1, 'still open'); return life; }")
-    assert life[1].startswith("closed 1003 ")
-
-
-@pytest.mark.parametrize("transport", [None, "xhr-streaming", "xhr-polling"])
-def test_idle_client_and_node_send_heartbeats(tab: Tab, mesh: WebCluster, transport: str | None) -> None:
+def test_idle_client_and_node_send_heartbeats(tab: Tab, mesh: WebCluster) -> None:
     # The client leaves a node that is silent for twice as long; a busy machine may hold it up for a while.
-    started(tab, mesh.urls("a"), transport, heartbeatIncoming=2500, heartbeatOutgoing=1000)
+    started(tab, mesh.urls("a"), heartbeatIncoming=2500, heartbeatOutgoing=1000)
     life = tab.run(
         """async () => {
             await until(() => Math.min(beats.PING, beats.PONG) >= 2, () => JSON.stringify(beats));
@@ -153,9 +134,8 @@ def test_client_goes_to_another_node_when_its_own_dies(tab: Tab, mesh: WebCluste
     assert got == [["one", "two"], "connected"]
 
 
-@pytest.mark.parametrize("transport", [None, "xhr-streaming"])
-def test_login_is_refused_with_the_code_of_the_error(tab: Tab, mesh: WebCluster, transport: str | None) -> None:
-    started(tab, mesh.urls("a"), transport, connectHeaders={"login": "ann", "passcode": "wrong"}, reconnectDelay=0)
+def test_login_is_refused_with_the_code_of_the_error(tab: Tab, mesh: WebCluster) -> None:
+    started(tab, mesh.urls("a"), connectHeaders={"login": "ann", "passcode": "wrong"}, reconnectDelay=0)
 
     life = tab.run("async () => { await until(() => life.length === 2, () => `${life}`); return life; }")
     assert life[0] == "login-failed"
@@ -170,13 +150,10 @@ def test_destination_that_is_not_allowed_is_refused(tab: Tab, mesh: WebCluster) 
     assert life[:2] == ["connected", "not-allowed"]
 
 
-@pytest.mark.parametrize("transport", [None, "xhr-streaming", "xhr-polling"])
-def test_what_a_closed_page_has_not_acknowledged_goes_to_another_client(
-    tab: Tab, mesh: WebCluster, transport: str | None
-) -> None:
-    queue = f"/queue/left-{transport}"
+def test_what_a_closed_page_has_not_acknowledged_goes_to_another_client(tab: Tab, mesh: WebCluster) -> None:
+    queue = "/queue/left"
     mesh.client("b").publish(queue, *[b"%d" % number for number in range(20)])
-    started(tab, mesh.urls("a"), transport)
+    started(tab, mesh.urls("a"))
     tab.run(
         """async (queue) => {
             const got = [];

@@ -35,7 +35,7 @@ class Call(Enum):
     CONSOLE = auto()
     """Login and logout of a browser, and the events of the console."""
     STOMP = auto()
-    """A WebSocket that carries STOMP, or SockJS."""
+    """A WebSocket that carries STOMP."""
     LONG_POLL = auto()
     """STOMP in requests: its session is in the path, but for the request that begins one."""
 
@@ -71,6 +71,8 @@ PLAIN: Final[Mapping[Sequence[str], tuple[Call, tuple[str, ...]]]] = {
     ("metrics",): (Call.METRICS, ("GET", "HEAD")),
     ("livez",): (Call.LIVEZ, ("GET", "HEAD")),
     ("readyz",): (Call.READYZ, ("GET", "HEAD")),
+    ("stomp",): (Call.STOMP, ("GET",)),
+    ("stomp", "websocket"): (Call.STOMP, ("GET",)),
 }
 
 CONSOLE: Final[Mapping[str, tuple[str, ...]]] = {"login": ("GET", "POST"), "logout": ("POST",), "events": ("GET",)}
@@ -86,7 +88,7 @@ OPEN: Final = PROBES | {Call.STOMP, Call.LONG_POLL}
 BODY_BYTES: Final[Mapping[Call, int]] = {
     Call.RECEIVE: 64 << 10,
     Call.ACKS: 512 << 10,
-    **dict.fromkeys((*PROBES, Call.METRICS, Call.EVENTS, Call.CONSOLE, Call.MANAGEMENT), 4 << 10),
+    **dict.fromkeys((*PROBES, Call.METRICS, Call.EVENTS, Call.CONSOLE, Call.MANAGEMENT, Call.STOMP), 4 << 10),
 }
 """Largest bodies: these are parsed at once, and those of PROBES are held for a client without a login."""
 
@@ -107,9 +109,6 @@ def route_of(request: HttpRequest) -> Route:
     if path[0] == "api":
         _check_method(request, ("GET",))
         return Route(Call.MANAGEMENT)
-    if path[:1] == ("stomp",):
-        _check_method(request, ("GET", "POST", "OPTIONS"))
-        return Route(Call.STOMP, "/".join(path[1:]))
     if path[:2] == ("v1", "stomp") and len(path) <= 3 and path[2:] != ("",):
         _check_method(request, ("POST",) if len(path) == 2 else ("GET", "POST", "DELETE"))
         return Route(Call.LONG_POLL, "".join(path[2:]))

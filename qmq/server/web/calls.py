@@ -36,8 +36,7 @@ from qmq.server.stomp.dialogue import STOMP
 from qmq.server.web.client import WebClient, WebClientContext
 from qmq.server.web.metrics import CONTENT_TYPE, MetricsContext, metrics_page
 from qmq.server.web.pages import PAGES, PageContext, PageResponse
-from qmq.server.web.stomp.polled_sessions import Asking
-from qmq.server.web.stomp.sockjs import RAW
+from qmq.server.web.stomp.long_poll import Asking
 from qmq.server.web.stomp.websocket_pipe import WebSocketPipe
 from qmq.wire.http import HttpConnection, HttpRequest
 from qmq.wire.stomp import Frame, Head, Limits, Version
@@ -207,28 +206,16 @@ class WebCalls:
         rows = [{"ack_token": ack.text, "result": result} for ack, result in zip(acks, results, strict=True)]
         self.put(self._encoder.respond(200, {"acks": rows}))
 
-    async def _stomp(self, request: HttpRequest, below: str) -> None:
-        """STOMP for browsers: over a WebSocket, or over SockJS."""
-        session = self._session
-        is_websocket = below in ("", RAW)
-        if is_websocket or below.endswith(f"/{RAW}"):
-            websocket = await self._upgrade(request)
-            if session.finishing:
-                return
+    async def _stomp(self, request: HttpRequest, _: str) -> None:
+        """STOMP over a WebSocket."""
+        websocket = await self._upgrade(request)
+        if not self._session.finishing:
             self.is_stream = True
-            if is_websocket:
-                session.switch(websocket, WEB_STOMP, self._login)
-            else:
-                await self._context.web.sockjs.serve_websocket(websocket, session, self._login)
-                session.finish()
-            return
-        await self._context.web.sockjs.serve(request, self._http, self._asking())
-        if self._http.must_close:
-            self.is_stream = True
-            session.finish()
+            self._session.switch(websocket, WEB_STOMP, self._login)
 
     async def _long_poll(self, request: HttpRequest, path: str) -> None:
-        await self._context.web.long_poll.serve(request, path, self._asking())
+        asking = Asking(self._session, self._pipe, self._login, self._encoder, self.put)
+        await self._context.web.long_poll.serve(request, path, asking)
 
     async def _metrics(self, request: HttpRequest, _: str) -> None:
         self._context.rights_of(self._session.principal).check_control(STATUS)
@@ -254,9 +241,6 @@ class WebCalls:
                 break
         response = management_response(call, facts, rows, node, vhosts)
         self._respond(PageResponse(management_status(call, response), response))
-
-    def _asking(self) -> Asking:
-        return Asking(self._session, self._pipe, self._login, self._encoder, self.put)
 
     async def _upgrade(self, request: HttpRequest) -> WebSocketPipe:
         """The connection becomes a WebSocket."""

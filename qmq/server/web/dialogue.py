@@ -169,9 +169,7 @@ class HttpDialogue(ClientDialogue):
 
     def _bound_body(self, route: Route, head: HttpRequest) -> None:
         """Refuse a body that is larger than this call needs, before it is held. Raises HttpRefusal."""
-        if route.call is Call.STOMP:
-            self._http.bound_body(self._context.web.sockjs.body_bytes_max(head, self._pipe))
-        elif route.call is Call.LONG_POLL:
+        if route.call is Call.LONG_POLL:
             self._http.bound_body(self._context.web.long_poll.body_bytes_max(route.about, self._pipe))
         elif route.call is Call.CONTROL:
             self._http.bound_body(self._context.wire_limits.body_bytes_max)

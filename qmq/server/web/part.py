@@ -11,12 +11,10 @@ from qmq.server.web.console import WebConsole, WebConsoleContext
 from qmq.server.web.pull_session import PullContext
 from qmq.server.web.pulls import Pulls
 from qmq.server.web.samples import Samples, SamplesContext
-from qmq.server.web.stomp.long_poll import LongPollSessions
-from qmq.server.web.stomp.polled_sessions import PolledContext
-from qmq.server.web.stomp.sockjs import SockJsSessions
+from qmq.server.web.stomp.long_poll import LongPollContext, LongPollSessions
 
 
-class WebPartContext(PullContext, SamplesContext, WebConsoleContext, PolledContext, Protocol):
+class WebPartContext(PullContext, SamplesContext, WebConsoleContext, LongPollContext, Protocol):
     settings: NodeSettings
 
 
@@ -24,7 +22,6 @@ class WebPart:
     def __init__(self, context: WebPartContext) -> None:
         self.event_data = EventData()
         self.pulls = Pulls(context)
-        self.sockjs = SockJsSessions(context)
         self.long_poll = LongPollSessions(context)
         self.samples = Samples(context)
         self.console = WebConsole(context, context.settings.name)

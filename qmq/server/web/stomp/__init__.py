@@ -1,1 +1,1 @@
-"""STOMP for browsers and networks without WebSockets: WebSocket, SockJS, and long poll."""
+"""STOMP for browsers and networks without WebSockets: WebSocket and long poll."""

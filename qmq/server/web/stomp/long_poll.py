@@ -1,31 +1,41 @@
 """STOMP for clients that have neither WebSocket nor server-sent events: frames in ordinary requests and responses.
 
 A session of STOMP runs over a `LongPollPipe`. One request at a time waits for what the node sends; others send to it.
-Bytes are carried as they are, so a body may be binary.
+Bytes are carried as they are, so a body may be binary. The requests of one session find its pipe by an id. That id is
+all that names the session, so it is drawn at random. A request from another address does not find it.
 
 Surprising: a response that breaks ends the session. What was taken for it may be lost, and a stream with a hole in it
 is worse than none. A client that leaves while nothing was taken for its request has lost nothing.
 """
 
-from math import inf
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
 from qmq.environment import Pipe
+from qmq.errors import Refused
+from qmq.gateways.http.responses import HttpEncoder
+from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.dialogue import ClientProtocol
+from qmq.server.clients.session import ClientSession, SessionContext
+from qmq.server.runtime.contexts import Tasks
 from qmq.server.stomp.dialogue import STOMP
-from qmq.server.web.stomp.polled_sessions import Asking, PolledContext, PolledPipe, PolledSessions, unless_left
+from qmq.server.web.stomp.long_poll_pipe import IDLE_SECONDS, LongPollPipe
 from qmq.wire.http import HttpRefusal, HttpRequest
 
-WAITING_BYTES_MAX: Final = 65536
-"""What waits for a receiving request; one larger frame may wait alone."""
+SESSIONS_MAX: Final = 10_000
+"""In one node. Beyond it a new one is refused; each is also a connection, with the bounds of these."""
 
-RECEIVED_BYTES_MAX: Final = 65536
-"""Bytes of the client that its session has not read. Beyond it, the request that sends them is answered later."""
+LOGIN_BYTES_MAX: Final = 64 << 10
+"""Of a request while its session has not logged in."""
 
-IDLE_SECONDS: Final = 60.0
-"""Between two requests of a client. Then its session ends."""
+BODY_BYTES_MAX: Final = 16 << 20
+"""Of a request after the login: room for the largest frame of STOMP."""
+
+SWEEP_SECONDS: Final = 5.0
+"""Between two looks for sessions that have ended."""
 
 WAIT_SECONDS: Final = 30
 WAIT_SECONDS_MAX: Final = 60
@@ -36,116 +46,30 @@ BYTES: Final = ("content-type", "application/octet-stream")
 
 LONG_POLL: Final[ClientProtocol] = STOMP._replace(name="long-poll")
 
-INTERRUPTED: Final = (1002, "Connection interrupted")
-IDLE: Final = (1001, "No request for too long")
+T = TypeVar("T")
 
 
-class LongPollState:
-    """What one client is sent; see `PolledState`."""
+class Asking(NamedTuple):
+    """The connection on which a request came, and how it is answered."""
 
-    __slots__ = ("_requests", "_waiting", "closed", "deadline", "waiting_bytes")
-
-    def __init__(self, now: float) -> None:
-        self.closed: tuple[int, str] | None = None
-        self.deadline = now + IDLE_SECONDS
-        """When `expire` is due; infinite while there is a request."""
-        self.waiting_bytes = 0
-        self._waiting: list[bytes] = []
-        self._requests = 0
-
-    def has_room(self, size: int) -> bool:
-        return not self.waiting_bytes or self.waiting_bytes + size <= WAITING_BYTES_MAX
-
-    def send(self, data: bytes) -> bool:
-        if self.closed is not None:
-            return False
-        self._waiting.append(data)
-        self.waiting_bytes += len(data)
-        return True
-
-    def take(self) -> bytes:
-        """All that waits."""
-        data = b"".join(self._waiting)
-        self.drop_waiting()
-        return data
-
-    def close(self, code: int, reason: str) -> None:
-        if self.closed is None:
-            self.closed = (code, reason)
-
-    def drop_waiting(self) -> None:
-        self._waiting = []
-        self.waiting_bytes = 0
-
-    def expire(self, now: float) -> bool:
-        if now >= self.deadline:
-            self.drop_waiting()
-            self.close(*IDLE)
-        return self.closed is not None and not self.waiting_bytes
-
-    def begin(self) -> None:
-        """A request of the client begins."""
-        self._requests += 1
-        self.deadline = inf
-
-    def end(self, now: float) -> None:
-        """A request of the client ends."""
-        self._requests -= 1
-        if not self._requests:
-            self.deadline = now + IDLE_SECONDS
+    session: ClientSession
+    pipe: Pipe
+    login: PendingLogin
+    encoder: HttpEncoder
+    put: Callable[[bytes], None]
 
 
-class LongPollPipe(PolledPipe):
-    """A pipe over the requests of one session. `with pipe:` is around each request."""
-
-    def __init__(self, first: Pipe) -> None:
-        self._polled = LongPollState(trio.current_time())
-        self.receives = False
-        """A request waits for frames."""
-        super().__init__(self._polled, first, RECEIVED_BYTES_MAX)
-
-    def __enter__(self) -> "LongPollPipe":
-        self._polled.begin()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._polled.end(trio.current_time())
-        self.wake()
-
-    async def receive(self, wait_seconds: float) -> bytes:
-        """What waits for the client; b"" when there is nothing for so long, or the session has ended.
-
-        Only while no other request `receives`.
-        """
-        assert not self.receives, "one request waits at a time"
-        self.receives = True
-        try:
-            with trio.move_on_after(wait_seconds):
-                while not self._polled.waiting_bytes and self._polled.closed is None:
-                    await self.changed()
-        finally:
-            self.receives = False
-        data = self._polled.take()
-        self.wake()
-        return data
-
-    def interrupt(self) -> None:
-        """What was taken for a response may be lost: the session ends."""
-        self._polled.drop_waiting()
-        self.end_sending(*INTERRUPTED)
-
-    def leave(self) -> None:
-        """The client ends the session, as if its connection had ended."""
-        self._polled.drop_waiting()
-        self.end_sending()
+class LongPollContext(SessionContext, Tasks, Protocol):
+    """What these sessions need of the node."""
 
 
 class LongPollSessions:
     """All sessions of the node over long poll."""
 
-    def __init__(self, context: PolledContext) -> None:
+    def __init__(self, context: LongPollContext) -> None:
         self._context = context
-        self._sessions = PolledSessions[LongPollPipe](context, LONG_POLL)
+        self._pipes: dict[str, LongPollPipe] = {}
+        self._sweeps = False
 
     async def serve(
         self,
@@ -156,17 +80,18 @@ class LongPollSessions:
         """Answer one request; without `id`, begin a session. Raises HttpRefusal and Refused."""
         encoder, put = asking.encoder, asking.put
         if not id:
-            id = f"{self._context.environment.rng.getrandbits(ID_BITS):032x}"
-            self._sessions.open(id, LongPollPipe(asking.pipe), asking)
-            facts = {"session": id, "idle_seconds": int(IDLE_SECONDS), "wait_seconds_max": WAIT_SECONDS_MAX}
-            put(encoder.respond(201, facts))
+            facts = {"session": self._open(asking), "idle_seconds": int(IDLE_SECONDS)}
+            put(encoder.respond(201, facts | {"wait_seconds_max": WAIT_SECONDS_MAX}))
             return
-        pipe = self._sessions.known(id, asking)
+        pipe = self._find(id, asking.pipe)
+        if pipe is None:
+            raise HttpRefusal(404, "unknown-session", "There is no session with this id, or it has ended.")
+        self._carry(pipe, asking.login)
         with pipe:
             if request.method == "GET":
                 await _receive(pipe, _wait_seconds(request), asking)
             elif request.method == "DELETE":
-                pipe.leave()
+                pipe.interrupt()
                 put(encoder.respond(204, body=b""))
             elif await pipe.pass_on(request.body):
                 put(encoder.respond(204, body=b""))
@@ -175,20 +100,75 @@ class LongPollSessions:
 
     def body_bytes_max(self, id: str, asking: Pipe) -> int:
         """Bytes that the body of a request about this session may have."""
-        return self._sessions.body_bytes_max(id, asking)
+        pipe = self._find(id, asking)
+        return LOGIN_BYTES_MAX if pipe is None or pipe.login is None or pipe.login.is_pending else BODY_BYTES_MAX
+
+    def _open(self, asking: Asking) -> str:
+        """Begin a session of STOMP, on the listener of the request; it is a connection of its own. Returns its id.
+
+        Raises Refused.
+        """
+        if len(self._pipes) >= SESSIONS_MAX:
+            raise Refused("too-many-connections", f"At most {SESSIONS_MAX} such sessions may be open.")
+        context = self._context
+        id = f"{context.environment.rng.getrandbits(ID_BITS):032x}"
+        pipe = LongPollPipe(asking.pipe)
+        login = pipe.login = context.admission.admit(pipe.peer_address, now=trio.current_time())
+        self._carry(pipe, asking.login)
+        session = ClientSession(context, pipe, asking.session.listener, login, LONG_POLL)
+        pipe.grew = partial(context.memory_budget.change, session)
+        context.spawn(session.serve)
+        self._pipes[id] = pipe
+        if not self._sweeps:
+            self._sweeps = True
+            context.spawn(self._sweep)
+        return id
+
+    def _find(self, id: str, asking: Pipe) -> LongPollPipe | None:
+        pipe = self._pipes.get(id)
+        return None if pipe is None or pipe.is_over or pipe.peer_address != asking.peer_address else pipe
+
+    def _carry(self, pipe: LongPollPipe, carrier: PendingLogin) -> None:
+        """A client that has logged in over requests must not lose their connections to other logins."""
+        assert pipe.login is not None
+        self._context.admission.decided_with(carrier, pipe.login)
+
+    async def _sweep(self) -> None:
+        while self._pipes:
+            await trio.sleep(SWEEP_SECONDS)
+            self._pipes = {id: pipe for id, pipe in self._pipes.items() if not pipe.is_over}
+        self._sweeps = False
 
 
 async def _receive(pipe: LongPollPipe, seconds: float, asking: Asking) -> None:
     session, encoder = asking.session, asking.encoder
     if pipe.receives:
         raise HttpRefusal(409, "already-receiving", "Another request of this session waits for frames.")
-    data = await unless_left(session, lambda: pipe.receive(seconds))
+    data = await _unless_left(session, lambda: pipe.receive(seconds))
     if data is None:
         return  # The client has left; nothing was taken.
     asking.put(encoder.respond(200, headers=[BYTES], body=data) if data else encoder.respond(204, body=b""))
     await session.outbox.drained()
     if data and (session.outbox.broken or session.finishing):
         pipe.interrupt()
+
+
+async def _unless_left(session: ClientSession, take: Callable[[], Awaitable[T]]) -> T | None:
+    """What `take` returns; None when the client of `session` has left before."""
+    taken: T | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def until_left() -> None:
+            try:
+                await session.until_left()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(until_left)
+        taken = await take()
+        nursery.cancel_scope.cancel()
+    return taken
 
 
 def _wait_seconds(request: HttpRequest) -> float:

@@ -9,14 +9,13 @@ by a task that exists only until the kernel has it. Over TLS nothing can be sent
 """
 
 from collections.abc import Awaitable, Callable
-from math import inf
 
 import trio
 
 from qmq.environment import Pipe
 from qmq.server.clients.outbox import start_nothing
 from qmq.wire.websocket import WebSocketFrames, WebSocketInput
-from qmq.wire.websocket.frames import NORMAL_CLOSURE, TOO_BIG
+from qmq.wire.websocket.frames import NORMAL_CLOSURE
 
 CLOSE_FRAME_SECONDS = 1.0
 """A close frame that the kernel has not taken may keep the connection open for so long after `close`."""
@@ -31,7 +30,6 @@ class WebSocketPipe:
     """
 
     __slots__ = (
-        "_begun",
         "_closed",
         "_closing",
         "_control",
@@ -59,8 +57,6 @@ class WebSocketPipe:
         self._leftover = leftover
         self._payload = b""
         """Received, and not yet returned."""
-        self._begun = bytearray()
-        """The beginning of a message, for `receive_messages`."""
         self._read_end = False
         self._farewell = b""
         """The answer to the close frame of the client, which `end_sending` sends: until then the session may send."""
@@ -91,11 +87,6 @@ class WebSocketPipe:
     def peer_certificate_subject(self) -> frozenset[str]:
         return self._pipe.peer_certificate_subject
 
-    @property
-    def begun_bytes(self) -> int:
-        """Of the message that is not complete, for `receive_messages`."""
-        return len(self._begun)
-
     async def receive_some(self, bytes_max: int) -> bytes:
         """As the pipe below. A close frame of the client, and a broken protocol, are the end of the stream."""
         if self._payload:
@@ -108,31 +99,6 @@ class WebSocketPipe:
         payload = self._payload
         self._payload = payload[bytes_max:]
         return payload[:bytes_max]
-
-    async def receive_messages(
-        self, bytes_max: int, message_bytes_max: Callable[[], float] = lambda: inf
-    ) -> list[bytes]:
-        """The whole messages that one read completes; an empty list at the end of the stream. Instead of
-        `receive_some`, for a protocol that is no stream. A message has the bound of the frames, and that of
-        `message_bytes_max`, which is called after each read, while it is incomplete: beyond it the stream ends, with a
-        close frame of the code 1009.
-        """
-        messages: list[bytes] = []
-        while not messages:
-            got = await self._read(bytes_max)
-            if got is None:
-                break
-            begin = 0
-            for end in got.ends:
-                messages.append(bytes(self._begun) + got.payload[begin:end])
-                self._begun.clear()
-                begin = end
-            self._begun += got.payload[begin:]
-            if len(self._begun) > message_bytes_max():
-                self._begun.clear()
-                self.end_sending(TOO_BIG, "A message is too long.")
-                return []
-        return messages
 
     async def _read(self, bytes_max: int) -> WebSocketInput | None:
         """One read; None after the end of the stream."""

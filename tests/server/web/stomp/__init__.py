@@ -1,1 +1,1 @@
-"""STOMP over WebSocket, SockJS and long polling."""
+"""STOMP over WebSocket and long poll."""

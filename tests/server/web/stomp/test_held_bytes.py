@@ -1,14 +1,12 @@
 """Sessions of STOMP over requests: what the node holds of them, in both directions, counts in the memory budget."""
 
-import json
-
+import trio
 from trio.testing import MockClock
 
+from qmq.server.web.stomp.long_poll_pipe import IDLE_SECONDS
 from tests.server.rig import Rig, eventually, nothing_more, send
-from tests.server.web.rig import dial, web_rig
+from tests.server.web.rig import web_rig
 from tests.server.web.stomp.test_long_poll import connected
-from tests.server.web.stomp.test_sockjs_sessions import CONNECT, streaming, until, websocket
-from tests.wire.websocket.support import TEXT, frame
 
 MIB = 1 << 20
 SUBSCRIBE = b"SUBSCRIBE\nid:1\ndestination:/topic/news\nreceipt:s\n\n\0"
@@ -35,36 +33,14 @@ async def test_frames_that_wait_for_a_long_poll_are_counted_until_they_are_taken
         await eventually(lambda: rig.alive.memory_budget.bytes == 0)
 
 
-async def test_messages_that_wait_for_a_poll_of_sockjs_are_counted_until_the_session_ends(
-    autojump_clock: MockClock,
-) -> None:
+async def test_frames_that_no_poll_takes_are_counted_until_the_session_ends(autojump_clock: MockClock) -> None:
     async with web_rig(limits=LIMITS).run() as rig:
-        stream, sender = await streaming(rig, "s"), await dial(rig)
-        assert (await sender.post("/stomp/0/s/xhr_send", CONNECT)).status == 204
-        assert await until(stream, b"CONNECTED")
-        body = json.dumps([SUBSCRIBE.decode()]).encode()
-        assert (await sender.post("/stomp/0/s/xhr_send", body)).status == 204
-        assert await until(stream, b"receipt-id:s")
-        # A response of this size is the last one of its stream.
-        await publish(rig, 200_000)
-        assert not await until(stream, b"its end")
-
+        poller = await connected(rig)
+        await poller.send(SUBSCRIBE)
+        await poller.until("RECEIPT")
         await publish(rig, MIB)
-
         assert rig.alive.memory_budget.bytes >= MIB
-        await eventually(lambda: rig.alive.memory_budget.bytes == 0)
 
+        await trio.sleep(IDLE_SECONDS + 1)
 
-async def test_a_message_of_a_websocket_below_sockjs_is_counted_while_it_is_incomplete(
-    autojump_clock: MockClock,
-) -> None:
-    async with web_rig(limits=LIMITS).run() as rig:
-        client = await websocket(rig, "w")
-        await client.write(frame(CONNECT, TEXT))
-        assert await until(client, b"CONNECTED")
-
-        await client.write(frame(b"x" * MIB, TEXT, fin=False))
-
-        await eventually(lambda: rig.alive.memory_budget.bytes >= MIB)
-        client.pipe.close()
         await eventually(lambda: rig.alive.memory_budget.bytes == 0)

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from qmq.server.web.stomp.long_poll import IDLE_SECONDS, RECEIVED_BYTES_MAX, WAITING_BYTES_MAX, LongPollPipe
+from qmq.server.web.stomp.long_poll_pipe import IDLE_SECONDS, RECEIVED_BYTES_MAX, WAITING_BYTES_MAX, LongPollPipe
 from qmq.wire.stomp import Connection, Frame, Role
 from tests.server.rig import Rig
 from tests.server.web.rig import RAW, Response, WebClient, dial, web_rig
