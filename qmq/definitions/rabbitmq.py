@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
 from qmq.definitions.rabbitmq_topology import (
+    alternate_of,
     drop_alternates,
     read_binding,
     read_exchange,
@@ -17,7 +18,7 @@ from qmq.definitions.rabbitmq_topology import (
 )
 from qmq.definitions.rabbitmq_users import administrators, narrowed_users, permissions_of, user_of
 from qmq.definitions.rabbitmq_vhosts import is_in_another, keep_policies_apart, keep_users_apart, placed, read_vhosts
-from qmq.routing_names import VHOST_DEFAULT
+from qmq.routing_names import PREFIX, VHOST_DEFAULT
 
 Named = dict[str, dict[str, Any]]
 Values = dict[str, Named]
@@ -34,6 +35,20 @@ PARTS: Final = (
     "bindings",
 )
 """In this order: bindings need to know the queues and exchanges."""
+
+QUEUE: Final = "/queue/"
+
+APPLIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "all": (QUEUE, PREFIX),
+    "queues": (QUEUE,),
+    "classic_queues": (QUEUE,),
+    "quorum_queues": (QUEUE,),
+    "exchanges": (PREFIX,),
+}
+"""What a policy applies to → the kinds of its patterns."""
+
+Taken = dict[str, list[tuple[float, NamePattern]]]
+"""By kind, the patterns that have a policy, with its priority."""
 
 NAMELESS: Final = ("cluster_name", "internal_cluster_id")
 """Global parameters that say which mesh this was."""
@@ -52,7 +67,7 @@ def convert(found: Mapping[str, Any], present_users: Collection[str]) -> tuple[V
     prefixes = read_vhosts(found.get("vhosts"), values["vhost"], left_out)
     vhosts = values["vhost"]
     narrowed = {vhost: narrowed_users(found.get("topic_permissions"), vhost) for vhost in prefixes}
-    policies: dict[str, list[tuple[float, NamePattern]]] = {prefix: [] for prefix in prefixes.values()}
+    policies: dict[str, Taken] = {prefix: {kind: [] for kind in APPLIES["all"]} for prefix in prefixes.values()}
     for part in PARTS:
         entries = found.get(part, [])
         for entry in _in_order(part, entries if isinstance(entries, list) else [entries]):
@@ -111,13 +126,14 @@ def _policy(
     entry: Mapping[str, Any],
     label: str,
     policies: Named,
-    taken: list[tuple[float, NamePattern]],
+    taken: Taken,
     left_out: list[str],
     prefix: str,
 ) -> None:
     """Of several policies that match a queue, QMQ applies that with the longest prefix. `taken` are those before,
     of the same virtual host, whose names begin with `prefix`."""
-    if entry.get("apply-to", "all") not in ("all", "queues", "classic_queues", "quorum_queues"):
+    kinds = APPLIES.get(str(entry.get("apply-to", "all")), ())
+    if not kinds:
         left_out.append(f"{label}: has no counterpart, because it applies to {entry['apply-to']}")
         return
     expression = entry.get("pattern", "")
@@ -129,17 +145,24 @@ def _policy(
     if not isinstance(definition, dict):
         left_out.append(f"{label}: definition = {definition!r} is not an object")
         return
-    values = values_of(definition, label, left_out, is_policy=True)
-    for part in parts if values else ():
-        priority = _priority(entry)
-        wider = [one for higher, one in taken if higher > priority and one.is_prefix and one.matches(part.text)]
-        pattern = f"/queue/{prefix}{part.pattern}"
-        if pattern in policies:
-            left_out.append(f"{label}: {pattern} has a policy already, and QMQ applies one")
-        elif wider:
-            left_out.append(
-                f"{label}: {pattern}: the policy of /queue/{prefix}{wider[0].pattern} has a higher priority"
-            )
-        else:
-            policies[pattern] = dict(values)
-            taken.append((priority, part))
+    for_exchanges, for_queues = {}, dict(definition)
+    if PREFIX in kinds:
+        for_exchanges = alternate_of(for_queues, label, left_out)
+    values = values_of(for_queues, label, left_out, is_policy=True) if QUEUE in kinds else {}
+    if QUEUE not in kinds:
+        left_out += [f"{label}: {key} = {for_queues[key]!r} has no counterpart for exchanges" for key in for_queues]
+    priority = _priority(entry)
+    for kind, found in ((QUEUE, values), (PREFIX, for_exchanges)):
+        for part in parts if found else ():
+            pattern = f"{kind}{prefix}{part.pattern}"
+            above = [one for higher, one in taken[kind] if higher > priority]
+            wider = [one for one in above if one.is_prefix and one.matches(part.text)]
+            if pattern in policies:
+                left_out.append(f"{label}: {pattern} has a policy already, and QMQ applies one")
+            elif wider:
+                left_out.append(
+                    f"{label}: {pattern}: the policy of {kind}{prefix}{wider[0].pattern} has a higher priority"
+                )
+            else:
+                policies[pattern] = dict(found)
+                taken[kind].append((priority, part))

@@ -70,6 +70,8 @@ IMPLIED: Final = (
 EXCHANGE_KEY: Final = "dead-letter-exchange"
 ROUTING_KEY: Final = "dead-letter-routing-key"
 
+ALTERNATE: Final = "alternate-exchange"
+
 UNDEFINED = "undefined"
 """What an export says of an argument without value."""
 
@@ -118,6 +120,17 @@ def values_of(found: Mapping[str, Any], label: str, left_out: list[str], *, is_p
     return {**values, **_dead_letter(found, label, left_out)}
 
 
+def alternate_of(found: dict[str, Any], label: str, left_out: list[str]) -> dict[str, Any]:
+    """The keys of a policy of exchanges with the meaning of these of RabbitMQ, which are taken out of `found`."""
+    alternate = found.pop(ALTERNATE, None)
+    if alternate is None:
+        return {}
+    if not isinstance(alternate, str) or not is_exchange_name(alternate):
+        left_out.append(f"{label}: {ALTERNATE} = {alternate!r} has no counterpart")
+        return {}
+    return {"alternate": alternate}
+
+
 def _dead_letter(found: Mapping[str, Any], label: str, left_out: list[str]) -> dict[str, Any]:
     """Dead letters that go to the default exchange go to the queue that their routing key names."""
     if EXCHANGE_KEY not in found and ROUTING_KEY not in found:
@@ -149,7 +162,7 @@ def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_o
             exchanges[name]["internal"] = True
         arguments = entry.get("arguments") or {}
         for key, value in arguments.items() if isinstance(arguments, dict) else ():
-            if key == "alternate-exchange" and isinstance(value, str):
+            if key == ALTERNATE and isinstance(value, str):
                 exchanges[name]["alternate"] = value
             else:
                 left_out.append(f"{label}: {key} = {value!r} has no counterpart")

@@ -88,10 +88,9 @@ def is_in_another(part: str, entry: Mapping[str, Any], vhosts: Collection[str]) 
 def keep_policies_apart(policies: Named, vhosts: Collection[str]) -> None:
     """Add an empty policy for each virtual host that one of `/` would cover."""
     wide = [name[:-1] for name in policies if name.endswith("*")]
-    for vhost in vhosts:
-        queues = f"/queue/{vhost_prefix(vhost)}"
-        if any(queues.startswith(one) for one in wide):
-            policies.setdefault(f"{queues}*", {})
+    for place in [f"/{kind}/{vhost_prefix(vhost)}" for vhost in vhosts for kind in ("queue", "exchange")]:
+        if any(place.startswith(one) for one in wide):
+            policies.setdefault(f"{place}*", {})
 
 
 def keep_users_apart(

@@ -316,6 +316,15 @@ def test_a_pattern_with_an_exchange_ages_nothing_in_the_default_dead_letter_queu
     assert (last.dead_letter_target, last.delivery_limit, last.ttl_seconds) == ("", 0, 0)
 
 
+def test_an_alternate_is_the_name_of_an_exchange(tmp_path: Path) -> None:
+    (diagnostic,) = diagnostics_of(tmp_path, policy('pattern = "/exchange/a*"\nalternate = "/exchange/b"'))
+
+    assert diagnostic == (
+        "FILE:3: destinations.policies[0].alternate = '/exchange/b': must have 1 to 127 characters, without slashes, "
+        "wildcards and blanks"
+    )
+
+
 def test_without_creation_on_use_an_exchange_needs_no_policy() -> None:
     settings_of(DestinationPolicy(pattern="/queue/a", dead_letter="/exchange/x"), create_on_use=False)
 

@@ -82,7 +82,7 @@ def test_each_part_without_a_counterpart_is_listed() -> None:
             policy("jobs", max_length=1),
             policy("^x", expires=1),
             policy("^y$", dead_letter_exchange="a/b"),
-            {**policy("^z"), "apply-to": "exchanges"},
+            {**policy("^z", max_length=1), "apply-to": "exchanges"},
         ],
     )
 
@@ -152,6 +152,46 @@ def test_of_policies_for_one_queue_that_with_the_highest_priority_counts() -> No
         "p: /queue/b has a policy already, and QMQ applies one",
         "p: /queue/a: the policy of /queue/a* has a higher priority",
     ]
+
+
+def test_a_policy_gives_exchanges_an_alternate_and_queues_the_rest() -> None:
+    everything = policy("^orders", alternate_exchange="ae", max_length=5, dead_letter_exchange="dlx")
+
+    values, left_out = convert(
+        policies=[
+            {**everything, "apply-to": "all"},
+            {**policy("^x$", alternate_exchange="ae"), "apply-to": "exchanges", "priority": 2},
+            {**policy("^x", alternate_exchange="other"), "apply-to": "exchanges", "priority": 1},
+            {**policy("^q", max_length=5), "apply-to": "all"},
+        ]
+    )
+
+    assert values["policy"] == {
+        "/exchange/x": {"alternate": "ae"},
+        "/exchange/x*": {"alternate": "other"},
+        "/queue/orders*": {"max_messages": 5, "overflow": "drop-oldest", "dead_letter": "/exchange/dlx"},
+        "/exchange/orders*": {"alternate": "ae"},
+        "/queue/q*": {"max_messages": 5, "overflow": "drop-oldest"},
+    }
+    assert left_out == []
+    for name, value in values["policy"].items():
+        assert policy_values(read_policy(name, value)) == value
+
+
+@pytest.mark.parametrize(
+    ("applies_to", "named", "line"),
+    [
+        ("queues", {"alternate_exchange": "ae"}, "alternate-exchange = 'ae' has no counterpart"),
+        ("exchanges", {"alternate_exchange": "a/b"}, "alternate-exchange = 'a/b' has no counterpart"),
+        ("exchanges", {"federation_upstream": "u"}, "federation-upstream = 'u' has no counterpart for exchanges"),
+    ],
+)
+def test_a_key_of_a_policy_that_does_not_count_for_what_it_applies_to_is_listed(
+    applies_to: str, named: dict[str, str], line: str
+) -> None:
+    values, left_out = convert(policies=[{**policy("^x", **named), "apply-to": applies_to}])
+
+    assert (values, left_out) == ({}, [f"policies: p: {line}"])
 
 
 def test_a_policy_with_alternatives_is_one_for_each() -> None:

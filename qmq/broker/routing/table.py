@@ -9,7 +9,7 @@ without effect, until the exchange is declared again; `without_effect` names it.
 arrive has no effect either.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from qmq.broker.messages.destination import DestinationKind, kind_of
@@ -34,9 +34,10 @@ NO_BINDINGS: Final[Mapping[Binding, None]] = {}
 
 
 class RoutingTable:
-    """Follows the definitions of one node."""
+    """Follows the definitions of one node. `alternate_by_policy`: of an exchange that names none itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, alternate_by_policy: Callable[[str], str] = lambda name: "") -> None:
+        self._alternate_by_policy = alternate_by_policy
         self.exchanges: dict[str, Exchange] = {}
         self.cost = 0
         """What questions have cost since it was set to 0, in the unit of `Outcome.cost`."""
@@ -207,7 +208,7 @@ class RoutingTable:
                     "too-many-patterns", "The routing keys and headers of this message match in too many ways."
                 )
             if not found:
-                alternate = self.exchanges[name].alternate
+                alternate = self.alternate_of(name)
                 if alternate and alternate not in asked and alternates_left:
                     alternates_left -= 1
                     asked.add(alternate)
@@ -224,6 +225,10 @@ class RoutingTable:
                         asked.add(binding.target_exchange)
                         waiting.append(binding.target_exchange)
         return tuple(sorted(queues)) if queues else NO_QUEUES
+
+    def alternate_of(self, name: str) -> str:
+        """The alternate of this exchange; "": it has none."""
+        return self.exchanges[name].alternate or self._alternate_by_policy(name)
 
     def is_effective(self, binding: Binding) -> bool:
         """Whether its exchanges exist, so that it counts."""

@@ -127,7 +127,7 @@ def set_policy(pattern: str, values: tuple[str, ...], change: DefinitionChange) 
     PATTERN is a destination, or a prefix with `*`. The keys are those of the node file; a VALUE is JSON, or text. The
     keys that are not given get their defaults. Exit code 1 if the policy is not allowed; then nothing has changed.
     """
-    check_kind(pattern, ("queue", "fanout", "topic"))
+    check_kind(pattern, ("queue", "fanout", "topic", "exchange"))
     change.put(f"policy{pattern}", read_values(values))
 
 
@@ -139,7 +139,7 @@ def delete_policy(pattern: str, change: DefinitionChange) -> None:
 
     Exit code 1 if there is none.
     """
-    check_kind(pattern, ("queue", "fanout", "topic"))
+    check_kind(pattern, ("queue", "fanout", "topic", "exchange"))
     change.delete(f"policy{pattern}")
 
 

@@ -25,7 +25,7 @@ from qmq.routing_names import (
 )
 
 from ..values.model import EntryError, SecondsOrNone, Section
-from .policy import KEYS, DestinationPolicy, QueueName, last_queue, read_queue_name
+from .policy import KEYS, DestinationPolicy, QueueName, last_queue, read_alternate, read_queue_name
 from .settings import DestinationSettings
 
 OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
@@ -107,7 +107,7 @@ class ExchangeEntry(Section):
 
     name: Annotated[str, BeforeValidator(_read_own_name)]
     type: Literal["direct", "topic", "fanout", "headers"]
-    alternate: Annotated[str, BeforeValidator(lambda value: value if value == "" else _read_exchange_name(value))] = ""
+    alternate: Annotated[str, BeforeValidator(read_alternate)] = ""
     """The exchange that gets what no binding matches; empty: it is dropped."""
     internal: bool = False
     """Clients cannot send to it; bindings from other exchanges can."""

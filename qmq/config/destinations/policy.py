@@ -25,7 +25,7 @@ from ..values.model import (
     at_least,
 )
 
-DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/")
+DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/", EXCHANGE)
 DEFAULT_DEAD_LETTER = "/queue/dead-letters"
 """Always exists, even if destinations are not created on use."""
 
@@ -62,6 +62,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     ),
     "/fanout/": ("retention_seconds", "retention_bytes", "children", "receipt", "schema"),
     "/topic/": ("retain", "schema"),
+    EXCHANGE: ("alternate",),
 }
 
 # Why a key is refused under a kind. A kind without an entry has a general reason.
@@ -119,6 +120,13 @@ def _read_dead_letter(value: object) -> object:
         return read_queue_name(value)
     except ValueError as error:
         raise ValueError(f'{error}; or /exchange/NAME; or "", which drops messages') from None
+
+
+def read_alternate(value: object) -> object:
+    """The name of an exchange, or "". Raises ValueError."""
+    if value != "" and not (isinstance(value, str) and is_exchange_name(value)):
+        raise ValueError("must have 1 to 127 characters, without slashes, wildcards and blanks")
+    return value
 
 
 def is_exchange(dead_letter: str) -> bool:
@@ -218,6 +226,10 @@ class DestinationPolicy(SchemaSection):
     # Topics.
     retain: bool = False
     """Keep the last value of each topic for later subscribers."""
+
+    # Exchanges.
+    alternate: Annotated[str, BeforeValidator(read_alternate)] = ""
+    """The exchange that gets what no binding matches, where the exchange itself names none."""
 
     @property
     def is_exact(self) -> bool:

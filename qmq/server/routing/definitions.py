@@ -15,7 +15,7 @@ from qmq.config.destinations.declared import BindingEntry, ExchangeEntry
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
-from qmq.routing_names import RESERVED, VHOST_DEFAULT, is_reserved, is_vhost_name, vhost_prefix
+from qmq.routing_names import PREFIX, RESERVED, VHOST_DEFAULT, is_reserved, is_vhost_name, vhost_prefix
 from qmq.server.definitions.declared_queues import KIND as QUEUE
 from qmq.server.definitions.live import LiveDefinitions, SimpleKind, Value
 from qmq.server.runtime.condition_group import ConditionGroup
@@ -43,6 +43,7 @@ T = TypeVar("T")
 class RoutingContext(Reporting, Protocol):
     definitions: LiveDefinitions
     rules: Rules
+    settings: NodeSettings
 
 
 class RoutingDefinitions:
@@ -51,7 +52,7 @@ class RoutingDefinitions:
     def __init__(self, context: RoutingContext, file: NodeSettings) -> None:
         self._context = context
         self._read_file(file)
-        self.table = RoutingTable()
+        self.table = RoutingTable(lambda name: context.settings.destinations.policy_of(f"{PREFIX}{name}").alternate)
         self._bindings: dict[str, Binding] = {}
         self._unread: set[str] = set()
         self._unfit = ConditionGroup(context, UNFIT)
@@ -230,7 +231,7 @@ def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:
         {
             "name": one.name,
             "type": one.type,
-            "alternate": one.alternate,
+            "alternate": table.alternate_of(one.name),
             "internal": one.internal,
             "bindings": sum(1 for _ in table.bindings_of(one.name)),
             "predefined": is_reserved(one.name),

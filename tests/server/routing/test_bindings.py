@@ -13,6 +13,7 @@ from qmq.broker.routing.binding import Binding, read_binding
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.server.node import Node
+from qmq.server.routing.definitions import exchange_rows
 from tests.server.admin.test_connections import ask
 from tests.server.definitions.test_definitions_mesh import conditions, until_alike
 from tests.server.mesh_rig import MeshRig, isolate, rejoin
@@ -123,6 +124,27 @@ async def test_a_restart_keeps_exchanges_and_bindings(autojump_clock: MockClock)
         await publish(client, "/topic/t", "two")
 
         assert await consumed(client, 2) == [b"one", b"two"]
+
+
+async def test_a_policy_gives_exchanges_an_alternate_that_name_none_themselves(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await request(client, "declare/exchange/ae", type="fanout")
+        await bind(client, "/exchange/ae")
+        await request(client, "declare/exchange/own", type="direct", alternate="amq.fanout")
+        await request(client, "declare/exchange/orders", type="direct")
+        await publish(client, "/exchange/orders/k", "before")
+
+        await request(client, "definitions/put/policy/exchange/o*", {"alternate": "ae"})
+        for body, exchange in [("one", "orders"), ("none", "own"), ("two", "orders")]:
+            await publish(client, f"/exchange/{exchange}/k", body)
+        assert await consumed(await rig.connect(), 2) == [b"one", b"two"]
+        assert {row["name"]: row["alternate"] for row in exchange_rows(rig.alive.routing.table)}["orders"] == "ae"
+
+        await request(client, "definitions/delete/policy/exchange/o*")
+        await publish(client, "/exchange/orders/k", "after")
+        assert rig.alive.routing.table.queues_of_exchange("orders", "k", {}) == ()
 
 
 async def test_a_deleted_exchange_takes_its_bindings_with_it(autojump_clock: MockClock) -> None:
