@@ -149,6 +149,7 @@ class Broker:
             out.records.append(message)
             out.record_bytes += len(body) + len(envelope.headers) + RECORD_OVERHEAD_BYTES
         elif kind is EXCHANGE:
+            self.totals.unroutable += not envelope.copies
             return self._send_copies(envelope, body, now_us, out)
         else:
             self.memory_sequence += 1

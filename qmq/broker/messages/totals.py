@@ -92,6 +92,8 @@ class NodeTotals:
         """Ask here first, for it is faster: `by_name.get(NAME) or begin(NAME)`."""
         self.others = Totals()
         """Destinations without totals of their own, and replies."""
+        self.unroutable = 0
+        """Messages of exchanges that no binding took, and that were dropped."""
         self._left_out_max = 0
         """How often `others` is still given out before quiet destinations are looked for again."""
 

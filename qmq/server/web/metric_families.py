@@ -5,6 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
 
 ESCAPES: Final = {
     ord("\\"): "\\\\",
@@ -22,16 +23,33 @@ class MetricFamilies:
     def collect(self) -> Iterable[Metric]:
         return self._all
 
+    def process(self) -> None:
+        """Those of the process, as each program has them that prometheus-client serves; none where there is no /proc.
+
+        Reads files, and lists all that are open.
+        """
+        self._all += ProcessCollector(registry=None).collect()
+
     def counter(self, name: str, text: str, value: float) -> None:
         """`name` without `_total`."""
         self._all.append(CounterMetricFamily(name, text, value=value))
+
+    def counters(
+        self, name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
+    ) -> None:
+        """As `gauges`; `name` without `_total`."""
+        self._add(CounterMetricFamily(name, text, labels=labels), rows)
 
     def gauge(self, name: str, text: str, value: float) -> None:
         self._all.append(GaugeMetricFamily(name, text, value=value))
 
     def gauges(self, name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> None:
         """One series for each row: the values of `labels`, and its value. Without a row only the help text is there."""
-        family = GaugeMetricFamily(name, text, labels=labels)
+        self._add(GaugeMetricFamily(name, text, labels=labels), rows)
+
+    def _add(
+        self, family: CounterMetricFamily | GaugeMetricFamily, rows: Iterable[tuple[Sequence[str], float]]
+    ) -> None:
         for values, value in rows:
             family.add_metric([one.translate(ESCAPES) for one in values], value)
         self._all.append(family)

@@ -50,6 +50,10 @@ MESSAGES: Final[Mapping[str, str]] = {
 """Name of a total (`qmq.broker.messages.totals`) → help text."""
 
 
+OF_QUEUES: Final = ("accepted", "delivered", "acknowledged")
+"""Totals of single queues, of which a scraper makes rates."""
+
+
 class MetricsContext(Engine, Protocol):
     started_seconds: float
     sessions: dict[int, ClientSession]
@@ -71,6 +75,7 @@ async def metrics_page(context: MetricsContext) -> bytes:
     # Late, for prometheus-client takes 3 % of a node's start; and in a thread, for it takes 30 ms.
     families: MetricFamilies = (await context.environment.run_blocking(import_module, FAMILIES)).MetricFamilies()
     await context.web.samples.refresh()
+    await context.environment.run_blocking(families.process)
     _add_node(families, context)
     _add_messages(families, context)
     _add_clients(families, context)
@@ -96,6 +101,8 @@ def _add_messages(families: "MetricFamilies", context: MetricsContext) -> None:
         families.counter(f"qmq_messages_{name}", text, totals[name])
     text = "Messages that full buffers of topic and fanout subscriptions have dropped."
     families.counter("qmq_messages_dropped", text, context.buffers.dropped)
+    text = "Messages of exchanges that no binding took, and that were dropped."
+    families.counter("qmq_messages_unroutable", text, context.broker.totals.unroutable)
     in_flight = len(context.broker.queues.deliveries)
     families.gauge("qmq_messages_in_flight", "Queue messages that consumers of this node have not settled.", in_flight)
 
@@ -180,3 +187,13 @@ def _add_queues(families: "MetricFamilies", context: MetricsContext) -> None:
     text = "Age of the oldest message that waits in each of the 100 deepest queues and that no consumer has."
     ages = [((one.name,), one.oldest_waiting_us / 1e6) for one in deepest if one.oldest_waiting_us is not None]
     families.gauges("qmq_queue_oldest_waiting_seconds", text, ("queue",), ages)
+    text = "Messages of the 100 deepest queues that consumers of this node have not settled."
+    unacknowledged = [((one.name,), one.unacknowledged) for one in deepest]
+    families.gauges("qmq_queue_unacknowledged_messages", text, ("queue",), unacknowledged)
+    totals = context.broker.totals.by_name
+    counted = [(one.name, facts_of_totals(known)) for one in deepest if (known := totals.get(one.name)) is not None]
+    for total in OF_QUEUES:
+        rows = [((name,), facts[total]) for name, facts in counted]
+        families.counters(
+            f"qmq_queue_messages_{total}", f"Of the 100 deepest queues: {MESSAGES[total]}", ("queue",), rows
+        )

@@ -54,6 +54,8 @@ class QueueSample:
     body_bytes: int
     consumers: int
     """Of this node."""
+    unacknowledged: int
+    """Messages that these consumers have, and have not settled."""
     oldest_waiting_us: int | None
     """Age of the oldest message that no consumer has; None if there is none."""
 
@@ -107,7 +109,7 @@ class Samples:
         deepest = nlargest(QUEUES_SHOWN, (name for name in names if depths[name][0]), key=depths.__getitem__)
         ages_us = await oldest_ages_us(context, rows, deepest, only_waiting=True)
         return [
-            QueueSample(name, *depths[name], _consumers(queues.by_name.get(name)), ages_us.get(name))
+            QueueSample(name, *depths[name], *_consumers(queues.by_name.get(name)), ages_us.get(name))
             for name in deepest
         ]
 
@@ -134,5 +136,7 @@ def _first(queues: Iterable[Queue]) -> list[Queue]:
     return nlargest(CANDIDATES, dict.fromkeys(queues), key=lambda queue: queue.depth)
 
 
-def _consumers(queue: Queue | None) -> int:
-    return 0 if queue is None else len(queue.subscriptions)
+def _consumers(queue: Queue | None) -> tuple[int, int]:
+    """How many this node has, and how many messages they have."""
+    subscriptions = () if queue is None else queue.subscriptions
+    return len(subscriptions), sum([len(one.in_flight) for one in subscriptions])

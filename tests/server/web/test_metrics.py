@@ -19,6 +19,7 @@ from qmq.broker.messages.message import Envelope
 from qmq.server.web.metrics import CONTENT_TYPE, FAMILIES, MESSAGES, metrics_page
 from tests.server.mesh_rig import MeshRig
 from tests.server.rig import Client, Rig, eventually, send, subscribe
+from tests.server.routing.test_bindings import request
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "metrics.md").read_text("utf-8")
@@ -197,6 +198,58 @@ async def test_two_names_stay_two_when_control_characters_are_escaped(autojump_c
         assert len({sample.labels["queue"] for sample in families["qmq_queue_messages"].samples}) == 2
 
 
+async def test_a_queue_has_what_is_unacknowledged_and_totals_of_which_rates_are_made(
+    autojump_clock: MockClock,
+) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await fill(client, *["/queue/a"] * 5, "/queue/b")
+        await client.send(subscribe("/queue/a", ack="client-individual", **{"prefetch-count": "3"}))
+        first = await client.next("MESSAGE")
+        await client.messages(2)
+        await client.send(f"ACK\nid:{first.head.headers['ack']}\nreceipt:k\n\n")
+        await client.messages(1)
+
+        families = await families_of(rig)
+
+        found = {
+            name: value(families, f"qmq_queue_{name}", queue="/queue/a")
+            for name in (
+                "messages", "unacknowledged_messages", "messages_accepted_total", "messages_delivered_total",
+                "messages_acknowledged_total",
+            )
+        }  # fmt: skip
+        assert list(found.values()) == [4, 3, 5, 4, 1]
+        assert value(families, "qmq_queue_unacknowledged_messages", queue="/queue/b") == 0
+        assert families["qmq_queue_messages_accepted"].type == "counter"
+
+
+async def test_messages_that_no_binding_takes_are_counted(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect(on_error="keep-open")
+        await request(client, "bind/queue/q", source="/exchange/amq.direct", key="taken")
+        for key in ("taken", "lost", "lost"):
+            await client.send(send(f"/exchange/amq.direct/{key}", "x", "r"))
+            await client.receipt()
+        await client.send(send("/exchange/amq.direct/lost", "x", "r", mandatory="true"))
+        assert (await client.any()).head.headers["error-code"] == "unroutable"
+
+        families = await families_of(rig)
+
+        assert value(families, "qmq_messages_unroutable_total") == 2
+        assert value(families, "qmq_messages_refused_total") == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc")
+async def test_the_process_has_its_memory_its_time_and_its_open_files(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        families = await families_of(rig)
+
+        assert value(families, "process_resident_memory_bytes") > 1 << 20
+        assert value(families, "process_cpu_seconds_total") > 0
+        assert 0 < value(families, "process_open_fds") < value(families, "process_max_fds")
+
+
 async def test_links_and_owners_have_a_series_for_each_peer(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as rig:
         node = rig.nodes["a"]
@@ -233,7 +286,7 @@ async def test_metrics_of_the_code_and_of_the_page_are_the_same(autojump_clock: 
         page = (await metrics_page(rig.alive)).decode()
 
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", page, re.MULTILINE))
-    assert dict(re.findall(r"^\| `(qmq_\w+)` \| (\w+) \|", PAGE, re.MULTILINE)) == types
+    assert dict(re.findall(r"^\| `((?:qmq|process)_\w+)` \| (\w+) \|", PAGE, re.MULTILINE)) == types
 
 
 async def test_labels_of_the_code_are_on_the_page(autojump_clock: MockClock) -> None:
@@ -251,8 +304,8 @@ async def test_labels_of_the_code_are_on_the_page(autojump_clock: MockClock) -> 
 
 
 def test_metrics_of_the_alerts_are_on_the_page() -> None:
-    used = set(re.findall(r"\b(qmq_\w+)", ALERTS.read_text("utf-8")))
-    known = set(re.findall(r"^\| `(qmq_\w+)` \|", PAGE, re.MULTILINE))
+    used = set(re.findall(r"\b((?:qmq|process)_\w+)", ALERTS.read_text("utf-8")))
+    known = set(re.findall(r"^\| `((?:qmq|process)_\w+)` \|", PAGE, re.MULTILINE))
 
     assert used
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} - known == set()
