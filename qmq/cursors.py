@@ -15,6 +15,9 @@ moves.
 The **holder** of a name is the node that uses it, with a stamp of the same kind. The greatest holder has the name. So a
 name is never shared silently, and two nodes that did not know of each other agree afterwards.
 
+The **owner** is the user that began the name, with the stamp of that beginning; of a name without one, the first user
+that used it. The earliest owner counts, so that all nodes agree.
+
 Surprising: `delivered_up_to` and `credit` are only hints, for `redelivered:true`. The last writer wins.
 """
 
@@ -36,6 +39,9 @@ Range = tuple[int, int]
 
 Holder = tuple[int, Origin]
 """(stamp, node): the node that uses a name."""
+
+Owner = tuple[int, str]
+"""(stamp, user): the user that a name belongs to."""
 
 
 class Name(NamedTuple):
@@ -73,7 +79,7 @@ class Move:
 
     `deleted_us`: the last deletion that the writer knows. `credit`: attached from here on, with that much in flight.
     `delivered_up_to`: detached, and this much was delivered. Records between those two have neither. `holder`:
-    attached from here on, and by which node.
+    attached from here on, and by which node. `owner`: belongs to that user from here on, unless to an earlier one.
     """
 
     name: Name
@@ -85,6 +91,7 @@ class Move:
     credit: int = 0
     delivered_up_to: Vector | None = None
     holder: Holder | None = None
+    owner: Owner | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +110,8 @@ class Cursor:
     """With `credit` 0: per origin the last sequence that was ever delivered, where that is beyond `done`."""
     holder: Holder | None = None
     """The greatest holder; None before the first. It may be detached."""
+    owner: Owner | None = None
+    """The least owner; None: no user that has a name has used it."""
 
     def apply(self, move: Move) -> bool:
         """Apply one move; True when it ended the subscription."""
@@ -129,11 +138,13 @@ class Cursor:
             self.credit = move.credit
         if move.holder is not None and (self.holder is None or move.holder > self.holder):
             self.holder = move.holder
+        if move.owner is not None and (self.owner is None or move.owner < self.owner):
+            self.owner = move.owner
         return ended
 
     def _forget(self) -> None:
         self.created_us = self.credit = 0
-        self.start = self.holder = None
+        self.start = self.holder = self.owner = None
         self.done = {}
         self.delivered_up_to = {}
 
@@ -156,6 +167,7 @@ class Cursor:
         copied.credit = self.credit
         copied.delivered_up_to = dict(self.delivered_up_to)
         copied.holder = self.holder
+        copied.owner = self.owner
         return copied
 
     def is_done(self, origin: Origin, sequence: int) -> bool:
@@ -201,7 +213,16 @@ class Cursor:
         done = {origin: list(ranges) for origin, ranges in self.done.items()}
         # An unknown beginning must stay unknown: an empty vector would move it to the first message on every node.
         start = None if self.start is None else dict(self.start)
-        return Move(self.name, self.created_us, self.deleted_us, start=start, done=done, credit=credit, holder=holder)
+        return Move(
+            self.name,
+            self.created_us,
+            self.deleted_us,
+            start=start,
+            done=done,
+            credit=credit,
+            holder=holder,
+            owner=self.owner,
+        )
 
 
 def _earlier(one: Vector, other: Vector) -> Vector:

@@ -132,3 +132,26 @@ def test_a_deletion_forgets_the_holder() -> None:
     cursor = cursor_of(Move(NAME, 10, holder=(50, A)), Move(NAME, 0, 20), Move(NAME, 10, holder=(60, B)))
 
     assert cursor.holder is None
+
+
+def test_the_earliest_owner_counts_in_any_order_and_a_move_without_one_changes_nothing() -> None:
+    moves = [Move(NAME, 10, owner=owner) for owner in ((50, "ann"), (40, "bob"), (40, "cat"), None)]
+
+    for order in permutations(moves):
+        cursor = cursor_of(*order)
+        assert cursor.owner == cursor.picture().owner == cursor.copy().owner == (40, "bob")
+
+
+def test_a_deletion_forgets_the_owner_and_a_late_record_brings_none_back() -> None:
+    cursor = cursor_of(Move(NAME, 10, owner=(10, "ann")), Move(NAME, 0, 20), Move(NAME, 10, owner=(10, "ann")))
+    assert cursor.owner is None
+
+    cursor.apply(Move(NAME, 30, owner=(30, "bob")))
+    assert cursor.owner == (30, "bob")
+
+
+def test_a_record_has_its_owner_and_one_of_before_has_none() -> None:
+    move = Move(NAME, 10, start={}, owner=(10, "ann"))
+
+    assert unpack_move(NAME.destination, pack_move(move)).owner == (10, "ann")
+    assert b"owner" not in pack_move(Move(NAME, 10, start={}))

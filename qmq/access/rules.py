@@ -42,6 +42,12 @@ class Principal:
 ANONYMOUS: Final = Principal("anonymous")
 """A client without login."""
 
+LOCAL_ADMINISTRATOR: Final = "local-administrator"
+"""The name of clients at the Unix socket in the data directory."""
+
+RESERVED_NAMES: Final = (LOCAL_ADMINISTRATOR, ANONYMOUS.name)
+"""Of principals that are no users: nothing belongs to them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Permission:

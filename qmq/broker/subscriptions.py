@@ -155,10 +155,12 @@ class Subscriptions:
             if bound is not None:
                 bound()
 
-    def subscribe_durable(self, subscription: Subscription, name: Name, now_us: int, out: Outcome) -> None:
+    def subscribe_durable(
+        self, subscription: Subscription, name: Name, now_us: int, out: Outcome, user: str = ""
+    ) -> None:
         """Begin a subscription of a fanout that continues at the cursor of `name`, and end the one that has it.
 
-        Raises Refused as `subscribe`.
+        A name that belongs to no user belongs to `user` from then on, unless that is "". Raises Refused as `subscribe`.
         """
         durable_subscriptions = self._durable_subscriptions
         durable_subscriptions.check_attach(name, subscription.session, may_create=not self._queues.is_starting)
@@ -172,7 +174,7 @@ class Subscriptions:
                 out.evictions.append(Eviction(before.subscription.session, why, before.subscription.id))
         # A slow one waits for its credit, so nothing is ever dropped.
         subscription.buffer = None
-        durable_subscriptions.attach(subscription, name, self._have(), now_us, out)
+        durable_subscriptions.attach(subscription, name, self._have(), now_us, out, user)
 
     def subscribe_replies(self, subscription: Subscription, *, is_implicit: bool = False) -> str:
         """Begin a subscription to a temporary queue; returns its reply address. Raises Refused."""

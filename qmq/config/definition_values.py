@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from qmq.access.rules import ACTIONS, ADMINISTRATOR
+from qmq.access.rules import ACTIONS, ADMINISTRATOR, LOCAL_ADMINISTRATOR
 from qmq.access.user_limits import limit_name
 from qmq.errors import ConfigError
 
@@ -26,7 +26,7 @@ from .destinations.settings import DestinationSettings
 from .diagnostics import describe
 from .load import as_tuples
 from .node import NodeSettings
-from .users import LOCAL_ADMINISTRATOR, PermissionSettings, User, UserLimitSettings
+from .users import PermissionSettings, User, UserLimitSettings
 from .values.model import Section
 
 S = TypeVar("S", bound=Section)

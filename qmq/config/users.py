@@ -6,15 +6,21 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from qmq.access.rules import ACTIONS, ADMINISTRATOR, ANONYMOUS, ROLES, Action, Permission
+from qmq.access.rules import (
+    ACTIONS,
+    ADMINISTRATOR,
+    ANONYMOUS,
+    LOCAL_ADMINISTRATOR,
+    RESERVED_NAMES,
+    ROLES,
+    Action,
+    Permission,
+)
 from qmq.access.user_limits import EVERY_USER, LIMIT_KEYS, UserLimits
 from qmq.auth.credentials import NAME_CHARACTERS_MAX, is_name
 
 from .values.model import ByteRate, CountOrUnbounded, Section, SizeOrUnbounded
 
-LOCAL_ADMINISTRATOR = "local-administrator"
-"""The name of clients at the Unix socket in the data directory."""
-RESERVED_NAMES = (LOCAL_ADMINISTRATOR, ANONYMOUS.name)
 DESTINATION_KINDS = ("/queue/", "/topic/", "/fanout/", "/exchange/", "/control/", "/system/")
 
 

@@ -18,6 +18,10 @@ from qmq.gateways.durable_headers import FLAG_HEADERS, NAME_HEADERS
 from qmq.gateways.headers import QUEUE_ALIAS, destination_of, selector, truth
 from qmq.gateways.words import ARGUMENTS, AUTO_DELETE, QUEUE_NAME, arguments_of
 
+QUEUE: Final = "/queue/"
+OWN_NAMES: Final = f"{QUEUE}subscription."
+"""Names that are made of the words of a subscription begin so."""
+
 NAME_CHARS_MAX: Final = 64
 """Of the id, in the name of a queue."""
 
@@ -45,6 +49,13 @@ class BoundQueue(NamedTuple):
     durable: bool
     owner: str
     arguments: Mapping[str, object] = NO_ARGUMENTS
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its name is made of the words of a durable subscription. That belongs to a user; to a queue of a
+        name of its own the rights for queues apply.
+        """
+        return bool(self.source) and self.durable and self.queue.startswith(OWN_NAMES)
 
     @property
     def binding(self) -> Binding:
@@ -89,7 +100,7 @@ def bound_queue(
     else:
         readable = _NOT_IN_NAMES.sub("_", name[:NAME_CHARS_MAX])
         digest = blake2b("\0".join((destination, client, name)).encode(), digest_size=6).hexdigest()
-        queue = f"subscription.{readable}.{digest}"
+        queue = f"{OWN_NAMES.removeprefix(QUEUE)}{readable}.{digest}"
     auto_delete = words is None or truth(headers, AUTO_DELETE, False)
     arguments = arguments_of(headers)
     return BoundQueue(f"/queue/{queue}", source, key, auto_delete, words is not None, owner, arguments)

@@ -7,7 +7,7 @@ everything, so there it says nothing new.
 
 from collections.abc import Mapping
 
-from qmq.access.rights import Rights
+from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.access.rules import Action
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
@@ -58,6 +58,18 @@ def durable_name(
     return None if words is None else Name(destination, *words)
 
 
+def check_owner(rights: Rights, destination: str, owner: str) -> None:
+    """Raises Refused for a durable subscription that belongs to another user, unless the client may administer
+    `destination`: its fanout, or its queue. `owner` "": it belongs to none.
+    """
+    if owner and owner != rights.principal.name and not rights.allows(Action.ADMINISTER, destination):
+        raise Refused(
+            NOT_ALLOWED,
+            f"Another user has begun this durable subscription: {rights.principal.name} may not administer "
+            f"{destination}.",
+        )
+
+
 def delete_durable(
     broker: Broker,
     rights: Rights,
@@ -89,6 +101,7 @@ def delete_durable(
         raise Refused("unknown-subscription", "There is no durable subscription with that name.")
     for name in names:
         rights.check(Action.SUBSCRIBE, name.destination)
+        check_owner(rights, name.destination, durable_subscriptions.owner_of(name))
         attachment = durable_subscriptions.attached.get(name)
         if attachment is not None and attachment.subscription is not live:
             raise Refused("durable-in-use", f"The durable subscription {name.text} is in use by another connection.")

@@ -18,6 +18,7 @@ class Rules:
     unless the frame says, `needs_quorum` whether those of ACKs wait until no node will hand the message out again.
     There are `replicas_max` other nodes. All these answer alike about destinations of one kind for which `likeness`
     gives the same object. `lock` raises Refused if a queue is exclusive to another session than the one given.
+    `begun_by` is the user that has declared a queue, "" if that was none, None for a queue that can have no such user.
     `routing` has the bindings; it does not count for `likeness`. `body_check` gives what the bodies of SENDs to a
     destination are checked with, None if by nothing; it raises Refused where none can be sent now. It is None itself
     where no policy names a schema.
@@ -37,6 +38,7 @@ class Rules:
     needs_quorum: Callable[[str], bool] = lambda name: False
     likeness: Callable[[str], object] = lambda name: object()
     lock: Callable[[str, int], None] = lambda name, session: None
+    begun_by: Callable[[str], str | None] = lambda name: None
     replicas_max: int = 0
     routing: RoutingTable = field(default_factory=RoutingTable)
     body_check: Callable[[str], BodyCheck | None] | None = None

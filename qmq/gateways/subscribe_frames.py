@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from qmq.access.requests import Effect
 from qmq.access.rights import Rights
-from qmq.access.rules import Action
+from qmq.access.rules import RESERVED_NAMES, Action
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.buffer import MESSAGES_UNBOUNDED, OVERFLOWS, Buffer, Overflow
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
@@ -14,7 +14,7 @@ from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import BoundQueue, bound_queue, declared_queue, may_be_bound
-from qmq.gateways.durable_headers import delete_durable, durable_name, durable_words
+from qmq.gateways.durable_headers import check_owner, delete_durable, durable_name, durable_words
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import (
     ack_mode,
@@ -113,6 +113,8 @@ class SubscribeFrames:
             raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
         ack = ack_mode(headers)
         durable = durable_name(headers, kind, destination, subscription_id, self._client_id)
+        if durable is not None:
+            check_owner(self._rights, destination, self._broker.durable_subscriptions.owner_of(durable))
         if is_nameless:
             if durable is not None and not durable.client:
                 raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
@@ -142,7 +144,7 @@ class SubscribeFrames:
         if durable is None:
             self._broker.subscriptions.subscribe(subscription, out)
         else:
-            self._broker.subscriptions.subscribe_durable(subscription, durable, now_us, out)
+            self._broker.subscriptions.subscribe_durable(subscription, durable, now_us, out, self._user)
         if is_nameless:
             self.nameless = subscription_id
         if bound is not None:
@@ -177,7 +179,8 @@ class SubscribeFrames:
         headers = head.headers
         if head.command == "SUBSCRIBE":
             bound = self._bound(headers) if may_be_bound(headers) else declared_queue(headers)
-            if bound is None or bound == self.declared or self._is_declared(bound):
+            is_declared = bound is not None and self._is_declared(bound) and not self._may_own(bound)
+            if bound is None or bound == self.declared or is_declared:
                 return None
         else:
             bound = self._bound_of_unsubscribe(headers)
@@ -193,6 +196,7 @@ class SubscribeFrames:
             self._check_headers(bound.queue, headers)
         else:
             self._rights.check(Action.DECLARE, bound.queue)
+            check_owner(self._rights, bound.queue, self._rules.begun_by(bound.queue) or "")
         self._rules.lock(bound.queue, self._session_id)
         return bound
 
@@ -206,6 +210,16 @@ class SubscribeFrames:
         # What has arguments, or no binding, is compared with its declaration in any case.
         return bool(bound.source) and not bound.arguments and self._rules.routing.has_binding(bound.binding.name)
 
+    @property
+    def _user(self) -> str:
+        """The user that all belongs to that this client begins; "": none."""
+        name = self._rights.principal.name
+        return "" if name in RESERVED_NAMES else name
+
+    def _may_own(self, bound: BoundQueue) -> bool:
+        """Whether it belongs to no user yet, and to the first that continues it."""
+        return bound.is_named and self._user != "" and self._rules.begun_by(bound.queue) == ""
+
     def _bound(self, headers: Mapping[str, str]) -> BoundQueue | None:
         """The queue that a SUBSCRIBE is about, if that has a binding. Raises Refused."""
         words = durable_words(headers, headers.get("id", ""), self._client_id)
@@ -216,6 +230,8 @@ class SubscribeFrames:
         bound = bound_queue(headers, destination_of(headers, "SUBSCRIBE"), words, session, subscription_id)
         if bound is not None:
             self._rights.check(Action.SUBSCRIBE, bound.source)
+            if bound.is_named:
+                check_owner(self._rights, bound.queue, self._rules.begun_by(bound.queue) or "")
         return bound
 
     def _bound_of_unsubscribe(self, headers: Mapping[str, str]) -> BoundQueue | None:

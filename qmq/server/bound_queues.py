@@ -5,6 +5,7 @@ A queue and its binding are one change: after a crash both are there, or neither
 
 from typing import Protocol
 
+from qmq.config.destinations.declared import DECLARED_BY
 from qmq.definitions.definition import Key
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.server.admin.deletion import QueueDeletionContext, delete_queue
@@ -36,7 +37,10 @@ class BoundQueues:
             # Again in its turn: another client may declare or delete the queue while this change waits.
             changes.clear()
             known = context.declared_queues.value_of(bound.queue)
-            if known is None:
+            if known is not None and bound.is_named and context.declared_queues.may_own(bound.queue, user):
+                # It was begun without login: it belongs to the first user that continues it.
+                changes[key] = {**known, DECLARED_BY: user}
+            elif known is None:
                 changes[key] = context.declared_queues.with_owner(bound.queue, bound.declaration, user)
             elif not context.declared_queues.reaches_all():
                 # Where this node cannot hear of it, the queue may be deleted.

@@ -232,11 +232,20 @@ class Attachment:
         "subscription",
         "delivered_up_to",
         "unrecorded",
+        "user",
     )
 
     def __init__(
-        self, cursor: Cursor, subscription: Subscription, holder: Holder, begin: StartAt | None, is_new: bool
+        self,
+        cursor: Cursor,
+        subscription: Subscription,
+        holder: Holder,
+        begin: StartAt | None,
+        is_new: bool,
+        user: str = "",
     ) -> None:
+        self.user = user
+        """Of its client; "" for one that is no user."""
         self.holder = holder
         self.cursor = cursor
         self.subscription = subscription

@@ -1,7 +1,8 @@
 """Durable subscriptions of fanouts: which client has a name, what is in flight to it, and how its cursor moves.
 
 A name has at most one subscription on a node at a time (an **attachment**), and a cursor that outlives it. The last one
-to attach has the name. The one before, on this node or another, is ended with an error that names the new one.
+to attach has the name. The one before, on this node or another, is ended with an error that names the new one. A name
+belongs to the user that began it; rights are the gateway's business.
 
 Nothing of a fanout waits here: the reader of the log offers message after message, and delivers what the credit
 allows. The cursor moves when a message is settled. What moved is recorded once per Outcome, and every node learns it
@@ -72,8 +73,15 @@ class DurableSubscriptions:
                 most = self.durables_max
                 raise Refused("too-many-durables", f"There are {most} durable subscriptions; UNSUBSCRIBE deletes one.")
 
-    def attach(self, subscription: Subscription, name: Name, have: Vector, now_us: int, out: Outcome) -> None:
-        """`subscription` has `name` from now on; where there was none, it begins as its `start` says.
+    def owner_of(self, name: Name) -> str:
+        """The user that a name belongs to; "": there is none."""
+        cursor = self.by_name.get(name)
+        return "" if cursor is None or cursor.owner is None else cursor.owner[1]
+
+    def attach(
+        self, subscription: Subscription, name: Name, have: Vector, now_us: int, out: Outcome, user: str = ""
+    ) -> None:
+        """`subscription` of `user` has `name` from now on; where there was none, it begins as its `start` says.
 
         `have`: all that this node has now, for `next`. Call `check_attach` first, and end the attachment that is there.
         """
@@ -91,7 +99,9 @@ class DurableSubscriptions:
             cursor.apply(Move(name, max(now_us, cursor.deleted_us + 1), cursor.deleted_us, start=start))
             is_new = not isinstance(wanted, dict)
         holder = cursor.new_holder(self._origin, now_us)
-        attachment = Attachment(cursor, subscription, holder, begin, is_new)
+        attachment = Attachment(cursor, subscription, holder, begin, is_new, user)
+        if user and cursor.owner is None:
+            cursor.owner = (max(now_us, cursor.created_us), user)
         self.attached[name] = attachment
         subscription.durable = attachment
         picture = cursor.picture(credit=subscription.credit, holder=holder)
@@ -159,7 +169,7 @@ class DurableSubscriptions:
             if not cursor.created_us:
                 self._forget_deletions()
             return
-        before = cursor.start or {}
+        before, owner = cursor.start or {}, cursor.owner
         why: Refused | None = None
         if cursor.apply(move):
             why = Refused("durable-deleted", "The durable subscription was deleted on another node.")
@@ -168,6 +178,8 @@ class DurableSubscriptions:
             why = Refused("durable-merged", "Another node created this durable subscription earlier; connect again.")
         elif cursor.holder is not None and cursor.holder > attachment.holder:
             why = taken_over(move.name, f"node {cursor.holder[1].node}")
+        elif cursor.owner != owner and cursor.owner is not None and cursor.owner[1] != attachment.user:
+            why = Refused("not-allowed", "Another user began this durable subscription on another node earlier.")
         if why is not None:
             out.evictions.append(Eviction(attachment.subscription.session, why, attachment.subscription.id))
 

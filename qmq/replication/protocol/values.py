@@ -226,6 +226,10 @@ def check_move(move: Move) -> None:
         stamp, holder = move.holder
         number(stamp)
         origin_of(*holder)
+    if move.owner is not None:
+        stamp, user = move.owner
+        number(stamp)
+        text(user)
 
 
 def dot_of(node: object, incarnation: object, sequence: object) -> Dot:

@@ -134,6 +134,7 @@ class Policies:
             retains=lambda destination: self.of(destination).retain,
             level=self._receipt_level,
             needs_quorum=self._needs_quorum,
+            begun_by=lambda queue: self._context.declared_queues.begun_by(queue),
             replicas_max=len(self._context.peer_names),
             routing=routing,
         )

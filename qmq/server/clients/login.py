@@ -20,11 +20,10 @@ from typing import Final
 import argon2
 import trio
 
-from qmq.access.rules import ADMINISTRATOR, ANONYMOUS, Principal
+from qmq.access.rules import ADMINISTRATOR, LOCAL_ADMINISTRATOR, RESERVED_NAMES, Principal
 from qmq.access.user_limits import UNLIMITED, UserLimits
 from qmq.auth.credentials import CERTIFICATE, USERS, Credentials, Grant
 from qmq.config import LimitSettings, ListenerSettings, User
-from qmq.config.users import LOCAL_ADMINISTRATOR
 from qmq.environment import Environment, Pipe
 from qmq.errors import LoginRefused, Refused
 from qmq.server.clients.admission import counted_address
@@ -38,9 +37,6 @@ which checks there were."""
 
 LOCAL: Final = Grant(Principal(LOCAL_ADMINISTRATOR, frozenset({ADMINISTRATOR})), "unix-socket")
 """The login of a client at the Unix socket."""
-
-
-RESERVED: Final = (LOCAL_ADMINISTRATOR, ANONYMOUS.name)
 
 
 def credentials_of(pipe: Pipe, node: str, login: str | None, passcode: str, token: str | None) -> Credentials:
@@ -176,7 +172,7 @@ class Logins:
                 await self._is_right(credentials.login, credentials.passcode, None, credentials.address, until_left)
             raise LoginRefused("", "no authenticator knows it")
         # Else the login would have the permissions of another one.
-        if grant.authenticator != USERS and grant.principal.name in (*self._hashes, *RESERVED):
+        if grant.authenticator != USERS and grant.principal.name in (*self._hashes, *RESERVED_NAMES):
             raise LoginRefused(grant.authenticator, f"a user of the node is named {grant.principal.name!r}")
         return grant
 

@@ -14,13 +14,13 @@ from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
+from qmq.access.rules import RESERVED_NAMES
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, NodeSettings
 from qmq.config.definition_values import join_declared, queue_values, read_queue
 from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
 from qmq.config.destinations.policy import is_exchange, last_queue
-from qmq.config.users import RESERVED_NAMES
 from qmq.definitions.definition import Key, text_of
 from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
@@ -117,6 +117,14 @@ class DeclaredQueues:
         """The user that declared the queue first; "": it is not declared, or by none with a name."""
         text = self.texts.get(queue)
         return "" if text is None or DECLARED_BY not in text else _owner(text)
+
+    def begun_by(self, queue: str) -> str | None:
+        """The user that declared the queue first, "" for none. None: it is not declared, or by a file for ever."""
+        return self.owner_of(queue) if queue in self.texts and queue not in self._locked else None
+
+    def may_own(self, queue: str, user: str | None) -> bool:
+        """Whether the queue, which belongs to no user, can belong to this one."""
+        return user is not None and user not in RESERVED_NAMES and self.begun_by(queue) == ""
 
     def is_own(self, queue: str, user: str | None) -> bool:
         """Whether this user has declared the queue, or none has. One that was declared without login is no user's."""

@@ -286,6 +286,8 @@ def _definitions_of(rows: Sequence[Mapping[str, Any]]) -> list[Definition]:
 
 
 def _cursor_row(cursor: Cursor) -> dict[str, str | int]:
+    # The owner is behind the holder, because a name that has one was used.
+    holder = None if cursor.holder is None else [cursor.holder[0], str(cursor.holder[1]), *(cursor.owner or ())]
     return {
         **cursor.name._asdict(),
         "created_us": cursor.created_us,
@@ -294,7 +296,7 @@ def _cursor_row(cursor: Cursor) -> dict[str, str | int]:
         "done": json.dumps({str(origin): ranges for origin, ranges in cursor.done.items()}),
         "credit": cursor.credit,
         "told": json.dumps(vector_to_json(cursor.delivered_up_to)),
-        "holder": json.dumps(None if cursor.holder is None else [cursor.holder[0], str(cursor.holder[1])]),
+        "holder": json.dumps(holder),
     }
 
 
@@ -309,5 +311,8 @@ def _cursor(row: Mapping[str, Any]) -> Cursor:
     cursor.credit = row["credit"]
     cursor.delivered_up_to = vector_from_json(json.loads(row["told"]))
     holder = json.loads(row["holder"])
-    cursor.holder = None if holder is None else (holder[0], parse_origin(holder[1]))
+    if holder is not None:
+        stamp, node, *owner = holder
+        cursor.holder = (stamp, parse_origin(node))
+        cursor.owner = (owner[0], owner[1]) if owner else None
     return cursor

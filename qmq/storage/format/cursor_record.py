@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from qmq.cursors import Holder, Move, Name, Range
+from qmq.cursors import Holder, Move, Name, Owner, Range
 from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog
 
@@ -33,6 +33,8 @@ def pack_move(move: Move) -> bytes:
     if move.holder is not None:
         stamp, node = move.holder
         found["holder"] = [stamp, *node]
+    if move.owner is not None:
+        found["owner"] = list(move.owner)
     packed: bytes = msgpack.packb(found)
     return packed
 
@@ -54,6 +56,7 @@ def unpack_move(destination: str, body: bytes) -> Move:
             credit=found.get("credit", 0),
             delivered_up_to=_unpack_vector(found.get("told")),
             holder=_unpack_holder(found.get("holder")),
+            owner=_unpack_owner(found.get("owner")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a move of a cursor: {error}") from error
@@ -64,6 +67,13 @@ def _unpack_holder(found: list[Any] | None) -> Holder | None:
         return None
     stamp, node, incarnation = found
     return int(stamp), Origin(node, incarnation)
+
+
+def _unpack_owner(found: list[Any] | None) -> Owner | None:
+    if found is None:
+        return None
+    stamp, user = found
+    return int(stamp), str(user)
 
 
 def _pack_vector(vector: Vector) -> list[list[object]]:

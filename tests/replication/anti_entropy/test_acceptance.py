@@ -211,6 +211,9 @@ def test_batches_that_no_journal_holds_are_refused() -> None:
                 {"done": [["", 1, [4, 5]]]},
                 {"holder": [1, "a", -1]},
                 {"holder": [inf, "a", 1]},
+                {"owner": [inf, "ann"]},
+                {"owner": [-1, "ann"]},
+                {"owner": [1]},
             )
         ],
         [1, 1, RecordKind.CURSOR << 56, 5, b"", msgpack.packb(CURSOR)],

@@ -46,6 +46,19 @@ def reopened(store: Store, disk: MemoryDisk) -> Store:
     return open_small(disk)
 
 
+def test_the_owner_of_a_name_is_there_again_from_the_journal_and_from_the_catalog() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    store.journal.append([move(a, Move(NAME, 10, start={}, holder=(12, A), owner=(12, "ann")))])
+    store.journal.append([move(a, Move(OTHER, 11, start={}, holder=(13, A)))])
+    for _ in range(2):
+        store = reopened(store, disk)
+        owners = {name: (cursor.holder, cursor.owner) for name, cursor in store.recovered.cursors.items()}
+        assert owners == {NAME: ((12, A), (12, "ann")), OTHER: ((13, A), None)}
+        checkpoint(store)
+
+
 def test_a_cursor_is_there_again_from_the_journal_the_catalog_and_both() -> None:
     disk = MemoryDisk()
     store = open_small(disk)
