@@ -261,3 +261,25 @@ async def test_a_user_may_change_the_rules_that_it_declared_and_others_need_admi
         assert await code(victim, "declare/queue/q", {"max_messages": 7}, replace="true") == "done"
         assert await code(root, "declare/queue/q", {"max_messages": 8}, replace="true") == "done"
         assert await code(victim, "declare/queue/q", {"max_messages": 9}, replace="true") == "done"
+
+
+async def test_a_subscribe_that_declares_needs_the_rights_of_a_declaration(autojump_clock: MockClock) -> None:
+    rows = (
+        may("victim", "send,subscribe,declare", "/queue/v.*"),
+        may("dec", "subscribe", "/queue/v.*"),
+        may("dec", "subscribe,declare", "/queue/mine.*"),
+    )
+    letters = {"x_message_ttl": "1", "x_dead_letter_exchange": "", "x_dead_letter_routing_key": "v.other"}
+    async with rig_of(*rows).run() as rig:
+        dec, victim = [await log_in(rig, name) for name in ("dec", "victim")]
+        assert await code(victim, "declare/queue/v.q", {"max_messages": 5, "overflow": "drop-oldest"}) == "done"
+        for queue, words, answer in (
+            ("v.q", {"x_max_length": "5"}, "RECEIPT"),
+            ("v.new", {"x_max_length": "5"}, "not-allowed"),
+            ("v.new", {"auto_delete": "true"}, "not-allowed"),
+            ("mine.q", {"x_max_length": "5"}, "RECEIPT"),
+            ("mine.other", letters, "not-allowed"),
+        ):
+            await dec.send(subscribe(f"/queue/{queue}", queue, **words))
+            frame = await dec.any()
+            assert frame.head.headers.get("error-code", frame.head.command) == answer, (queue, words)
