@@ -30,6 +30,11 @@ ENTRIES_MAX: Final = 200
 VALUES_PER_RECORD: Final = 100
 """For each record that a file may have, so many values in all of them: a value takes much more memory than bytes."""
 
+VALUES_UNSENT: Final = 20
+"""A packed file may have so many values for each record that it has, and besides one for each byte that was sent: what
+a client sends bounds what the node makes of it.
+"""
+
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 SYNC_BYTES: Final = 16
 
@@ -56,7 +61,7 @@ def records_in(body: bytes, records_max: int) -> list[dict[str, Any]]:
     at += SYNC_BYTES
     found: list[dict[str, Any]] = []
     unpacked_bytes = values = 0
-    values_max = VALUES_PER_RECORD * records_max
+    most = VALUES_PER_RECORD * records_max
     while at < len(body):
         count, at = read_long(body, at)
         block, at = _bytes(body, at)
@@ -74,9 +79,15 @@ def records_in(body: bytes, records_max: int) -> list[dict[str, Any]]:
         for _ in range(count):
             record, place = _record(block, place, schema)
             found.append(record)
-            values += sum([len(value) if isinstance(value, dict) else 1 for value in record.values()])
-            if values > values_max:
-                raise Refused("bad-body", f"A batch has at most {values_max} values.")
+            values += sum(
+                [len(value) if isinstance(value, dict) else 1 for value in record.values() if value is not None]
+            )
+            if values > min(most, VALUES_UNSENT * len(found) + len(body)):
+                raise Refused(
+                    "bad-body",
+                    f"A batch has at most {most} values, and an Avro file one for each of its bytes, and"
+                    f" {VALUES_UNSENT} for each record.",
+                )
         if place != len(block):
             raise ValueError("a block is longer than its records")
     return found

@@ -34,6 +34,11 @@ VALUES_MAX: Final = VALUES_PER_RECORD * MESSAGES_MAX
 
 JSON: Final = "application/json"
 
+FRAME_BYTES: Final = 400
+"""Of memory, for one message of a batch besides its body; VALUE_BYTES for each of its headers, and their characters."""
+
+VALUE_BYTES: Final = 100
+
 TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 TRANSACTION: Final = "http"
@@ -102,6 +107,13 @@ def sends_of(request: HttpRequest, destination: str, limits: Limits, known: Head
             _take_headers(request, batch)
             return _frames_of_batch(batch, destination, limits)
     return [single_of(request, destination, limits, known)]
+
+
+def held_bytes(frames: list[Frame]) -> int:
+    """The memory that the frames of a batch take besides their bodies, which count with their transaction."""
+    heads = {id(frame.head): frame.head for frame in frames}
+    values = [VALUE_BYTES + len(name) + len(value) for head in heads.values() for name, value in head.headers.items()]
+    return FRAME_BYTES * len(frames) + sum(values)
 
 
 def single_of(request: HttpRequest, destination: str, limits: Limits, known: Head | None = None) -> Frame:

@@ -27,7 +27,7 @@ from qmq.gateways.http.management import (
 from qmq.gateways.http.pulls import acks_of, receive_of
 from qmq.gateways.http.responses import JSON, HttpEncoder
 from qmq.gateways.http.routes import Call, Route
-from qmq.gateways.http.sends import TRANSACTION, is_batch, sends_of, single_of
+from qmq.gateways.http.sends import TRANSACTION, held_bytes, is_batch, sends_of, single_of
 from qmq.server.admin.control import STATUS
 from qmq.server.clients.admission import PendingLogin
 from qmq.server.clients.session import ClientSession
@@ -44,7 +44,7 @@ from qmq.wire.websocket import WebSocketFrames, WebSocketLimits, accept
 
 THREAD_BYTES: Final = 128 << 10
 """A larger batch is parsed in a worker thread. So is an Avro file of any size, because it may be packed. A larger body
-counts as memory until its request is answered.
+counts as memory until its request is answered, as the frames of a batch do.
 """
 
 FRAMES_AT_ONCE: Final = 256
@@ -85,8 +85,10 @@ class WebCalls:
         encoder: HttpEncoder,
         client: WebClient,
         on_events: Callable[[], object],
+        hold: Callable[[int], object],
     ) -> None:
-        """`on_events` is called when the response has become a stream of events."""
+        """`on_events` is called when the response has become a stream of events, `hold` with the bytes of memory that a
+        request takes until it is answered, besides its body."""
         self._context = context
         self._session = session
         self._pipe = pipe
@@ -95,6 +97,7 @@ class WebCalls:
         self._encoder = encoder
         self._client = client
         self._on_events = on_events
+        self._hold = hold
         self.is_stream = False
         """The response goes on until the connection ends: there is no further request."""
         self._responded = trio.Event()
@@ -134,13 +137,27 @@ class WebCalls:
         of = (request, destination, context.wire_limits, head)
         if not is_batch(request):
             frames = [single_of(*of)]
-        elif len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
-            frames = await context.environment.run_blocking(sends_of, *of)
         else:
-            frames = sends_of(*of)
+            self._check_send(destination)
+            if len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
+                async with context.web.parsing:
+                    frames = await context.environment.run_blocking(sends_of, *of)
+            else:
+                frames = sends_of(*of)
+            self._hold(held_bytes(frames))
         if len(frames) == 1:
             self._head = None if known is None else (known, frames[0].head)
         await self._decide(frames)
+
+    def _check_send(self, destination: str) -> None:
+        """Ask for the right before a body is parsed. Raises Refused."""
+        context, session = self._context, self._session
+        try:
+            context.rights_of(session.principal).check_send(destination)
+        except Refused as refused:
+            context.broker.totals.refused(destination)
+            context.refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
+            raise
 
     async def _stream(self, request: HttpRequest, destination: str) -> None:
         frame, vector = subscribe_of(request, destination, self._context.received_vector())

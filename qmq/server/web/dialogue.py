@@ -55,7 +55,7 @@ class HttpDialogue(ClientDialogue):
         session.encoder = self._encoder
         self._client = WebClient(context, session, pipe, login, self._encoder)
         self._calls = WebCalls(
-            context, session, pipe, login, self._http, self._encoder, self._client, self._watch_stream
+            context, session, pipe, login, self._http, self._encoder, self._client, self._watch_stream, self._hold
         )
         listener = session.listener
         assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
@@ -71,7 +71,7 @@ class HttpDialogue(ClientDialogue):
         self._bytes_before = 0
         """Bytes that the client had sent when its last request was answered."""
         self._body_bytes = 0
-        """Of the request that is being answered, if they are many."""
+        """Of the request that is being answered, if they are many, and what was made of it."""
         self._bytes_read = 0
         """Of responses, by the client."""
 
@@ -135,6 +135,10 @@ class HttpDialogue(ClientDialogue):
                     self._since = trio.current_time()
             if http.must_close and not self._calls.is_stream:
                 session.finish()
+
+    def _hold(self, more: int) -> None:
+        self._body_bytes += more
+        self._session.count()
 
     async def _check_head(self, head: HttpRequest) -> bool:
         """Admit a request before its body is held; False when it is answered, or the client has left.

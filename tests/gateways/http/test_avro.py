@@ -182,8 +182,8 @@ def test_a_batch_of_more_values_than_100_for_each_message_allowed_is_refused() -
     }
     entries = {str(number): "" for number in range(200)}
 
-    assert len(messages_in(written([{"headers": entries}] * 5, schema, "deflate"), 10)) == 5
-    assert code_of(written([{"headers": entries}] * 6, schema, "deflate")) == "bad-body"
+    assert len(messages_in(written([{"headers": entries}] * 5, schema), 10)) == 5
+    assert code_of(written([{"headers": entries}] * 6, schema)) == "bad-body"
 
 
 def test_a_block_of_no_records_is_refused() -> None:
@@ -192,3 +192,17 @@ def test_a_block_of_no_records_is_refused() -> None:
 
     assert len(messages_in(file, 10)) == 1
     assert code_of(file + b"\0\0" + sync) == "bad-body"
+
+
+def test_a_small_file_stands_for_few_values() -> None:
+    records = [{"body": b"x", "headers": {f"{entry:02}": "" for entry in range(95)}}] * 9_999
+    file = written(records, codec="deflate")
+
+    assert len(file) < 100_000 and code_of(file, 10_000) == "bad-body"
+
+
+def test_a_file_of_equal_messages_is_read_however_small_it_is() -> None:
+    headers = {f"header-{number}": "value" for number in range(15)}
+    records = [{"body": b"x", "headers": headers, "priority": 4, "content_type": "text/plain"}] * 10_000
+
+    assert messages_in(written(records, codec="deflate"), 10_000) == records

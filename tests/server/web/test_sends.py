@@ -2,20 +2,25 @@
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
+from qmq.config import DestinationPolicy, DestinationSettings, PermissionSettings, StorageSettings
 from qmq.gateways.http.avro import container
-from qmq.gateways.http.sends import MESSAGES_MAX
+from qmq.gateways.http.sends import MESSAGES_MAX, VALUE_BYTES, sends_of
 from qmq.server.stomp.frame_loop import FrameLoop
-from qmq.server.web.calls import FRAMES_AT_ONCE
+from qmq.server.web import calls
+from qmq.server.web.calls import FRAMES_AT_ONCE, THREAD_BYTES
+from qmq.server.web.part import PARSED_AT_ONCE
+from qmq.wire.http import HttpRequest
 from qmq.wire.stomp import Frame
 from tests.server.rig import eventually, stick, subscribe
 from tests.server.stuck_rig import SECOND, StuckRig
-from tests.server.web.rig import WebClient, batch, dial, dial_node, web_rig
+from tests.server.web.rig import WebClient, basic, batch, dial, dial_node, web_rig
+from tests.server.web.test_connections import ANN
 from tests.support.depths import depths
 
 Q = "/v1/queues/q"
@@ -309,6 +314,78 @@ async def test_an_avro_file_is_unpacked_in_a_thread(autojump_clock: MockClock) -
         assert len((await client.post(f"{Q}/messages", file, content_type="Avro/Binary")).rows) == 2
 
         assert "sends_of" in calls
+
+
+LARGE = json.dumps(batch("x" * (THREAD_BYTES + 1))).encode()
+FILE = container([{"id": "", "destination": "", "headers": {}, "body": b"x"}])
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [(FILE, "avro/binary"), (LARGE, "application/json"), (json.dumps(batch("x")).encode(), "application/json")],
+    ids=["avro", "large", "small"],
+)
+async def test_a_body_is_parsed_only_for_a_client_with_the_right_to_send(
+    body: bytes, kind: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    parsed: list[str] = []
+
+    def noted(request: HttpRequest, destination: str, *more: Any) -> list[Frame]:
+        parsed.append(destination)
+        return sends_of(request, destination, *more)
+
+    monkeypatch.setattr(calls, "sends_of", noted)
+    may = PermissionSettings(user="ann", allow=("send",), destinations=("/queue/mine",))
+    async with web_rig(users=(ANN,), permissions=(may,)).run() as rig:
+        client = await dial(rig, user="ann")
+        asked = {"content_type": kind, "authorization": basic("ann")}
+
+        refused = await client.post(f"{Q}/messages", body, **asked)
+        sent = await client.post("/v1/queues/mine/messages", body, **asked)
+
+        assert (refused.status, refused.code, sent.status) == (403, "not-allowed", 201)
+        assert parsed == ["/queue/mine"]
+
+
+async def test_few_batches_are_parsed_at_once_and_what_they_make_counts_as_memory(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        clients = [await dial(rig) for _ in range(6)]
+        environment, budget = rig.alive.environment, rig.alive.memory_budget
+        run_blocking = environment._run_blocking
+        now: list[int] = []
+        most = 0
+
+        async def counted(call: Any) -> Any:
+            nonlocal most
+            if getattr(getattr(call, "func", None), "__name__", "") != "sends_of":
+                return await run_blocking(call)
+            now.append(1)
+            most = max(most, len(now))
+            await trio.sleep(1)
+            now.pop()
+            return await run_blocking(call)
+
+        environment._run_blocking = counted  # type: ignore[assignment]  # generic
+        held: list[int] = []
+        obey = FrameLoop.obey
+
+        async def watched(loop: FrameLoop, frames: list[Frame], **more: bool) -> None:
+            held.append(budget.bytes)
+            await obey(loop, frames, **more)
+
+        headers = [{f"h{one}": f"{number}" for one in range(50)} for number in range(100)]
+        records = [{"id": "", "destination": "", "headers": one, "body": b""} for one in headers]
+        file = container(records)
+        before = budget.bytes
+        with patch.object(FrameLoop, "obey", watched):
+            for client in clients:
+                await client.write(client.bytes_of("POST", f"{Q}/messages", file, content_type="avro/binary"))
+            for client in clients:
+                assert (await client.response()).status == 201
+
+        assert most == PARSED_AT_ONCE
+        assert held[0] - before > 100 * 50 * VALUE_BYTES
+        assert budget.bytes == before
 
 
 @pytest.mark.parametrize("value", ["\ud800", "a\0b"], ids=["surrogate", "nul"])
