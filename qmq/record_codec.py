@@ -26,7 +26,6 @@ from collections.abc import Callable, Mapping
 from qmq.broker import fanout_deletion
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.dedup import dedup_key
 from qmq.broker.messages.destination import kind_of
 from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope, Fact, Message, Moved, OwnRecord, Settle
 from qmq.definitions.definition import Definition
@@ -34,11 +33,12 @@ from qmq.deletions import Deletion
 from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
-from qmq.storage.format.batch import BATCH_VERSION, GAPS, SHARED_VERSION, batch_records, encode_batch
+from qmq.storage.format.batch import BATCH_VERSION, GAPS, SHARED_VERSION, encode_batch
 from qmq.storage.format.cursor_record import pack_move, unpack_move
 from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.delete_record import pack_delete, unpack_delete
 from qmq.storage.format.failure_records import pack_attempts, pack_dead, unpack_attempts, unpack_dead
+from qmq.storage.format.forgotten_record import unpack_forgotten
 from qmq.storage.format.lost_record import unpack_lost
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.record import (
@@ -302,17 +302,6 @@ def _pack_settle(settle: Settle) -> bytes:
     return pack_record(settle.sequence, settle.timestamp_us, RecordKind.SETTLE, 0, head, pack_dots(settle.dots))
 
 
-def messages_with_keys(batch: bytes) -> list[tuple[bytes, Record]]:
-    """(key, record) of the messages in a batch that have a dedup id."""
-    found: list[tuple[bytes, Record]] = []
-    for record in batch_records(batch):
-        if record.kind == RecordKind.PUBLISH:
-            key = dedup_key(record.destination, record.headers)
-            if key is not None:
-                found.append((key, record))
-    return found
-
-
 class Replay:
     """Records back into the broker: replicated ones while running, own ones at start."""
 
@@ -384,6 +373,8 @@ class Replay:
                 )
             elif record.kind == RecordKind.DEFINITION:
                 self.on_definition(unpack_definition(record.body))
+            elif record.kind == RecordKind.FORGOTTEN:
+                self._broker.dedup.forget(unpack_forgotten(record.body))
             elif record.kind == RecordKind.SEAL:
                 self.on_seal(origin.node, unpack_seals(record.body))
             elif record.kind == RecordKind.GONE and origin.node == self._broker.origin.node:

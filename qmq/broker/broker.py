@@ -377,13 +377,13 @@ class Broker:
 
     def accept(self, message: Message, out: Outcome) -> None:
         """A durable message of another origin came in over a link (or of an older life of this node)."""
+        if self.deletions.covers(message.envelope.destination, message.origin, message.sequence):
+            return
         if message.envelope.key is not None:
             known = learn_id_of(message, self.dedup, out.now_us)
             if known is not None:
                 self.queues.settlement.retry_came(known, out)
         if message.envelope.kind is DestinationKind.FANOUT:
-            if self.deletions.covers(message.envelope.destination, message.origin, message.sequence):
-                return
             self.send_limits.logged_fanouts.add(message.envelope.destination)
             out.publish_fanout(message.envelope.destination, message)
             self.subscriptions.count_selecting(message.envelope, out)

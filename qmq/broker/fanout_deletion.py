@@ -35,6 +35,7 @@ def accept(broker: Broker, deletion: Deletion, out: Outcome) -> None:
         return
     destination = deletion.destination
     broker.send_limits.logged_fanouts.discard(destination)
+    broker.dedup.forget_fanout(destination, deletion.before)
     why = Refused("destination-deleted", f"{destination} was deleted. Subscribe again for what is sent from now on.")
     out.evictions += [
         Eviction(subscription.session, why, subscription.id)

@@ -31,4 +31,4 @@ def restore(broker: Broker, replay: Replay, store: Store, environment: Environme
         store.catalog.set_facts({UNSEEN: None})
     for dot, record in recovered.messages:
         replay.restore(dot.origin, record)
-    replay_ids(store.journal, broker.dedup, environment.now_us())
+    replay_ids(store.journal, broker.dedup, broker.deletions, environment.now_us())

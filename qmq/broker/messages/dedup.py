@@ -6,8 +6,9 @@ travels. A sender is a user, and all clients that have not logged in are one. Th
 it what stands for the user, so a node learns the ids of its peers' records as it does those of its own clients, and
 finds both in its journal after a restart.
 
-What is remembered is bounded by number and by age, whichever is reached first. A **key** is a digest of destination, id
-and sender, so that long ids cost no more than short ones.
+What an operator removes (purge, delete) is forgotten on all nodes (`storage.format.forgotten_record`): a producer that
+sends it again wants it again. What is remembered is bounded by number and by age, whichever is reached first. A **key**
+is a digest of destination, id and sender, so that long ids cost no more than short ones.
 
 Surprising: a node also remembers which keys a peer has asked about in vain. The publisher is at that peer now; what may
 still come of it here is a first try that was on its way, and must not be believed to be one.
@@ -15,10 +16,11 @@ still come of it here is a first try that was on its way, and must not be believ
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
-from qmq.dots import Dot
+from qmq.dots import Dot, Vector
 
 KEY_BYTES: Final = 16
 
@@ -28,6 +30,9 @@ SECONDS: Final = 600
 
 ASKED_MAX: Final = 10_000
 """Keys that peers have asked about in vain; the oldest is forgotten beyond it."""
+
+REMOVED_MAX: Final = 10_000
+"""Removed messages whose own record is not here yet; the oldest is forgotten beyond it."""
 
 DEDUP_HEADERS: Final = ("dedup-id", "qmq-dedup-id", "_AMQ_DUPL_ID")
 
@@ -82,7 +87,13 @@ class Dedup:
         self._us_max = seconds * 1_000_000
         self._known: dict[bytes, Dot] = {}
         # When each was learned, oldest first.
-        self._order: deque[tuple[int, bytes]] = deque()
+        self._order: deque[tuple[int, bytes, Dot]] = deque()
+        # Key → the last other message with it: the first may be one that an operator has removed.
+        self._again: dict[bytes, Dot] = {}
+        self._of_fanouts: dict[bytes, str] = {}
+        """Key → the fanout, of known messages of fanouts."""
+        # Removed messages that this node has not met: records of two nodes may arrive in any order.
+        self._removed: dict[Dot, None] = {}
         self.is_behind = False
         """Whether any SEND may have been tried again at a peer whose records are not here: see
         `qmq.server.peers.dedup_query`."""
@@ -94,17 +105,47 @@ class Dedup:
     def __len__(self) -> int:
         return len(self._known)
 
-    def learn(self, key: bytes, dot: Dot, now_us: int) -> None:
-        """`dot` is the message with this key. The first one counts."""
+    def learn(self, key: bytes, dot: Dot, now_us: int, fanout: str = "") -> None:
+        """`dot` is the message with this key, of this `fanout` if it is of one. The first one counts."""
         known = self._known
-        if key in known:
+        first = known.get(key)
+        if first is not None:
+            if first != dot:
+                self._again[key] = dot
+            return
+        if self._removed and dot in self._removed:
             return
         known[key] = dot
+        if fanout:
+            self._of_fanouts[key] = fanout
         order = self._order
-        order.append((now_us, key))
+        order.append((now_us, key, dot))
         while len(order) > self._ids_max:
-            self._forget(order.popleft()[1])
+            self._forget(*order.popleft()[1:])
         self._forget_old(now_us)
+
+    def forget(self, removed: Mapping[Dot, bytes]) -> None:
+        """An operator has removed these messages, which have these keys: they may be sent again."""
+        for dot, key in removed.items():
+            if self._known.get(key) != dot and self._again.get(key) != dot:
+                if len(self._removed) >= REMOVED_MAX:
+                    del self._removed[next(iter(self._removed))]
+                self._removed[dot] = None
+            elif self._known[key] != dot:
+                del self._again[key]
+            else:
+                again = self._again.pop(key, None)
+                at_us = self._order[-1][0]
+                self._forget(key, dot)
+                if again is not None:
+                    self._known[key] = again
+                    self._order.append((at_us, key, again))
+
+    def forget_fanout(self, fanout: str, before: Vector) -> None:
+        """The messages of this fanout that `before` covers are deleted."""
+        keys = [key for key, name in self._of_fanouts.items() if name == fanout]
+        found = [(self._known[key], key) for key in keys]
+        self.forget({dot: key for dot, key in found if dot.sequence <= before.get(dot.origin, 0)})
 
     def learn_retry(self, key: bytes, node: str, timestamp_us: int) -> None:
         """A retry of the message with this key is in a queue of `node`. Call `learn` first."""
@@ -132,8 +173,12 @@ class Dedup:
         order = self._order
         until = now_us - self._us_max
         while order and order[0][0] < until:
-            self._forget(order.popleft()[1])
+            self._forget(*order.popleft()[1:])
 
-    def _forget(self, key: bytes) -> None:
-        del self._known[key]
-        self.retries.pop(key, None)
+    def _forget(self, key: bytes, dot: Dot) -> None:
+        """Unless another message has the key by now."""
+        if self._known.get(key) == dot:
+            del self._known[key]
+            self._again.pop(key, None)
+            self._of_fanouts.pop(key, None)
+            self.retries.pop(key, None)

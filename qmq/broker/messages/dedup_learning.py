@@ -12,8 +12,9 @@ def learn_id_of(message: Message, dedup: Dedup, now_us: int) -> Dot | None:
     key = envelope.key
     assert key is not None
     known = dedup.find(key, now_us)
-    dedup.learn(key, message.dot, now_us)
-    if envelope.kind is not DestinationKind.QUEUE or not envelope.durable or not is_retry(envelope.headers):
+    is_queue = envelope.kind is DestinationKind.QUEUE
+    dedup.learn(key, message.dot, now_us, "" if is_queue else envelope.destination)
+    if not is_queue or not envelope.durable or not is_retry(envelope.headers):
         return None
     if is_dead_letter(envelope.headers):
         return None

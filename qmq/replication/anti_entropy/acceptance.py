@@ -37,6 +37,7 @@ from qmq.storage.format.cursor_record import unpack_move
 from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
+from qmq.storage.format.forgotten_record import unpack_forgotten
 from qmq.storage.format.lost_record import unpack_lost
 from qmq.storage.format.record import SCANT_BYTES, Record, RecordKind, unpack
 from qmq.storage.format.term_record import unpack_term
@@ -47,7 +48,16 @@ CHECKED: Final = frozenset(
 )
 """Kinds of which this node obeys every record."""
 
-FACTS: Final = frozenset({RecordKind.TERM, RecordKind.VOTE, RecordKind.SEAL, RecordKind.GONE, RecordKind.DEFINITION})
+FACTS: Final = frozenset(
+    {
+        RecordKind.TERM,
+        RecordKind.VOTE,
+        RecordKind.SEAL,
+        RecordKind.GONE,
+        RecordKind.DEFINITION,
+        RecordKind.FORGOTTEN,
+    }
+)
 """Kinds whose content is in the body only."""
 
 KEPT: Final = frozenset({RecordKind.PUBLISH, RecordKind.DELETE, RecordKind.DEFINITION})
@@ -241,6 +251,9 @@ def _check_fact(kind: int, body: bytes) -> None:
     elif kind == RecordKind.GONE:
         span = unpack_lost(body)
         check_vector({span.origin: span.last})
+    elif kind == RecordKind.FORGOTTEN:
+        for dot in unpack_forgotten(body):
+            origin_of(*dot.origin)
     elif kind == RecordKind.DEFINITION:
         change = unpack_definition(body)
         for version in (change.version, change.replaced):

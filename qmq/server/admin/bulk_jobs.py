@@ -23,9 +23,12 @@ from qmq.record_codec import Replay
 from qmq.server.admin.counts import DestinationCounts
 from qmq.server.checkpoint.checkpoints import Checkpoints
 from qmq.server.checkpoint.queue_pager import FAR_US, QueuePager
+from qmq.server.definitions.live import LiveDefinitions
 from qmq.server.peers.peer_json import Facts
 from qmq.server.runtime.contexts import Committing, Engine, Reporting
+from qmq.storage.format.forgotten_record import pack_forgotten
 from qmq.storage.format.queue_store import QueueHead
+from qmq.storage.format.record import RecordKind
 
 CHECKPOINT_MESSAGES: Final = 50_000
 """Messages that a job settles between two checkpoints: until then their rows and their dots take space."""
@@ -40,6 +43,7 @@ UNKNOWN: Final[Facts] = {"known": False}
 
 class BulkContext(Engine, Committing, Reporting, Protocol):
     checkpoints: Checkpoints
+    definitions: LiveDefinitions
     counts: DestinationCounts
     queue_pager: QueuePager
     replay: Replay
@@ -96,6 +100,7 @@ class _Run:
         self._before = dict(context.received_vector())
         self._memory_before = context.broker.memory_sequence
         self._uncheckpointed = 0
+        self._has_forgotten = False
         self.done = 0
         self.reason = ""
         self.is_known = True
@@ -134,6 +139,10 @@ class _Run:
             out = Outcome(now_us=context.environment.now_us())
             context.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)
             context.submit(out)
+        if self._has_forgotten:
+            # The same id may be sent to any node next.
+            await context.flushed()
+            await context.definitions.spread()
 
     def _head(self) -> QueueHead | None:
         return self._context.served_rows().heads([self._job.queue], FAR_US).get(self._job.queue)
@@ -187,9 +196,20 @@ class _Run:
                 self.reason = self.reason or f"{why.code}: {why.message}"
         else:
             done = bulk.purge(waiting, out)
+            self._forget_ids(waiting, out)
         self.done += done
         self._uncheckpointed += done
         context.submit(out)
+
+    def _forget_ids(self, removed: list[Message], out: Outcome) -> None:
+        """What an operator removed may be sent again with its dedup id."""
+        broker = self._context.broker
+        ids = {one.dot: key for one in removed if (key := one.envelope.key) is not None}
+        broker.dedup.forget(ids)
+        durable = {dot: key for dot, key in ids.items() if dot.sequence > 0}
+        if durable:
+            self._has_forgotten = True
+            broker.note_fact(RecordKind.FORGOTTEN, pack_forgotten(durable), out.now_us, out)
 
     async def _selected(self, messages: list[Message]) -> list[Message]:
         if self._selector is None:

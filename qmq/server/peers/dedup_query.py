@@ -25,16 +25,19 @@ from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.messages.dedup import KEY_BYTES, Dedup, is_dead_letter, is_retry
+from qmq.broker.messages.dedup import KEY_BYTES, Dedup, dedup_key, is_dead_letter, is_retry
+from qmq.deletions import Deletions
 from qmq.dots import Dot
 from qmq.errors import MeshError, Refused
-from qmq.record_codec import messages_with_keys
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.values import SEQUENCE_MAX, number, origin_of
 from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import decode_json
 from qmq.server.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.server.runtime.contexts import Committing, Engine, JournalTail, MeshPeers
+from qmq.storage.format.batch import batch_records
+from qmq.storage.format.forgotten_record import unpack_forgotten
+from qmq.storage.format.record import Record, RecordKind
 from qmq.storage.log.journal import Journal
 
 ARRIVAL_SECONDS: Final = 1.0
@@ -56,6 +59,7 @@ FOLLOWED_MAX: Final = SEQUENCE_MAX // 2
 """Up to where the numbers of this node follow those of others: its own later ones must be valid, too."""
 
 _READ_BYTES: Final = 1 << 20
+FANOUTS: Final = "/fanout/"
 _MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
 
 
@@ -158,7 +162,7 @@ class DedupQuery:
         return any((min(deciding[key]), self._context.origin.node) < (at, asker) for key in keys if key in deciding)
 
 
-def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
+def replay_ids(journal: Journal, dedup: Dedup, deletions: Deletions, now_us: int) -> None:
     """At a start: learn the ids in the last REPLAY_BYTES of the journal. Blocks while it reads.
 
     All count as learned now: the times in records come from the clocks of many nodes.
@@ -169,11 +173,20 @@ def replay_ids(journal: Journal, dedup: Dedup, now_us: int) -> None:
     while batches := journal.read(position, _READ_BYTES):
         for start, head, data in batches:
             position = start + head.size
-            if any(mark in data for mark in _MARKS):
-                for key, record in messages_with_keys(data):
-                    dedup.learn(key, Dot(head.origin, record.sequence), now_us)
-                    if is_retry(record.headers) and not is_dead_letter(record.headers):
-                        dedup.learn_retry(key, head.origin.node, record.timestamp_us)
+            for record in batch_records(data) if any(mark in data for mark in _MARKS) else ():
+                if record.kind == RecordKind.PUBLISH:
+                    _replay(record, Dot(head.origin, record.sequence), dedup, deletions, now_us)
+                elif record.kind == RecordKind.FORGOTTEN:
+                    dedup.forget(unpack_forgotten(record.body))
+
+
+def _replay(record: Record, dot: Dot, dedup: Dedup, deletions: Deletions, now_us: int) -> None:
+    key, destination = dedup_key(record.destination, record.headers), record.destination
+    if key is None or deletions.covers(destination, *dot):
+        return
+    dedup.learn(key, dot, now_us, destination if destination.startswith(FANOUTS) else "")
+    if is_retry(record.headers) and not is_dead_letter(record.headers):
+        dedup.learn_retry(key, dot.origin.node, record.timestamp_us)
 
 
 def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:

@@ -78,6 +78,8 @@ class RecordKind(IntEnum):
     """The fanout `destination` is deleted, up to a vector; body: `delete_record`."""
     DEFINITION = 14
     """A definition of the mesh was changed or deleted; body: `definition_record`."""
+    FORGOTTEN = 15
+    """The dedup ids of messages that an operator removed are forgotten; body: `forgotten_record`."""
 
 
 class Record:

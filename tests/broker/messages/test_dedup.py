@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.broker.messages.dedup import ASKED_MAX, KEY_BYTES, Dedup, dedup_key
+from qmq.broker.messages.dedup import ASKED_MAX, KEY_BYTES, REMOVED_MAX, Dedup, dedup_key
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.dots import Dot, Origin
@@ -95,3 +95,43 @@ def test_what_peers_have_asked_about_is_remembered_within_a_bound() -> None:
     assert dedup.was_asked(key(2))
     assert dedup.was_asked(key(ASKED_MAX + 1))
     assert len(dedup) == 0
+
+
+def test_a_removed_message_is_forgotten_and_a_later_one_with_its_key_is_known() -> None:
+    dedup = Dedup(seconds=10)
+    dedup.learn(key(1), Dot(A, 1), 0)
+    dedup.learn(key(1), Dot(A, 2), SECOND)
+    dedup.learn_retry(key(1), "a", 5)
+
+    dedup.forget({Dot(A, 1): key(1)})
+    assert (dedup.find(key(1), SECOND), dedup.retries) == (Dot(A, 2), {})
+    dedup.forget({Dot(A, 1): key(1)})
+    assert dedup.find(key(1), SECOND) == Dot(A, 2)
+    dedup.forget({Dot(A, 2): key(1)})
+    assert dedup.find(key(1), SECOND) is None
+
+    dedup.learn(key(1), Dot(A, 3), 5 * SECOND)
+    assert dedup.find(key(1), 12 * SECOND) == Dot(A, 3), "the age of the first one is not that of this one"
+
+
+def test_a_message_that_was_removed_before_its_record_came_is_not_learned() -> None:
+    dedup = Dedup()
+    for number in range(REMOVED_MAX + 1):
+        dedup.forget({Dot(A, number): key(number)})
+
+    for number in range(REMOVED_MAX + 1):
+        dedup.learn(key(number), Dot(A, number), 0)
+
+    assert dedup.find(key(0), 0) == Dot(A, 0), "one too many"
+    assert len(dedup) == 1
+
+
+def test_a_deleted_fanout_is_forgotten_up_to_the_deletion() -> None:
+    dedup = Dedup()
+    for number in range(1, 4):
+        dedup.learn(key(number), Dot(A, number), 0, "/fanout/f" if number != 2 else "/fanout/other")
+    dedup.learn(key(5), Dot(A, 5), 0)
+
+    dedup.forget_fanout("/fanout/f", {A: 2})
+
+    assert [dedup.find(key(number), 0) is not None for number in (1, 2, 3, 5)] == [False, True, True, True]

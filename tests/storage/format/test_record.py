@@ -141,4 +141,5 @@ def test_kinds_keep_their_numbers() -> None:
         "GONE": 12,
         "DELETE": 13,
         "DEFINITION": 14,
+        "FORGOTTEN": 15,
     }
