@@ -5,7 +5,7 @@ Words are read greedily, and a hyphen or a dot inside a word belongs to it where
 any case, header names only as they are written. A header name that is not a word stands in double quotes.
 """
 
-from qmq.broker.selectors.numbers import INTEGER_MAX, Number
+from qmq.broker.selectors.numbers import INTEGER_MAX, INTEGER_MIN, Number
 from qmq.errors import Refused
 
 KEYWORDS = frozenset({"AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"})
@@ -18,6 +18,8 @@ NUMBER = "number"
 END = "end"
 
 BLANKS = " \t\r\n\f"
+TOO_LARGE = 1 << 64
+"""Stands for whole numbers that are not even read."""
 DIGITS = "0123456789"
 SHOWN_CHARS_MAX = 20
 
@@ -52,6 +54,11 @@ def shown(text: str) -> str:
 def wrong(column: int, expected: str, found: str) -> Refused:
     """Why a selector is none."""
     return Refused("bad-selector", f"The selector is wrong at column {column}: expected {expected}, found {found}.")
+
+
+def too_large(token: Token) -> Refused:
+    """Why a whole number is none: 64 bits hold one more below 0 than above it, so its sign decides."""
+    return wrong(token.column, f"a number up to {INTEGER_MAX}", shown(token.text))
 
 
 def tokens_of(text: str, start: int) -> list[Token]:
@@ -127,7 +134,7 @@ def _number(text: str, at: int, tokens: list[Token]) -> int:
         end = at + 2
         while end < len(text) and text[end] in "0123456789abcdefABCDEF":
             end += 1
-        value: Number = int(text[at:end], 16) if end - at <= 18 and end > at + 2 else INTEGER_MAX + 1
+        value: Number = int(text[at:end], 16) if end - at <= 18 and end > at + 2 else TOO_LARGE
         whole = True
     else:
         end = _digits(text, at)
@@ -146,7 +153,7 @@ def _number(text: str, at: int, tokens: list[Token]) -> int:
         if whole and written[0] == "0" and len(written) > 1:
             raise wrong(at + 1, "a number without leading zeros", shown(written))
         if whole:
-            value = int(written) if len(written) <= 19 else INTEGER_MAX + 1
+            value = int(written) if len(written) <= 19 else TOO_LARGE
         else:
             value = float(written)
     suffix = text[end : end + 1]
@@ -158,9 +165,12 @@ def _number(text: str, at: int, tokens: list[Token]) -> int:
         whole = False
     if end < len(text) and continues_name(text[end]):
         raise wrong(end + 1, "the end of the number", shown(text[end]))
-    if value > INTEGER_MAX if whole else value == float("inf"):
-        raise wrong(at + 1, f"a number up to {INTEGER_MAX}" if whole else "a number below 1.8E308", shown(text[at:end]))
-    tokens.append(Token(NUMBER, text[at:end], at + 1, value))
+    token = Token(NUMBER, text[at:end], at + 1, value)
+    if whole and value > -INTEGER_MIN:
+        raise too_large(token)
+    if value == float("inf"):
+        raise wrong(at + 1, "a number below 1.8E308", shown(token.text))
+    tokens.append(token)
     return end
 
 

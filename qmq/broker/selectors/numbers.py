@@ -9,6 +9,7 @@ from math import isfinite
 Number = int | float
 
 INTEGER_MAX = (1 << 63) - 1
+INTEGER_MIN = -(1 << 63)
 INTEGER_DIGITS_MAX = 19
 NUMBER_CHARS_MAX = 40
 """Of a header's value that is read as a number: no 64-bit float needs more."""
@@ -41,7 +42,7 @@ def number_of(text: str) -> Number | None:
 def in_range(number: Number) -> Number | None:
     """`number`, or None when 64 bits do not hold it."""
     if isinstance(number, int):
-        return number if -INTEGER_MAX - 1 <= number <= INTEGER_MAX else None
+        return number if INTEGER_MIN <= number <= INTEGER_MAX else None
     return number if isfinite(number) else None
 
 

@@ -20,9 +20,9 @@ from qmq.broker.selectors.conditions import (
     SameText,
     SameTruth,
 )
-from qmq.broker.selectors.lexer import END, NAME, NUMBER, QUOTED, TEXT, Token, shown, wrong
+from qmq.broker.selectors.lexer import END, NAME, NUMBER, QUOTED, TEXT, Token, shown, too_large, wrong
 from qmq.broker.selectors.like import LIKE_STEPS_MAX, pattern_of
-from qmq.broker.selectors.numbers import Number
+from qmq.broker.selectors.numbers import INTEGER_MAX, Number
 from qmq.broker.selectors.values import (
     KIND_WORDS,
     Calculation,
@@ -168,6 +168,8 @@ class Parser:
         if kind in ("+", "-"):
             self._advance()
             column = self._token.column
+            if kind == "-" and is_only_negative(self._token):
+                return NumberLiteral(-self._advance().number)
             operand = _numeric(self._expression(SIGN_LEVEL), column)
             return Negative(operand) if kind == "-" else Calculation(operand, [])
         if kind not in (NAME, QUOTED, TEXT, NUMBER, "TRUE", "FALSE", "("):
@@ -180,6 +182,8 @@ class Parser:
         if kind == TEXT:
             return TextLiteral(token.text)
         if kind == NUMBER:
+            if is_only_negative(token):
+                raise too_large(token)
             return NumberLiteral(token.number)
         if kind == "(":
             inner = self._expression(OR_LEVEL)
@@ -255,8 +259,10 @@ class Parser:
                 negative = self._accept("-")
                 if not negative:
                     self._accept("+")
-                number = self._expect(NUMBER, "a number" if numbers else "text in quotes or a number").number
-                numbers.append(-number if negative else number)
+                token = self._expect(NUMBER, "a number" if numbers else "text in quotes or a number")
+                if is_only_negative(token) and not negative:
+                    raise too_large(token)
+                numbers.append(-token.number if negative else token.number)
             if not self._accept(","):
                 break
         self._expect(")", ", or )")
@@ -276,6 +282,11 @@ class Parser:
         self._steps_max += pattern.steps_max
         self.scans += 1
         return Like(value, pattern)
+
+
+def is_only_negative(token: Token) -> bool:
+    """Whether 64 bits hold this whole number below 0 only."""
+    return token.kind == NUMBER and isinstance(token.number, int) and token.number > INTEGER_MAX
 
 
 def _header(token: Token) -> SelectorValue:
