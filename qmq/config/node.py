@@ -23,6 +23,7 @@ from .destinations.declared import (
     exchange_errors,
     queue_errors,
 )
+from .destinations.policy import too_long
 from .destinations.settings import DestinationSettings
 from .limits import LimitSettings
 from .listeners import BeanstalkListenerSettings, HttpListenerSettings, ListenerSettings, TlsSettings
@@ -231,13 +232,11 @@ class NodeSettings(Section):
         limits = info.data.get("limits")
         if limits is None:
             return destinations
-        bytes_max = limits.destination_bytes_max
-        why = f"must have at most {bytes_max} bytes (limits.destination_bytes_max)"
         errors = [
             (("policies", number, *place), name, why)
             for number, policy in enumerate(destinations.policies)
             for place, name in policy.named_queues()
-            if len(name.encode()) > bytes_max
+            if (why := too_long(name, limits.destination_bytes_max))
         ]
         refuse("destinations", errors)
         return destinations
@@ -259,8 +258,9 @@ class NodeSettings(Section):
     @field_validator("bindings")
     @classmethod
     def _bindings_fit(cls, bindings: tuple[BindingEntry, ...], info: ValidationInfo) -> tuple[BindingEntry, ...]:
-        if "exchanges" in info.data:
-            refuse("bindings", binding_errors(bindings, info.data["exchanges"]))
+        if "exchanges" in info.data and info.data.get("limits") is not None:
+            bytes_max = info.data["limits"].destination_bytes_max
+            refuse("bindings", binding_errors(bindings, info.data["exchanges"], bytes_max))
         return bindings
 
     @field_validator("users")

@@ -100,6 +100,14 @@ def test_dead_letters_may_go_to_an_exchange_without_create_on_use(tmp_path: Path
             f'[[queues]]\nname = "/queue/{"a" * 300}"',
             "2: queues[0].name = '/queue/aaaaa",
         ),
+        (
+            f'[[queues]]\nname = "/queue/a"\ndead_letter = "/queue/{"b" * 300}"',
+            "3: queues[0].dead_letter = '/queue/bbbbb",
+        ),
+        (
+            f'[[bindings]]\nsource = "/topic/a"\nqueue = "/queue/{"b" * 300}"',
+            "3: bindings[0].queue = '/queue/bbbbb",
+        ),
         ('[[queues]]\nname = "/queue/a"\nreceipt = "replicas=2"', 'receipt = "replicas=2" asks for more nodes'),
         (
             '[[exchanges]]\nname = "amq.mine"\ntype = "topic"',

@@ -25,7 +25,7 @@ from qmq.routing_names import (
 )
 
 from ..values.model import EntryError, SecondsOrNone, Section
-from .policy import KEYS, DestinationPolicy, QueueName, last_queue, read_alternate, read_queue_name
+from .policy import KEYS, DestinationPolicy, QueueName, last_queue, read_alternate, read_queue_name, too_long
 from .settings import DestinationSettings
 
 OWNER: Final = r"^(\S+-[0-9a-f]{16}/[0-9]{1,19})?$"
@@ -207,12 +207,13 @@ Entry = TypeVar("Entry", QueueEntry, ExchangeEntry, BindingEntry)
 
 
 def queue_errors(queues: Sequence[QueueEntry], destinations: DestinationSettings, bytes_max: int) -> list[EntryError]:
-    """Names differ and are not too long; dead letter queues exist."""
+    """Names differ; neither they nor those of dead letter queues are too long; dead letter queues exist."""
     found = _twice(queues, "name")
     declared = {one.name for one in queues}
     for number, one in enumerate(queues):
-        if len(one.name.encode()) > bytes_max:
-            found.append(((number, "name"), one.name, f"must have at most {bytes_max} bytes"))
+        for place, name in [(("name",), one.name), *one.named_queues()]:
+            if why := too_long(name, bytes_max):
+                found.append(((number, *place), name, why))
         if "dead_letter" not in one.model_fields_set or not one.dead_letter:
             continue
         last = last_queue(one.dead_letter)
@@ -232,10 +233,17 @@ def exchange_errors(exchanges: Sequence[ExchangeEntry]) -> list[EntryError]:
     ]
 
 
-def binding_errors(bindings: Sequence[BindingEntry], exchanges: Sequence[ExchangeEntry]) -> list[EntryError]:
-    """No two say the same; their exchanges exist."""
+def binding_errors(
+    bindings: Sequence[BindingEntry], exchanges: Sequence[ExchangeEntry], bytes_max: int
+) -> list[EntryError]:
+    """No two say the same; their exchanges exist, and the names of their queues are not too long."""
     names = {one.name: "" for one in exchanges}
-    return _twice(bindings, "source") + [
+    long = [
+        ((number, "queue"), one.queue, why)
+        for number, one in enumerate(bindings)
+        if (why := too_long(one.queue, bytes_max))
+    ]
+    return [*_twice(bindings, "source"), *long] + [
         ((number, end), said, "must be one of [[exchanges]], or predefined")
         for number, one in enumerate(bindings)
         for end, said, exchange in (

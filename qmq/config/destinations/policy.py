@@ -142,6 +142,12 @@ def last_queue(dead_letter: str) -> str:
 QueueName = Annotated[str, BeforeValidator(read_queue_name)]
 
 
+def too_long(name: str, bytes_max: int) -> str:
+    """Why nothing could be sent to, or taken from, a destination with this name; "" if it has at most `bytes_max`."""
+    size = len(name.encode(errors="replace"))  # Text with half of a surrogate pair is refused as such.
+    return f"must have at most {bytes_max} bytes (limits.destination_bytes_max)" if size > bytes_max else ""
+
+
 def is_schema_name(name: str) -> bool:
     """Whether an Avro schema can have this name, which is part of a path (`/v1/schemas/NAME`)."""
     return SCHEMA_NAME.fullmatch(name) is not None and name != MESSAGE_SCHEMA

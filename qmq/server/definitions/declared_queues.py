@@ -20,7 +20,7 @@ from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, NodeSettings
 from qmq.config.definition_values import join_declared, queue_values, read_queue
 from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
-from qmq.config.destinations.policy import is_exchange, last_queue
+from qmq.config.destinations.policy import is_exchange, last_queue, too_long
 from qmq.definitions.definition import Key, text_of
 from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
@@ -315,6 +315,9 @@ class DeclaredQueues:
             policy, values = read_queue(queue, value)
         except ConfigError as error:
             raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
+        for (key, *_), name in policy.named_queues():
+            if why := too_long(name, bytes_max):
+                raise Refused("bad-definition", f"{KIND} {queue}: {key}: {why}")
         self._check_locked(queue, policy)
         self._check_receipt(queue, policy)
         text_of(Key(KIND, queue), values)

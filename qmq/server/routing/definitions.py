@@ -12,6 +12,7 @@ from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_bi
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import NodeSettings
 from qmq.config.destinations.declared import BindingEntry, ExchangeEntry
+from qmq.config.destinations.policy import too_long
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
@@ -64,7 +65,7 @@ class RoutingDefinitions:
             locked=lambda: self._locked[EXCHANGE],
         )
         definitions.kinds[BINDING] = SimpleKind(
-            _checked_binding,
+            self._checked_binding,
             self._bindings_changed,
             names_destinations=True,
             seeds=lambda: self._seeds[BINDING],
@@ -157,6 +158,14 @@ class RoutingDefinitions:
 
     # Checks
 
+    def _checked_binding(self, name: str, value: Value) -> Value:
+        binding = read_binding(value)
+        if binding.queue and (why := too_long(binding.queue, self._context.settings.limits.destination_bytes_max)):
+            raise Refused("bad-definition", f"{BINDING}: queue: {why}")
+        if name != binding.name:
+            raise Refused("bad-definition", f"{BINDING} {name}: the name must be {binding.name}, as the value says")
+        return binding.value
+
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse changes after which exchanges and bindings would not fit together."""
         exchanges: Mapping[str, Exchange] = self.table.exchanges
@@ -206,13 +215,6 @@ def _checked_exchange(name: str, value: Value) -> Value:
     if is_reserved(name):
         raise Refused("bad-definition", f"{EXCHANGE} {name}: names that begin with {RESERVED} are predefined")
     return read_exchange(name, value).value
-
-
-def _checked_binding(name: str, value: Value) -> Value:
-    binding = read_binding(value)
-    if name != binding.name:
-        raise Refused("bad-definition", f"{BINDING} {name}: the name must be {binding.name}, as the value says")
-    return binding.value
 
 
 def _check_exchange(exchange: Exchange, known: Exchange | None, exchanges: Mapping[str, Exchange]) -> None:
