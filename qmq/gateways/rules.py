@@ -14,7 +14,8 @@ BodyCheck = Callable[[bytes], int]
 class Rules:
     """`policy` gives (exists, durable) for a destination name, `defaults` the headers that a message of a queue gets
     when its sender does not say otherwise, `children` the queues that get a copy of what is sent to a fanout,
-    `retains` whether a topic keeps every last value, `level` how many disks receipts about a destination wait for
+    `retains` whether a topic keeps every last value, `buffer_messages` how many messages may wait for a subscription to
+    topics that does not say, 0 for no such bound, `level` how many disks receipts about a destination wait for
     unless the frame says, `needs_quorum` whether those of ACKs wait until no node will hand the message out again.
     There are `replicas_max` other nodes. All these answer alike about destinations of one kind for which `likeness`
     gives the same object. `lock` raises Refused if a queue is exclusive to another session than the one given.
@@ -34,6 +35,7 @@ class Rules:
     buffer_bytes_max: int = 16 << 20
     defaults: Callable[[str], Mapping[str, str]] = lambda name: {}
     retains: Callable[[str], bool] = lambda name: False
+    buffer_messages: Callable[[str], int] = lambda name: 0
     level: Callable[[str], int] = lambda name: FSYNC
     needs_quorum: Callable[[str], bool] = lambda name: False
     likeness: Callable[[str], object] = lambda name: object()

@@ -119,7 +119,10 @@ class SubscribeFrames:
             if durable is not None and not durable.client:
                 raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
         credit = prefetch(headers, self._rules.prefetch_default, self._prefetch_max or self._rules.prefetch_max)
-        buffer = buffer_of(headers, kind, self._rules.buffer_bytes_max)
+        bytes_max = self._rules.buffer_bytes_max
+        buffer = buffer_of(headers, kind, bytes_max)
+        if buffer is None and kind is DestinationKind.TOPIC and (most := self._rules.buffer_messages(destination)):
+            buffer = Buffer(bytes_max, most, Overflow.DROP_OLDEST)
         wanted = selector(headers)
         if kind is DestinationKind.TOPIC and ack is Ack.AUTO and named and buffer is None and wanted is None:
             listen = self._broker.subscriptions.listen

@@ -61,7 +61,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "schema",
     ),
     "/fanout/": ("retention_seconds", "retention_bytes", "children", "receipt", "schema"),
-    "/topic/": ("retain", "schema"),
+    "/topic/": ("retain", "buffer_messages", "schema"),
     EXCHANGE: ("alternate",),
 }
 
@@ -78,6 +78,8 @@ REASONS: Mapping[tuple[str, str], str] = {
     ("/queue/", "retention_bytes"): "a queue keeps a message until it is settled; see max_bytes and overflow",
     ("/fanout/", "ack_level"): "fanout messages have no owner that could deliver them again",
     ("/topic/", "ack_level"): "topic messages need no ACK",
+    ("/fanout/", "buffer_messages"): "a slow subscriber of a fanout is served from its log",
+    ("/queue/", "buffer_messages"): "a consumer of a queue is held back by its prefetch; see max_messages",
     ("/fanout/", "ttl_seconds"): "a fanout keeps messages for retention_seconds",
 }
 
@@ -232,6 +234,9 @@ class DestinationPolicy(SchemaSection):
     # Topics.
     retain: bool = False
     """Keep the last value of each topic for later subscribers."""
+    buffer_messages: CountOrUnbounded = 0
+    """So many messages wait for a slow subscription that does not say otherwise, and older ones are dropped; 0: its
+    connection ends when the outbox is full."""
 
     # Exchanges.
     alternate: Annotated[str, BeforeValidator(read_alternate)] = ""

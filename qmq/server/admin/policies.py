@@ -132,6 +132,7 @@ class Policies:
             buffer_bytes_max=limits.outbox_bytes_max,
             likeness=self.of,
             retains=lambda destination: self.of(destination).retain,
+            buffer_messages=lambda destination: self.of(destination).buffer_messages,
             level=self._receipt_level,
             needs_quorum=self._needs_quorum,
             begun_by=lambda queue: self._context.declared_queues.begun_by(queue),

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from qmq.broker.consumers.buffer import Buffer, Overflow
 from qmq.broker.consumers.subscription import Ack, Subscription
+from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.environment import Pipe
 from qmq.gateways.encode import STOMP_ENCODERS
 from qmq.server.admin.status import status_of
@@ -45,6 +46,40 @@ def holes(got: list[tuple[int, int]]) -> bool:
             return False
         position = number + 1
     return True
+
+
+async def test_a_policy_lets_slow_subscribers_of_its_topics_lose_the_oldest(autojump_clock: MockClock) -> None:
+    policies = (DestinationPolicy(pattern="/topic/prices.*", buffer_messages=10),)
+    async with Rig(destinations=DestinationSettings(policies=policies)).run() as rig:
+        slow, writer, ended = await rig.connect("10.0.0.2"), await rig.connect(), await rig.connect("10.0.0.3")
+        await slow.send(subscribe("/topic/prices.eu"), subscribe("/topic/prices.#", "pattern"))
+        await ended.send(subscribe("/topic/prices.eu", overflow="disconnect", buffer_messages="10"))
+        for client in (slow, slow, ended):
+            await client.receipt()
+
+        await publish(writer, "/topic/prices.eu")
+
+        frames = await ended.until_closed()
+        assert frames[-1].head.headers["error-code"] == "slow-consumer"
+        got: dict[str, list[tuple[int, int]]] = {"0": [], "pattern": []}
+        while not all(rows and rows[-1][0] == SENT - 1 for rows in got.values()):
+            headers = (frame := await slow.next("MESSAGE")).head.headers
+            got[headers["subscription"]].append((int(frame.body.split()[0]), int(headers.get("dropped", "0"))))
+        assert all(map(holes, got.values()))
+        assert all(max(dropped for _, dropped in rows) > SENT // 2 for rows in got.values())
+
+
+async def test_the_policy_of_other_topics_changes_nothing(autojump_clock: MockClock) -> None:
+    policies = (DestinationPolicy(pattern="/topic/prices.*", buffer_messages=10),)
+    limits = {"outbox_bytes_max": 200_000, "body_bytes_max": 50_000}
+    async with Rig(destinations=DestinationSettings(policies=policies), limits=limits).run() as rig:
+        slow, writer = await rig.connect("10.0.0.2"), await rig.connect()
+        await slow.send(subscribe("/topic/#"))
+        await slow.receipt()
+
+        await publish(writer, "/topic/prices.eu")
+
+        assert (await slow.until_closed())[-1].head.headers["error-code"] == "slow-consumer"
 
 
 async def test_a_client_that_reads_gets_everything_straight_and_unmarked(autojump_clock: MockClock) -> None:
