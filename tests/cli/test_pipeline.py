@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from qmq.cli.pipeline import JOBS, pipeline
+from qmq.cli.pipeline.stats import number, seconds
 from qmq.spark import doctor
 
 from .conftest import Run
@@ -158,3 +159,18 @@ def test_doctor_names_packages_that_are_missing_or_of_the_wrong_age(monkeypatch:
     assert not said["pyspark"][0] and "too old" in said["pyspark"][1]
     assert not said["pandas"][0] and "too new" in said["pandas"][1]
     assert not said["deltalake"][0] and "not installed" in said["deltalake"][1]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (999, "999"), (999.7, "1 k"), (1500, "1.5 k"), (999_999, "1 M"), (7e9, "7 G")]
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.0123, "12.3 ms"), (0.9999, "1 s"), (5, "5 s"), (600, "10 min"), (36_000, "10 h")],
+)
+def test_times_are_said_as_people_say_them(value: float | None, text: str) -> None:
+    assert seconds(value) == text

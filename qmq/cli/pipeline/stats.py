@@ -1,13 +1,12 @@
-"""`qmq pipeline stats`: rates and sizes as a table, as JSON, or as a page with plots."""
+"""`qmq pipeline stats`: rates and sizes as a table or as JSON."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
-from ..options import FILE, json_option
-from ..output import Failed, print_json, show_table
+from ..options import json_option
+from ..output import print_json, show_table
 from .shared import given_source, job, progress, read_source, source_options
 
 ROWS_SHOWN = 40
@@ -18,15 +17,14 @@ ROWS_SHOWN = 40
 @click.option(
     "--window", default="1 minute", show_default=True, metavar="TIME", help="Length of a window, such as: 10 minutes."
 )
-@click.option("--html", "page", type=FILE, help="Write a page with plots.")
 @click.option("--follow", "out", metavar="DIR", help="Continue: append each window to Parquet files here when it ends.")
 @click.option("--lateness", default="1 minute", show_default=True, help="With --follow: time to wait for late records.")
 @json_option
-def stats(window: str, page: Path | None, out: str | None, lateness: str, as_json: bool, **source: Any) -> None:
+def stats(window: str, out: str | None, lateness: str, as_json: bool, **source: Any) -> None:
     """Show rates, sizes and waiting messages of destinations.
 
     Shows messages, bytes, sizes, time to settle, unsettled messages and their age, failed deliveries and dead letters.
-    --json and --html show all of it for each window, too.
+    --json shows all of it for each window, too.
 
     With --follow, a failure counts once more if another node notes it: a node that got messages back after it had lost
     its disk, or that adopts those of a retired node. Without --follow, failures of a retired node's messages count
@@ -51,20 +49,10 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
         click.echo(
             f"only the first {len(found.windows):,} windows: choose destinations, or a longer --window", err=True
         )
-    if page is not None:
-        from ...spark.jobs.report import report
-
-        try:
-            page.write_text(report(found), "utf-8")
-        except OSError as error:
-            raise Failed(str(error)) from error
-        click.echo(f"wrote {page}", err=True)
     if as_json:
         windows = [{**asdict(one), "start": one.start.isoformat()} for one in found.windows]
         print_json({"totals": [asdict(total) for total in found.totals], "windows": windows})
-    elif page is None:
-        from ...spark.jobs.report import number, seconds
-
+    else:
         head = ["DESTINATION", "MESSAGES", "BYTES", "P99 SIZE", "SETTLED", "P50 SETTLE", "P99 SETTLE"]
         head += ["WAITING", "OLDEST", "DEAD"]
         rows = [
@@ -81,3 +69,22 @@ def stats(window: str, page: Path | None, out: str | None, lateness: str, as_jso
         show_table(head, rows)
         if len(found.totals) > ROWS_SHOWN:
             click.echo(f"and {len(found.totals) - ROWS_SHOWN} more destinations (--json lists them)")
+
+
+def number(value: float) -> str:
+    """With k, M, G, three digits."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit * 0.9995:  # what would be rounded up to it
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:.3g}"
+
+
+def seconds(value: float | None) -> str:
+    """A time as people say it; "–" for none."""
+    if value is None:
+        return "–"
+    if value < 0.9995:
+        return f"{value * 1000:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"

@@ -55,9 +55,6 @@ class DestinationStatistics:
 
     windows: list[Window] = field(default_factory=list)
     totals: list[Total] = field(default_factory=list)
-    window: str = WINDOW
-    seconds: float = 60.0
-    """Length of one window."""
     is_cut: bool = False
     """There are more windows than these."""
 
@@ -118,7 +115,7 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> DestinationStatistics:
         windows = windows_of(known, settled, letters, failures, window=window)
         counted = (_counted(letters, "dead_letters", f.count("*")), _counted(failures, "failures", f.sum("count")))
         totals = _totals(known, counted, end_us)
-        return DestinationStatistics(windows.rows, totals, window, windows.seconds, windows.is_cut)
+        return DestinationStatistics(windows.rows, totals, windows.is_cut)
     finally:
         joined.unpersist()
         failures.unpersist()

@@ -50,10 +50,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """All of them, by time, the busiest destination first. `seconds`: length of one; `is_cut`: there are more."""
+    """All of them, by time, the busiest destination first. `is_cut`: there are more."""
 
     rows: list[Window]
-    seconds: float
     is_cut: bool
 
 
@@ -126,7 +125,7 @@ def windows_of(
     ]
     # At least so many come before `end`, and of these everything is known.
     shown = sorted(rows[:WINDOWS_MAX], key=lambda row: (row.start, -row.messages, row.destination))
-    return Windows(rows=shown, seconds=seconds, is_cut=end is not None or len(rows) > WINDOWS_MAX)
+    return Windows(rows=shown, is_cut=end is not None or len(rows) > WINDOWS_MAX)
 
 
 def _key(row: Any) -> tuple[int, str]:

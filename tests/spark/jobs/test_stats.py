@@ -1,22 +1,18 @@
 """Statistics of destinations, counted from records whose answers are known."""
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from pyarrow import timestamp
 from pyarrow.parquet import read_schema
 
 from qmq.dots import Dot, Origin
-from qmq.spark.jobs.report import number, report, seconds
-from qmq.spark.jobs.stats import DestinationStatistics, Total, follow, read_records, stats
-from qmq.spark.jobs.windows import Window
+from qmq.spark.jobs.stats import follow, read_records, stats
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
 from qmq.storage.format.record import RecordKind, pack_dots
 from tests.spark.rig import START_US, A, B, batch, node, record
@@ -180,7 +176,7 @@ def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("far_away")
-def test_rates_are_those_of_the_windows_and_times_are_utc(spark: Any, tmp_path: Path) -> None:
+def test_messages_count_in_their_windows_and_times_are_utc(spark: Any, tmp_path: Path) -> None:
     """120 messages in ten minutes, and as many an hour later."""
     stamped = [record(n, b"x", at_us=at(0 if n <= 120 else 60)) for n in range(1, 241)]
     node(tmp_path, "a").segment([batch(A, 1, stamped)])
@@ -189,8 +185,7 @@ def test_rates_are_those_of_the_windows_and_times_are_utc(spark: Any, tmp_path: 
 
     begin = datetime.fromtimestamp(at(0) // (10 * MINUTE_US) * 600, UTC)
     assert [window.start for window in found.windows] == [begin, begin + timedelta(hours=1)]
-    plot = report(found).partition("Messages per second")[2].partition("Bytes per second")[0]
-    assert ">0.2<" in plot and f">{begin:%Y-%m-%d %H:%M}<" in plot
+    assert [window.messages for window in found.windows] == [120, 120]
 
 
 def test_two_lives_of_a_node_are_one_node(spark: Any, tmp_path: Path) -> None:
@@ -280,78 +275,3 @@ def test_of_more_destinations_the_busiest_have_their_letters_and_failures(
 
     said = [(one.destination, one.messages, one.dead_letters, one.failures) for one in found.totals]
     assert said == [("/queue/q5", 6, 1, 1), ("/queue/q4", 5, 1, 1)]
-
-
-def total(destination: str, **facts: Any) -> Total:
-    plain: dict[str, Any] = dict(
-        messages=10, bytes=2_500_000, size_p50=1, size_p99=2, size_max=3, settled=4, settle_p50=0.01, settle_p99=None,
-        waiting=6, oldest_seconds=200.0, dead_letters=0, failures=0, consumers=1,
-    )  # fmt: skip
-    return Total(destination=destination, **{**plain, **facts})
-
-
-def test_the_page_is_whole_and_lets_no_name_break_out() -> None:
-    name = '/queue/<script>"&'
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    facts: dict[str, Any] = {"destination": name, "settled": 0, "settle_p50": None}
-    windows = [
-        Window(start=start + timedelta(minutes=n), messages=n, bytes=n, settle_p99=n or None, **facts) for n in range(5)
-    ]
-
-    page = report(DestinationStatistics(windows, [total(name, dead_letters=2)]))
-
-    tree = ElementTree.fromstring(page.replace("<!doctype html>\n", "").replace('<meta charset="utf-8">', ""))
-    assert len(tree.findall(".//polyline")) == 3
-    assert "<script" not in page and "2 dead letters" in page
-    assert "Settled" in page and "Ack" not in page  # rejected and dead messages count, too
-
-
-def heights(page: str) -> list[list[float]]:
-    """Of every line on it; higher values are lower numbers."""
-    return [[float(point.partition(",")[2]) for point in line.split()] for line in re.findall('points="(.*?)"', page)]
-
-
-def test_where_nothing_happens_as_much_waits_as_before() -> None:
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    windows = [
-        Window(start=start + timedelta(minutes=n), destination="/queue/a", waiting=waiting)
-        for n, waiting in ((0, 20), (1, 10), (61, 0))
-    ]
-
-    (line,) = heights(report(DestinationStatistics(windows, [total("/queue/a")])))
-
-    top, bottom = line[0], line[-1]
-    assert line == [top, (top + bottom) / 2, (top + bottom) / 2, (top + bottom) / 2, bottom] and bottom > top
-
-
-def test_where_nothing_passes_a_rate_is_drawn_as_none_and_a_time_not_at_all() -> None:
-    """Two windows with messages, an hour without any, and two again."""
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    facts: dict[str, Any] = {"destination": "/queue/a", "messages": 60, "bytes": 60, "settled": 60, "settle_p50": 1.0}
-    windows = [Window(start=start + timedelta(minutes=n), settle_p99=1.0, **facts) for n in (0, 1, 61, 62)]
-
-    lines = heights(report(DestinationStatistics(windows, [total("/queue/a")])))
-
-    rates, times = lines[:2], lines[2:]
-    top, bottom = min(rates[0]), max(rates[0])
-    assert rates == [[top, top, bottom, bottom, top, top]] * 2 and bottom > top
-    assert [len(line) for line in times] == [2, 2]
-
-
-def test_a_page_about_nothing_says_so() -> None:
-    assert "no messages" in report(DestinationStatistics())
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (999, "999"), (999.7, "1 k"), (1500, "1.5 k"), (999_999, "1 M"), (7e9, "7 G")]
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "–"), (0.0123, "12.3 ms"), (0.9999, "1 s"), (5, "5 s"), (600, "10 min"), (36_000, "10 h")],
-)
-def test_times_are_said_as_people_say_them(value: float | None, text: str) -> None:
-    assert seconds(value) == text
