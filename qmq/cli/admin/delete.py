@@ -8,7 +8,7 @@ import click
 from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import counted, print_json, printable
-from .request import JOB_SECONDS, check_kind, is_known, show_missing, show_unknown
+from .request import JOB_SECONDS, check_kind, is_known, show_missing, show_unknown, taken_over
 
 COUNTS = ("messages", "subscribers", "durable-subscriptions")
 
@@ -65,6 +65,7 @@ def _delete(node: Endpoint, destination: str, more: list[tuple[str, str]], *, dr
     if as_json:
         facts = {name.replace("-", "_"): count for name, count in counts.items()}
         facts |= {"reason": reason, "nodes_missing": missing, "known": is_known(answer)} if "reason" in answer else {}
+        facts |= {"taken_over": taken_over(answer)} if taken_over(answer) else {}
         facts |= {name: json.loads(answer[name]) for name in ("declared", "bindings") if name in answer}
         print_json({"destination": destination, **facts, "dry_run": dry_run})
     else:

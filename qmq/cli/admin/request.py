@@ -74,13 +74,20 @@ def run_job(
     reason = answer.get("reason", "")
     if as_json:
         facts = {"destination": queue, **more, "messages": messages, "dry_run": dry_run}
-        print_json({**facts, "reason": reason, "nodes_missing": missing, "known": is_known(answer)})
+        facts |= {"reason": reason, "nodes_missing": missing, "known": is_known(answer)}
+        print_json({**facts, "taken_over": taken_over(answer)})
     else:
         would = "would be " if dry_run else ""
         to = f" to {more['to']}" if "to" in more else ""
         click.echo(printable(f"{queue}: {counted(messages, 'message')} {would}{DONE[verb]}{to}"))
     show_unknown(queue, is_known=is_known(answer))
     show_missing(answer)
+
+
+def taken_over(answer: Mapping[str, str]) -> dict[str, str]:
+    """Nodes that did not respond → the node that serves the messages of each, and has done it for them."""
+    found = json.loads(answer.get("taken-over", "{}"))
+    return found if isinstance(found, dict) else {}
 
 
 def is_known(answer: Mapping[str, str]) -> bool:
@@ -97,6 +104,10 @@ def show_unknown(queue: str, *, is_known: bool) -> None:
 def show_missing(answer: Mapping[str, str]) -> None:
     """Say why messages were left, and which nodes are missing. Raises SystemExit 1 if there is either."""
     reason, missing = answer.get("reason", ""), answer.get("nodes-missing", "")
+    for owner, server in taken_over(answer).items():
+        click.echo(
+            printable(f"qmq: {owner} does not respond; {server} serves its messages and did it for them"), err=True
+        )
     if reason:
         click.echo(f"qmq: not all of them: {printable(reason)}", err=True)
     if missing:

@@ -63,6 +63,7 @@ export function act(form, onDone = () => {}) {
         replace(result, form.unit && h("p", null, h("b", null, number(count)), ` ${form.unit(count)}`),
           form.remark?.() && h("p", { class: "notice warn" }, form.remark()),
           facts.reason && h("p", { class: "notice warn" }, `Some stay: ${facts.reason}`),
+          Object.entries(facts.taken_over ?? {}).map(([owner, server]) => h("p", { class: "dim" }, `${owner} does not respond; ${server} serves its messages, and they are counted.`)),
           facts.nodes_missing?.length > 0 && h("p", { class: "notice warn" }, `Not counted: ${facts.nodes_missing.join(", ")} does not respond.`));
         button.textContent = form.label(count);
       } catch (error) {

@@ -81,14 +81,18 @@ async def run_bulk_job(context: BulkContext, job: BulkJob, coverage: Coverage | 
     """Run `job` on this node.
 
     Returns how many `messages` it settled, and `reason`: why it stopped early, or left some of them; "" if it did not.
-    With `known` false the node has no such queue.
+    `serves`: the nodes whose messages it covered, because this node served them from begin to end. With `known` false
+    the node has no such queue.
     """
+    served = context.broker.queues.owned.serves
+    serves = set(served)
     run = _Run(context, job, coverage)
     try:
         await run.all()
     except Refused as refused:
         run.reason = f"{refused.code}: {refused.message}"
-    return {"messages": run.done, "reason": run.reason, **({} if run.is_known else UNKNOWN)}
+    facts: Facts = {"messages": run.done, "reason": run.reason, **({} if run.is_known else UNKNOWN)}
+    return {**facts, "serves": sorted(serves & set(served))} if not run.reason.startswith(NOT_SERVING) else facts
 
 
 class _Run:

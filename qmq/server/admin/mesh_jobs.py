@@ -25,6 +25,7 @@ from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.bulk_jobs import (
     CLIENT_LEFT,
     HAS_CONSUMERS,
+    NOT_SERVING,
     UNKNOWN,
     BulkContext,
     BulkJob,
@@ -88,6 +89,8 @@ class MeshJobs:
     async def everywhere(self, job: BulkJob, check: Callable[[], None] = lambda: None) -> Facts:
         """Run `job` on all nodes: the sum of `messages`, the first `reason`, and the nodes that are missing.
 
+        `taken_over` names nodes that are no loss, because another one has served their messages: node → that one.
+
         Consumers are the reason, whatever hinders another node: because of them a deletion is refused as a whole.
         When `check` raises Refused, the job stops, and nodes that were not asked are missing.
         """
@@ -95,7 +98,8 @@ class MeshJobs:
         messages = asked = 0
         reason = ""
         is_known = False
-        missing: list[str] = []
+        unheard: list[str] = []
+        served: dict[str, str] = {}
         for name in [context.origin.node, *sorted(context.peer_names)]:
             if job.count and messages >= job.count:
                 break
@@ -103,27 +107,33 @@ class MeshJobs:
             why = _why_not(check)
             if why:
                 reason = reason or why
-                missing.append(name)
+                unheard.append(name)
                 continue
             part = replace(job, count=job.count - messages if job.count else 0)
             facts = await (
                 self.here(part, all_until(check)) if name == context.origin.node else self._at(name, part, check)
             )
             if facts is None:
-                missing.append(name)
+                unheard.append(name)
                 continue
+            served |= {str(owner): name for owner in facts.get("serves") or () if owner != name}
             messages += facts["messages"]
             is_known = is_known or facts.get("known") is not False
             if not reason or facts["reason"].startswith(HAS_CONSUMERS):
                 reason = facts["reason"] or reason
-            if facts["reason"].startswith("not-serving"):
-                missing.append(name)
+            if facts["reason"].startswith(NOT_SERVING):
+                unheard.append(name)
+        taken_over = {name: served[name] for name in unheard if name in served}
+        if taken_over and reason.startswith(NOT_SERVING) and len(taken_over) == len(unheard):
+            reason = ""
+        missing = [name for name in unheard if name not in taken_over]
         return {
             "messages": messages,
             "reason": reason,
             "nodes_asked": asked,
-            "nodes_answered": asked - len(missing),
+            "nodes_answered": asked - len(unheard),
             "nodes_missing": missing,
+            **({"taken_over": taken_over} if taken_over else {}),
             **({} if is_known or missing else UNKNOWN),
         }
 

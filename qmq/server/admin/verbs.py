@@ -101,6 +101,7 @@ async def _in_bulk(context: VerbContext, asked: VerbRequest, target: str = "") -
             raise Refused(CLIENT_LEFT, "The client that asked for it has left.")
 
     facts = await (jobs.everywhere(job, check_client) if asked.is_mesh else jobs.here(job, all_until(check_client)))
+    facts.pop("serves", None)
     if context.declared_queues.definitions_of(asked.about):
         facts.pop("known", None)
     if not asked.is_mesh and facts["reason"].startswith(NOT_SERVING):

@@ -88,9 +88,18 @@ def test_missing_nodes_and_messages_that_were_left_are_named_and_end_it_with_exi
         "reason": "queue-full: no room",
         "nodes_missing": ["b", "c"],
         "known": True,
+        "taken_over": {},
     }
     assert "queue-full: no room" in result.stderr
     assert "b, c" in result.stderr
+
+
+def test_a_dead_node_whose_messages_another_one_serves_is_no_failure(run: Run) -> None:
+    with answers(("nodes-missing", ""), ("taken-over", '{"a":"b"}')) as node:
+        result = run("purge", "/queue/q", "--at", node.at)
+
+    assert result.exit_code == 0
+    assert result.stderr == "qmq: a does not respond; b serves its messages and did it for them\n"
 
 
 @pytest.mark.parametrize("command", [("purge", "q"), ("move", "/queue/q", "/topic/t"), ("redrive", "/fanout/f")])

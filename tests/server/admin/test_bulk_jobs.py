@@ -399,6 +399,26 @@ async def test_a_takeover_does_not_bring_purged_messages_back(autojump_clock: Mo
             assert await contents(await mesh.connect(name)) == ["3"]
 
 
+@pytest.mark.parametrize("verb", ["purge", "move", "redrive", "delete"])
+async def test_after_a_takeover_a_job_is_complete_without_the_dead_node(autojump_clock: MockClock, verb: str) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await fill(await mesh.connect("a"), "1", "2", "3")
+        await until_alike(mesh)
+        await mesh.kill("a")
+        client = await mesh.connect("b")
+        if verb != "redrive":
+            assert (await ask(client, "purge/queue/q", scope="mesh", **{"dry-run": "true"}))["nodes-missing"] == "a"
+        await eventually(lambda: any("a" in mesh.nodes[name].broker.queues.owned.serves for name in "bc"))
+        server = next(name for name in "bc" if "a" in mesh.nodes[name].broker.queues.owned.serves)
+
+        headers = {"to": OTHER} if verb == "move" else {}
+        answer = await ask(client, f"{verb}/queue/q", scope="mesh", **headers)
+
+        assert (answer["messages"], answer["nodes-missing"]) == ("0" if verb == "redrive" else "3", "")
+        assert json.loads(answer["taken-over"]) == {"a": server}
+        assert answer["nodes-answered"] == "2"
+
+
 async def audited(rig: MeshRig, node: str) -> Client:
     """A client that is sent the events of the audit."""
     client = await rig.connect(node)
