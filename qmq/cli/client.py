@@ -1,14 +1,18 @@
 """The blocking client of the commands, and how they reach a node: an error ends the command with one line."""
 
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+import click
 
 from ..address import Address
 from ..blocking import TIMEOUT_SECONDS as TIMEOUT_SECONDS
 from ..blocking import BlockingClient, Headers, error_of
 from ..wire.stomp import Frame
-from .output import Failed
+from .output import Failed, printable
 
 __all__ = ["TIMEOUT_SECONDS", "CommandClient", "Endpoint", "Headers", "Login", "ServerError", "headers_of"]
 
@@ -48,21 +52,47 @@ class Login:
     tls: ssl.SSLContext | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One node, as the options of a command name it: its address, or the path of its Unix socket."""
+STOPPING: Final = "stopping"
+"""The code with which a node that drains refuses a client: others may serve it."""
 
-    address: Address | Path
-    login: Login
-    patience_seconds: float
+
+class Endpoint:
+    """One node of some, as the options of a command name it: its address, or the path of its Unix socket."""
+
+    def __init__(self, addresses: Sequence[Address | Path], login: Login, patience_seconds: float) -> None:
+        self._addresses = list(addresses)
+        self._login = login
+        self._patience_seconds = patience_seconds
 
     def connect(self) -> CommandClient:
-        """A connection that is logged in. Raises Failed or ServerError."""
-        login = self.login
+        """A connection to the first of the nodes that responds, logged in; later calls begin with that node.
+
+        A line on stderr names nodes that did not respond. A node that refuses the client is asked for no other: the
+        login is wrong there, too. Raises Failed or ServerError.
+        """
+        failures: list[Failed] = []
+        for address in list(self._addresses):
+            try:
+                client = self._connect(address)
+            except Failed as failure:
+                if isinstance(failure, ServerError) and failure.code != STOPPING:
+                    raise
+                failures.append(failure)
+                continue
+            if failures:
+                self._addresses.remove(address)
+                self._addresses.insert(0, address)
+                click.echo(printable(f"qmq: {failures[0].message}; {client.address} responds"), err=True)
+            return client
+        if len(failures) == 1:
+            raise failures[0]
+        raise Failed("; ".join(failure.message for failure in failures))
+
+    def _connect(self, address: Address | Path) -> CommandClient:
         return CommandClient(
-            self.address,
-            login=login.name,
-            passcode=login.passcode,
-            tls=login.tls,
-            timeout_seconds=self.patience_seconds,
+            address,
+            login=self._login.name,
+            passcode=self._login.passcode,
+            tls=self._login.tls,
+            timeout_seconds=self._patience_seconds,
         )

@@ -132,7 +132,8 @@ class LocalMesh:
         if self.bound:
             arguments.append("--until-eof")
         node.process = self.spawn(arguments, node.log)
-        record(self.data, add=[Running(name, node.process.pid, start_mark(node.process.pid) or "")])
+        running = Running(name, node.process.pid, start_mark(node.process.pid) or "")
+        record(self.data, add=[running], addresses=[str(peer.client) for peer in self.peers.nodes])
         return node
 
     def spawn(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -304,15 +305,22 @@ def recorded(data: Path) -> list[Running]:
         raise Failed(f"{path}: cannot be used ({error}); stop the nodes by hand and remove it") from error
 
 
-def record(data: Path, *, add: Sequence[Running] = (), remove: Sequence[str] = ()) -> None:
-    """Change mesh.json; two shells may do so at once. Ended processes are removed from it."""
+def record(
+    data: Path, *, add: Sequence[Running] = (), remove: Sequence[str] = (), addresses: Sequence[str] | None = None
+) -> None:
+    """Change mesh.json; two shells may do so at once. Ended processes are removed from it. `addresses`: where clients
+    find the nodes of the mesh; None: as before.
+    """
     make_directory(data)
     with _lock(data / "mesh.lock"):
         removed = {*remove, *(running.name for running in add)}
         nodes = [running for running in recorded(data) if running.name not in removed and running.is_alive]
         path = data / "mesh.json"
+        if addresses is None:
+            addresses = json.loads(path.read_text("utf-8")).get("addresses", ()) if path.exists() else ()
+        facts = {"nodes": [asdict(running) for running in [*nodes, *add]], "addresses": list(addresses)}
         new = path.with_suffix(".new")
-        new.write_text(json.dumps({"nodes": [asdict(running) for running in [*nodes, *add]]}, indent=1) + "\n", "utf-8")
+        new.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
         new.replace(path)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..unix_socket import SOCKET_NAME
 from .listen import json_body
 from .options import FOLDER, json_option
 from .output import Failed, body_text, byte_size, print_json, show_table, utc_text
@@ -61,9 +62,16 @@ def verify(directory: Path, as_json: bool) -> None:
                 click.echo(f"DAMAGED {database.path}: the row of {what}")
             if database.error is not None:
                 click.echo(f"DAMAGED {database.path}: {database.error}")
+        for text in report.inconsistent:
+            click.echo(f"DAMAGED: {text}: this is no consistent copy; a copy of a running node is no backup")
         for entry in report.quarantined:
             click.echo(f"quarantined at an earlier start: {entry.start} to {entry.end}")
         click.echo("damaged" if report.damaged else "ok")
+        if (directory / SOCKET_NAME).exists():
+            click.echo(
+                f"note: {SOCKET_NAME} is there, so the node runs, was killed, or ran when this copy was made. "
+                "What was confirmed during a copy may be missing in it: only a copy of a stopped node is a backup"
+            )
     if report.damaged:
         sys.exit(1)
 

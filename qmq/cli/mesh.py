@@ -289,9 +289,9 @@ class StatusProbe:
         """By its Unix socket if it has one here, which needs no login; else by its address."""
         if self.node.socket.exists():
             with suppress(Failed):
-                return Endpoint(self.node.socket, Login(), PROBE_SECONDS).connect()
+                return Endpoint([self.node.socket], Login(), PROBE_SECONDS).connect()
         patience = PROBE_SECONDS if self._login.name is None else LOGIN_SECONDS
-        return Endpoint(self.node.address, self._login, patience).connect()
+        return Endpoint([self.node.address], self._login, patience).connect()
 
     def close(self) -> None:
         if self._client is not None:

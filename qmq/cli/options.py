@@ -1,11 +1,14 @@
 """Options and values that several commands share."""
 
+import json
 import math
+import os
 import ssl
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -51,6 +54,25 @@ def read_address(ctx: click.Context, param: click.Parameter, value: str) -> Addr
 def read_optional_address(ctx: click.Context, param: click.Parameter, value: str | None) -> Address | None:
     """The same, for an option that may be left out."""
     return None if value is None else read_address(ctx, param, value)
+
+
+def read_address_list(ctx: click.Context, param: click.Parameter, value: str | None) -> list[Address] | None:
+    """`host:port,…`, for an option that may be left out."""
+    if value is None:
+        return None
+    return [read_address(ctx, param, one.strip()) for one in value.split(",")]
+
+
+def default_addresses() -> list[Address]:
+    """Where nodes may be on this machine: DEFAULT_AT, and those of meshes that `qmq mesh up` has started here."""
+    found = [parse_address(DEFAULT_AT)]
+    for path in sorted(Path(".mesh").glob("*/mesh.json")):
+        # Another user's file must not say where a passcode goes.
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            if path.stat().st_uid == os.getuid():
+                known = map(parse_address, json.loads(path.read_text("utf-8")).get("addresses", ()))
+                found += [one for one in known if one.is_loopback and one not in found]
+    return found
 
 
 def read_headers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -117,11 +139,28 @@ def _login_options(key: Collection[str] = KEY) -> Callable[[F], F]:
             help="Log in with the token (JWT) in this file; by default from QMQ_TOKEN_FILE.",
         ),
         click.option(
-            "--tls", "wants_tls", is_flag=True, help="Use TLS, with the certificate authorities of the system."
+            "--tls",
+            "wants_tls",
+            is_flag=True,
+            envvar="QMQ_TLS",
+            help="Use TLS, with the certificate authorities of the system; by default from QMQ_TLS.",
         ),
-        click.option("--cafile", type=FILE, help="Use TLS, with the certificate authorities of this file."),
-        click.option("--cert", type=FILE, help="Use TLS, and show this certificate."),
-        click.option(*key, "private_key", type=FILE, help="The private key of --cert, if it is in another file."),
+        click.option(
+            "--cafile",
+            type=FILE,
+            envvar="QMQ_CAFILE",
+            help="Use TLS, with the certificate authorities of this file; by default from QMQ_CAFILE.",
+        ),
+        click.option(
+            "--cert", type=FILE, envvar="QMQ_CERT", help="Use TLS, and show this certificate; by default from QMQ_CERT."
+        ),
+        click.option(
+            *key,
+            "private_key",
+            type=FILE,
+            envvar="QMQ_CERT_KEY",
+            help="The private key of --cert, if it is in another file; by default from QMQ_CERT_KEY.",
+        ),
     )
 
 
@@ -129,9 +168,11 @@ def _node_options(key: Collection[str]) -> Callable[[F], F]:
     return together(
         click.option(
             "--at",
-            metavar="HOST:PORT",
-            callback=read_optional_address,
-            help=f"Address of the node.  [default: {DEFAULT_AT}]",
+            metavar="HOST:PORT,...",
+            envvar="QMQ_AT",
+            callback=read_address_list,
+            help="Addresses of nodes; the first that responds is asked. By default from QMQ_AT, else "
+            f"{DEFAULT_AT} and the nodes that `qmq mesh up` has started in this directory.",
         ),
         click.option("--data", type=FOLDER, help="Data directory of a node on this machine; needs no login."),
         _login_options(key),
@@ -160,15 +201,26 @@ def client_options(command: Callable[..., Any], key: Collection[str] = KEY) -> C
     """Which node a command talks to, and how; it gets an `Endpoint` as `node`."""
 
     @wraps(command)
-    def with_node(*args: Any, at: Address | None, data: Path | None, patience: float, **given: Any) -> Any:
-        login = _take_login(given)
+    def with_node(*args: Any, at: list[Address] | None, data: Path | None, patience: float, **given: Any) -> Any:
         if data is None:
-            return command(*args, node=Endpoint(at or parse_address(DEFAULT_AT), login, patience), **given)
-        if at is not None or login.tls is not None:
+            login = _take_login(given)
+            return command(*args, node=Endpoint(at or default_addresses(), login, patience), **given)
+        if any(_is_typed(name) for name in ("at", "wants_tls", "cafile", "cert")):
             raise click.UsageError("--data is the Unix socket of a node: it excludes --at and TLS")
-        return command(*args, node=Endpoint(data / SOCKET_NAME, Login(), patience), **given)
+        for name in LOGIN_NAMES:
+            del given[name]
+        return command(*args, node=Endpoint([data / SOCKET_NAME], Login(), patience), **given)
 
     return _node_options(key)(with_node)
+
+
+LOGIN_NAMES: Final = ("login", "passcode", "token_file", "wants_tls", "cafile", "cert", "private_key")
+"""What the command gets from `_login_options`."""
+
+
+def _is_typed(name: str) -> bool:
+    """Whether the option is on the command line; a variable of the shell is for all commands."""
+    return click.get_current_context().get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 
 def _take_login(given: dict[str, Any]) -> Login:

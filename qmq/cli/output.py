@@ -12,7 +12,11 @@ from typing import IO, Any
 
 import click
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+INVISIBLE = r"\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+"""Characters that show nothing, or turn the direction of writing, or end a line; the console shows the same by their
+code. Beside them are the control characters of ASCII.
+"""
+CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f{INVISIBLE}]")
 
 
 class Failed(click.ClickException):
@@ -41,8 +45,12 @@ class ConfigFailed(click.ClickException):
 
 
 def printable(text: str) -> str:
-    """`text` with control characters shown as \\xNN; line ends and tabs stay."""
-    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    """`text` with characters that are no text shown as \\xNN or \\uNNNN; line ends and tabs stay."""
+    return CONTROL.sub(lambda found: _escaped(ord(found[0])), text)
+
+
+def _escaped(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def body_text(body: bytes) -> str:

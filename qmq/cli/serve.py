@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,14 +21,15 @@ from ..errors import ConfigError
 from ..server.runtime.log_events import facts_of
 from .lazy import without_collections
 from .options import node_options, overrides, read_optional_address
+from .output import INVISIBLE
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
 log = logging.getLogger("qmq.node")
 
-# The control characters, and the line separators of Unicode.
-ESCAPES: Final = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+NO_TEXT: Final = re.compile(rf"[\x00-\x1f{INVISIBLE}]")
+ESCAPES: Final = {code: ascii(chr(code))[1:-1] for code in range(0x10000) if NO_TEXT.match(chr(code))}
 
 
 class LineFormatter(logging.Formatter):

@@ -106,7 +106,9 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
         catalog.set_facts({LEARNER: "began empty"})
         catalog.set_identity(identity)
     elif identity.node != node:
-        raise StorageError(f"this data directory belongs to node {identity.node}, not to {node}")
+        raise StorageError(
+            f"this data directory belongs to node {identity.node}, not to {node}: `--node {identity.node}`"
+        )
     with suppress(FileNotFoundError):
         disk.remove(SPOOL)
     quarantined_before = load_quarantined(disk)

@@ -13,7 +13,7 @@ cannot change; SQLite would otherwise want to make that log.
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,6 +39,8 @@ from qmq.storage.queues.scan import walk
 
 PREVIEW_BYTES: Final = 200
 DAMAGED_SHOWN_MAX: Final = 1000
+POSITION: Final = "SELECT position FROM progress"
+"""Of the queue store."""
 
 
 class Violation(NamedTuple):
@@ -59,6 +61,8 @@ class SegmentReport:
     batches: int
     records: int
     bytes: int
+    end: int
+    """Behind the last whole batch."""
     sealed: bool
     tail_bytes: int
     """Bytes behind the last whole batch of the last segment: torn by a crash, or being written."""
@@ -99,9 +103,15 @@ class VerifyReport:
     databases: tuple[DatabaseReport, ...] = ()
     """The catalog and the queue store, where they are files."""
 
+    inconsistent: tuple[str, ...] = ()
+    """Databases that are ahead of the journal. No node writes that: the files were copied one after the other while it
+    ran.
+    """
+
     @property
     def damaged(self) -> bool:
-        return any(one.damaged for one in self.segments) or any(one.damaged for one in self.databases)
+        damaged = any(one.damaged for one in self.segments) or any(one.damaged for one in self.databases)
+        return damaged or bool(self.inconsistent)
 
 
 class Dumped(NamedTuple):
@@ -129,7 +139,12 @@ def verify(path: Path) -> VerifyReport:
     disk = _directory(path)
     quarantined = load_quarantined(disk)
     holes = [(entry.start, entry.end) for entry in quarantined]
+    # Before the journal, which a running node writes first.
+    positions = _positions(path)
     segments = _verify_log(disk, JOURNAL_DIRECTORY, holes, dense=True)
+    end = max((segment.end for segment in segments), default=0)
+    end = max([end, *(hole_end for _, hole_end in holes)])
+    ahead = [f"{name} is at position {at}, and the journal ends at {end}" for name, at in positions if at > end]
     for name in disk.names(FANOUT_DIRECTORY):
         segments.extend(_verify_log(disk, f"{FANOUT_DIRECTORY}/{name}", [], dense=False))
     databases = (verify_catalog(path, CATALOG_FILE), verify_queue_store(path, QUEUES_FILE))
@@ -137,7 +152,19 @@ def verify(path: Path) -> VerifyReport:
         segments=tuple(segments),
         quarantined=tuple(quarantined),
         databases=tuple(report for report in databases if report is not None),
+        inconsistent=tuple(ahead),
     )
+
+
+def _positions(path: Path) -> list[tuple[str, int]]:
+    """Up to where in the journal each database is; none for one that cannot be read, of which `verify` says why."""
+    asked = ((CATALOG_FILE, "SELECT position FROM positions WHERE name = 'checkpoint'"), (QUEUES_FILE, POSITION))
+    found = []
+    for name, question in asked:
+        if (path / name).exists():
+            with suppress(sqlite3.Error), closing(_reader(path / name)) as reader:
+                found += [(name, row[0]) for row in reader.execute(question) if type(row[0]) is int]
+    return found
 
 
 def dump(path: Path, *, destination: str | None = None, whole: bool = False) -> Iterator[Dumped]:
@@ -226,6 +253,7 @@ def _verify_segment(
     vector: Vector = dict(head.vector) if head is not None else {}
     node = head.node if head is not None else ""
     batches = records = size = tail_bytes = 0
+    last = base + head.size if head is not None else base
     bad: list[Damage] = []
     violations: list[Violation] = []
     known = [hole for hole in holes if hole[1] > base]
@@ -234,6 +262,7 @@ def _verify_segment(
             bad.append((position, position + len(data)))
             continue
         batches += 1
+        last = position + len(data)
         records += batch.count
         size += batch.size
         have = vector.get(batch.origin, 0)
@@ -256,6 +285,7 @@ def _verify_segment(
         batches=batches,
         records=records,
         bytes=size,
+        end=last,
         sealed=sealed,
         tail_bytes=tail_bytes,
         bad=tuple(bad),
@@ -319,15 +349,18 @@ def _verify(
 ) -> DatabaseReport | None:
     if not path.exists():
         return None
-    fixed = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     try:
-        uri = f"file:{quote(str(path))}?mode=ro{fixed}"
-        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as reader:
+        with closing(_reader(path)) as reader:
             reader.execute("BEGIN")
             error = look(reader)
     except (sqlite3.Error, TypeError, ValueError) as problem:
         error = str(problem)
     return report()._replace(error=error)
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    fixed = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro{fixed}", uri=True, isolation_level=None)
 
 
 def _integrity(reader: sqlite3.Connection) -> str | None:

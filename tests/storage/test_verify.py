@@ -1,7 +1,9 @@
+import shutil
 from pathlib import Path
 
 import pytest
 
+from qmq.dots import Origin
 from qmq.storage.format.batch import read_head
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import Store, open_store
@@ -39,6 +41,24 @@ def test_a_sound_directory_has_no_damage_also_while_its_node_runs(store: Store, 
     assert sum(segment.records for segment in report.segments) == 16 + 10
     store.close()
     assert not verify(tmp_path).damaged
+
+
+def test_a_copy_whose_databases_are_ahead_of_its_journal_is_not_consistent(store: Store, tmp_path: Path) -> None:
+    node, copy = tmp_path, tmp_path.with_name("copy")
+    shutil.copytree(node, copy)
+    assert verify(copy).inconsistent == ()
+
+    # The journal is copied, the node goes on, and then its databases are copied.
+    store.journal.append([Writer(Origin("c", 1)).published("/queue/q", b"later" * 100)])
+    store.checkpoint(store.journal.end, NOW, {})
+    for file in node.glob("*.sqlite*"):
+        shutil.copy(file, copy)
+    report = verify(copy)
+
+    assert report.damaged
+    assert [text.partition(" ")[0] for text in report.inconsistent] == ["catalog.sqlite", "queues.sqlite"]
+    assert not verify(node).damaged
+    store.close()
 
 
 def test_a_flipped_bit_in_a_waiting_message_is_found(store: Store, tmp_path: Path) -> None:

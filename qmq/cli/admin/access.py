@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from ...config.users import groups_without_permission
 from ..client import Endpoint
 from ..options import client_options, json_option, together
 from ..output import print_json, printable
@@ -64,6 +63,8 @@ def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: D
     value: dict[str, Any] = {"groups": list(groups)}
     if passcode_stdin:
         value["password_hash"] = hash_of(password_on_stdin())
+    from ...config.users import groups_without_permission  # Other commands start without the configuration.
+
     remarks = groups_without_permission(name, groups, ())
     if remarks:
         rules = ask(change.node, "definitions/list/permission")["definitions"]
