@@ -18,7 +18,8 @@ from .output import print_json, printable
 @click.command
 @click.argument("peers", type=FILE)
 @click.option("--was", type=FILE, help="The peers file that the nodes use now.")
-def check(peers: Path, was: Path | None) -> None:
+@click.option("--config", "config_file", type=FILE, help="A node file of the mesh, which says whether links use TLS.")
+def check(peers: Path, was: Path | None, config_file: Path | None) -> None:
     """Check a peers file, and whether running nodes would accept it.
 
     With --was, prints what would change and refuses what a node would refuse at SIGHUP. Only a running node knows which
@@ -27,7 +28,7 @@ def check(peers: Path, was: Path | None) -> None:
     new = load_peers(peers)
     diagnostics: list[str] = []
     for peer in new.nodes if new.is_loopback else ():
-        found = check_together(load_node(None, {"name": peer.name}), new, str(peers))
+        found = check_together(load_node(config_file, {"name": peer.name}), new, str(peers))
         diagnostics += [line for line in found if line not in diagnostics]
     if was is not None:
         old = load_peers(was)

@@ -39,6 +39,17 @@ def test_a_step_that_nodes_can_take_is_ok(run: Run, tmp_path: Path) -> None:
     assert "version: 1 → 2" in result.output
 
 
+def test_a_mesh_on_one_machine_with_tls_needs_its_node_file_in_place_of_a_secret(run: Run, tmp_path: Path) -> None:
+    peers = write_peers(tmp_path / "peers.toml", ("a", "b"))
+    lines = [line for line in peers.read_text("utf-8").splitlines() if not line.startswith("secret")]
+    peers.write_text("\n".join(lines), "utf-8")
+    config = tmp_path / "node.toml"
+    config.write_text('[mesh.tls]\ncertificate = "a.pem"\nkey = "a.key"\nca = "ca.pem"\n', "utf-8")
+
+    assert "secret: is required" in run("mesh", "check", str(peers)).stderr
+    assert run("mesh", "check", str(peers), "--config", str(config)).exit_code == 0
+
+
 def test_several_nodes_are_retired_only_by_the_word_that_a_majority_is_lost(run: Run) -> None:
     one_by_one = run("mesh", "retire", "b", "c", "--at", "127.0.0.1:1")
     forced = run("mesh", "retire", "b", "c", "--majority-lost", "--force", "--at", "127.0.0.1:1")
