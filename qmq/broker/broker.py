@@ -89,7 +89,7 @@ class Broker:
         self.totals = self.queues.shared.totals
         self.lending = Lending(self.queues)
         self.borrowing = Borrowing(self.queues)
-        self.replies = Replies(origin, limits.subscriptions_max)
+        self.replies = Replies(origin, limits.subscriptions_max, self.totals)
         self.subscriptions = Subscriptions(
             self.sessions,
             self.topic_router,

@@ -286,7 +286,10 @@ class StompGateway:
         """
         asked = request.head.headers
         if "reply-to" in asked:
-            self._broker.send(self._replies.envelope_of_answer(asked), body, now_us, out)
+            broker, envelope = self._broker, self._replies.envelope_of_answer(asked)
+            broker.memory_sequence += 1
+            answer = Message(envelope, body, broker.origin, -broker.memory_sequence, now_us)
+            broker.replies.send(answer, out, is_of_client=False)
         if request.receipt is not None:
             out.frames.append(self.encoder.response(request.receipt, list(headers.items()), body))
 

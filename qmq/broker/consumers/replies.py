@@ -15,6 +15,7 @@ from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.messages.totals import NodeTotals
 from qmq.dots import Origin, parse_origin
 from qmq.errors import Refused
 
@@ -41,12 +42,13 @@ class Replies:
     `peers` and `relayed` are kept by the links: the origins that can be reached now, directly and through another node.
     """
 
-    def __init__(self, origin: Origin, subscriptions_max: int) -> None:
+    def __init__(self, origin: Origin, subscriptions_max: int, totals: NodeTotals) -> None:
         self.peers: frozenset[Origin] = frozenset()
         self.relayed: frozenset[Origin] = frozenset()
         self.dropped = 0
         """Replies that no client waits for any more, or whose node cannot be reached."""
         self._origin = origin
+        self._totals = totals
         self.subscriptions_max = subscriptions_max
         self._by_name: dict[tuple[int, str], ReplyQueue] = {}
         self._by_key: dict[str, ReplyQueue] = {}
@@ -102,11 +104,14 @@ class Replies:
         elif origin not in self.peers and origin not in self.relayed:
             raise Refused("unknown-destination", f"Node {origin.node} of this address cannot be reached, or restarted.")
 
-    def send(self, message: Message, out: Outcome) -> None:
-        """A client of this node sends a reply: hand it to the session, or to the node that has it."""
+    def send(self, message: Message, out: Outcome, *, is_of_client: bool = True) -> None:
+        """A client of this node, or the node itself, sends a reply: hand it to the session, or to the node that has it.
+
+        What the node itself says is no message to the totals.
+        """
         origin, key = _parse(message.envelope.destination)
         if origin == self._origin:
-            self._deliver(key, message, out)
+            self._deliver(key, message, out, is_of_client=is_of_client)
         elif origin in self.peers or origin in self.relayed:
             out.peer_replies.setdefault(origin, []).append(message)
         else:
@@ -120,7 +125,7 @@ class Replies:
         else:
             self.dropped += 1
 
-    def _deliver(self, key: str, message: Message, out: Outcome) -> None:
+    def _deliver(self, key: str, message: Message, out: Outcome, *, is_of_client: bool = True) -> None:
         queue = self._by_key.get(key)
         if queue is None:
             self.dropped += 1
@@ -129,6 +134,7 @@ class Replies:
         envelope = Envelope(queue.name, DestinationKind.TEMP, message.envelope.headers, False)
         delivered = Message(envelope, message.body, message.origin, message.sequence, message.timestamp_us)
         out.publish_topic(queue.subscriptions, delivered)
+        self._totals.others.delivered += is_of_client
         selector = queue.subscriptions[0].selector
         if selector is not None:
             out.selector_cost += selector.cost_of(len(message.envelope.headers))

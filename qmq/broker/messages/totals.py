@@ -91,7 +91,7 @@ class NodeTotals:
         self.by_name: dict[str, Totals] = {}
         """Ask here first, for it is faster: `by_name.get(NAME) or begin(NAME)`."""
         self.others = Totals()
-        """Destinations without totals of their own, and replies."""
+        """Destinations without totals of their own, and replies of clients."""
         self.unroutable = 0
         """Messages of exchanges that no binding took, and that were dropped."""
         self._left_out_max = 0

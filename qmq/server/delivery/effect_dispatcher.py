@@ -15,7 +15,7 @@ from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscri
 from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.message import Message
-from qmq.broker.messages.totals import NodeTotals
+from qmq.broker.messages.totals import COUNTED_KINDS, NodeTotals
 from qmq.broker.selectors import Selector, selected
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
@@ -264,7 +264,8 @@ class Dispatcher:
             outbox.put(data)
             delivered += len(wanted)
             self._touched[session] = None
-        if delivered:
+        # The other kinds: replies, which are counted where they are sent, and what the node itself says.
+        if delivered and name.startswith(COUNTED_KINDS):
             totals = self._totals
             (totals.by_name.get(name) or totals.begin(name)).delivered += delivered
 

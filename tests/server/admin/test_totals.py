@@ -382,3 +382,28 @@ async def test_the_oldest_message_of_all_nodes_counts_in_a_mesh(autojump_clock: 
 
         assert here["/queue/q"] == pytest.approx(5, abs=1)
         assert (both["/queue/q"], lent["/queue/q"]) == (pytest.approx(15, abs=1), pytest.approx(15, abs=1))
+
+
+async def test_what_the_node_itself_says_counts_as_no_message_and_a_reply_between_clients_does(
+    autojump_clock: MockClock,
+) -> None:
+    def counted(rig: Rig) -> tuple[int, int]:
+        totals = rig.alive.broker.totals.node()
+        return totals.accepted, totals.delivered
+
+    async with Rig().run() as rig:
+        operator, server = await rig.connect(), await rig.connect()
+        await operator.send(subscribe("/system/events", id="e"))
+        await operator.receipt()
+        asked = {"reply-to": "/temp-queue/answers"}
+        await operator.send(send("/control/list/queue", "", None, **asked))
+        assert json.loads((await operator.next("MESSAGE")).body)["destinations"] == []
+        assert counted(rig) == (0, 0)
+
+        await server.send(subscribe("/queue/requests", id="r"))
+        await server.receipt()
+        await operator.send(send("/queue/requests", "", None, **asked))
+        address = (await server.next("MESSAGE")).head.headers["reply-to"]
+        await server.send(send(address, "yes", "sent"))
+        await operator.next("MESSAGE")
+        assert counted(rig) == (2, 2)
