@@ -59,6 +59,8 @@ class Runner:
         self._attempt_seconds = attempt_seconds
         self._steady_seconds = steady_seconds
         self._refused_by: set[Address] = set()
+        self._failures: dict[Address, tuple[bool, str]] = {}
+        """Of each node: whether it has answered at its last attempt, with a refusal, and why that failed."""
         self._waiting: dict[Request | Feed | PendingReply, trio.Event] = {}
         self._room = trio.lowlevel.ParkingLot()
         self._output = trio.Event()
@@ -126,7 +128,7 @@ class Runner:
             try:
                 await self._once(address)
             except Refused as refused:
-                self._note(address, f"refused: {refused}")
+                self._note(address, f"refused: {refused}", is_answer=True)
                 if refused.code in core.final_codes:
                     self._refused_by.add(address)
                 if self._refused_by.issuperset(self._rotation.addresses):
@@ -151,10 +153,15 @@ class Runner:
             self._is_warned = False
         elif self._rotation.has_failed_everywhere and not self._is_warned and self.core.phase is not Phase.CLOSED:
             self._is_warned = True
-            nodes = ", ".join(map(str, self._rotation.addresses))
-            log.warning("! no node can be reached (%s); trying again until one can. Last: %s", nodes, self.last_error)
+            # What the operator must do something about stands first: a node that refuses the login says why.
+            ordered = sorted(self._failures.items(), key=lambda one: not one[1][0])
+            why = "; ".join(f"{address}: {what}" for address, (_, what) in ordered)
+            is_refused = any(is_answer for is_answer, _ in self._failures.values())
+            what = "no node admits the client" if is_refused else "no node can be reached"
+            log.warning("! %s; trying again until one does. %s", what, why)
 
-    def _note(self, address: Address, what: str) -> None:
+    def _note(self, address: Address, what: str, *, is_answer: bool = False) -> None:
+        self._failures[address] = (is_answer, what)
         self.last_error = f"{address}: {what}"
         log.info("! %s", self.last_error)
 

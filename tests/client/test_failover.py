@@ -377,3 +377,19 @@ async def test_a_client_that_reaches_no_node_warns_once_until_one_is_back(
             assert all(address in warning for address in mesh.addresses)
             await mesh.start(first)
             await client.send("/queue/q", b"back")
+
+
+async def test_the_warning_names_first_the_nodes_that_refuse_the_login(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = (User(name="ann", password_hash=argon2.PasswordHasher(1, 8, 1).hash("right"), groups=("administrator",)),)
+    async with running("abc", users=users) as mesh:
+        mesh.kill("c")
+        with trio.move_on_after(30):
+            async with mesh.client():
+                raise AssertionError("a client without login is admitted")
+
+        (warning,) = [one.getMessage() for one in caplog.records if "no node admits the client" in one.getMessage()]
+        refused, others = warning.split(mesh.addresses[2])
+        assert refused.count("login-required") == 2
+        assert "login-required" not in others
