@@ -27,6 +27,31 @@ async def test_a_reject_drops_unless_a_dead_letter_queue_is_declared(autojump_cl
         assert rig.alive.broker.queues.by_name.get("/queue/dead-letters") is None
 
 
+async def test_work_is_tried_again_through_the_default_exchange_for_as_long_as_its_consumer_rejects(
+    autojump_clock: MockClock,
+) -> None:
+    def to(queue: str) -> dict[str, object]:
+        return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
+
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare("work", arguments=to("work.retry"))
+        await client.declare("work.retry", arguments={"x-message-ttl": 1000, **to("work")})
+        await client.consume("work")
+        await client.publish("work", b"x", delivery_mode=2)
+
+        for _ in range(40):
+            (message,) = await client.messages(1)
+            await client.send(1, commands.Basic.Reject(message.method.delivery_tag, False))
+        (message,) = await client.messages(1)
+
+        deaths = message.properties.headers["x-death"]
+        assert [(one["queue"], one["reason"], one["count"]) for one in deaths] == [
+            ("work.retry", "expired", 40),
+            ("work", "rejected", 40),
+        ]
+
+
 async def test_a_message_that_goes_round_by_a_queue_with_a_ttl_counts_its_deaths(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)

@@ -6,11 +6,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.broker.queues import redelivery
+from qmq.broker.queues.dispatch import expiry
 from qmq.broker.queues.paging import backlog, pager
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.server.checkpoint import queue_pager
+from qmq.server.delivery import deadline_timer
 from qmq.storage.format.queue_store import QueueRow
 from tests.fakes.queue_store import MemoryQueueStore
+from tests.support.depths import depths
 
 from ..mesh_rig import MeshRig
 from ..rig import Client, Rig, eventually, send, subscribe
@@ -411,6 +417,57 @@ async def test_queues_that_no_trip_to_the_store_had_room_for_are_served_by_the_n
 
         got = [(await client.next("MESSAGE")).head.headers["destination"] for _ in range(90)]
         assert sorted(got) == sorted(names * 3)
+
+
+async def test_what_expires_in_the_store_is_dead_lettered_in_turns(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
+    monkeypatch.setattr(redelivery, "COPIES_AT_ONCE", 3)
+    rig = Rig(destinations=DestinationSettings(policies=(policy,)))
+    async with rig.run():
+        client, queues = await rig.connect(), rig.alive.broker.queues
+        await publish(client, 1, 10, ttl="5000")
+        await rig.alive.checkpoints.checkpoint()
+        assert queues.paging.evict(queues.by_name[JOBS]) == 10
+        rig.alive.queue_pager.sweep_at(rig.alive.environment.now_us())
+        turns: list[int] = []
+        expire = queues.redelivery.expire_stored
+
+        def counted(messages: list[Message], out: Outcome) -> bool:
+            is_done = expire(messages, out)
+            turns.append(out.copies)
+            return is_done
+
+        monkeypatch.setattr(queues.redelivery, "expire_stored", counted)
+
+        await eventually(lambda: depths(rig.alive) == {"/queue/late": 10})
+
+        assert [one for one in turns if one] == [3, 3, 3, 1]
+
+
+async def test_letters_of_what_expires_are_on_the_disk_before_the_next_ones_are_made(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
+    for module in (redelivery, expiry, deadline_timer):
+        monkeypatch.setattr(module, "COPIES_AT_ONCE", 3)
+    rig = Rig(destinations=DestinationSettings(policies=(policy,)))
+    async with rig.run():
+        node = rig.alive
+        await publish(await rig.connect(), 1, 10, ttl="5000")
+        waiting: list[int] = []
+        tick = node.broker.tick
+
+        def watched(out: Outcome) -> None:
+            waiting.append(node.commits.pending_bytes)
+            tick(out)
+
+        monkeypatch.setattr(node.broker, "tick", watched)
+
+        await eventually(lambda: depths(node) == {"/queue/late": 10})
+
+        assert len(waiting) >= 4 and not any(waiting)
 
 
 async def test_nothing_of_the_store_expires_at_a_node_that_may_not_deliver_any_more(
