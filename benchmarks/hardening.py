@@ -378,8 +378,8 @@ def measure(attack: Attack, limits: Mapping[str, int]) -> str:
     )
 
 
-def multiplied(limits: Mapping[str, int]) -> str:
-    """What one message of one byte does in ten queues, whose messages expire into a fanout exchange bound to all ten.
+def multiplied(limits: Mapping[str, int], count: int) -> str:
+    """What messages of one byte do in ten queues, whose messages expire into a fanout exchange bound to all ten.
 
     Returns the row of `LETTERS_COLUMNS`; "-" is no answer in time.
     """
@@ -401,7 +401,7 @@ def multiplied(limits: Mapping[str, int]) -> str:
             mine.send("times")
             quiet = mine.recv()
             before, used = memory(node.pid, "VmRSS"), cpu_seconds(node.pid)
-            one.sendall(send("/queue/x0", b"x") + b"\0")
+            one.sendall((send("/queue/x0", b"x") + b"\0") * count)
             time.sleep(LETTER_SECONDS)
             mine.send("times")
             during = mine.recv()
@@ -413,12 +413,14 @@ def multiplied(limits: Mapping[str, int]) -> str:
         finally:
             node.kill()
     return (
-        f"| {before} → {peak} | {disk} | {used:.1f} | {quantiles(quiet)} | {quantiles(during)}, {len(during)} answers |"
-        f" {purge} | {stop} |"
+        f"| {count:,} | {before} → {peak} | {disk} | {used:.1f} | {quantiles(quiet)} |"
+        f" {quantiles(during)}, {len(during)} answers | {purge} | {stop} |"
     )
 
 
-LETTERS_COLUMNS = "| MiB before → peak | disk MiB | CPU s | quiet p50 / p99 / max ms | during | purge s | SIGTERM s |"
+LETTERS_COLUMNS = (
+    "| messages | MiB before → peak | disk MiB | CPU s | quiet p50 / p99 / max ms | during | purge s | SIGTERM s |"
+)
 LETTER_QUEUES = 10
 LETTER_SECONDS = 30.0
 ANSWER_SECONDS = 15.0
@@ -459,7 +461,9 @@ def main() -> None:
     options = parser.parse_args()
     limits = {"memory_bytes_max": options.memory_bytes_max} if options.memory_bytes_max else {}
     if not options.attacks or "letters" in options.attacks:
-        print(LETTERS_COLUMNS, "|---|--:|--:|---|---|--:|--:|", multiplied(limits), sep="\n", flush=True)
+        print(LETTERS_COLUMNS, "|--:|---|--:|--:|---|---|--:|--:|", sep="\n")
+        for count in (1, 2_000):
+            print(multiplied(limits, count), flush=True)
     print("| attack | MiB before → peak → after | closed | CPU s | quiet p50 / p99 / max ms | during |")
     print("|---|---|---|--:|---|---|")
     for name in options.attacks or ATTACKS:

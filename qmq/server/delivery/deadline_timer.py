@@ -65,9 +65,13 @@ class DeadlineTimer:
                 # Clients waited as long, and frames that they sent in time are still to be read.
                 await trio.sleep(SECOND_POLL_SECONDS)
             out = Outcome(now_us=context.environment.now_us())
+            before = trio.current_time()
             context.broker.tick(out)
             context.submit(out)
             if out.copies >= COPIES_AT_ONCE:
-                # There are more, perhaps without end: all others have their turns before the next ones.
+                # There are more, perhaps without end. Until these are on the disk, and at least half of the time, all
+                # others have their turns.
+                took = trio.current_time() - before
                 await context.flushed()
+                await trio.sleep(took)
             await trio.lowlevel.checkpoint()

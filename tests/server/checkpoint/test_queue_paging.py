@@ -1,5 +1,6 @@
 """Backlogs that outgrow memory: most of a queue is only in the queue store, and comes back in order, once."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -446,7 +447,7 @@ async def test_what_expires_in_the_store_is_dead_lettered_in_turns(
         assert [one for one in turns if one] == [3, 3, 3, 1]
 
 
-async def test_letters_of_what_expires_are_on_the_disk_before_the_next_ones_are_made(
+async def test_letters_of_what_expires_are_on_the_disk_and_others_have_as_long_before_the_next_ones_are_made(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
@@ -457,17 +458,21 @@ async def test_letters_of_what_expires_are_on_the_disk_before_the_next_ones_are_
         node = rig.alive
         await publish(await rig.connect(), 1, 10, ttl="5000")
         waiting: list[int] = []
+        begun: list[float] = []
         tick = node.broker.tick
 
         def watched(out: Outcome) -> None:
             waiting.append(node.commits.pending_bytes)
+            begun.append(trio.current_time())
             tick(out)
+            autojump_clock.jump(0.5)  # so long it takes
 
         monkeypatch.setattr(node.broker, "tick", watched)
 
         await eventually(lambda: depths(node) == {"/queue/late": 10})
 
         assert len(waiting) >= 4 and not any(waiting)
+        assert all(later - sooner >= 1.0 for sooner, later in pairwise(begun[:4]))
 
 
 async def test_nothing_of_the_store_expires_at_a_node_that_may_not_deliver_any_more(
