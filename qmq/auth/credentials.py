@@ -35,12 +35,13 @@ class Credentials:
 @dataclass(frozen=True, slots=True)
 class Grant:
     """A login that succeeded: the principal, and the authenticator that decided. At `expires_us` (microseconds since
-    1970) the connection ends; None: never.
+    1970) the connection ends; None: never. It also ends when the passcode of its user has another hash than `proof`.
     """
 
     principal: Principal
     authenticator: str
     expires_us: int | None = None
+    proof: str | None = None
 
 
 class Authenticator(Protocol):

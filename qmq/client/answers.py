@@ -17,6 +17,7 @@ NO_REQUEST_CODES = frozenset(
         "log-unreadable",
         "login-timeout",
         "not-selected",
+        "passcode-changed",
         "slow-consumer",
         "stopping",
         "token-expired",

@@ -32,6 +32,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "login-timeout": 401,
     "token-expired": 401,
     "user-removed": 401,
+    "passcode-changed": 401,
     "not-allowed": 403,
     "bad-csrf": 403,
     "resource-locked": 409,

@@ -95,8 +95,9 @@ class BeanstalkDialogue(ClientDialogue):
             return
         if not context.logins.is_user(user):
             raise Refused("login-failed", f"The user {user} of this listener does not exist.")
-        grant = context.logins.admit_again(Grant(Principal(user), USERS))
+        grant = context.logins.admit_again(Grant(Principal(user), USERS, proof=context.logins.proof_of(user)))
         session.principal, session.authenticator, session.user = grant.principal, USERS, user
+        session.proof = grant.proof
         context.audit("login", user=user, address=session.peer_address, authenticator=USERS)
 
     # Commands

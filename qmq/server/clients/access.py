@@ -1,7 +1,8 @@
 """The permissions of this node: the table of `qmq.access`, filled from the settings, and its effect on live sessions.
 
 `Access.change` is the one way to new users, groups and permissions. It re-checks every session: a subscription that is
-not allowed any more ends with ERROR `not-allowed`, and what it had in flight is requeued.
+not allowed any more ends with ERROR `not-allowed`, and what it had in flight is requeued. A session whose user has
+another passcode than the one it logged in with ends.
 """
 
 import logging
@@ -33,7 +34,8 @@ class Access:
     def __init__(self, context: AccessContext, settings: NodeSettings) -> None:
         self._context = context
         self._table = AccessTable()
-        self._users: frozenset[str] = frozenset()
+        self._users: dict[str, str | None] = {}
+        """User → the hash of its passcode."""
         self._asks_others = asks_others(settings.authentication)
         self._has_user_logins = asks_users(settings.authentication)
         self._take(settings.users, permissions_of(settings))
@@ -41,7 +43,7 @@ class Access:
     def _take(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
         # Else another login with the name of a user would have its groups.
         groups = {user.name: frozenset(user.groups) for user in users if self._has_user_logins}
-        self._users = frozenset(groups)
+        self._users = {user.name: user.password_hash for user in users if user.name in groups}
         self._table.change(groups, permissions, has_others=self._asks_others)
 
     def rights_of(self, principal: Principal | None) -> Rights:
@@ -75,6 +77,8 @@ class Access:
         # The name of another login than a user's may have become that of a user, with its permissions.
         elif (session.user in self._users) != (session.authenticator in (USERS, CERTIFICATE)):
             raise Refused("user-removed", f"The user {session.user} may not log in here any more.")
+        elif session.authenticator == USERS and session.proof != self._users[session.user]:
+            raise Refused("passcode-changed", f"The passcode of the user {session.user} has changed: log in again.")
 
     def _recheck(self, session: ClientSession) -> None:
         """End what the client of `session` is subscribed to and may not be any more, or with what dead letter queue."""

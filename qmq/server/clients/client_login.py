@@ -113,6 +113,7 @@ class ClientLogin(ABC):
             grant = await context.logins.check(credentials, session.listener, session.until_left, certified)
             if grant is not None:
                 session.principal, session.authenticator = grant.principal, grant.authenticator
+                session.proof = grant.proof
                 session.user = grant.principal.name
                 self._token.expires_us = grant.expires_us or 0
             async with context.admission.turns:

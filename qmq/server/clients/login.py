@@ -77,7 +77,7 @@ class Logins:
         self._users: Counter[str] = Counter()
 
     def change(self, users: tuple[User, ...], limits: LimitSettings) -> None:
-        """Apply these users and bounds from now on. Connected clients stay."""
+        """Apply these users and bounds from now on. What becomes of connected clients is the matter of `Access`."""
         self._take(users)
         self._limits = limits
 
@@ -185,7 +185,7 @@ class Logins:
         # The password is checked in a thread, and the user may be removed or changed meanwhile.
         if not right or login not in self._hashes or self._hashes[login] != known:
             raise LoginRefused(USERS, "wrong passcode")
-        return Grant(Principal(login), USERS)
+        return Grant(Principal(login), USERS, proof=known)
 
     def _certified_user(self, names: Collection[str]) -> str:
         """The one user among the names of a certificate. Raises Refused."""

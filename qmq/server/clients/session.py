@@ -74,6 +74,8 @@ class ClientSession:
         """The name of the principal."""
         self.authenticator = ""
         """Which authenticator decided the login; empty for a client without one."""
+        self.proof: str | None = None
+        """See `Grant`."""
         self.bytes_in = 0
         self.finishing = False
         self.ending = False

@@ -1,8 +1,8 @@
 """Logins of browsers: a cookie that stands for credentials that were checked once.
 
 The browser logs in with `Authorization`, as every client does, and gets a random token in a cookie that pages cannot
-read. The node remembers a digest of the token, the principal, and the hash of the passcode at that moment: if the
-passcode or the user changes, the login ends. Nothing outlives the process, and other nodes do not know the cookie.
+read. The node remembers a digest of the token, and the login: if the passcode or the user changes, it ends. Nothing
+outlives the process, and other nodes do not know the cookie.
 
 A browser sends cookies by itself, also when a page of another origin makes it send a request. So a request that changes
 something needs the token of `csrf` in a header, which only a page of this origin can know.
@@ -37,7 +37,6 @@ class BrowserLogin:
     """One login. Times are trio seconds."""
 
     grant: Grant
-    proof: str | None
     csrf: str
     began: float
     used: float
@@ -65,8 +64,7 @@ class BrowserLogins:
         token = secrets.token_urlsafe(32)
         if len(self._open) >= LOGINS_MAX:
             del self._open[min(self._open, key=lambda digest: self._open[digest].used)]
-        proof = self._logins.proof_of(grant.principal.name)
-        self._open[_digest(token)] = BrowserLogin(grant, proof, secrets.token_urlsafe(32), now, now)
+        self._open[_digest(token)] = BrowserLogin(grant, secrets.token_urlsafe(32), now, now)
         return token
 
     def find(self, token: str, now_us: int) -> BrowserLogin | None:
@@ -81,7 +79,8 @@ class BrowserLogins:
         is_over |= grant.expires_us is not None and now_us >= grant.expires_us
         name = grant.principal.name
         if grant.authenticator in (USERS, CERTIFICATE):
-            is_over |= not self._logins.is_user(name) or self._logins.proof_of(name) != login.proof
+            is_over |= not self._logins.is_user(name)
+            is_over |= grant.authenticator == USERS and self._logins.proof_of(name) != grant.proof
         else:
             # A user of this name was added since: the login would have its permissions.
             is_over |= self._logins.is_user(name)

@@ -122,6 +122,7 @@ class WebClient:
         session.principal = principal
         session.user = None if principal is None else principal.name
         session.authenticator = "" if grant is None else grant.authenticator
+        session.proof = None if grant is None else grant.proof
         self.expires_us = 0 if grant is None else grant.expires_us or 0
         self.gateway = gateway_of(context, session, self._encoder, context.rights_of(principal), is_atomic=True)
         self.frames = FrameLoop(context, session, self.gateway)

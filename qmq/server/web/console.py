@@ -76,7 +76,8 @@ class WebConsole:
                 raise Refused("login-required", "A login has a name and passcode, or a token, in Authorization.")
             if token is not None:
                 self._logins.end(token)  # The browser loses that cookie, and could not end its login any more.
-            token = self._logins.begin(Grant(session.principal, session.authenticator, expires_us or None))
+            grant = Grant(session.principal, session.authenticator, expires_us or None, session.proof)
+            token = self._logins.begin(grant)
             listener = session.listener
             assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
             headers = (self._logins.set_cookie(token, is_secure=listener.tls is not None),)

@@ -132,6 +132,7 @@ class PullSession:
         self._session = ClientSession(context, self._pipe, client.listener, PendingLogin(client.peer_address), PULL)
         session = self._session
         session.principal, session.user, session.authenticator = client.principal, client.user, client.authenticator
+        session.proof = client.proof
         dialogue = session.dialogue
         assert isinstance(dialogue, PullDialogue)
         self._dialogue = dialogue
