@@ -298,15 +298,18 @@ def check_turns(queue: Queue, selective: SelectiveDispatcher) -> None:
         assert selective.consumers.active is first
         holders = {first if isinstance(first, Subscription) else first.key}
         takers = [first] if first in takers and set(selective.outstanding.out) <= holders else []
+    waits: set[bytes] = set()
     for level in queue.levels:
         for message in level.ready:
-            if message.settled:
-                continue
             group = group_of(message)
+            if message.settled or (group in waits and not exclusive):
+                continue
             if group and not exclusive:
-                assert selective.groups.holder_of(group, message) not in takers, (
-                    "a message of a group waits for nothing"
-                )
+                if selective.groups.is_wanted(message):
+                    waits.add(group)
+                    assert selective.groups.holder_of(group, message) not in takers, (
+                        "a message of a group waits for nothing"
+                    )
             else:
                 assert not any(accepts(taker, message) for taker in takers), "a wanted message waits beside idle credit"
         if level.behind:
@@ -326,11 +329,14 @@ def check_hands(node: Node, queue: Queue, selective: SelectiveDispatcher) -> Non
     assert selective.outstanding.lent == lent
     out = Counter(d.subscription for d in in_flight if d.message.owner is None) + Counter(k for _, k in lent.values())
     assert selective.outstanding.out == out
-    groups = Counter(group_of(d.message) for d in in_flight)
+    groups = Counter(group_of(d.message) for d in in_flight if d.message.owner is None)
     groups += Counter(group for group, _ in lent.values())
-    groups += Counter(group_of(m) for buffered in selective.ordered_buffer.waiting.values() for m in buffered)
     del groups[b""]
     assert {group: held.count for group, held in selective.outstanding.groups.items()} == groups
+    borrowed = [(d.message, d.subscription) for d in in_flight if d.message.owner is not None]
+    borrowed += [(m, taker) for taker, buffered in selective.ordered_buffer.waiting.items() for m in buffered]
+    locks = Counter((m.origin.node, group_of(m)) for m, _ in borrowed if group_of(m))
+    assert {key: held.count for key, held in selective.outstanding.borrowed.items()} == locks
     for subscription, buffered in selective.ordered_buffer.waiting.items():
         window = subscription.window
         assert buffered and all(message.owner is not None for message in buffered)

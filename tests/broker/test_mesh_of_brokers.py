@@ -24,6 +24,7 @@ from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Attempts, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.queues import Queues
 from qmq.broker.queues.selective.group_choice import accepts
 from qmq.broker.queues.selective.outstanding import group_of
@@ -63,10 +64,10 @@ class Mesh:
         self.letters: dict[str, set[Dot]] = {}
         self.buried: set[str] = set()
         self.delivered: set[Dot] = set()
-        # Queues that ever had a consumer with a selector: there a group keeps its order only among equals.
-        self.selective: set[str] = set()
+        # What a message of its group has passed, because no consumer that its owner knew of matched it.
+        self.passed_over: set[Dot] = set()
         # Origin, durability and group -> the last of its messages that was delivered for the first time.
-        self.last_of_group: dict[tuple[Origin, bool, str, bytes], int] = {}
+        self.last_of_group: dict[tuple[Origin, bool, str, bytes, int], int] = {}
         # Dots that an event of at-least-once (a restart, giving up, a lost nudge) allows to be delivered again.
         self.excused: set[Dot] = set()
         for first, second in (("a", "b"), ("a", "c"), ("b", "c")):
@@ -83,6 +84,7 @@ class Mesh:
         seen = {client.id: len(client.inbox) for client in node.clients.values()}
         before = node.broker.memory_sequence
         out = node.decide(action)
+        self.see_dispatched(node, out)
         self.sent.update(Dot(node.origin, -n) for n in range(before + 1, node.broker.memory_sequence + 1))
         self.tell(node, out)
         for client in node.clients.values():
@@ -109,11 +111,28 @@ class Mesh:
         group, queue = group_of(message), message.envelope.destination
         is_first = message.dot not in self.delivered and not message.attempts
         self.delivered.add(message.dot)
-        if group and is_first and queue not in self.selective and message.dot not in self.excused:
-            key = (message.origin, message.sequence > 0, queue, group)
+        if group and is_first and message.dot not in self.excused and message.dot not in self.passed_over:
+            key = (message.origin, message.sequence > 0, queue, group, level_of(message))
             number = abs(message.sequence)
             assert number > self.last_of_group.get(key, 0), f"{message.dot} was overtaken in its group"
             self.last_of_group[key] = number
+
+    def see_dispatched(self, node: Node, out: Outcome) -> None:
+        """What leaves its queue passes only messages of its group that no consumer matches."""
+        told = [d.message for run in (out.deliveries_now, out.deliveries_after) for ds in run.values() for d in ds]
+        told += [message for messages in out.peer_deliveries.values() for message in messages]
+        for message in told:
+            queue = node.queues.by_name.get(message.envelope.destination)
+            group = group_of(message)
+            if not group or message.owner is not None or queue is None or queue.selective is None:
+                continue
+            takers = [*queue.subscriptions, *(queue.borrowers or {}).values()]
+            for other in queue.ready:
+                is_before = (-level_of(other), other.place) < (-level_of(message), message.place)
+                if group_of(other) == group and is_before and not message.settled and message.dot != other.dot:
+                    is_wanted = any(accepts(taker, other) for taker in takers)
+                    assert not is_wanted or queue.selective.consumers.active, f"{message.dot} passes {other.dot}"
+                    self.passed_over.add(other.dot)
 
     def wait(self, microseconds: int) -> None:
         """Time passes everywhere."""
@@ -310,9 +329,20 @@ class Mesh:
         takers = [s for _, s in consumers if accepts(s, message)]
         if group_of(message):
             out = [d for d in self.in_flight() if group_of(d.message) == group_of(message)]
-            assert out or not takers or not all(has_idle(s) for s in takers), "a group waits for nothing"
+            is_next = message is next((m for m in self.waiting(message) if self.is_wanted(queue, m)), None)
+            assert not is_next or out or not takers or not all(has_idle(s) for s in takers), "a group waits for nothing"
         else:
             assert not any(has_idle(s) for s in takers), "a message waits while a node has idle credit for it"
+
+    def waiting(self, message: Message) -> list[Message]:
+        """What waits beside `message` of its group, on the node that has it."""
+        queues = [node.queues.by_name.get(message.envelope.destination) for node in self.nodes.values()]
+        ready = next(found.ready for found in queues if found is not None and message in found.ready)
+        return [other for other in ready if group_of(other) == group_of(message)]
+
+    def is_wanted(self, queue: str, message: Message) -> bool:
+        found = [node.queues.by_name.get(queue) for node in self.nodes.values()]
+        return any(accepts(s, message) for q in found if q is not None for s in q.subscriptions)
 
     def covered(self, delivery: Delivery) -> list[Message]:
         """What an ACK of `delivery` settles."""
@@ -344,6 +374,12 @@ def original_of(message: Message) -> str | None:
     return None if found is None else found[1].decode()
 
 
+def level_of(message: Message) -> int:
+    """Its priority; those of beanstalkd are not in these histories."""
+    terms = message.envelope.terms
+    return PRIORITY_DEFAULT if terms is None else terms.level
+
+
 def clone(message: Message) -> Message:
     return Message(message.envelope, message.body, message.origin, message.sequence, message.timestamp_us)
 
@@ -367,7 +403,10 @@ def has_idle(subscription: Subscription) -> bool:
 
 
 HEADERS = st.sampled_from(
-    [b"", b"", b"color:red\n", b"JMSXGroupID:g\n", b"JMSXGroupID:h\n", b"color:red\nmessage_group:g\n"]
+    [
+        *(b"", b"", b"color:red\n", b"JMSXGroupID:g\n", b"JMSXGroupID:h\n", b"color:red\nmessage_group:g\n"),
+        b"priority:7\nJMSXGroupID:g\n",
+    ]
 )
 SELECTOR = st.sampled_from(["", "", "color = 'red'", "color IS NULL"])
 EXCLUSIVE = st.sampled_from([False, False, False, True])
@@ -441,7 +480,6 @@ class MeshOfBrokers(RuleBasedStateMachine):
         subscription.exclusive = exclusive
         if selector:
             subscription.selector = compile_selector(selector)
-            self.mesh.selective.add(queue)
         if is_windowed:
             subscription.window = self.windows.setdefault(client.id, ConnectionPrefetch(2))
         self.mesh.decide(node, lambda out: node.broker.subscriptions.subscribe(subscription, out))

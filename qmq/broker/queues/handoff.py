@@ -109,6 +109,10 @@ class Handoff:
             for dot, message in list(lent.items()):
                 if dot.origin.node == owner and dot.sequence > 0:
                     lent[dot] = owned.by_origin[dot.origin][dot.sequence] = message.copy()
+                    selective = self._registry.get(message.envelope.destination).selective
+                    if selective is not None:
+                        # Those that have not left come back; none of their groups may go before them.
+                        selective.outstanding.offer_ends(message)
         self.was_lent_before(owner, self.with_peers(owner))
 
     def was_lent_before(self, owner: str, dots: Mapping[str, Iterable[Dot]]) -> None:

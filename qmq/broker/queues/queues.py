@@ -73,7 +73,7 @@ class Queues(QueueRegistry):
             selective.join(subscription, out.now_us)
         queue.subscriptions.append(subscription)
         if selective is not None:
-            selective.joined()
+            selective.joined(subscription)
         self.note_consumers(queue)
         queue.free += subscription.credit
         if not subscription.ack_timeout_us:

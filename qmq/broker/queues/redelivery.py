@@ -82,7 +82,7 @@ class Redelivery:
             if message.owner is None:
                 back.append(returned)
             else:
-                out.peer_returns.setdefault(message.owner, []).append(returned)
+                self._shared.return_to_owner(returned, out)
         if subscription.window is None:
             queue.line_up(subscription)
         self._registry.touched[queue.name] = None

@@ -77,10 +77,8 @@ class Settlement:
             queue.line_up(subscription)
         registry.touched[own] = None
         # A queue that is not counted may have messages in the store only, and asks for them when a consumer has room.
-        if (queue.levels or queue.selective is not None or not queue.is_counted) and not registry.held:
-            queue.dispatch(out)
-        elif registry.isolated_mode.waiting:
-            registry.isolated_mode.go_on(queue, out)
+        if registry.held or queue.levels or queue.selective is not None or not queue.is_counted:
+            registry.dispatch(queue, out)
         if not queue.held and not queue.subscriptions:
             registry.forget_if_idle(queue)
 

@@ -5,8 +5,8 @@ import trio
 from trio.testing import MockClock
 
 from qmq.broker.queues.paging.pager import PAGE_MESSAGES
-from qmq.broker.queues.selective import dispatcher
-from qmq.broker.queues.selective.dispatcher import KEPT_MAX
+from qmq.broker.queues.selective import selector_paging
+from qmq.broker.queues.selective.selector_paging import KEPT_MAX
 from qmq.build import BUILD
 
 from ..checkpoint.test_queue_paging import JOBS, SMALL, consume, publish
@@ -90,7 +90,7 @@ async def test_two_selectors_of_different_speed_empty_a_paged_queue(autojump_clo
 async def test_what_waits_for_a_slow_consumer_is_bounded_in_bytes(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "KEPT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(selector_paging, "KEPT_BYTES_MAX", 1 << 20)
     rig = Rig(limits=SMALL)
     async with rig.run():
         sender = await rig.connect()

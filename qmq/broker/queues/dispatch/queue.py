@@ -98,6 +98,12 @@ class Queue(QueueState):
         if message.sequence < 0:
             self.shared.memory_bytes -= len(message.body) + MESSAGE_BYTES
 
+    def take_out(self, message: Message) -> bool:
+        is_out = super().take_out(message)
+        if is_out and self.selective is not None:
+            self.selective.groups.out_of_line(message)
+        return is_out
+
     def push_back(self, messages: list[Message]) -> None:
         """Put unsettled messages back at the head, in the order in which they once came in."""
         for message in reversed(messages):
@@ -144,6 +150,11 @@ class Queue(QueueState):
         self._dispatch(out)
         if self.asking_borrowers is not None and not self.is_loading:
             self._answer(self.asking_borrowers, out)
+
+    def deliver_buffered(self, out: Outcome) -> None:
+        """Consumers may have room: give them what peers have lent and waits here, also while nothing else is served."""
+        if self.selective is not None and not self.rules.is_delivery_paused:
+            self.selective.ordered_buffer.go_on(out)
 
     def _answer(self, asking_borrowers: "dict[Borrower, bool]", out: Outcome) -> None:
         """Let peers hear what they have asked for: that something waits, when they have no room; that nothing does,

@@ -111,7 +111,9 @@ class QueueRegistry:
         """Deliver what is ready, unless the node holds its messages back after a restart."""
         if not self.held:
             queue.dispatch(out)
-        elif self.isolated_mode.waiting:
+            return
+        queue.deliver_buffered(out)
+        if self.isolated_mode.waiting:
             self.isolated_mode.go_on(queue, out)
 
     def end_isolation(self, out: Outcome) -> None:
@@ -130,7 +132,7 @@ class QueueRegistry:
         self.owned.lent.setdefault(peer, {})[message.dot] = message
         queue = self.get(message.envelope.destination)
         if queue.selective is not None:
-            queue.selective.outstanding.lend(message, peer)
+            queue.selective.outstanding.lend(message, peer, None)
 
     def is_fenced(self) -> bool:
         """Whether another node may serve what is here by now."""

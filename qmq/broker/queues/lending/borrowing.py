@@ -18,7 +18,7 @@ from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.queues import Queues
-from qmq.broker.queues.selective.ordered_buffer import is_ordered
+from qmq.broker.queues.state.context import is_ordered
 from qmq.dots import Dot
 
 ANY_QUEUE: Final = "/queue/any"
@@ -162,10 +162,11 @@ class Borrowing:
             if is_grouped:
                 selective.note_group()
             # While a name is withdrawn, an ordered message would overtake those that go back.
-            is_late = name in self._withdrawing[owner] and is_ordered(message)
+            is_withdrawn = name in self._withdrawing[owner] or self._queues.shared.is_withdrawn(message)
+            is_late = is_withdrawn and is_ordered(message)
             is_taken = not is_late and selective.ordered_buffer.take(message, out)
         if not is_taken:
-            out.peer_returns.setdefault(owner, []).append(Return(message, Back.UNSEEN, None))
+            self._queues.shared.return_to_owner(Return(message, Back.UNSEEN, None), out)
         self._queues.forget_if_idle(queue)
 
     def decline(self, message: Message, out: Outcome, *, is_stale: bool) -> None:
@@ -178,7 +179,7 @@ class Borrowing:
         received[name] = received.get(name, 0) + 1
         self._queues.touched[message.envelope.destination] = None
         if not is_stale:
-            out.peer_returns.setdefault(server, []).append(Return(message, Back.UNSEEN, None))
+            self._queues.shared.return_to_owner(Return(message, Back.UNSEEN, None), out)
 
     def borrowed_from(self, peer: str) -> list[Dot]:
         """What `peer` must not give up for us: with local consumers, or settled here and not known there."""
@@ -221,8 +222,8 @@ class Borrowing:
         announced: list[tuple[str, str, int]] = []
         if not self._received:
             return announced
-        for queue_name, of in withdrawn:
-            self._announce(offer_name(queue_name, of), None, announced)
+        for lender, queue_name, of in withdrawn:
+            self._announce(offer_name(queue_name, of), None, announced, only=lender)
         for name in touched:
             queue = self._queues.by_name.get(name)
             selective = None if queue is None else queue.selective
@@ -239,14 +240,23 @@ class Borrowing:
         return announced
 
     def _announce(
-        self, name: str, free: int | None, announced: list[tuple[str, str, int]], *, asks: bool = False
+        self,
+        name: str,
+        free: int | None,
+        announced: list[tuple[str, str, int]],
+        *,
+        asks: bool = False,
+        only: str = "",
     ) -> None:
-        """Add what to send to each owner about one offer; `free` None: there is no consumer for it. `asks`: consumers
-        with a window must learn of messages for which they have no room, and whether a reserved place is used.
+        """Add what to send to each owner about one offer, or to one `only`; `free` None: it is withdrawn, to be
+        offered again if there are consumers. `asks`: consumers with a window must learn of messages for which they have
+        no room, and whether a reserved place is used.
         """
         waiting = self._queues.shared.waiting_elsewhere.get(name, ()) if asks else ()
         share = -(-free // len(self._received)) if free and self._received else 0
         for peer, received in self._received.items():
+            if only and peer != only:
+                continue
             offered = self._offered[peer]
             if free is None:
                 if offered.pop(name, None) is not None:

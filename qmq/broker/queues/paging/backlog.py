@@ -132,6 +132,8 @@ def evict(queue: Queue, covered: Vector) -> list[Message]:
         heapq.heapify(later)
         queue.delayed = later or None
     queue.put_away(dropped)
+    if dropped and queue.selective is not None:
+        queue.selective.evicted()
     if dropped and is_cold:
         # The next consumer of this queue begins from the store, in its order, and it is counted again.
         queue.is_counted = False

@@ -6,12 +6,11 @@ A queue has a selective dispatcher only while it needs one. There are four rules
 - Exclusive: while any consumer in the mesh is exclusive, the one that began first (by its node's clock, then by its
   node's name) gets everything, and the others stand by. The next one begins when no other consumer has a message of
   this node.
-- Groups: all messages of a group go to one consumer. The choice is not stored. It follows from the names of the
-  consumers that could have the group (rendezvous hashing over nodes, then over the classes of a node, then over
-  consumers), so all owners agree without exchanging messages. While messages of a group are in flight, no other
-  consumer gets any of the group. If the choice has changed meanwhile, the old consumer gets no more of them either;
-  otherwise a backlog would keep the group there. If its consumer has no room, the group waits, and other messages are
-  delivered.
+- Groups: all messages of a group go to one consumer, in order; docs/queues.md has the table. The choice is not stored.
+  It follows from the names of the consumers that could have the next message (rendezvous hashing over nodes, then over
+  the classes of a node, then over consumers), so all owners agree without exchanging messages. While messages of a
+  group are in flight, no other consumer gets any of it. If the choice has changed meanwhile, the old consumer gets no
+  more of them either; otherwise a backlog would keep the group there. While the next message waits, its group waits.
 - Selectors: a message goes to the next consumer in line whose selector matches. If none matches, the message stays, and
   messages behind it are delivered.
 - Priorities: among the consumers in line that match, here and on peers, the one with the highest priority gets the
@@ -21,7 +20,8 @@ Each search continues where the last one ended (`seen`: a place per priority lev
 consumer once there are groups). So a message that no consumer wants is examined once, not for every ACK.
 All four rules move these places, so they are one module.
 
-`ordered_buffer` has what peers lend to consumers here, `outstanding` what is in flight, `consumers` the consumers.
+`group_order` has the places where groups wait, `ordered_buffer` what peers lend to consumers here, `outstanding` what
+is in flight, `consumers` the consumers.
 """
 
 from typing import Final
@@ -33,10 +33,11 @@ from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.selective.consumers import Consumers
 from qmq.broker.queues.selective.group_choice import GroupChoice
+from qmq.broker.queues.selective.group_order import GroupOrder, Seen
 from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.ordered_buffer import OrderedBuffer
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.selector_paging import evict_unmatched, restart_scans
+from qmq.broker.queues.selective.selector_paging import load_on, restart_scans
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector, SelectorCosts, selects
@@ -47,18 +48,6 @@ turn."""
 
 COST_SHARE: Final = 32
 """As much as a question besides: so much of the cost of selectors (`SelectorCosts`)."""
-
-EVICT_FROM: Final = 1000
-"""A priority level with more in the store evicts what no consumer wants when it has more than this in memory."""
-
-KEPT_MAX: Final = 10_000
-"""Messages of one lane that wait in memory for consumers without room, while others look for theirs behind them."""
-
-LET_GO_BYTES: Final = 8 << 20
-"""Of bodies and headers, likewise."""
-
-KEPT_BYTES_MAX: Final = 64 << 20
-"""Of bodies and headers, likewise; one page may go over."""
 
 
 class SelectiveDispatcher:
@@ -89,8 +78,8 @@ class SelectiveDispatcher:
         self.is_ranked = False
         """Whether some of those in line have a priority, while a dispatch is under way."""
         self.ordered_buffer = OrderedBuffer(self._local)
-        self.groups = GroupChoice(queue, self.consumers, self.outstanding)
-        self._seen = self._local.seen
+        self._seen: Seen = {}
+        self.groups = GroupChoice(queue, self.consumers, self.outstanding, GroupOrder(self._seen))
         # Priorities of which messages that no consumer wanted were evicted, behind what is in memory.
         self._skipped: set[int] = set()
         self._rewinds = False
@@ -111,7 +100,7 @@ class SelectiveDispatcher:
         for peer, lent in queue.shared.owned.lent.items():
             for message in lent.values():
                 if message.envelope.destination == queue.name and not message.settled:
-                    self.outstanding.lend(message, key_of(peer, message.lent_as))
+                    self.outstanding.lend(message, key_of(peer, message.lent_as), None)
         self._changed()
 
     # Consumers
@@ -121,19 +110,15 @@ class SelectiveDispatcher:
         self.consumers.enter(subscription, now_us)
         self._count(subscription.lent_as)
 
-    def joined(self) -> None:
+    def joined(self, subscription: Subscription) -> None:
         """It stands there now."""
+        self.ordered_buffer.joined(subscription)
         self._changed()
 
     def leave(self, subscription: Subscription, out: Outcome) -> None:
         """A consumer has ended; what it has in flight comes back after this."""
         self._uncount(subscription.lent_as, subscription)
-        is_ordered = self.ordered_buffer.leave(subscription, out) or bool(subscription.since_us)
-        for delivery in subscription.in_flight.values():
-            is_ordered = is_ordered or (delivery.message.owner is not None and bool(group_of(delivery.message)))
-        if is_ordered:
-            # What is on its way to this consumer must not overtake what goes back.
-            self.queue.shared.withdrawn[self.queue.name, subscription.lent_as] = None
+        self.ordered_buffer.leave(subscription, out)
         self._changed()
 
     def admitted(self, borrower: Borrower) -> None:
@@ -162,7 +147,7 @@ class SelectiveDispatcher:
         self.outstanding.epoch += 1
         self.groups.forget()
         if self.is_grouped:
-            self._seen.clear()
+            self.groups.order.clear()
         self.queue.shared.dirty_queues[self.queue.name] = None
 
     @property
@@ -206,45 +191,53 @@ class SelectiveDispatcher:
         """The store is read from its beginning."""
         restart_scans(self.queue, self._skipped)
         self._changed()
-        self._seen.clear()
+        self.groups.order.clear()
+
+    def evicted(self) -> None:
+        """Messages are only in the store again, and no search meets them where they were."""
+        if self.is_grouped:
+            self.groups.order.clear()
 
     # What is out
 
     def finished(self, deliveries: list[Delivery]) -> None:
         """These deliveries are settled, or come back."""
         for delivery in deliveries:
-            if self.outstanding.finished(delivery):
-                self._seen.clear()
+            self.groups.freed(delivery.message, self.outstanding.finished(delivery))
 
     def not_lent(self, message: Message) -> None:
         """What was lent is settled or has come back; also asked about what was not."""
-        was_lent, is_free = self.outstanding.not_lent(message)
-        if is_free:
-            # Others have looked past what waited for this.
-            self._seen.clear()
+        was_lent, freed = self.outstanding.not_lent(message)
+        self.groups.freed(message, freed)
         if was_lent:
             message.lent_as = PLAIN
             self.queue.shared.dirty_queues[self.queue.name] = None
+        elif self.is_grouped:
+            self.groups.out_of_line(message)
 
     def back_in_line(self, message: Message | None, priority: int) -> None:
         """`message` stands where searches may have been: they must look again. None: many messages of the level."""
-        before = 0 if message is None else message.place - 1
-        for key, place in self._seen.items():
-            if key[0] == priority and place > before:
-                self._seen[key] = before
+        order = self.groups.order
+        if message is None:
+            order.restart(priority)
+            return
+        terms = message.envelope.terms
+        if terms is not None and terms.group:
+            order.forget(terms.group)
+        order.restart_from(priority, message.place)
 
     # Messages go out
 
     def dispatch(self, out: Outcome) -> None:
         """Give away what can be given, as the opening says."""
         queue = self.queue
+        if self.ordered_buffer.waiting:
+            self.ordered_buffer.go_on(out)
         if self._rewinds:
             if queue.is_loading:
                 return  # A new consumer must not get what comes behind the evicted ones; `Paging.take` asks again.
             self._rewinds = False
             restart_scans(queue, self._skipped)
-        if self.ordered_buffer.waiting:
-            self.ordered_buffer.go_on(out)
         if not queue.in_line and not queue.peers_in_line:
             return
         if not queue.is_counted:
@@ -253,6 +246,7 @@ class SelectiveDispatcher:
         if 0 < queue.stored_due_us <= out.now_us:
             queue.load(out)  # Became due while no consumer wanted it.
         self._gather()
+        self.groups.order.begin()
         left = LOOKED_MAX
         for level in queue.levels:
             if not self._subscriptions and not self._peers:
@@ -262,8 +256,9 @@ class SelectiveDispatcher:
                 queue.shared.deadlines.watch(queue, max(1, out.now_us))
                 break
             if level.behind:
-                if self._subscriptions or self._peers or len(level.ready) < EVICT_FROM // 4:
-                    self._load_on(level, out)
+                selectors = None if self.consumers.has_unselective or self.is_grouped else self.consumers.selectors
+                has_idle = bool(self._subscriptions or self._peers)
+                load_on(queue, level, selectors, self._skipped, out, has_idle=has_idle)
                 break
         self._subscriptions = []
         self._peers = []
@@ -290,27 +285,25 @@ class SelectiveDispatcher:
 
     def _walk(self, level: PriorityLevel, left: int, out: Outcome) -> int:
         """Look through what is ready; returns how many more may be looked at and left."""
-        queue, ready = self.queue, level.ready
+        ready, order = level.ready, self.groups.order
         while ready and ready[0].settled:
             ready.popleft()
+        if order.has_aims:
+            self._give_aimed(level, out)
         last = self._seen_by_all(level)
+        order.search(level.priority, last)
         index = level.index_after(last)
         costs = SelectorCosts([taker.selector for taker in self._in_line()])
         while index < len(ready) and left > 0 and (self._subscriptions or self._peers):
             message = ready[index]
-            if message.settled:
+            if self._is_over(message, out):
                 del ready[index]
-                continue
-            terms = message.envelope.terms
-            if terms is not None and terms.is_timed and 0 < queue.shared.clocks.expiry(message) <= out.now_us:
-                del ready[index]
-                queue.shared.expire(message, out)
                 continue
             last = message.place
             header_bytes = len(message.envelope.headers)
             selector_cost = costs.of(header_bytes) // COST_SHARE
             in_line = len(self._subscriptions) + len(self._peers)
-            taker = self._taker_of(message)
+            taker = self._taker_of(message, level)
             if taker is None:
                 index += 1
                 # What it may have cost: each consumer in line was asked, and long headers are long to look through.
@@ -318,13 +311,45 @@ class SelectiveDispatcher:
             else:
                 left -= selector_cost
                 del ready[index]
-                self._hand(taker, message, level, out)
+                self._hand(taker, message, level, message.place, out)
                 if len(self._subscriptions) + len(self._peers) < in_line:
                     # The search began where this one's last ended; the others may have been further.
-                    index = max(index, level.index_after(self._seen_by_all(level)))
+                    further = self._seen_by_all(level)
+                    if further > last:
+                        index = max(index, level.index_after(further))
+                        order.search(level.priority, further)
         for other in self._in_line():
             self._has_seen(other, level, last)
         return left
+
+    def _give_aimed(self, level: PriorityLevel, out: Outcome) -> None:
+        """Give the next ones of groups to consumers that have looked past them before."""
+        ready, order = level.ready, self.groups.order
+        while place := order.take_aim([self._key(level, taker) for taker in self._in_line()]):
+            index = level.index_after(place - 1)
+            if index == len(ready) or order.first(group_of(ready[index]), level.priority) != place:
+                continue  # It is the next one no more.
+            message = ready[index]
+            if self._is_over(message, out):
+                del ready[index]
+                continue
+            order.search(level.priority, place - 1)
+            taker = self._taker_of(message, level)
+            if taker is not None:
+                del ready[index]
+                self._hand(taker, message, level, 0, out)
+
+    def _is_over(self, message: Message, out: Outcome) -> bool:
+        """Whether a message is settled, or has expired just now: it is out of line then."""
+        if message.settled:
+            return True
+        terms = message.envelope.terms
+        if terms is None or not terms.is_timed or not 0 < self.queue.shared.clocks.expiry(message) <= out.now_us:
+            return False
+        self.queue.shared.expire(message, out)
+        if not message.settled:
+            self.groups.out_of_line(message)
+        return True
 
     def _in_line(self) -> list[Subscription | Borrower]:
         return [*self._subscriptions, *self._peers]
@@ -343,14 +368,11 @@ class SelectiveDispatcher:
         if place > self._seen.get(key, 0):
             self._seen[key] = place
 
-    def _taker_of(self, message: Message) -> Subscription | Borrower | None:
+    def _taker_of(self, message: Message, level: PriorityLevel) -> Subscription | Borrower | None:
         envelope = message.envelope
-        group = group_of(message)
-        if group and self.consumers.active is None:
-            taker = self.groups.holder_of(group, message)
-            if isinstance(taker, Subscription):
-                return taker if taker in self._subscriptions else None
-            return taker if taker in self._peers else None
+        terms = envelope.terms
+        if terms is not None and terms.group and self.consumers.active is None:
+            return self.groups.taker_of(terms.group, message, level.priority, self._subscriptions, self._peers)
         if self.is_ranked:
             for taker in sorted(self._in_line(), key=lambda taker: -taker.priority):
                 if taker.selector is None or selects(taker.selector, envelope):
@@ -369,51 +391,30 @@ class SelectiveDispatcher:
             refused = selector
         return None
 
-    def _hand(self, taker: Subscription | Borrower, message: Message, level: PriorityLevel, out: Outcome) -> None:
-        queue = self.queue
-        if isinstance(taker, Subscription):
+    def _hand(
+        self, taker: Subscription | Borrower, message: Message, level: PriorityLevel, seen: int, out: Outcome
+    ) -> None:
+        """Give `message` to a consumer in line. Those that leave the line with it have looked up to place `seen`."""
+        group = group_of(message)
+        if group:
+            self.groups.order.leaves(group, level.priority, message.place)
+        if isinstance(taker, Borrower):
+            self._peers.remove(taker)
+            if self._local.lend(taker, message, out):
+                self._peers.append(taker)
+            else:
+                self._has_seen(taker, level, seen)
+        else:
             self._subscriptions.remove(taker)
             if self._local.give(taker, message, out):
                 self._subscriptions.append(taker)
             else:
-                self._has_seen(taker, level, message.place)
+                self._has_seen(taker, level, seen)
             window = taker.window
             if window is not None and window.room <= 0:
                 for other in [s for s in self._subscriptions if s.window is window]:
                     self._subscriptions.remove(other)
-                    self._has_seen(other, level, message.place)
+                    self._has_seen(other, level, seen)
                     self._local.wait(other, window)
-            return
-        self._peers.remove(taker)
-        taker.sent += 1
-        taker.lent[message.dot] = message
-        message.lent_as = taker.lent_as
-        self.outstanding.lend(message, taker.key)
-        out.peer_deliveries.setdefault(taker.peer, []).append(message)
-        if queue.peers_in_line is not None:
-            queue.peers_in_line.remove(taker)
-            taker.waiting = False
-        queue.line_up_peer(taker)
-        if taker.waiting:
-            self._peers.append(taker)
-        else:
-            self._has_seen(taker, level, message.place)
-
-    # The queue store
-
-    def _load_on(self, level: PriorityLevel, out: Outcome) -> None:
-        """Those in line want none of what is in memory of `level`: look further."""
-        queue, consumers = self.queue, self.consumers
-        if queue.is_loading:
-            return
-        wanted = len(level.ready)
-        if wanted >= KEPT_MAX and (consumers.has_unselective or self.is_grouped):
-            return
-        size = level.ready_bytes()
-        if (wanted > EVICT_FROM or size > LET_GO_BYTES) and not consumers.has_unselective and not self.is_grouped:
-            wanted, has_dropped = evict_unmatched(queue, level, consumers.selectors)
-            if has_dropped:
-                self._skipped.add(level.priority)
-                size = level.ready_bytes()
-        if wanted < KEPT_MAX and size < KEPT_BYTES_MAX:
-            queue.load(out)
+        if group and (not seen or len(self.queue.levels) > 1):
+            self.groups.aim(group)  # Its holder may have looked past the next one, or has it in another level.

@@ -14,7 +14,8 @@ from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.selective.consumers import Consumers
-from qmq.broker.queues.selective.outstanding import Outstanding
+from qmq.broker.queues.selective.group_order import GroupOrder
+from qmq.broker.queues.selective.outstanding import GroupLock, Outstanding, group_of
 from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import selects
 
@@ -25,9 +26,10 @@ CHOICES_MAX: Final = 4096
 class GroupChoice:
     """The groups of one queue."""
 
-    __slots__ = ("_choices", "_consumers", "_outstanding", "_queue")
+    __slots__ = ("_choices", "_consumers", "_outstanding", "_queue", "order")
 
-    def __init__(self, queue: QueueState, consumers: Consumers, outstanding: Outstanding) -> None:
+    def __init__(self, queue: QueueState, consumers: Consumers, outstanding: Outstanding, order: GroupOrder) -> None:
+        self.order = order
         self._queue = queue
         self._consumers = consumers
         self._outstanding = outstanding
@@ -37,26 +39,79 @@ class GroupChoice:
         """The consumers have changed."""
         self._choices.clear()
 
+    def taker_of(
+        self,
+        group: bytes,
+        message: Message,
+        priority: int,
+        subscriptions: list[Subscription],
+        peers: list[Borrower],
+    ) -> Subscription | Borrower | None:
+        """The one of these, with room, that gets this message of `group`; None: it waits, or no consumer matches it."""
+        if self.order.is_next(group):
+            taker = self.holder_of(group, message)
+            if isinstance(taker, Subscription) and taker in subscriptions:
+                return taker
+            if isinstance(taker, Borrower) and taker in peers:
+                return taker
+        if not self.order.knows(group, priority, message.place) and self.is_wanted(message):
+            self.order.waits(group, priority, message.place)
+        return None
+
+    def freed(self, message: Message, lock: GroupLock | None) -> None:
+        """If `lock` is there, it is that of the group of `message`, of which nothing is out any more. Others than its
+        holder may be next, and have looked past what waits.
+        """
+        if lock is None:
+            return
+        if lock.holder is None or lock.epoch != self._outstanding.epoch or self._consumers.selectors:
+            self.aim(group_of(message))
+
+    def aim(self, group: bytes) -> None:
+        """Let the consumer of the next message of `group` find it, if it has looked past it before."""
+        for level in self._queue.levels:
+            place = self.order.first(group, level.priority)
+            if place:
+                message = level.ready[level.index_after(place - 1)]
+                taker = self.holder_of(group, message)
+                if taker is not None:
+                    self.order.aim(level.priority, taker.key if isinstance(taker, Borrower) else taker, place)
+                return
+
+    def out_of_line(self, message: Message) -> None:
+        """A message that may have waited does not wait any more: its group goes on without it."""
+        terms = message.envelope.terms
+        if terms is not None and terms.group and self.order.leaves(terms.group, terms.level, message.place):
+            self.aim(terms.group)
+            self._queue.shared.dirty_queues[self._queue.name] = None
+
     def holder_of(self, group: bytes, message: Message) -> Subscription | Borrower | None:
-        """The consumer that may have this message of `group`, with room or without; None: none now."""
+        """The consumer that may have this message of `group`, the next one, with room or without; None: none now."""
         held = self._outstanding.groups.get(group)
-        if held is not None:
-            if held.epoch != self._outstanding.epoch and not self._consumers.selectors:
-                chosen = self._choose(group, message)
-                if held.holder != _key_of(chosen):
-                    return None
-                held.epoch = self._outstanding.epoch
-            if self._consumers.selectors and not held.is_awaited:
-                held.is_awaited = _key_of(choose(self._queue, group, message)) not in (held.holder, None)
-            holder = held.holder
-            taker = (self._queue.borrowers or {}).get(holder) if isinstance(holder, str) else holder
-            return taker if taker is None or accepts(taker, message) else None
-        if self._consumers.selectors:
-            return choose(self._queue, group, message)
-        return self._choose(group, message)
+        if held is None:
+            return self._choose(group, message)
+        holder = held.holder
+        if holder is None:
+            return None
+        if held.epoch == self._outstanding.epoch:
+            return holder if accepts(holder, message) else None
+        if self._choose(group, message) is not holder:
+            return None  # The group moves when it is free, or its holder has left.
+        if not self._consumers.selectors:
+            held.epoch = self._outstanding.epoch
+        return holder
+
+    def is_wanted(self, message: Message) -> bool:
+        """Whether any consumer that this node knows of matches `message`, with room or without."""
+        queue = self._queue
+        if any([not s.closed and accepts(s, message) for s in queue.subscriptions]):
+            return True
+        return any([accepts(borrower, message) for borrower in (queue.borrowers or {}).values()])
 
     def _choose(self, group: bytes, message: Message) -> Subscription | Borrower | None:
-        """The one of all consumers that the group goes to when it is free; none has a selector."""
+        """The one of all consumers that the message goes to when its group is free."""
+        if self._consumers.selectors:
+            return choose(self._queue, group, message)
         chosen = self._choices.get(group)
         if chosen is None:
             chosen = choose(self._queue, group, message)
@@ -94,10 +149,6 @@ def choose(queue: QueueState, group: bytes, message: Message) -> Subscription | 
         return among(group, [s for s in here if s.lent_as == of])
     classes = {borrower.lent_as: borrower for borrower in there if borrower.peer == node}
     return classes[rendezvous(group, classes)]
-
-
-def _key_of(taker: Subscription | Borrower | None) -> Subscription | str | None:
-    return taker.key if isinstance(taker, Borrower) else taker
 
 
 def accepts(taker: Subscription | Borrower, message: Message) -> bool:

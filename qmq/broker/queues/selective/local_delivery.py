@@ -1,25 +1,22 @@
-"""Giving one message of a selectively dispatched queue to one consumer of this node."""
+"""Giving one message of a selectively dispatched queue to one consumer of this node, or to a peer."""
 
+from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
-from qmq.broker.queues.selective.outstanding import Outstanding, group_of
+from qmq.broker.queues.selective.outstanding import Outstanding
 from qmq.broker.queues.state.queue_state import QueueState
-
-Seen = dict[tuple[int, object], int]
-"""Priority and consumer class or consumer → the place up to which it was offered the messages of that level."""
 
 
 class LocalDelivery:
-    """`seen` is cleared when messages that were passed over must be offered again."""
+    """`outstanding` learns what is given."""
 
-    __slots__ = ("outstanding", "queue", "seen")
+    __slots__ = ("outstanding", "queue")
 
     def __init__(self, queue: QueueState) -> None:
         self.queue = queue
         self.outstanding = Outstanding()
-        self.seen: Seen = {}
 
     def give(self, subscription: Subscription, message: Message, out: Outcome) -> bool:
         """Deliver `message`; True when the consumer has room for more and stands at the end of the line."""
@@ -38,12 +35,21 @@ class LocalDelivery:
         queue.line_up(subscription)
         return subscription.waiting
 
+    def lend(self, borrower: Borrower, message: Message, out: Outcome) -> bool:
+        """Lend `message` to a peer that has room; True when it has room for more and stands at the end of the line."""
+        queue = self.queue
+        borrower.sent += 1
+        borrower.lent[message.dot] = message
+        message.lent_as = borrower.lent_as
+        self.outstanding.lend(message, borrower.key, borrower)
+        out.peer_deliveries.setdefault(borrower.peer, []).append(message)
+        if queue.peers_in_line is not None:
+            queue.peers_in_line.remove(borrower)
+            borrower.waiting = False
+        queue.line_up_peer(borrower)
+        return borrower.waiting
+
     def wait(self, subscription: Subscription, window: ConnectionPrefetch[Subscription]) -> None:
         """Out of the line until the client has room again."""
         self.queue.leave_line(subscription)
         window.wait(subscription)
-
-    def unbuffered(self, message: Message) -> None:
-        """A message that was buffered for a consumer here is about to be delivered to it, or returned."""
-        if self.outstanding.release(group_of(message)):
-            self.seen.clear()

@@ -2,7 +2,8 @@
 
 An ordered message, of a group or for an exclusive consumer, has one consumer here that may have it. If that one is
 full, the message is buffered; if it were returned, the next one could overtake it. So the buffer is bounded by the
-credit that was offered. Any other message for which no consumer is free goes back to its owner, as it does everywhere.
+credit that was offered. What comes while something is buffered for its consumer is buffered behind that. Any other
+message for which no consumer is free goes back to its owner, as it does everywhere.
 """
 
 from collections import deque
@@ -15,6 +16,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.queues.selective.group_choice import among
 from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.outstanding import group_of
+from qmq.broker.queues.state.context import is_ordered
 from qmq.dots import Dot
 
 
@@ -29,14 +31,18 @@ class OrderedBuffer:
 
     def take(self, message: Message, out: Outcome) -> bool:
         """Give `message` to a consumer of the class it is lent to, or buffer it; False when no consumer can have it."""
-        chosen = self._chosen_for(message) if is_ordered(message) else self._next_of(message.lent_as)
+        if not is_ordered(message):
+            chosen = self._next_of(message.lent_as)
+        else:
+            chosen = self._chosen_for(message)
+            # It may have room beside what is buffered, where the queue was paused meanwhile.
+            if chosen is not None and (chosen in self.waiting or not has_room(chosen)):
+                self.waiting.setdefault(chosen, deque()).append(message)
+                self._local.outstanding.hold_borrowed(message.origin.node, group_of(message), chosen)
+                return True
         if chosen is None:
             return False
-        if has_room(chosen):
-            self._local.give(chosen, message, out)
-        else:
-            self.waiting.setdefault(chosen, deque()).append(message)
-            self._local.outstanding.hold(group_of(message), chosen)
+        self._local.give(chosen, message, out)
         return True
 
     def _next_of(self, of: str) -> Subscription | None:
@@ -54,10 +60,22 @@ class OrderedBuffer:
         if members[0].since_us:
             return members[0]  # one by one they began, and the first is the one
         group = group_of(message)
-        held = local.outstanding.groups.get(group)
-        if held is not None and isinstance(held.holder, Subscription) and held.holder in members:
-            return held.holder
-        return among(group, members)
+        held = local.outstanding.borrowed.get((message.origin.node, group))
+        return held.holder if held is not None and held.holder in members else among(group, members)
+
+    def joined(self, subscription: Subscription) -> None:
+        """A consumer has come. If its class has some of a group that another one would get now, peers lend no more of
+        it until that is settled: the group would stay with its old consumer for ever.
+        """
+        queue, of = self._local.queue, subscription.lent_as
+        members = [s for s in queue.subscriptions if s.lent_as == of and not s.closed]
+        for (_, group), held in self._local.outstanding.borrowed.items():
+            if held.holder.lent_as == of and among(group, members) is not held.holder:
+                queue.shared.withdrawn["", queue.name, of] = None
+
+    def _unbuffer(self, message: Message) -> None:
+        """A message that was buffered is about to be delivered, or returned."""
+        self._local.outstanding.release_borrowed(message.origin.node, group_of(message))
 
     def go_on(self, out: Outcome) -> None:
         """Give what is parked for those that have room again."""
@@ -66,7 +84,7 @@ class OrderedBuffer:
             buffered = self.waiting[subscription]
             while buffered and has_room(subscription):
                 message = buffered.popleft()
-                local.unbuffered(message)
+                self._unbuffer(message)
                 if local.queue.shared.clocks.has_expired(message, out.now_us):
                     out.peer_returns.setdefault(message.owner or "", []).append(Return(message, Back.UNSEEN, None))
                     continue
@@ -76,13 +94,19 @@ class OrderedBuffer:
             elif subscription.window is not None and subscription.free > 0:
                 local.wait(subscription, subscription.window)
 
-    def leave(self, subscription: Subscription, out: Outcome) -> bool:
-        """Its consumer has ended: what is parked for it goes back. True when there was something."""
-        buffered = self.waiting.pop(subscription, None)
-        for message in buffered or ():
-            self._local.unbuffered(message)
-            out.peer_returns.setdefault(message.owner or "", []).append(Return(message, Back.UNSEEN, None))
-        return buffered is not None
+    def leave(self, subscription: Subscription, out: Outcome) -> None:
+        """Its consumer has ended: what is parked for it goes back. What is on its way here must not overtake that, nor
+        what the consumer has in flight.
+        """
+        queue = self._local.queue
+        for message in self.waiting.pop(subscription, ()):
+            self._unbuffer(message)
+            queue.shared.return_to_owner(Return(message, Back.UNSEEN, None), out)
+        if subscription.since_us:
+            queue.shared.withdrawn["", queue.name, subscription.lent_as] = None
+        for delivery in subscription.in_flight.values():
+            if delivery.message.owner is not None and group_of(delivery.message):
+                queue.shared.withdrawn[delivery.message.owner, queue.name, subscription.lent_as] = None
 
     def drop(self, peer: str) -> None:
         """The link to `peer` ended: no client has seen what is buffered of it, and a new link requests it again.
@@ -98,7 +122,7 @@ class OrderedBuffer:
             if len(stays) < len(buffered):
                 for message in buffered:
                     if goes(message):
-                        self._local.unbuffered(message)
+                        self._unbuffer(message)
                 self._local.queue.shared.dirty_queues[self._local.queue.name] = None
             if stays:
                 self.waiting[subscription] = stays
@@ -116,11 +140,6 @@ class OrderedBuffer:
     def dots_of(self, peer: str) -> list[Dot]:
         """What of `peer` is parked."""
         return [message.dot for buffered in self.waiting.values() for message in buffered if message.owner == peer]
-
-
-def is_ordered(message: Message) -> bool:
-    """Whether a message that is lent to us must not be overtaken: it has a group, or an exclusive consumer."""
-    return bool(group_of(message)) or not (message.lent_as == "" or message.lent_as.endswith("\0" + "0"))
 
 
 def has_room(subscription: Subscription) -> bool:

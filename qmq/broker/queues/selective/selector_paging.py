@@ -8,6 +8,7 @@ read again from its beginning.
 from collections import deque
 from typing import Final
 
+from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.queues.state.queue_state import QueueState
@@ -15,6 +16,47 @@ from qmq.broker.selectors import Selector, selects
 
 UNWANTED_MAX: Final = 1000
 """Messages of one level that no consumer wants and no checkpoint has stored since the start; more ask for one."""
+
+
+EVICT_FROM: Final = 1000
+"""A priority level with more in the store evicts what no consumer wants when it has more than this in memory."""
+
+KEPT_MAX: Final = 10_000
+"""Messages of one lane that wait in memory for consumers without room, while others look for theirs behind them."""
+
+LET_GO_BYTES: Final = 8 << 20
+"""Of bodies and headers, likewise."""
+
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Of bodies and headers, likewise; one page may go over."""
+
+
+def load_on(
+    queue: QueueState,
+    level: PriorityLevel,
+    selectors: list[Selector] | None,
+    skipped: set[int],
+    out: Outcome,
+    *,
+    has_idle: bool,
+) -> None:
+    """Look further than what is in memory of `level`, if `has_idle` consumers want none of it, or little is left.
+
+    `selectors`: of all consumers; None if nothing may be evicted because of them.
+    """
+    if queue.is_loading or not (has_idle or len(level.ready) < EVICT_FROM // 4):
+        return
+    wanted = len(level.ready)
+    if wanted >= KEPT_MAX and selectors is None:
+        return
+    size = level.ready_bytes()
+    if (wanted > EVICT_FROM or size > LET_GO_BYTES) and selectors is not None:
+        wanted, has_dropped = evict_unmatched(queue, level, selectors)
+        if has_dropped:
+            skipped.add(level.priority)
+            size = level.ready_bytes()
+    if wanted < KEPT_MAX and size < KEPT_BYTES_MAX:
+        queue.load(out)
 
 
 def evict_unmatched(queue: QueueState, level: PriorityLevel, selectors: list[Selector]) -> tuple[int, bool]:

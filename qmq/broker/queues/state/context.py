@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.deadlines import Deadlines
+from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.peer_clocks import PeerClocks
 from qmq.broker.messages.totals import NodeTotals
@@ -36,8 +37,34 @@ class QueueContext:
         """Queue → owners that have said that messages wait there for plain consumers of this node."""
         self.turns: dict[Subscription, None] = {}
         """Those for which a place of their connection prefetch is kept, or was until just now."""
-        self.withdrawn: dict[tuple[str, str], None] = {}
-        """(queue, class): an ordered message returns to its owner, so nothing may be on its way here meanwhile."""
+        self.withdrawn: dict[tuple[str, str, str], None] = {}
+        """(lender, "" for all; queue; class): an ordered message returns, so nothing may be on its way here meanwhile.
+        The next offers withdraw these."""
+
+    def return_to_owner(self, returned: Return, out: Outcome) -> None:
+        """A borrowed message goes back. If it may be delivered again at once, the next ones of its group must not come
+        before it.
+        """
+        message = returned.message
+        lender = message.owner or ""
+        out.peer_returns.setdefault(lender, []).append(returned)
+        if is_ordered(message) and returned.why in (Back.UNSEEN, Back.RELEASED, Back.LEFT):
+            self.withdrawn[lender, message.envelope.destination, message.lent_as] = None
+
+    def is_withdrawn(self, message: Message) -> bool:
+        """Whether its offer is about to be withdrawn."""
+        if not self.withdrawn:
+            return False
+        queue, of = message.envelope.destination, message.lent_as
+        return (message.owner or "", queue, of) in self.withdrawn or ("", queue, of) in self.withdrawn
+
+
+def is_ordered(message: Message) -> bool:
+    """Whether a message that is lent to us must not be overtaken: it has a group, or an exclusive consumer."""
+    terms = message.envelope.terms
+    if terms is not None and terms.group:
+        return True
+    return not (message.lent_as == "" or message.lent_as.endswith("\0" + "0"))
 
 
 def _never() -> bool:

@@ -15,7 +15,7 @@ from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.dispatch import expiry, queue
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.paging import backlog, pager
-from qmq.broker.queues.selective import dispatcher
+from qmq.broker.queues.selective import selector_paging
 from qmq.dots import Dot, Origin
 from qmq.errors import Refused
 from qmq.server.checkpoint import queue_pager
@@ -642,7 +642,7 @@ def test_what_the_store_takes_while_it_is_to_be_read_again_is_not_overtaken() ->
 @pytest.mark.parametrize("headers", [b"", TWENTY])
 def test_what_no_consumer_wanted_is_not_overtaken_when_the_store_is_read_again(headers: bytes) -> None:
     node, dots = cold_node(12, headers=headers)
-    with patch.object(dispatcher, "EVICT_FROM", 4):
+    with patch.object(selector_paging, "EVICT_FROM", 4):
         picky = node.subscribe(selector=WANTS_RED)
         node.load_all()
     selective = jobs(node).selective
@@ -662,7 +662,7 @@ def test_consumer_that_comes_before_a_load_turns_out_to_be_of_nothing_gets_what_
         node.send()
     node.checkpoint()
     node.evict()
-    with patch.object(dispatcher, "EVICT_FROM", 4):
+    with patch.object(selector_paging, "EVICT_FROM", 4):
         node.subscribe(selector=WANTS_RED)
         node.load_all()
     # Room is made of what is in memory, then by a load; but the store has nothing that was not read.

@@ -352,7 +352,7 @@ def small_pages() -> Iterator[None]:
         patch.object(pager, "PAGE_MESSAGES", PAGE),
         patch.object(backlog, "WINDOW", WINDOW),
         patch.object(queue, "LOW_WATER", LOW_WATER),
-        patch.object(dispatcher, "EVICT_FROM", 4),
+        patch.object(selector_paging, "EVICT_FROM", 4),
         patch.object(dispatcher, "LOOKED_MAX", 5),
         patch.object(selector_paging, "UNWANTED_MAX", 4),
     ):

@@ -13,6 +13,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.queues.selective.dispatcher import COST_SHARE, LOOKED_MAX
 from qmq.broker.queues.selective.group_choice import rendezvous
+from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.selectors import Selector
 from qmq.build import BUILD
 from qmq.dots import Dot, Origin
@@ -124,9 +125,9 @@ def test_consumer_sees_each_unwanted_message_once_and_not_again_for_every_ack() 
     taker_of = selective._taker_of
 
     class Counting:
-        def __call__(self, message: Message) -> object:
+        def __call__(self, message: Message, level: PriorityLevel) -> object:
             looked.append(message)
-            return taker_of(message)
+            return taker_of(message, level)
 
     for _ in range(20):
         for _ in range(10):
