@@ -34,13 +34,22 @@ VHOST_DEFAULT: Final = "/"
 _VHOST: Final = re.compile(r"[^/*#~\s\x00-\x1f\x7f]{1,64}")
 
 
-def exchange_value(type: str, alternate: str, internal: bool) -> dict[str, Any]:
+DELAYED_TYPE: Final = "x-delayed-message"
+"""A type of exchanges of RabbitMQ, by a plugin. Here such an exchange has one of TYPES, and `delayed`."""
+
+ROUTES_AS: Final = "x-delayed-type"
+"""The argument with that type."""
+
+
+def exchange_value(type: str, alternate: str, internal: bool, delayed: bool) -> dict[str, Any]:
     """An exchange as its definition has it: without what is not set."""
     value: dict[str, Any] = {"type": type}
     if alternate:
         value["alternate"] = alternate
     if internal:
         value["internal"] = True
+    if delayed:
+        value["delayed"] = True
     return value
 
 

@@ -10,9 +10,11 @@ from typing import Any, Final
 from qmq.config.definition_values import read_queue as read_declaration
 from qmq.errors import ConfigError
 from qmq.routing_names import (
+    DELAYED_TYPE,
     MATCH,
     MATCHES,
     PREFIX,
+    ROUTES_AS,
     TYPES,
     argument_text,
     binding_name,
@@ -150,6 +152,11 @@ def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_o
     if not isinstance(name, str) or name == "" or is_reserved(name):
         # The default exchange, and those that are predefined here, too.
         return
+    arguments = entry.get("arguments") or {}
+    arguments = dict(arguments) if isinstance(arguments, dict) else {}
+    delayed = {}
+    if type == DELAYED_TYPE:
+        type, delayed = arguments.pop(ROUTES_AS, None), {"delayed": True}
     if type not in TYPES:
         left_out.append(f"{label}: the type {type!r} has no counterpart")
     elif not is_exchange_name(name):
@@ -157,11 +164,10 @@ def read_exchange(entry: Mapping[str, Any], label: str, exchanges: Named, left_o
     else:
         if entry.get("auto_delete"):
             left_out.append(f"{label}: auto_delete has no counterpart")
-        exchanges[name] = {"type": type}
+        exchanges[name] = {"type": type, **delayed}
         if entry.get("internal"):
             exchanges[name]["internal"] = True
-        arguments = entry.get("arguments") or {}
-        for key, value in arguments.items() if isinstance(arguments, dict) else ():
+        for key, value in arguments.items():
             if key == ALTERNATE and isinstance(value, str):
                 exchanges[name]["alternate"] = value
             else:

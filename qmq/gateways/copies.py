@@ -13,6 +13,7 @@ from qmq.broker.messages.dedup import RETRIED
 from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope
 from qmq.broker.messages.receipt_levels import strongest
+from qmq.broker.messages.send_options import MILLISECONDS_MAX
 from qmq.broker.routing.binding import split_exchange
 from qmq.broker.routing.table import ROUTE_COST_MAX, RoutingTable
 from qmq.errors import Refused
@@ -27,6 +28,10 @@ MANDATORY: Final = "mandatory"
 ROUTING_KEYS: Final = "routing-keys"
 """Header of a SEND: a JSON array of further keys. To an exchange it is routed by these, too; to a queue each names one
 more queue. It does not travel."""
+
+DELAY: Final = "x-delay"
+"""Header of a SEND to an exchange with `delayed`: milliseconds until its copies may be delivered, in the word of
+RabbitMQ's plugin. It travels."""
 
 FURTHER_KEYS_MAX: Final = 100
 
@@ -120,6 +125,8 @@ def bound_copies(
     """
     is_kept = kind is DestinationKind.FANOUT or is_persistent(headers)
     added = _source_lines(kind, destination)
+    if kind is DestinationKind.EXCHANGE:
+        added = added + _delay_lines(rules.routing, destination, headers)
     if added:
         lines = [line for line in lines if line[0] not in OF_COPIES] + added
     return tuple(
@@ -146,6 +153,19 @@ def level_of_copies(rules: Rules, copies: Iterable[Envelope], asked: int | None)
     their queues. FSYNC where none is durable."""
     levels = [rules.level(copy.destination) for copy in copies if copy.durable]
     return asked if levels and asked is not None else strongest(levels)
+
+
+def _delay_lines(routing: RoutingTable, destination: str, headers: Mapping[str, str]) -> Lines:
+    """The delay of the copies of a message to an exchange with `delayed`. Raises Refused."""
+    exchange = routing.exchanges.get(split_exchange(destination)[0])
+    text = headers.get(DELAY)
+    if text is None or exchange is None or not exchange.delayed:
+        return []
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20 or int(text) > MILLISECONDS_MAX:
+        raise Refused("bad-header", f"The header {DELAY} is a whole number of milliseconds.")
+    # As of the plugin: consumers that forward a message have its delay below 0.
+    return [("delay", text)] if int(text) > 0 else []
 
 
 def _source_lines(kind: DestinationKind, destination: str) -> Lines:

@@ -27,6 +27,7 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
         exchanges=[
             exchange("orders", arguments={"alternate-exchange": "rest"}),
             exchange("rest", "fanout"),
+            exchange("later", "x-delayed-message", arguments={"x-delayed-type": "direct"}),
             exchange("amq.topic"),
             exchange("", "direct"),
         ],
@@ -41,7 +42,11 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
     )
 
     assert left_out == []
-    assert values["exchange"] == {"orders": {"type": "topic", "alternate": "rest"}, "rest": {"type": "fanout"}}
+    assert values["exchange"] == {
+        "orders": {"type": "topic", "alternate": "rest"},
+        "rest": {"type": "fanout"},
+        "later": {"type": "direct", "delayed": True},
+    }
     assert list(values["binding"]) == [
         "/exchange/orders /queue/eu eu.#",
         "/exchange/rest /queue/by%20hand x%20y",
@@ -57,7 +62,8 @@ def test_exchanges_and_bindings_have_the_names_and_values_that_a_node_gives_them
 @pytest.mark.parametrize(
     ("parts", "line"),
     [
-        ({"exchanges": [exchange("x", "x-delayed-message")]}, "x-delayed-message"),
+        ({"exchanges": [exchange("x", "x-modulus-hash")]}, "x-modulus-hash"),
+        ({"exchanges": [exchange("x", "x-delayed-message")]}, "the type None"),
         ({"exchanges": [exchange("a b")]}, "127 characters"),
         ({"exchanges": [exchange("x", arguments={"alternate-exchange": "none"})]}, "'none' is not in the file"),
         ({"exchanges": [exchange("x", arguments={"x-delayed-type": "direct"})]}, "x-delayed-type"),

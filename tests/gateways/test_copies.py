@@ -158,6 +158,31 @@ def test_a_fanout_is_copied_to_its_children_and_to_what_is_bound_once_each() -> 
     assert headers_of(out, "/queue/both") == ["qmq-copies-left:333"]
 
 
+@pytest.mark.parametrize(
+    ("delay", "is_delayed", "added"),
+    [("5000", True, ["delay:5000"]), ("0", True, []), ("-5", True, []), ("5000", False, []), ("soon", False, [])],
+)
+def test_copies_of_a_delayed_exchange_have_the_delay_of_its_sender(
+    delay: str, is_delayed: bool, added: list[str]
+) -> None:
+    client = Client()
+    rules_of(client).routing.put_exchange(Exchange("later", "direct", delayed=is_delayed))
+    bind(client, "/exchange/later", "q", key="k")
+
+    out = client.say(send("/exchange/later/k", x_delay=delay))
+
+    assert headers_of(out, "/queue/q") == [f"x-delay:{delay}", "exchange:later", "routing-key:k", *added]
+
+
+@pytest.mark.parametrize("delay", ["soon", "1.5", "", "99999999999999999", "9" * 5000])
+def test_a_delay_that_means_nothing_is_refused(delay: str) -> None:
+    client = Client(keep_open=True)
+    rules_of(client).routing.put_exchange(Exchange("later", "direct", delayed=True))
+    bind(client, "/exchange/later", "q", key="k")
+
+    assert refusal(client, send("/exchange/later/k", x_delay=delay)) == "bad-header"
+
+
 def test_an_exchange_has_no_record_and_its_copies_say_where_they_come_from() -> None:
     client = Client()
     bind(client, "/exchange/amq.topic", "q", key="a.#")

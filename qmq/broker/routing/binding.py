@@ -28,22 +28,27 @@ TOPIC: Final = "topic"
 FANOUT: Final = "fanout"
 HEADERS: Final = "headers"
 
+EXCHANGE_KEYS: Final = ("type", "alternate", "internal", "delayed")
+"""Of the definition of an exchange."""
+
 
 class Exchange(NamedTuple):
     """`alternate` gets what no binding of this exchange matches; "": such messages are dropped.
 
-    Clients cannot send to an `internal` one. It gets messages by bindings, as an alternate, and dead letters.
+    Clients cannot send to an `internal` one. It gets messages by bindings, as an alternate, and dead letters. What is
+    sent to a `delayed` one waits in its queues for as long as its sender asks.
     """
 
     name: str
     type: str
     alternate: str = ""
     internal: bool = False
+    delayed: bool = False
 
     @property
     def value(self) -> dict[str, Any]:
         """As the definition has it."""
-        return exchange_value(self.type, self.alternate, self.internal)
+        return exchange_value(self.type, self.alternate, self.internal, self.delayed)
 
 
 def predefined_of(prefix: str) -> tuple[Exchange, ...]:
@@ -94,15 +99,17 @@ def read_exchange(name: str, value: Mapping[str, Any]) -> Exchange:
     label = f"exchange {name}"
     if not is_exchange_name(name):
         raise _bad(f"{label}: a name has 1 to 127 characters, without slashes, wildcards and blanks")
-    _check_keys(label, value, ("type", "alternate", "internal"))
+    _check_keys(label, value, EXCHANGE_KEYS)
     type, alternate, internal = value.get("type"), value.get("alternate", ""), value.get("internal", False)
     if type not in TYPES:
         raise _bad(f"{label}: type must be one of {', '.join(TYPES)}, not {json.dumps(type)}")
     if not isinstance(alternate, str) or (alternate and not is_exchange_name(alternate)):
         raise _bad(f"{label}: alternate must be the name of an exchange, not {json.dumps(alternate)}")
-    if not isinstance(internal, bool):
-        raise _bad(f"{label}: internal must be true or false, not {json.dumps(internal)}")
-    return Exchange(name, str(type), alternate, internal)
+    delayed = value.get("delayed", False)
+    for key, flag in (("internal", internal), ("delayed", delayed)):
+        if not isinstance(flag, bool):
+            raise _bad(f"{label}: {key} must be true or false, not {json.dumps(flag)}")
+    return Exchange(name, str(type), alternate, internal, delayed)
 
 
 def read_binding(value: Mapping[str, Any]) -> Binding:

@@ -29,10 +29,15 @@ def exchanges() -> None:
 def list_exchanges(facts: dict[str, Any]) -> None:
     """List the exchanges, the predefined ones too."""
     rows = [
-        [row["name"], row["type"], row["alternate"] or "-", "yes" if row["internal"] else "-", str(row["bindings"])]
+        [row["name"], _type(row), row["alternate"] or "-", "yes" if row["internal"] else "-", str(row["bindings"])]
         for row in facts["exchanges"]
     ]
     show_table(["NAME", "TYPE", "ALTERNATE", "INTERNAL", "BINDINGS"], rows)
+
+
+def _type(row: dict[str, Any]) -> str:
+    # A node of another version has no such key.
+    return f"{row['type']}, delayed" if row.get("delayed") else str(row["type"])
 
 
 @exchanges.command("declare")
@@ -40,14 +45,17 @@ def list_exchanges(facts: dict[str, Any]) -> None:
 @click.argument("kind", type=click.Choice(TYPES))
 @click.option("--alternate", metavar="NAME", help="The exchange that gets what no binding of this one matches.")
 @click.option("--internal", is_flag=True, help="Clients cannot send to it, only other exchanges.")
+@click.option("--delayed", is_flag=True, help="Messages wait for the milliseconds in their header x-delay.")
 @change_options
-def declare_exchange(name: str, kind: str, alternate: str | None, internal: bool, change: DefinitionChange) -> None:
+def declare_exchange(
+    name: str, kind: str, alternate: str | None, internal: bool, delayed: bool, change: DefinitionChange
+) -> None:
     """Declare an exchange.
 
-    To declare it again as it is changes nothing. Exit code 1 if it exists with another type, alternate or `internal`;
-    then nothing has changed.
+    To declare it again as it is changes nothing. Exit code 1 if it exists with another type, alternate, `internal`
+    or `delayed`; then nothing has changed.
     """
-    headers = headers_of(type=kind, alternate=alternate or None, internal=internal)
+    headers = headers_of(type=kind, alternate=alternate or None, internal=internal, delayed=delayed)
     _change_exchange(change, "declare", name, "declared", headers)
 
 

@@ -111,12 +111,14 @@ class ExchangeEntry(Section):
     """The exchange that gets what no binding matches; empty: it is dropped."""
     internal: bool = False
     """Clients cannot send to it; bindings from other exchanges can."""
+    delayed: bool = False
+    """A message waits in its queues for the milliseconds in its header x-delay."""
     locked: bool = False
 
     @property
     def value(self) -> dict[str, Any]:
         """As the definition has it."""
-        return exchange_value(self.type, self.alternate, self.internal)
+        return exchange_value(self.type, self.alternate, self.internal, self.delayed)
 
 
 def _read_source(value: object) -> object:

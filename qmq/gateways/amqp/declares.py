@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost, exchange_name, queue_destination, source_of
-from qmq.routing_names import TYPES
+from qmq.routing_names import DELAYED_TYPE, ROUTES_AS, TYPES
 from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 OVERFLOWS: Final[Mapping[str, str]] = {
@@ -141,14 +141,20 @@ def exchange_value(
     """What is declared of an exchange. Raises AmqpRefusal."""
     if not name:
         raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be declared")
+    delayed = kind == DELAYED_TYPE
+    if delayed:
+        kind = _text(ROUTES_AS, (arguments or {}).get(ROUTES_AS))
+        if kind not in TYPES:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{ROUTES_AS} is one of {', '.join(TYPES)}, not {kind!r}")
     if kind not in TYPES:
-        raise AmqpRefusal(
-            ReplyCode.COMMAND_INVALID, f"the type of an exchange is one of {', '.join(TYPES)}, not {kind}"
-        )
+        known = ", ".join((*TYPES, DELAYED_TYPE))
+        raise AmqpRefusal(ReplyCode.COMMAND_INVALID, f"the type of an exchange is one of {known}, not {kind}")
     alternate = (arguments or {}).get("alternate-exchange")
     value: dict[str, str | bool] = {"type": kind}
     if internal:
         value["internal"] = True
+    if delayed:
+        value["delayed"] = True
     if alternate is not None:
         value["alternate"] = exchange_name(_text("alternate-exchange", alternate), vhost)
     return value

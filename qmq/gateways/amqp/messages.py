@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from qmq.broker.queues.dead_letter_history import deaths_of
 from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES, Vhost, check_key, queue_name
-from qmq.gateways.copies import ROUTING_KEYS
+from qmq.gateways.copies import DELAY, ROUTING_KEYS
 from qmq.gateways.headers import AMQP_BLOCK, OWN_HEADERS
 from qmq.gateways.words import NOT_SENT
 from qmq.routing_names import PREFIX
@@ -44,7 +44,7 @@ COPYING: Final = ("CC", BCC)
 PERSISTENT: Final = 2
 """`delivery_mode` of a message that is to be kept on disk."""
 
-OPTIONS: Final = frozenset({"dedup-id", "delay", "JMSXGroupID", "receipt-level", "redelivered"})
+OPTIONS: Final = frozenset({"dedup-id", "delay", "JMSXGroupID", "receipt-level", "redelivered", DELAY})
 """Names in the table `headers` that are options of SEND."""
 
 ASKING: Final = frozenset(

@@ -235,6 +235,7 @@ def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:
             "type": one.type,
             "alternate": table.alternate_of(one.name),
             "internal": one.internal,
+            "delayed": one.delayed,
             "bindings": sum(1 for _ in table.bindings_of(one.name)),
             "predefined": is_reserved(one.name),
         }

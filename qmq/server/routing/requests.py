@@ -1,6 +1,6 @@
 """Requests about exchanges and bindings: declare, delete, bind, unbind, and the lists.
 
-    /control/declare/exchange/NAME     headers type, alternate and internal, or a JSON body with these keys
+    /control/declare/exchange/NAME     headers type, alternate, internal and delayed, or a JSON body with these keys
     /control/delete/exchange/NAME      with its bindings; with `if-unused:true` only if it is the source of none
     /control/bind/queue/NAME           headers source and key; the JSON body has the arguments
     /control/bind/exchange/NAME        the same: this exchange gets the messages
@@ -21,7 +21,7 @@ import trio
 from qmq.access.requests import Effect
 from qmq.access.rights import Rights
 from qmq.access.rules import Principal
-from qmq.broker.routing.binding import Binding, read_binding, read_exchange
+from qmq.broker.routing.binding import EXCHANGE_KEYS, Binding, read_binding, read_exchange
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
@@ -49,8 +49,7 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
     name = _exchange_of(asked)
     value = _body(asked)
     value |= {key: asked.headers[key] for key in ("type", "alternate") if key in asked.headers}
-    if "internal" in asked.headers:
-        value["internal"] = is_said(asked.headers, "internal")
+    value |= {key: is_said(asked.headers, key) for key in ("internal", "delayed") if key in asked.headers}
     exchange = read_exchange(name, value)
 
     def check() -> None:
@@ -58,7 +57,7 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
         # What no binding matches goes to the alternate: that is to read this exchange, and to send to that one.
         target = f"{PREFIX}{exchange.alternate}/*" if exchange.alternate else ""
         _check_effect(context, asked, Effect(known != exchange, is_taking=bool(target), sends_to=target))
-        for key in ("type", "alternate", "internal") if known is not None else ():
+        for key in EXCHANGE_KEYS if known is not None else ():
             before, after = _shown(getattr(known, key)), _shown(getattr(exchange, key))
             if before != after:
                 raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")

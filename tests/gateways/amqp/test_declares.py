@@ -93,6 +93,19 @@ def test_exchanges_have_a_type_and_an_alternate() -> None:
     }
 
 
+def test_an_exchange_for_delayed_messages_routes_as_its_argument_says() -> None:
+    arguments = {"x-delayed-type": "topic"}
+
+    assert exchange_value("e", "x-delayed-message", internal=False, arguments=arguments) == {
+        "type": "topic",
+        "delayed": True,
+    }
+    for bad in ("x-delayed-message", "list", 1):
+        with pytest.raises(AmqpRefusal) as caught:
+            exchange_value("e", "x-delayed-message", internal=False, arguments={"x-delayed-type": bad})
+        assert caught.value.reply is ReplyCode.PRECONDITION_FAILED
+
+
 def test_an_exchange_may_be_internal() -> None:
     assert exchange_value("e", "topic", internal=True, arguments=None) == {"type": "topic", "internal": True}
 
@@ -101,7 +114,8 @@ def test_an_exchange_may_be_internal() -> None:
     ("name", "kind", "reply"),
     [
         ("", "direct", ReplyCode.ACCESS_REFUSED),
-        ("e", "x-delayed-message", ReplyCode.COMMAND_INVALID),
+        ("e", "x-modulus-hash", ReplyCode.COMMAND_INVALID),
+        ("e", "x-delayed-message", ReplyCode.PRECONDITION_FAILED),
     ],
 )
 def test_exchanges_that_cannot_be_are_refused(name: str, kind: str, reply: ReplyCode) -> None:

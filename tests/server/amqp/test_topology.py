@@ -57,6 +57,37 @@ async def test_exchanges_of_all_types_route(autojump_clock: MockClock) -> None:
             assert await routed(client, kind) == [b"yes"], kind
 
 
+@pytest.mark.parametrize("delay", [500_000, "500000"])
+async def test_a_message_to_a_delayed_exchange_waits_for_its_delay_in_each_queue(
+    autojump_clock: MockClock, delay: object
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await exchange(client, "later", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+        await exchange(client, "now", "direct")
+        for queue, source in (("a", "later"), ("b", "later"), ("c", "now")):
+            await client.declare(queue, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+            await bind(client, queue, source, "k")
+        await client.declare("dead")
+        for source in ("later", "now"):
+            await client.publish("k", b"delayed", exchange=source, headers={"x-delay": delay})
+        await client.publish("k", b"at once", exchange="later", headers={"x-delay": -5000})
+        await client.publish("k", b"at once", exchange="later")
+
+        assert [await routed(client, queue) for queue in "abc"] == [[b"at once"] * 2] * 2 + [[b"delayed"]]
+        await trio.sleep(400)
+        assert await routed(client, "a") == []
+        await trio.sleep(200)
+        assert await routed(client, "a") == [b"delayed"]
+
+        await client.send(1, commands.Basic.Get(0, "b", False))
+        got = await client.next(Message)
+        assert got.properties.headers["x-delay"] == delay
+        await client.send(1, commands.Basic.Nack(got.method.delivery_tag, False, False))
+        # A dead letter has waited already.
+        assert await routed(client, "dead") == [b"delayed"]
+
+
 @pytest.mark.parametrize("name", ["amq.direct", "amq.topic", "amq.fanout", "amq.headers", "amq.match"])
 async def test_predeclared_exchanges_are_there(autojump_clock: MockClock, name: str) -> None:
     async with amqp_node() as rig:
@@ -179,7 +210,7 @@ async def test_a_refusal_closes_the_channel_with_its_code(
         ([commands.Queue.Declare(0, "q", arguments={"x-queue-type": "stream"})], 540),
         ([commands.Basic.Qos(5, 0)], 540),
         ([commands.Basic.Recover(False)], 540),
-        ([commands.Exchange.Declare(0, "e", "x-delayed-message")], 503),
+        ([commands.Exchange.Declare(0, "e", "x-modulus-hash")], 503),
         ([commands.Basic.Consume(0, "jobs", "c"), commands.Basic.Consume(0, "jobs", "c")], 530),
         ([commands.Channel.Open()], 504),
     ],

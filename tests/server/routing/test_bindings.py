@@ -191,6 +191,7 @@ REFUSED: list[tuple[str, object, dict[str, str], str, str]] = [
     ("declare/exchange/new", {"type": "topic", "durable": True}, {}, "bad-definition", "durable is unknown"),
     ("declare/exchange/new", [], {}, "bad-definition", "JSON object"),
     ("declare/exchange/amq.new", None, {"type": "topic"}, "bad-definition", "amq."),
+    ("declare/exchange/orders", None, {"type": "direct", "delayed": "true"}, "exchange-differs", "delayed is not set"),
     ("declare/exchange/amq.topic", None, {"type": "direct"}, "exchange-differs", "type is topic"),
     ("declare/exchange/new", None, {"type": "topic", "alternate": "missing"}, "bad-definition", "no exchange missing"),
     ("declare/exchange/", None, {"type": "topic"}, "bad-destination", "/exchange/NAME"),
