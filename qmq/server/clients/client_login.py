@@ -24,6 +24,9 @@ from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Engine
 from qmq.server.runtime.heartbeats import Heartbeats
 
+CHECK_SECONDS_MAX: Final = 60.0
+"""For which a login waits for its checks, besides `login_seconds`."""
+
 EXPIRY_POLL_SECONDS: Final = 60.0
 """How often a token is compared with the clock at least, because the clock may be set, and the machine may sleep."""
 
@@ -85,7 +88,18 @@ class LoginContext(Engine, Protocol):
 class ClientLogin(ABC):
     """One login. A protocol reads what its client sends, and says how a login is refused."""
 
-    __slots__ = ("_checking", "_context", "_login", "_pipe", "_session", "_token", "is_done")
+    __slots__ = (
+        "_allowed_seconds",
+        "_asked_at",
+        "_checked_seconds",
+        "_checking",
+        "_context",
+        "_login",
+        "_pipe",
+        "_session",
+        "_token",
+        "is_done",
+    )
 
     def __init__(self, context: LoginContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self._context = context
@@ -96,6 +110,9 @@ class ClientLogin(ABC):
         self._token = TokenWatch(context.beats, context.environment, session)
         # Covers the response to the login.
         self._checking = trio.CancelScope()
+        # When the check began that is not over; how long others have taken; how much of that the login has got back.
+        self._asked_at: float | None = None
+        self._checked_seconds = self._allowed_seconds = 0.0
         self.is_done = False
 
     @abstractmethod
@@ -110,7 +127,12 @@ class ClientLogin(ABC):
         context, session = self._context, self._session
         context.admission.check_open()
         with self._checking:
-            grant = await context.logins.check(credentials, session.listener, session.until_left, certified)
+            self._asked_at = trio.current_time()
+            try:
+                grant = await context.logins.check(credentials, session.listener, session.until_left, certified)
+            finally:
+                self._checked_seconds += trio.current_time() - self._asked_at
+                self._asked_at = None
             if grant is not None:
                 session.principal, session.authenticator = grant.principal, grant.authenticator
                 session.proof = grant.proof
@@ -129,12 +151,18 @@ class ClientLogin(ABC):
             self._context.audit("login", user=session.user, address=address, authenticator=session.authenticator)
 
     def check_time(self, now: float) -> float | None:
-        """The time for the login is over."""
-        if not self.is_done and not self._session.finishing:
-            limit = self._context.limits.login_seconds
-            self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
-            self._session.finish()
-            self._checking.cancel()
+        """The time for the login is over, but for that which the node has taken for its checks."""
+        if self.is_done or self._session.finishing:
+            return None
+        checked_seconds = self._checked_seconds + (0.0 if self._asked_at is None else now - self._asked_at)
+        more_seconds = min(checked_seconds, CHECK_SECONDS_MAX) - self._allowed_seconds
+        if more_seconds > 0:
+            self._allowed_seconds += more_seconds
+            return now + more_seconds
+        limit = self._context.limits.login_seconds
+        self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
+        self._session.finish()
+        self._checking.cancel()
         return None
 
     def _dismiss(self, why: Refused) -> None:

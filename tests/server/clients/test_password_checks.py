@@ -11,7 +11,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from qmq.config import User
-from qmq.server.clients import login, password_checks
+from qmq.server.clients import client_login, login, password_checks
 from qmq.server.clients.password_checks import AT_ONCE, PasswordChecks
 from tests.server.rig import Client, Rig, eventually, send
 
@@ -223,20 +223,46 @@ async def test_guesses_whose_clients_have_left_are_not_checked(
         assert len(began) < 20
 
 
+async def test_a_right_login_waits_for_its_check_while_the_node_is_busy_with_those_of_others(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(users=USERS, limits={"login_seconds": 1.0}).run() as rig:
+        slow_checks(rig, monkeypatch)
+        guesses = [await guess(rig, "10.0.0.1") for _ in range(40)]
+        began = trio.current_time()
+
+        ann = await rig.connect("10.0.0.1", login="ann", passcode="secret")
+
+        assert trio.current_time() - began > 3.0
+        await ann.send("DISCONNECT\nreceipt:bye\n\n")
+        assert await ann.receipt() == "bye"
+        for client in guesses:
+            assert (await client.until_closed())[-1].head.headers["error-code"] == "login-failed"
+
+
+async def test_a_client_that_has_not_sent_its_login_in_time_is_refused(autojump_clock: MockClock) -> None:
+    async with Rig(users=USERS, limits={"login_seconds": 1.0}).run() as rig:
+        client, began = await rig.dial(), trio.current_time()
+
+        assert (await client.until_closed())[-1].head.headers["error-code"] == "login-timeout"
+        assert 1.0 <= trio.current_time() - began < 1.5
+
+
 async def test_a_login_that_waits_too_long_for_its_check_is_refused_and_not_checked(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_login, "CHECK_SECONDS_MAX", 1.0)
     async with Rig(users=USERS, limits={"login_seconds": 1.0}).run() as rig:
         began = slow_checks(rig, monkeypatch)
         guesses = [await guess(rig, "10.0.0.1") for _ in range(40)]
 
-        await trio.sleep(1.1)  # nobody has left yet
+        await trio.sleep(2.1)  # nobody has left yet
         waiting = rig.alive.logins._checks.waiting
         said = [(await client.until_closed())[-1].head.headers["error-code"] for client in guesses]
 
         assert waiting == 0
-        assert set(said) == {"login-timeout"}
-        assert len(began) <= AT_ONCE * 1.0 / CHECK_SECONDS + AT_ONCE
+        assert set(said) == {"login-failed", "login-timeout"}
+        assert len(began) <= AT_ONCE * 2.0 / CHECK_SECONDS + AT_ONCE
 
 
 async def test_of_many_clients_of_one_user_that_come_back_at_once_few_are_checked(
