@@ -17,7 +17,7 @@ from qmq.broker.messages.send_options import MILLISECONDS_MAX
 from qmq.broker.routing.binding import split_exchange
 from qmq.broker.routing.table import ROUTE_COST_MAX, RoutingTable
 from qmq.errors import Refused
-from qmq.gateways.headers import OWN_HEADERS, is_persistent, is_said, unsaid
+from qmq.gateways.headers import OWN_HEADERS, check_name, is_persistent, is_said, unsaid
 from qmq.gateways.rules import Rules
 from qmq.routing_names import PREFIX
 from qmq.wire.stomp import Version, encode_headers
@@ -79,6 +79,7 @@ def destination_with(destination: str, key: str) -> str:
         found = f"{QUEUE_PREFIX}{key}"
     if is_pattern(found) or found == QUEUE_PREFIX:
         raise Refused("bad-destination", f"A further routing key has no * and #, and a queue has a name: {key!r}.")
+    check_name(found)
     return found
 
 

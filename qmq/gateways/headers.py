@@ -176,6 +176,7 @@ def consumer_asks(headers: Mapping[str, str], destination_bytes_max: int) -> Ask
     if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) <= 9):
         raise Refused("bad-header", "The header delivery-limit is a whole number of deliveries; 0 for no limit.")
     if target:
+        check_name(target)
         try:
             is_queue = kind_of(target, destination_bytes_max) is DestinationKind.QUEUE and not is_pattern(target)
         except Refused as refused:

@@ -4,6 +4,7 @@ The rows of SUBSCRIBE and SEND have the headers of docs/migration.md and docs/st
 these pages, so a word that is added there needs a row here.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -228,6 +229,15 @@ def test_a_name_with_a_word_of_activemq_or_what_cannot_be_shown_is_refused(
     frame: str, name: str, expected: str
 ) -> None:
     assert answer(f"{frame}destination:{name}\nreceipt:r") == expected
+
+
+@pytest.mark.parametrize("name", ["a\x9b31m", "a\u202etxt", "a.>"])
+def test_such_a_name_is_refused_in_other_headers_too(name: str) -> None:
+    keys = json.dumps([name], ensure_ascii=False)
+
+    assert answer(f"SEND\ndestination:{QUEUE}\nrouting-keys:{keys}") == "bad-destination"
+    assert answer(f"SEND\ndestination:{EXCHANGE}\nrouting-keys:{keys}") == "bad-destination"
+    assert answer(f"SUBSCRIBE\nid:0\ndestination:{QUEUE}\ndead-letter:/queue/{name}") == "bad-destination"
 
 
 def words_of_pages() -> set[str]:
