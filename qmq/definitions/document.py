@@ -4,10 +4,10 @@
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from qmq.definitions.rabbitmq import convert, is_rabbitmq
+from qmq.definitions.rabbitmq import MARKS, ImportTarget, convert, is_rabbitmq
 from qmq.errors import Refused
 
 MARK: Final = "qmq_definitions"
@@ -25,10 +25,9 @@ def document(values: Values) -> dict[str, Any]:
     }
 
 
-def read_document(data: bytes, present_users: Collection[str] = ()) -> tuple[Values, list[str]]:
-    """The definitions in a file of QMQ or RabbitMQ, and a line for each part of it without a counterpart.
-
-    A file of RabbitMQ has no passwords that count here, so it does not replace `present_users`.
+def read_document(data: bytes, target: ImportTarget | None = None) -> tuple[Values, list[str]]:
+    """The definitions in a file of QMQ or RabbitMQ, and a line for each part of it without a counterpart. What a file
+    of RabbitMQ means depends on what `target` has already.
 
     Raises Refused when it is neither.
     """
@@ -42,8 +41,10 @@ def read_document(data: bytes, present_users: Collection[str] = ()) -> tuple[Val
             raise Refused("bad-definitions", f"{MARK}: this version of QMQ reads {VERSION}, not {found[MARK]!r}")
         return _checked(found.get("definitions")), []
     if is_rabbitmq(found):
-        return convert(found, present_users)
-    raise Refused("bad-definitions", f"no definitions: a file of QMQ has {MARK}, one of RabbitMQ rabbit_version")
+        return convert(found, target or ImportTarget())
+    raise Refused(
+        "bad-definitions", f"no definitions: a file of QMQ has {MARK}, and one of RabbitMQ some of {', '.join(MARKS)}"
+    )
 
 
 def differences(ours: Values, theirs: Values) -> Iterator[tuple[str, str, Mapping[str, Any] | None, Any]]:

@@ -1,18 +1,20 @@
 """Users and permissions that RabbitMQ exported, in the words of QMQ. Each part without a counterpart gets a line.
 
-A user comes without its password: RabbitMQ's hash is SHA-256 with four bytes of salt, and a thief of the file
-can try billions of passwords a second against that. QMQ has no hash that is so weak. So an imported user cannot log in
-until an operator gives it a password.
+A hashed password does not come along: RabbitMQ's hash is SHA-256 with four bytes of salt, and a thief of the file
+can try billions of passwords a second against that. QMQ has no hash that is so weak. So such a user cannot log in
+until an operator gives it a password. One that the file has in clear, as files written by hand do, is hashed here.
 
 RabbitMQ's rights are about queues and exchanges by name, QMQ's about destinations. To send to a queue there is to
 write to the exchange `amq.default`, and to send to a topic by STOMP to write to `amq.topic`.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from qmq.config.definition_values import name_permission, read_permission, read_user
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
+from qmq.definitions.rabbitmq_topology import unfit
 from qmq.errors import ConfigError
 from qmq.routing_names import PREFIX, VHOST_DEFAULT
 
@@ -31,9 +33,32 @@ RIGHTS: Final[Mapping[str, str]] = {"configure": "declare", "write": "send", "re
 
 ANY: Final = (".*", "^.*", "^.*$", "")
 
+CLEAR_PASSWORDS_MAX: Final = 100
+"""Of one file that are hashed, a tenth of a second each; the other users get theirs from an operator."""
 
-def user_of(entry: Mapping[str, Any], label: str, users: Named, present: Collection[str], left_out: list[str]) -> None:
-    """Add the user of this entry, unless it is among those that are `present`."""
+
+def clear_passwords(data: bytes) -> list[str]:
+    """Passwords that a file of RabbitMQ has in clear, up to `CLEAR_PASSWORDS_MAX`, none twice. Nothing is checked."""
+    if b'"password"' not in data:
+        return []
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return []
+    users = found.get("users") if isinstance(found, dict) else None
+    said = [one.get("password") for one in users if isinstance(one, dict)] if isinstance(users, list) else []
+    return list(dict.fromkeys(one for one in said if isinstance(one, str) and one))[:CLEAR_PASSWORDS_MAX]
+
+
+def user_of(
+    entry: Mapping[str, Any],
+    label: str,
+    users: Named,
+    present: Collection[str],
+    hashes: Mapping[str, str],
+    left_out: list[str],
+) -> None:
+    """Add the user of this entry, unless it is among those that are `present`. `hashes`: by password in clear."""
     name, found = entry.get("name"), _tags(entry)
     if not isinstance(name, str) or not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):
         left_out.append(f"{label}: its name or tags cannot be read")
@@ -50,7 +75,10 @@ def user_of(entry: Mapping[str, Any], label: str, users: Named, present: Collect
         left_out.append(f"{label}: {'; '.join(error.diagnostics)}")
         return
     users[name] = value
-    if entry.get("password_hash"):
+    password = entry.get("password")
+    if isinstance(password, str) and password in hashes:
+        value["password_hash"] = hashes[password]
+    else:
         options = "".join(f" --group {group}" for group in groups)
         left_out.append(f"{label}: its password; set one: qmq users add {name} --passcode-stdin{options}")
     left_out += [f"{label}: the tag {tag!r} has no counterpart" for tag in tags if tag not in GROUPS]
@@ -95,6 +123,7 @@ def permissions_of(
     users: Collection[str],
     narrowed: Collection[str],
     permissions: Named,
+    bytes_max: int,
     prefix: str = "",
 ) -> str:
     """Add what this entry allows: all of it or nothing. Returns why it is left out; "" if it is not.
@@ -124,6 +153,8 @@ def permissions_of(
             read_permission(name, found[name])
         except ConfigError as error:
             return f"{label}: {'; '.join(error.diagnostics)}"
+        if problem := unfit("permission", name, found[name], bytes_max):
+            return f"{label}: {problem}"
     permissions.update(found)
     return ""
 

@@ -33,15 +33,20 @@ ALL: Final = (".*", "^.*", "^.*$")
 """Expressions that match each name."""
 
 
-def read_vhosts(entries: Any, vhosts: Named, left_out: list[str]) -> dict[str, str]:
+OWN_DESCRIPTION: Final = "Default virtual host"
+"""What RabbitMQ itself says of `/`."""
+
+
+def read_vhosts(entries: list[Any], vhosts: Named, left_out: list[str]) -> dict[str, str]:
     """Add the virtual hosts of the file. Returns the prefix of each by the name that entries say, `/` too."""
     prefixes = {VHOST_DEFAULT: ""}
-    for entry in entries if isinstance(entries, list) else []:
+    for entry in entries:
         said = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(said, str):
             left_out.append(f"vhosts: {said!r}: has no name")
             continue
         name = vhost_name(said)
+        _left_out_of_vhost(said, entry, left_out)
         if said in prefixes:
             continue
         if not is_vhost_name(name):
@@ -52,6 +57,22 @@ def read_vhosts(entries: Any, vhosts: Named, left_out: list[str]) -> dict[str, s
             vhosts[name] = {}
             prefixes[said] = vhost_prefix(name)
     return prefixes
+
+
+def _left_out_of_vhost(said: str, entry: Mapping[str, Any], left_out: list[str]) -> None:
+    """A line for each thing that is said of a virtual host: here it is a name, and nothing else."""
+    metadata = entry.get("metadata")
+    found = {**entry, **(metadata if isinstance(metadata, dict) else {})}
+    kept = found.get("default_queue_type") in (None, "", "undefined", "classic", "quorum")
+    for key in [one for one in found if one not in ("name", "metadata")]:
+        if found[key] and found[key] != OWN_DESCRIPTION and not (key == "default_queue_type" and kept):
+            left_out.append(f"vhosts: {said}: {key} = {found[key]!r} has no counterpart")
+
+
+def prefixes_of(present: Collection[str], own: Mapping[str, str]) -> dict[str, str]:
+    """The same of virtual hosts that the mesh has, and the file (`own`) has not."""
+    others = [vhost for vhost in present if vhost_prefix(vhost) not in own.values()]
+    return {said: vhost_prefix(vhost) for vhost in others for said in (vhost, f"/{vhost}")}
 
 
 def placed(part: str, entry: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
@@ -85,17 +106,18 @@ def is_in_another(part: str, entry: Mapping[str, Any], vhosts: Collection[str]) 
     return any(isinstance(name, str) and vhost_of(name, vhosts)[0] != VHOST_DEFAULT for name in names)
 
 
-def keep_policies_apart(policies: Named, vhosts: Collection[str]) -> None:
-    """Add an empty policy for each virtual host that one of `/` would cover."""
+def keep_policies_apart(policies: Named, present: Collection[str], vhosts: Collection[str]) -> None:
+    """Add an empty policy for each virtual host that one of `/` would cover, unless the mesh has one for it."""
     wide = [name[:-1] for name in policies if name.endswith("*")]
     for place in [f"/{kind}/{vhost_prefix(vhost)}" for vhost in vhosts for kind in ("queue", "exchange")]:
-        if any(place.startswith(one) for one in wide):
+        if f"{place}*" not in present and any(place.startswith(one) for one in wide):
             policies.setdefault(f"{place}*", {})
 
 
 def keep_users_apart(
     entries: Any,
     exempt: Collection[str],
+    known: Mapping[str, Collection[str]],
     vhosts: Mapping[str, str],
     permissions: Named,
     left_out: list[str],
@@ -103,7 +125,7 @@ def keep_users_apart(
     """Deny in a virtual host what a permission of `/` would allow there, to users without any permission in it.
 
     `entries` are the permissions of the file, and `vhosts` has the name of each virtual host by the one that they say.
-    Users that are `exempt` are denied nothing.
+    Users that are `exempt` are denied nothing, and those that are `known` nothing in these virtual hosts.
     """
     rights: dict[str, dict[str, Mapping[str, Any]]] = {}
     for entry in entries if isinstance(entries, list) else []:
@@ -118,7 +140,7 @@ def keep_users_apart(
         for vhost in vhosts.values():
             places = [f"/{kind}/{vhost_prefix(vhost)}" for kind in ("queue", "exchange")]
             covered = [place for place in places if any(place.startswith(one) for one in wide)]
-            if vhost == VHOST_DEFAULT or not covered:
+            if vhost == VHOST_DEFAULT or vhost in known.get(user, ()) or not covered:
                 continue
             own = by_vhost.get(vhost)
             if own is None:

@@ -229,7 +229,7 @@ def test_what_is_no_object_is_listed() -> None:
     assert left_out == [
         "policies: p: definition = 'x' is not an object",
         "queues: a: arguments = 5 is not an object",
-        "queues: {'name': {}}: has no name",
-        "queues: {'durable': False}: has no name",
+        "queues: an entry without a name: has no name",
+        "queues: an entry without a name: has no name",
         "queues: 7: is not an object",
     ]

@@ -9,6 +9,7 @@ from qmq.access.rights import AccessTable
 from qmq.access.rules import Action, Principal
 from qmq.config.definition_values import permission_values, read_permission, read_user, user_values
 from qmq.definitions.document import read_document
+from qmq.definitions.rabbitmq import ImportTarget
 from tests.definitions.test_rabbitmq import convert
 
 
@@ -51,6 +52,7 @@ def test_tags_are_groups_and_passwords_stay_behind() -> None:
         "users: cy: the tag 'policymaker' is group observer, which may not change policies",
         f"users: di: {set_one} di --passcode-stdin",
         "users: di: the tag 'custom' has no counterpart",
+        f"users: eve: {set_one} eve --passcode-stdin",
         f"users: fay: {set_one} fay --passcode-stdin --group administrator --group observer",
     ]
     assert "c2VjcmV0" not in json.dumps([values, left_out])
@@ -59,7 +61,7 @@ def test_tags_are_groups_and_passwords_stay_behind() -> None:
 def test_a_user_that_exists_keeps_its_password_and_groups() -> None:
     data = json.dumps({"rabbit_version": "3", "users": [user("ann")], "permissions": [permission(read=".*")]}).encode()
 
-    values, left_out = read_document(data, {"ann": {}})
+    values, left_out = read_document(data, ImportTarget({"user": {"ann": {}}}))
 
     assert "user" not in values and len(values["permission"]) == 3
     assert left_out == ["users: ann: is a user already, and stays as it is"]
@@ -92,11 +94,11 @@ def test_a_user_that_exists_keeps_its_password_and_groups() -> None:
     ],
 )
 def test_a_permission_is_imported_as_a_whole_or_listed(found: dict[str, Any], allowed: list[str] | None) -> None:
-    values, left_out = convert(users=[user("ann", password_hash="")], permissions=[found])
+    values, left_out = convert(users=[user("ann")], permissions=[found])
 
     names = list(values.get("permission", {}))
     assert sorted(names) == sorted(f"user:ann allow {one}" for one in allowed or [])
-    assert len(left_out) == (1 if allowed is None else 0)
+    assert [line.partition(":")[0] for line in left_out] == ["users"] + ["permissions"] * (allowed is None)
     for name, value in values.get("permission", {}).items():
         assert permission_values(read_permission(name, value)) == value
 
@@ -106,13 +108,17 @@ def test_permissions_of_a_user_whose_topics_are_narrowed_are_left_out() -> None:
     wide = {**narrow, "user": "bob", "write": ".*"}
 
     values, left_out = convert(
-        users=[user("ann", password_hash=""), user("bob", password_hash="")],
+        users=[user("ann"), user("bob")],
         permissions=[permission("ann", read="^a$"), permission("bob", configure="^a$")],
         topic_permissions=[narrow, wide],
     )
 
     assert list(values["permission"]) == ["user:bob allow declare /queue/a", "user:bob allow declare /exchange/a"]
-    assert [line.partition(": ")[0] for line in left_out] == ["permissions", "topic_permissions", "topic_permissions"]
+    assert [line.partition(": ")[0] for line in left_out if not line.startswith("users")] == [
+        "permissions",
+        "topic_permissions",
+        "topic_permissions",
+    ]
 
 
 def test_imported_rights_allow_what_they_allowed() -> None:

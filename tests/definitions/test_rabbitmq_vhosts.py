@@ -7,11 +7,14 @@ import pytest
 
 from qmq.config.definition_values import policy_values, read_permission, read_policy, read_queue
 from qmq.definitions.document import read_document
+from qmq.definitions.rabbitmq import ImportTarget
+
+MESH = ImportTarget({"user": {"ann": {}, "bob": {}}})
 
 
 def convert(**parts: Any) -> tuple[Any, list[str]]:
     hosts = [{"name": name} for name in ("/", "shop")]
-    return read_document(json.dumps({"rabbit_version": "3.10.8", "vhosts": hosts, **parts}).encode(), ("ann", "bob"))
+    return read_document(json.dumps({"rabbit_version": "3.10.8", "vhosts": hosts, **parts}).encode(), MESH)
 
 
 def queue(name: str, vhost: str = "shop", **arguments: Any) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def test_a_virtual_host_that_cannot_be_is_left_out_with_all_that_is_in_it(name: 
     values, left_out = convert(vhosts=[{"name": "shop"}, {"name": name}], queues=[queue("q", name), queue("q")])
 
     assert values == {"vhost": {"shop": {}}, "queue": {"/queue/shop~q": {}}}
-    assert left_out == [line, f"queues: q: its virtual host {name!r} is not in the file, or is left out"]
+    assert left_out == [line, f"queues: q: its virtual host {name!r} is neither in the file nor in the mesh"]
 
 
 def test_a_slash_before_the_name_of_a_virtual_host_is_left_out() -> None:

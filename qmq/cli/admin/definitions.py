@@ -7,10 +7,13 @@ from typing import Any, BinaryIO, Final
 import click
 
 from ...definitions.document import differences, document, read_document
+from ...definitions.rabbitmq import ImportTarget
+from ...definitions.rabbitmq_users import clear_passwords
 from ...wire.avro import read_schema
 from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
-from ..output import print_json, printable, show_table
+from ..output import Failed, print_json, printable, show_table
+from ..passwords import hash_of
 from .request import (
     DefinitionChange,
     ask,
@@ -52,8 +55,8 @@ def import_(file: BinaryIO, change: DefinitionChange) -> None:
     """Define what a file contains: all of it or nothing.
 
     FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. Entries of RabbitMQ without a
-    counterpart are listed and left out, and its users are imported without passwords. Definitions that the file does
-    not contain stay.
+    counterpart are listed and left out, and its users are imported without hashed passwords. Definitions that the file
+    does not contain stay. Exit code 1 if nothing of the file was imported.
     """
     data = file.read()
     closes = "user" in read_document(data)[0] and not ask(change.node, "definitions/list/user")["definitions"]
@@ -69,6 +72,8 @@ def import_(file: BinaryIO, change: DefinitionChange) -> None:
         count = facts["definitions"]
         result = " are correct" if change.dry_run else f", {facts['changed']} changed"
         click.echo(f"{count} definitions{result}")
+    if not facts["definitions"]:
+        raise Failed("nothing of this file was imported")
     check_quorum(facts)
 
 
@@ -84,7 +89,7 @@ def diff(file: BinaryIO, node: Endpoint, as_json: bool) -> None:
     """
     data = file.read()
     present, _ = read_document(json.dumps(_export(node)).encode())
-    wanted, left_out = read_document(data, present.get("user", {}))
+    wanted, left_out = read_document(data, ImportTarget(present, {one: hash_of(one) for one in clear_passwords(data)}))
     rows = [
         {"kind": kind, "name": name, **_without_secrets(mesh, in_file)}
         for kind, name, mesh, in_file in differences(present, wanted)

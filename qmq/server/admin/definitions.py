@@ -15,8 +15,14 @@ everything is checked and nothing changes.
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+import argon2
+
+from qmq.config import NodeSettings
 from qmq.definitions.definition import Key
 from qmq.definitions.document import document, read_document
+from qmq.definitions.rabbitmq import ImportTarget
+from qmq.definitions.rabbitmq_users import clear_passwords
+from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.server.admin.system import SystemTopics
@@ -40,6 +46,8 @@ ENDING_KEY: Final = "exclusive_to_connection"
 
 
 class DefinitionsControlContext(Protocol):
+    settings: NodeSettings
+    environment: Environment
     definitions: LiveDefinitions
     system: SystemTopics
 
@@ -63,7 +71,13 @@ async def definitions_response(
     if verb == "export" and not path:
         return await _response({"document": document(_lasting(live))})
     if verb == "import" and not path:
-        values, left_out = read_document(body, live.values("user"))
+        # In a thread, and before anything else is looked at, so that nothing changes in between.
+        passwords = clear_passwords(body)
+        hashed = await context.environment.run_blocking(list, map(argon2.PasswordHasher().hash, passwords))
+        hashes = dict(zip(passwords, hashed, strict=True))
+        present = {kind: live.values(kind) for kind in ("vhost", "user", "policy", "queue", "exchange")}
+        bytes_max = context.settings.limits.destination_bytes_max
+        values, left_out = read_document(body, ImportTarget(present, hashes, bytes_max))
         changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
         return await change(changes, {"definitions": len(changes), "left_out": left_out})
     if verb == "list" and path:

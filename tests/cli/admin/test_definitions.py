@@ -131,6 +131,17 @@ def test_an_import_of_the_first_users_says_that_the_mesh_is_closed_from_then_on(
     assert ("these are the first users" in result.stderr) == is_said
 
 
+@pytest.mark.parametrize("options", [(), ("--json",), ("--dry-run",)])
+def test_an_import_of_nothing_fails(run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
+    file = tmp_path / "rabbit.json"
+    file.write_text(json.dumps({"queues": [{"name": "a", "vhost": "nowhere"}]}))
+    with answers(definitions=0, changed=0, left_out=["queues: a"], dry_run=False) as node:
+        result = run("definitions", "import", str(file), "--at", node.at, *options)
+
+    assert result.exit_code == 1 and "queues: a" in result.stdout
+    assert "nothing of this file was imported" in result.stderr
+
+
 def test_a_value_that_is_nested_too_deeply_is_text() -> None:
     assert read_values(("ttl_seconds=" + "[" * 100_000,)) == {"ttl_seconds": "[" * 100_000}
 

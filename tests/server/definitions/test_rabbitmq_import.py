@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import User
+from tests.definitions.rabbitmq_files import file
 from tests.definitions.record_rabbitmq import QUIET_SECONDS, RECORDED, cases
 from tests.server.rig import Client, Rig, send, subscribe
 from tests.server.routing.test_bindings import request
@@ -91,7 +92,7 @@ async def test_what_has_no_counterpart_is_listed(autojump_clock: MockClock) -> N
         "bindings: headers → h.any.present: c = 'undefined': is read as any value of this header",
         "bindings: headers → other.all-with-x: x-match = 'all-with-x' has no counterpart",
         "bindings: headers → other.any-with-x: x-match = 'any-with-x' has no counterpart",
-        "exchanges: to-nowhere: alternate-exchange 'nowhere' is not in the file",
+        "exchanges: to-nowhere: alternate-exchange 'nowhere' is neither in the file nor in the mesh",
         "permissions: eve: write = '^[a-z]+$' means no list of names and prefixes",
         "permissions: fay: topic_permissions of this user narrow it, and these have no counterpart",
         "policies: odd: the pattern '[0-9]$' means no list of names and prefixes",
@@ -160,3 +161,42 @@ def test_the_recorded_file_names_no_machine() -> None:
     for parameter in FOUND["definitions"]["global_parameters"]:
         assert parameter == {"name": "cluster_name", "value": "recorded"}
     assert "@" not in text and "/tmp" not in text and "/home" not in text  # noqa: S108
+
+
+async def test_a_user_whose_password_the_file_has_in_clear_logs_in_with_it(autojump_clock: MockClock) -> None:
+    users = [{"name": "ann", "password": "mine", "tags": "administrator"}, {"name": "bob", "password_hash": "abcd"}]
+    rig = Rig()
+    async with rig.run():
+        answer = await request(await rig.connect(), "definitions/import", {"users": users})
+
+        assert (answer["changed"], len(answer["left_out"])) == (2, 1)
+        ann = await rig.connect(login="ann", passcode="mine")
+        again = await request(ann, "definitions/import", {"users": users})
+        assert (again["definitions"], len(again["left_out"])) == (0, 2)
+
+
+async def test_a_file_may_be_about_what_the_mesh_has_already(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await request(client, "definitions/import", {"vhosts": [{"name": "shop"}]})
+        await request(client, "definitions/import", {"queues": [{"name": "inbox", "vhost": "shop"}]})
+
+        said = {"source": "amq.topic", "vhost": "shop", "destination": "inbox", "routing_key": "#"}
+        answer = await request(client, "definitions/import", {"bindings": [said]})
+
+        assert (answer["changed"], answer["left_out"]) == (1, [])
+        assert "/queue/shop~inbox" in rig.alive.declared_queues.texts
+
+
+async def test_a_node_takes_everything_that_is_left_of_a_random_file(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        for seed in range(100):
+            # Without users, because the first of them may be no administrator.
+            found = {part: entries for part, entries in file(seed).items() if part not in ("users", "permissions")}
+
+            answer = await request(client, "definitions/import", {"queues": [], **found}, dry_run="true")
+
+            assert answer.get("dry_run") is True, (seed, answer)
