@@ -15,13 +15,21 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from qmq.broker.queues.dead_letter_history import deaths_of
+from qmq.broker.queues.dead_letter_history import Death, deaths_of
 from qmq.gateways.amqp.names import DEFAULT_VHOST, DIRECT_REPLY, QUEUE, REPLIES, Vhost, check_key, queue_name
 from qmq.gateways.copies import DELAY, ROUTING_KEYS
 from qmq.gateways.headers import AMQP_BLOCK, OWN_HEADERS
 from qmq.gateways.words import NOT_SENT
 from qmq.routing_names import PREFIX
-from qmq.wire.amqp.properties import NO_PROPERTIES, Properties, read_properties, without_header, write_properties
+from qmq.wire.amqp.properties import (
+    NO_PROPERTIES,
+    Properties,
+    counted_rows,
+    read_properties,
+    with_field,
+    without_header,
+    write_properties,
+)
 from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
 BLOCK: Final = AMQP_BLOCK
@@ -38,6 +46,8 @@ TEXTS: Final[Mapping[str, str]] = {
 """Properties of text, and their headers."""
 
 BCC: Final = "BCC"
+X_DEATH: Final = "x-death"
+
 COPYING: Final = ("CC", BCC)
 """Names in the table `headers` that have further routing keys of a publish. No consumer gets BCC."""
 
@@ -129,7 +139,7 @@ def send_headers(
         headers["persistent"] = "false"
     if properties.priority is not None:
         headers["priority"] = str(min(properties.priority, PRIORITY_MAX))
-    if properties.expiration:
+    if properties.expiration is not None:
         headers["expiration"] = _expiration(properties.expiration)
     if properties.timestamp is not None:
         headers["timestamp"] = str(int(properties.timestamp.timestamp()))
@@ -198,12 +208,23 @@ def delivered_properties(headers: Mapping[str, str], queue: str, vhost: Vhost = 
             properties.reply_to = address
     else:
         properties = _made_of(headers, vhost)
+    field = b""
     if is_dead:
-        properties.headers = {**(properties.headers or {}), **_death(headers, vhost)}
-        if headers.get(f"{DEATH}reason") == "expired":
+        deaths = deaths_of(headers)
+        assert deaths is not None
+        table = {**(properties.headers or {}), **_first_death(deaths.first, vhost)}
+        table.pop(X_DEATH, None)
+        properties.headers = table
+        rows = [_death(one, vhost) for one in deaths.rows]
+        if properties.expiration:
+            # As RabbitMQ: a letter does not expire by it, and a client that sends the letter on does not repeat it.
+            for one, row in zip(deaths.rows, rows, strict=True):
+                if (one.reason, one.queue) == (deaths.first.reason, deaths.first.queue):
+                    row["original-expiration"] = properties.expiration
             properties.expiration = None
+        field = counted_rows(X_DEATH, rows)
     try:
-        return write_properties(properties)
+        return with_field(write_properties(properties), field)
     except AmqpRefusal:
         # A value that pamqp reads and cannot write; the message still has its body.
         return block or NO_PROPERTIES
@@ -252,25 +273,23 @@ def _made_of(headers: Mapping[str, str], vhost: Vhost) -> Properties:
     return properties
 
 
-def _death(headers: Mapping[str, str], vhost: Vhost) -> dict[str, Any]:
-    """What RabbitMQ says of a dead letter, as far as the node knows it: not when."""
-    deaths = deaths_of(headers)
-    assert deaths is not None
+def _death(one: Death, vhost: Vhost) -> dict[str, Any]:
+    """What RabbitMQ says of a dead letter in one row of `x-death`, as far as the node knows it: not when."""
     return {
-        "x-death": [
-            {
-                "count": one.times,
-                "reason": REASONS.get(one.reason, one.reason),
-                "queue": queue_name(one.queue, vhost),
-                "exchange": one.exchange.removeprefix(vhost.prefix),
-                # With the default exchange it is the name of the queue.
-                "routing-keys": [one.key if one.exchange else one.key.removeprefix(vhost.prefix)],
-            }
-            for one in deaths.rows
-        ],
-        "x-first-death-reason": REASONS.get(deaths.first.reason, deaths.first.reason),
-        "x-first-death-queue": queue_name(deaths.first.queue, vhost),
-        "x-first-death-exchange": deaths.first.exchange.removeprefix(vhost.prefix),
+        "count": one.times,
+        "reason": REASONS.get(one.reason, one.reason),
+        "queue": queue_name(one.queue, vhost),
+        "exchange": one.exchange.removeprefix(vhost.prefix),
+        # With the default exchange it is the name of the queue.
+        "routing-keys": [one.key if one.exchange else one.key.removeprefix(vhost.prefix)],
+    }
+
+
+def _first_death(first: Death, vhost: Vhost) -> dict[str, Any]:
+    return {
+        "x-first-death-reason": REASONS.get(first.reason, first.reason),
+        "x-first-death-queue": queue_name(first.queue, vhost),
+        "x-first-death-exchange": first.exchange.removeprefix(vhost.prefix),
     }
 
 

@@ -196,7 +196,14 @@ def test_a_dead_letter_has_the_words_of_rabbitmq() -> None:
     assert properties.expiration is None and properties.headers is not None
     assert properties.headers["a"] == 1 and properties.headers["x-first-death-reason"] == "expired"
     assert properties.headers["x-death"] == [
-        {"count": 1, "reason": "expired", "queue": "jobs", "exchange": "", "routing-keys": ["jobs"]}
+        {
+            "count": 1,
+            "reason": "expired",
+            "queue": "jobs",
+            "exchange": "",
+            "routing-keys": ["jobs"],
+            "original-expiration": "5",
+        }
     ]
 
 

@@ -1,8 +1,11 @@
 """Dead letters of AMQP clients: where they go, and what `x-death` says."""
 
+import pytest
 from pamqp import commands
 from trio.testing import MockClock
 
+from qmq.gateways.amqp.messages import delivered_properties
+from qmq.wire.amqp.properties import read_properties
 from tests.server.amqp.rig import amqp_node, connect
 
 
@@ -85,3 +88,37 @@ async def test_a_message_that_goes_round_by_a_queue_with_a_ttl_counts_its_deaths
         ]
         assert headers["x-first-death-queue"] == "jobs"
         assert headers["x-first-death-exchange"] == "again"
+
+
+@pytest.mark.parametrize("is_rejected", [True, False], ids=["rejected", "expired"])
+async def test_a_letter_has_the_expiration_of_its_message_in_x_death_only(
+    autojump_clock: MockClock, is_rejected: bool
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare("dead")
+        await client.declare("jobs", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+        if is_rejected:
+            await client.consume("jobs", tag="jobs")
+        await client.publish("jobs", b"1", delivery_mode=2, expiration="3000", headers={"x-death": "forged"})
+        if is_rejected:
+            (message,) = await client.messages(1)
+            assert message.properties.expiration == "3000"
+            await client.send(1, commands.Basic.Reject(message.method.delivery_tag, False))
+        await client.consume("dead", tag="dead")
+
+        (letter,) = await client.messages(1)
+
+        assert letter.properties.expiration is None
+        (death,) = letter.properties.headers["x-death"]
+        assert death["original-expiration"] == "3000"
+
+
+def test_the_count_of_deaths_has_64_bits_on_the_wire() -> None:
+    headers = {"dead-letter-reason": "rejected", "dead-letter-from": "/queue/jobs", "amqp-type": "t"}
+
+    block = delivered_properties(headers, "/queue/dead")
+
+    assert b"\x05countl\x00\x00\x00\x00\x00\x00\x00\x01" in block
+    table = read_properties(block).headers
+    assert table is not None and [row["count"] for row in table["x-death"]] == [1]
