@@ -119,7 +119,8 @@ def parse_line(line: bytes) -> BeanstalkCommand | WrongCommand:
     if verb in _WITH_NUMBER:
         lenient = _LENIENT.match(arguments)
         if lenient is not None:
-            number = int(lenient[1])
+            # To beanstalkd there are no jobs in a negative number of them.
+            number = max(0, int(lenient[1])) if verb is BeanstalkVerb.KICK else int(lenient[1])
         else:
             # To beanstalkd any other time is none.
             number = -1 if verb is BeanstalkVerb.KICK else 0

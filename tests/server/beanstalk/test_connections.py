@@ -44,6 +44,7 @@ async def test_clients_act_as_the_user_of_their_listener(autojump_clock: MockClo
         job = await client.put()
         assert (await client.reserve())[0] == job
         assert await client.ask(f"bury {job} 1") == b"BURIED"
+        assert await client.ask("kick -1") == b"KICKED 0"
         assert await client.ask("kick 1") == b"KICKED 1"
         assert [session.user for session in rig.alive.sessions.values()] == ["ann"]
 
