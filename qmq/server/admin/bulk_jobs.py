@@ -124,7 +124,9 @@ class _Run:
             self._check_consumers()
         self._check_serving()
         await context.flushed()
-        is_up = await context.checkpoints.bring_up()
+        # What is not in memory is in the store: then a queue that is empty, say, costs no checkpoint.
+        known = context.broker.queues.by_name.get(job.queue)
+        is_up = known is None or not known.held or await context.checkpoints.bring_up()
         head = await context.environment.run_blocking(self._head)
         self.is_known = head is not None or job.queue in context.broker.queues.by_name
         if head is not None:
