@@ -19,7 +19,9 @@ PREFIX: Final = "/exchange/"
 
 MATCH: Final = "x-match"
 """The argument that says whether a headers exchange compares all arguments or any."""
-MATCHES: Final = ("all", "any")
+WITH_X: Final = "-with-x"
+MATCHES: Final = ("all", "any", f"all{WITH_X}", f"any{WITH_X}")
+"""`-with-x`: arguments whose names begin with `x-` are compared, too."""
 
 _NAME: Final = re.compile(r"[^/*#\s\x00-\x1f\x7f-\x9f]{1,127}")
 

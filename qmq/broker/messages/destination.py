@@ -6,6 +6,7 @@ brokers, `*` for exactly one word and `#` for any number of words). A single `*`
 """
 
 from enum import IntEnum
+from typing import Final
 
 from qmq.errors import Refused
 from qmq.routing_names import misplaces_wildcard
@@ -53,6 +54,10 @@ GUESSED_MAX = 100
 KINDS_TEXT = ", ".join(f"{prefix}NAME" for prefix in PREFIXES)
 
 
+ROUTING_KEY_BYTES_MAX: Final = 255
+"""Behind the name of an exchange, beside `bytes_max` of what stands before it."""
+
+
 def kind_of(destination: str, bytes_max: int = DESTINATION_BYTES_MAX) -> DestinationKind:
     """The kind of `destination`. Raises Refused when the name is too long, has a NUL, or names no kind."""
     end = destination.find("/", 1) + 1
@@ -65,6 +70,12 @@ def kind_of(destination: str, bytes_max: int = DESTINATION_BYTES_MAX) -> Destina
     # A node made the reply address, and its length is nothing that a client could change.
     if kind is DestinationKind.REPLY:
         bytes_max = DESTINATION_BYTES_MAX
+    if kind is DestinationKind.EXCHANGE:
+        # The name of an exchange, and a routing key besides: as in AMQP, each has a length of its own.
+        name, _, routing_key = destination[end:].partition("/")
+        if len(routing_key.encode()) > ROUTING_KEY_BYTES_MAX:
+            raise Refused("destination-too-long", f"A routing key has at most {ROUTING_KEY_BYTES_MAX} bytes.")
+        destination = destination[:end] + name
     if len(destination.encode()) > bytes_max:
         raise Refused("destination-too-long", f"A destination has at most {bytes_max} bytes.")
     return kind

@@ -9,7 +9,7 @@ from typing import Final
 
 from qmq.broker.routing.binding import DIRECT, FANOUT, HEADERS, TOPIC, Binding
 from qmq.broker.topics.word_trie import NODE_COST, WordNode, ascend, descend, walk
-from qmq.routing_names import MATCH
+from qmq.routing_names import MATCH, WITH_X
 
 REMEMBERED_MAX: Final = 16_384
 """Keys whose match a topic exchange remembers; at the bound all are forgotten and found again."""
@@ -235,16 +235,22 @@ def discard(bindings_of: dict[str, dict[Binding, None]], at: str, binding: Bindi
 
 
 def _needs_all(binding: Binding) -> bool:
-    return binding.arguments.get(MATCH, "all") == "all"
+    return (binding.arguments.get(MATCH) or "all").startswith("all")
 
 
 def _compared(binding: Binding) -> list[Place]:
-    return [one for one in binding.arguments.items() if not one[0].startswith(NOT_COMPARED)]
+    return [one for one in binding.arguments.items() if _is_compared(binding, one[0])]
+
+
+def _is_compared(binding: Binding, name: str) -> bool:
+    if (binding.arguments.get(MATCH) or "").endswith(WITH_X):
+        return name != MATCH
+    return not name.startswith(NOT_COMPARED)
 
 
 def _has_all(binding: Binding, headers: Mapping[str, str]) -> bool:
     for name, value in binding.arguments.items():
-        if name.startswith(NOT_COMPARED):
+        if not _is_compared(binding, name):
             continue
         has = headers.get(name)
         if has is None or (value is not None and has != value):

@@ -4,6 +4,7 @@ Arguments that RabbitMQ knows, and that mean nothing here, are accepted. One tha
 do is refused with NOT_IMPLEMENTED, which names it.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ OVERFLOWS: Final[Mapping[str, str]] = {
 }
 
 QUEUE_TYPES: Final = ("classic", "quorum")
+
+QUEUE_MODES: Final = ("default", "lazy")
+"""Both mean the same here."""
 
 Arguments = Mapping[str, Any]
 
@@ -41,6 +45,11 @@ def queue_value(
                 value[key] = found
     if ("max_messages" in value or "max_bytes" in value) and "overflow" not in value:
         value["overflow"] = OVERFLOWS["drop-head"]
+    mode = said.get("x-queue-mode", QUEUE_MODES[0])
+    if mode not in QUEUE_MODES:
+        raise AmqpRefusal(
+            ReplyCode.PRECONDITION_FAILED, f"x-queue-mode is one of {', '.join(QUEUE_MODES)}, not {mode!r}"
+        )
     kind = _text("x-queue-type", said.get("x-queue-type", "classic"))
     if kind == "stream":
         raise _not_here("x-queue-type", kind, f"it is one of {', '.join(QUEUE_TYPES)}")
@@ -97,7 +106,7 @@ def _some_milliseconds(name: str, value: object) -> float:
 def _at_least_one(name: str, value: object) -> int:
     count = _count(name, value)
     if not count:
-        raise _not_here(name, value, "a bound is at least 1")
+        raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{name} is at least 1 here, not {value!r}")
     return count
 
 
@@ -133,6 +142,15 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
     "x-consumer-timeout": ("ack_timeout_seconds", seconds_of),
 }
 """Argument → key of a declared queue."""
+
+
+_KEYS: Final = {key: name for name, (key, _) in READERS.items()}
+_KEY: Final = re.compile(rf"(?<=[:;] )({'|'.join(_KEYS)})(?= is )")
+
+
+def in_arguments(refusal: str) -> str:
+    """The text about a queue that is declared otherwise, with the names that the client knows."""
+    return _KEY.sub(lambda found: _KEYS[found[1]], refusal)
 
 
 def exchange_value(

@@ -63,6 +63,11 @@ class ChannelConsumers:
             consumer = Consumer(state, id, tag, queue, needs_ack=not method.no_ack)
             headers = self._subscribe(consumer, method.arguments or {})
             if method.exclusive:
+                if context.policy_of(queue).exclusive:
+                    raise AmqpRefusal(
+                        ReplyCode.ACCESS_REFUSED,
+                        f"queue {name!r} has a single active consumer: none of its consumers can be exclusive",
+                    )
                 headers["exclusive"] = "true"
         encoder = self._owner.encoder
         receipt = None
@@ -144,7 +149,8 @@ class ChannelConsumers:
 
     async def _notify(self, consumer: Consumer) -> None:
         """The queue of a consumer is deleted: cancel it, and notify a client that understands that."""
-        await trio.lowlevel.checkpoint()
+        # After the answer to the channel that has deleted it, as with RabbitMQ.
+        await self._topology.deleted.wait()
         owner = self._owner
         # A channel that has been left has no consumers, and its owner has no session any more.
         if self.state.consumers.get(consumer.tag) is not consumer or owner.is_over:
@@ -209,6 +215,8 @@ class ChannelConsumers:
             # There is nothing for it here any more. It may still settle what it has.
             self._frames.send(commands.Basic.GetEmpty())
             return
+        lifetimes = owner.context.queue_lifetimes
+        is_alone = lifetimes.has_no_consumer_here(queue)
         given = trio.Event()
         owner.encoder.on_given = given.set
         consumer = await self._getter(queue, not method.no_ack)
@@ -222,6 +230,9 @@ class ChannelConsumers:
         if owner.is_over:
             return
         self._cease(consumer)
+        if is_alone:
+            # A get is no consumer: an `auto_delete` queue stays until the first one has come and left.
+            lifetimes.declared_again(queue)
         if not consumer.was_given:
             self._frames.send(commands.Basic.GetEmpty())
         elif method.no_ack:

@@ -44,6 +44,9 @@ LOOK_SECONDS: Final = 1.0
 HEARTBEATS_MISSED: Final = 2
 """Intervals of silence after which a client counts as gone (4.2.7)."""
 
+CHANNEL_BYTES: Final = 4 << 10
+"""What a channel counts for the memory budget: about what it costs without messages."""
+
 CLOSED: Final = "close 0.0"
 """The receipt of the end of the session."""
 
@@ -207,19 +210,24 @@ class AmqpDialogue(ClientDialogue):
             if kind == CHANNEL_OPEN:
                 self._serials += 1
                 self._channels[number] = AmqpChannel(self, number, str(self._serials))
+                self.context.memory_budget.change(self.session, CHANNEL_BYTES)
                 self.put(method_frame(number, encode_method(commands.Channel.OpenOk())))
             elif kind != CHANNEL_CLOSE_OK:
                 raise AmqpRefusal(ReplyCode.CHANNEL_ERROR, f"channel {number} is not open")
         elif kind == CHANNEL_CLOSE:
             await channel.leave()
             await self.answers_due(channel.state)
-            del self._channels[number]
+            self._forget(number)
             self.put(method_frame(number, encode_method(commands.Channel.CloseOk())))
         elif kind == CHANNEL_CLOSE_OK and channel.state.is_closing:
             await channel.leave()
-            del self._channels[number]
+            self._forget(number)
         elif not channel.state.is_closing:
             raise AmqpRefusal(ReplyCode.CHANNEL_ERROR, f"channel {number} is open")
+
+    def _forget(self, number: int) -> None:
+        del self._channels[number]
+        self.context.memory_budget.change(self.session, -CHANNEL_BYTES)
 
     async def _refuse(self, error: AmqpRefusal | Refused, command: Command, channel: AmqpChannel | None) -> None:
         """End the channel or the connection, and say why."""

@@ -20,8 +20,8 @@ from qmq.wire.amqp.methods import Method, commands, encode_method, read_method
 from qmq.wire.amqp.properties import read_table
 from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 
-CHANNEL_MAX: Final = 255
-"""Channels of one connection."""
+CHANNEL_MAX: Final = 2047
+"""Channels of one connection, and the highest number of one, as RabbitMQ offers."""
 
 FRAME_BYTES_MAX: Final = 128 << 10
 """As RabbitMQ offers. A body may have many frames."""
@@ -36,7 +36,9 @@ CAPABILITIES: Final = {
     "basic.nack": True,
     "connection.blocked": True,
     "consumer_cancel_notify": True,
+    "consumer_priorities": True,
     "direct_reply_to": True,
+    "exchange_exchange_bindings": True,
     "per_consumer_qos": True,
     "publisher_confirms": True,
 }

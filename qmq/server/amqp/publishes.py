@@ -52,7 +52,7 @@ class ChannelPublishes:
                 f"the message has {command.size} bytes; limits.body_bytes_max of this node is {most}",
             )
         if bits & IMMEDIATE:
-            raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate = true is not supported")
+            raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         head = self._head_of(exchange, key, command.properties)
         further = further_keys(head.headers)
         if further and head.headers["destination"].startswith(REPLIES):

@@ -4,13 +4,15 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+import trio
+
 from qmq.access.requests import NO_HEADERS, Need
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.broker.routing.binding import Binding, read_binding
 from qmq.errors import Refused
 from qmq.gateways.amqp.channel import Channel
-from qmq.gateways.amqp.declares import exchange_value, queue_value
+from qmq.gateways.amqp.declares import exchange_value, in_arguments, queue_value
 from qmq.gateways.amqp.names import (
     DIRECT_REPLY,
     GENERATED,
@@ -79,6 +81,9 @@ class Topology:
     def __init__(self, owner: TopologyOwner, state: Channel) -> None:
         self._owner = owner
         self._state = state
+        self.deleted = trio.Event()
+        """Set while this channel deletes no queue."""
+        self.deleted.set()
 
     def handler_of(self, method: Method) -> Callable[[Any], Awaitable[None]] | None:
         """What obeys `method`; None if it is not about queues, exchanges or bindings."""
@@ -165,6 +170,12 @@ class Topology:
 
     async def _declared(self, queue: str, value: dict[str, Any]) -> dict[str, Any]:
         """Declare a queue. Clients do so before each use, so what is declared already costs no change."""
+        try:
+            return await self._declared_here(queue, value)
+        except Refused as refused:
+            raise Refused(refused.code, in_arguments(refused.message)) from refused
+
+    async def _declared_here(self, queue: str, value: dict[str, Any]) -> dict[str, Any]:
         context, session = self._owner.context, self._owner.session
         known = context.declared_queues.value_of(queue)
         if known is not None and (EXCLUSIVE in known) is not (EXCLUSIVE in value):
@@ -207,8 +218,14 @@ class Topology:
             if method.if_empty:
                 headers["if-empty"] = "true"
             self._owner.context.rules.lock(queue, self._owner.session.id)
-            facts = await self._control(f"/control/delete{queue}", headers)
-            messages = facts.get("messages", 0)
+            deleted = self.deleted = trio.Event()
+            try:
+                facts = await self._control(f"/control/delete{queue}", headers)
+                messages = facts.get("messages", 0)
+                self._done(method, commands.Queue.DeleteOk(messages))
+            finally:
+                deleted.set()
+            return
         self._done(method, commands.Queue.DeleteOk(messages))
 
     async def purge_queue(self, method: Any) -> None:
@@ -306,6 +323,8 @@ class Topology:
     async def declare_exchange(self, method: Any) -> None:
         context = self._owner.context
         name = self._exchange(method.exchange)
+        if not method.exchange:
+            raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange is always there, and is not declared")
         if method.passive:
             self._check_any_right(f"{PREFIX}{name}")
             await check_exchange(context, method.exchange, self._owner.vhost)

@@ -135,6 +135,12 @@ class QueueLifetimes:
             if not state.is_consumed:
                 state.had_consumer, state.is_kept = False, True
 
+    def has_no_consumer_here(self, queue: str) -> bool:
+        """Whether a client of this node that reads it now and leaves is not to end it."""
+        self.consumers_changed()
+        state = self.states.get(queue)
+        return state is not None and not (state.had_consumer and state.is_local)
+
     def used(self, queue: str) -> None:
         """It was read without a consumer, or asked about."""
         state = self.states.get(queue)

@@ -156,7 +156,9 @@ class AmqpReader:
                 return at
             begin, at = at + 7, at + whole
             if channel > self.channel_max:
-                raise AmqpRefusal(ReplyCode.CHANNEL_ERROR, f"channel {channel}; at most {self.channel_max} is agreed")
+                # As RabbitMQ. Before the login only channel 0 is agreed.
+                code = ReplyCode.NOT_ALLOWED if self.channel_max else ReplyCode.CHANNEL_ERROR
+                raise AmqpRefusal(code, f"channel {channel}; at most {self.channel_max} is agreed")
             if data[at - 1] != FRAME_END:
                 raise AmqpRefusal(ReplyCode.FRAME_ERROR, "a frame does not end with the octet CE")
             command = self._frame(kind, channel, data[begin : at - 1])

@@ -100,6 +100,10 @@ HEADERS: list[tuple[dict[str, str | None], dict[str, str], bool]] = [
     # What begins with x- is not compared.
     ({"x-tenant": "7", "a": "1"}, {"a": "1"}, True),
     ({"x-match": "any", "x-tenant": "7"}, {"x-tenant": "7"}, False),
+    ({"x-match": "any-with-x", "x-tenant": "7", "b": "2"}, {"x-tenant": "7"}, True),
+    ({"x-match": "any-with-x", "x-tenant": "7"}, {"x-tenant": "8"}, False),
+    ({"x-match": "all-with-x", "x-tenant": "7", "b": "2"}, {"x-tenant": "7", "b": "2"}, True),
+    ({"x-match": "all-with-x", "x-tenant": "7", "b": "2"}, {"b": "2"}, False),
 ]
 
 

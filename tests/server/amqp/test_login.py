@@ -112,7 +112,7 @@ async def test_a_bad_step_of_the_login_ends_the_connection(autojump_clock: MockC
     "tune",
     [
         commands.Connection.TuneOk(0, 100, 0),
-        commands.Connection.TuneOk(256, 0, 0),
+        commands.Connection.TuneOk(2048, 0, 0),
         commands.Connection.TuneOk(0, 1 << 20, 0),
     ],
 )

@@ -153,6 +153,33 @@ async def test_an_exclusive_queue_is_locked_and_ends_with_its_connection(autojum
         assert (await other.closed())[0] == 404
 
 
+@pytest.mark.parametrize("bodies", [[], [b"1"], [b"1", b"2"]], ids=["empty", "one", "more"])
+@pytest.mark.parametrize("no_ack", [True, False])
+async def test_a_get_deletes_no_auto_delete_queue_and_its_last_consumer_does(
+    autojump_clock: MockClock, bodies: list[bytes], no_ack: bool
+) -> None:
+    async with AmqpMesh("a", "b").run() as rig:
+        assert isinstance(rig, AmqpMesh)
+        client, other = await rig.client("a"), await rig.client("b")
+        await client.declare("short", auto_delete=True)
+        await bind(client, "short", "amq.fanout")
+        for body in bodies:
+            await client.publish("", body, exchange="amq.fanout")
+        for one in (client, other):
+            await one.send(1, commands.Basic.Get(0, "short", no_ack=no_ack))
+            await one.next((Message, commands.Basic.GetEmpty))
+        await trio.sleep(20)
+
+        assert all("/queue/short" in node.declared_queues.texts for node in rig.nodes.values())
+        await client.publish("", b"later", exchange="amq.fanout", mandatory=True)
+        await client.consume("short", no_ack=True)
+        await client.messages(1)
+        await trio.sleep(1)  # Until the other node knows of this consumer.
+        await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
+        await trio.sleep(5)
+        assert not any(node.declared_queues.texts for node in rig.nodes.values())
+
+
 async def test_an_auto_delete_queue_goes_with_its_last_consumer(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
@@ -186,6 +213,13 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer(autojump_clock: 
         (commands.Exchange.Declare(0, "a b", "direct"), 406, "blanks"),
         (commands.Exchange.Delete(0, "amq.topic"), 403, "predefined"),
         (commands.Confirm.Select(), 406, "transactions has no confirms"),
+        (commands.Exchange.Declare(0, "", passive=True), 403, "default exchange"),
+        (
+            commands.Queue.Declare(0, "jobs", durable=True, arguments={"x-max-priority": 5}),
+            406,
+            "x-max-priority is not",
+        ),
+        (commands.Queue.Declare(0, "n", arguments={"x-max-length": 0}), 406, "x-max-length is at least 1 here, not 0"),
     ],
 )
 async def test_a_refusal_closes_the_channel_with_its_code(
@@ -233,6 +267,56 @@ async def test_a_method_on_a_channel_that_is_not_open_closes_the_connection(auto
         await client.send(7, commands.Queue.Declare(0, "q"))
 
         assert await client.closed(0) == (504, "CHANNEL_ERROR - channel 7 is not open")
+
+
+async def test_a_channel_has_any_number_up_to_the_offer_and_one_beyond_is_530(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        before = rig.alive.memory_budget.bytes
+        await client.channel(2047)
+        assert rig.alive.memory_budget.bytes - before >= 4096
+        await client.call(2047, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
+        assert rig.alive.memory_budget.bytes - before < 4096
+        await client.send(2048, commands.Channel.Open())
+
+        assert await client.closed(0) == (530, "NOT_ALLOWED - channel 2048; at most 2047 is agreed")
+
+
+async def test_a_channel_that_deletes_a_queue_gets_its_answer_before_the_cancel(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig, properties={"capabilities": {"consumer_cancel_notify": True}})
+        await client.channel(2)
+        await client.declare()
+        await client.consume()
+        await client.consume(tag="d", channel=2)
+        await client.send(1, commands.Queue.Delete(0, "jobs"))
+        for _ in range(2):
+            await client.next(commands.Basic.Cancel)
+
+        assert [(channel, found.name) for channel, found in client.received] == [(1, "Queue.DeleteOk")]
+
+
+async def test_an_exclusive_consumer_of_a_queue_with_a_single_active_one_is_refused(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare(arguments={"x-single-active-consumer": True})
+        await client.send(1, commands.Basic.Consume(0, "jobs", "c", exclusive=True))
+
+        assert (await client.closed())[0] == 403
+
+
+async def test_a_routing_key_of_255_bytes_fits_behind_any_exchange(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        long = "e" * 127
+        await exchange(client, long, "fanout")
+        await client.declare()
+        await bind(client, "jobs", long)
+        await client.publish("k" * 255, b"1", exchange=long)
+        await client.consume()
+        (message,) = await client.messages(1)
+
+        assert (message.method.exchange, message.method.routing_key) == (long, "k" * 255)
 
 
 async def test_what_follows_on_a_closed_channel_is_ignored(autojump_clock: MockClock) -> None:

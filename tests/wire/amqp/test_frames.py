@@ -147,7 +147,7 @@ def test_a_body_that_is_not_complete_counts_as_held() -> None:
 @pytest.mark.parametrize(
     ("data", "reply"),
     [
-        (method_frame(11, b"\0\x14\0\x0a\0"), ReplyCode.CHANNEL_ERROR),
+        (method_frame(11, b"\0\x14\0\x0a\0"), ReplyCode.NOT_ALLOWED),
         (method_frame(1, b"\0\x14"), ReplyCode.FRAME_ERROR),
         (method_frame(1, b"\0\x14\0\x0a")[:-1] + b"\0", ReplyCode.FRAME_ERROR),
         (struct.pack(">BHI", 9, 0, 0) + b"\xce", ReplyCode.FRAME_ERROR),
