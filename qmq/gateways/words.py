@@ -88,6 +88,10 @@ def check_subscribe_words(headers: Mapping[str, str], kind: DestinationKind, *, 
         is_so = kind is T and name == "x-stream-offset" and text.strip() == "next"
         if kind not in kinds and not is_so and _asks(text):
             raise Refused(NOT_SUPPORTED, f"The header {name} is not obeyed here. {instead}")
+    if is_bound and _asks(headers.get("browser", "")):
+        raise Refused(
+            NOT_SUPPORTED, "Only a queue is browsed: SUBSCRIBE to the queue of this subscription by its name."
+        )
     if headers.get(QUEUE_NAME) and not is_bound:
         raise Refused(NOT_SUPPORTED, f"The header {QUEUE_NAME} is for topics and exchanges.")
     _check_routing_type(headers, "subscription-type", kind)

@@ -75,7 +75,7 @@ SUBSCRIBE: Mapping[str, tuple[str, str, str, str, str]] = {
     "consumer-priority:5": (OBEYED, HARMLESS, HARMLESS, DECLARES, HARMLESS),
     "x-priority:5": (OBEYED, HARMLESS, HARMLESS, DECLARES, HARMLESS),
     "activemq.priority:5": (OBEYED, HARMLESS, HARMLESS, DECLARES, HARMLESS),
-    "browser:true": (OBEYED, NO, NO, DECLARES, NO),
+    "browser:true": (OBEYED, NO, NO, NO, NO),
     "browser:false": (HARMLESS, HARMLESS, HARMLESS, DECLARES, HARMLESS),
     "buffer-bytes:5": ("bad-buffer", OBEYED, OBEYED, "bad-buffer", OBEYED),
     "buffer-messages:5": ("bad-buffer", OBEYED, OBEYED, "bad-buffer", OBEYED),
