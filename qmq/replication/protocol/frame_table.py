@@ -253,10 +253,13 @@ def decode(table: Mapping[str, FrameKind], destination: str, body: bytes, sender
         raise MeshError("bad-frame", f"{destination} of {len(body)} bytes is over {body_bytes_max}")
     try:
         fields: object = unpack(body, elements_max)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MeshError("bad-frame", f"the body of {destination} is not msgpack: {error}") from error
     try:
         frame: MeshFrame = check(array(fields, fields_min), sender)
     except MeshError as error:
         raise MeshError(error.code, f"{destination}: {error.message}") from error
+    except (TypeError, OverflowError) as error:
+        # What no check has looked at meets its annotation in compiled code: bytes as the name of a node, for example.
+        raise MeshError("bad-frame", f"{destination}: a value is of another type") from error
     return frame

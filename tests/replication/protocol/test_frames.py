@@ -389,6 +389,34 @@ def test_a_release_names_as_many_messages_as_consumers_may_have() -> None:
     assert through(release) == release
 
 
+@pytest.mark.parametrize("error", [TypeError, OverflowError])
+@pytest.mark.parametrize("destination", sorted(BOTH))
+def test_what_compiled_code_raises_for_a_value_of_another_type_is_a_mesh_error(
+    destination: str, error: type[Exception]
+) -> None:
+    def raises(fields: list[object], sender: Sender) -> MeshFrame:
+        raise error("str object expected; got bytes")
+
+    row = BOTH[destination]._replace(check=raises)
+
+    with pytest.raises(MeshError) as refused:
+        decode({destination: row}, destination, msgpack.packb([0] * row.fields_min), Sender("a"))
+
+    assert refused.value.code == "bad-frame"
+
+
+@pytest.mark.parametrize("name", [b"n", 1, None, (1, 2)])
+def test_a_name_of_another_type_is_refused(name: object) -> None:
+    for fields in ([{name: 1}, 1, {b"a": 0}], [{name: [1, 2]}, 1], [{name: {}}, 0]):
+        with pytest.raises(MeshError):
+            decode(BOTH, "/mesh/welcome", msgpack.packb(fields), Sender("a"))
+
+
+def test_a_map_as_the_key_of_a_map_is_refused() -> None:
+    with pytest.raises(MeshError):
+        decode(BOTH, "/mesh/welcome", b"\x92\x81\x81\x01\x01\x01\x00", Sender("a"))
+
+
 def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(MeshError):
         decode(BOTH, "/mesh/welcome", b"\x91" * 100_000 + b"\xc0", Sender("a"))
