@@ -10,6 +10,7 @@ import click
 from ..config import load, load_node, load_peers
 from ..config.certificates import DOUBTFUL, check_certificates
 from ..config.difference import difference
+from ..config.secrecy import readable_hashes
 from ..config.show import effective
 from ..config.users import groups_without_permission
 from ..errors import ConfigError
@@ -48,6 +49,7 @@ def check(config_file: Path | None, peers_file: Path | None, node_name: str | No
         found = check_certificates(load_node(config_file, given) if len(names) > 1 else settings, config_file, peers)
         diagnostics = [one.text for one in found if one.severity != DOUBTFUL]
         notes = [one.text for one in found if one.severity == DOUBTFUL]
+        notes += [note for note in [readable_hashes(settings)] if note is not None]
         named = [row.group for row in settings.permissions if row.group is not None]
         for user in settings.users:
             notes += [

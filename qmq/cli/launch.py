@@ -124,6 +124,7 @@ class LocalMesh:
             raise Failed(f"node {name} is already running")
         if is_taken(node.address):
             raise Failed(f"node {name} cannot use {node.address}: another process listens there")
+        make_directory(self.data)
         make_directory(node.data)
         arguments = ["serve", "--node", name, "--data", str(node.data)]
         arguments += ["--peers", str(self.peers_files.get(name, self.peers_file)), "--log-level", self.log_level]
@@ -138,7 +139,7 @@ class LocalMesh:
 
     def spawn(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         """Run PROGRAM with these arguments, its output appended to `log`. Raises OSError."""
-        with log.open("ab") as output:
+        with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
             # With a session of its own, Ctrl-C in the terminal reaches only this process, which then stops the nodes.
             return subprocess.Popen(
                 [*PROGRAM, *arguments],
@@ -325,7 +326,7 @@ def record(
 
 
 def make_directory(path: Path) -> None:
-    """Create the directory and its missing parents, for this user alone. Raises Failed."""
+    """Create the directory, for this user alone, and its missing parents. Raises Failed."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

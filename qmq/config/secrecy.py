@@ -1,4 +1,5 @@
-"""Checks of files that other users of the machine must not read: private keys, and a peers file with a secret.
+"""Checks of files that other users of the machine must not read: private keys, and a peers file with a secret. A node
+file with hashes of passcodes is noted.
 
 A group may read a file that root owns: on many systems, a service that does not run as root gets its keys in this way.
 """
@@ -17,6 +18,14 @@ def check_secrecy(settings: NodeSettings | None, peers: PeersFile | None, peers_
     if peers is not None and peers.secret is not None and peers_file is not None:
         found.append(_diagnostic(peers_file, "secret of the mesh"))
     return [one for one in found if one is not None]
+
+
+def readable_hashes(settings: NodeSettings) -> str | None:
+    """A note about a node file whose hashes of passcodes other users can read, to guess at; None for others."""
+    path = Path(settings.source)
+    if all(user.password_hash is None for user in settings.users) or not is_open_to_others(path):
+        return None
+    return f"{path}: contains hashes of passcodes, and other users can read or write it: chmod 600 {path}"
 
 
 def is_open_to_others(path: Path) -> bool:

@@ -18,7 +18,7 @@ from qmq.config import ListenerSettings, NodeSettings, PeersFile
 from qmq.environment import Environment
 from qmq.errors import DiskFull
 from qmq.replication.mesh import Mesh
-from qmq.server.clients.access import note_if_open
+from qmq.server.clients.access import note_openness
 from qmq.server.clients.dialogue import ClientProtocol
 from qmq.server.clients.draining import drain_clients, hand_over
 from qmq.server.clients.listeners import serve_clients, serve_listener
@@ -109,7 +109,7 @@ class Node(NodeParts):
                         if self.certificates.expiries():
                             serving.start_soon(self.certificate_expiry.run)
                         self.is_listening = True
-                        note_if_open(self.settings)
+                        note_openness(self.settings)
                     task_status.started()
                     await self._stop.wait()
                     self.is_listening = False

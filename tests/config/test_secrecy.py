@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from qmq.cli import main
 from qmq.config import load
-from qmq.config.secrecy import is_open_to_others
+from qmq.config.secrecy import is_open_to_others, readable_hashes
 from qmq.errors import ConfigError
 
 PEERS = """\
@@ -99,3 +101,25 @@ def test_the_group_may_read_only_what_root_owns(
     monkeypatch.setattr(Path, "stat", lambda self: os.stat_result((0o100000 | mode, 1, 1, 1, owner, 0, 0, 0, 0, 0)))
 
     assert is_open_to_others(path) == is_open
+
+
+HASH = "$argon2id$v=19$m=65536,t=3,p=4$rIZkf2r0BOgSJIHMhh1F6w$BqqNGrp1o7YEvQMCcvmzZjzpeuGHXTctXHU5i2Ada/8"
+
+
+@pytest.mark.parametrize(("mode", "is_noted"), [(0o644, True), (0o604, True), (0o600, False)])
+def test_a_node_file_whose_hashes_others_can_read_is_noted(tmp_path: Path, mode: int, is_noted: bool) -> None:
+    users = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+    path = put(tmp_path / "node.toml", f'name = "a"\n{users}', mode)
+    note = f"{path}: contains hashes of passcodes, and other users can read or write it: chmod 600 {path}"
+
+    settings, _ = load(path, None)
+
+    assert readable_hashes(settings) == (note if is_noted else None)
+    checked = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
+    assert (f"note: {note}" in checked.output) == is_noted and checked.exit_code == 0
+
+
+def test_a_node_file_without_hashes_may_be_read(tmp_path: Path) -> None:
+    settings, _ = load(put(tmp_path / "node.toml", 'name = "a"\n', 0o644), None)
+
+    assert readable_hashes(settings) is None

@@ -15,6 +15,7 @@ from qmq.auth.credentials import CERTIFICATE, USERS
 from qmq.broker.consumers.outcome import Outcome
 from qmq.config import NodeSettings, User
 from qmq.config.authentication import asks_others, asks_users
+from qmq.config.secrecy import readable_hashes
 from qmq.errors import Refused
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
@@ -116,7 +117,10 @@ def permissions_of(settings: NodeSettings) -> list[Permission]:
     return [row.permission for row in settings.permissions]
 
 
-def note_if_open(settings: NodeSettings) -> None:
-    """Log that the node has no users, and what that means. Its listeners are all on loopback then."""
+def note_openness(settings: NodeSettings) -> None:
+    """Log that the node has no users, and what that means; its listeners are all on loopback then. And that other users
+    of the machine can read the hashes of passcodes."""
+    if note := readable_hashes(settings):
+        log.warning("! %s", note)
     if not settings.users and not asks_others(settings.authentication):
         log.info(OPEN)

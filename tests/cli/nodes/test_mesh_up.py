@@ -57,6 +57,8 @@ def test_all_nodes_come_up_and_go_down_with_the_command(tmp_path: Path, number: 
     with mesh_up(tmp_path, "a", "b") as process:
         lines = read_until(process, "Ctrl-C stops all")
         running = recorded(tmp_path / "data")
+        for path in (tmp_path / "data", tmp_path / "data" / "a", tmp_path / "data" / "a.log"):
+            assert not path.stat().st_mode & 0o077, f"other users can read {path}"
 
         # Ctrl-C in a terminal reaches every process of the group; a service manager's SIGTERM only the first; SIGHUP is
         # what a terminal leaves behind.
