@@ -77,16 +77,28 @@ help: ## List the targets
 .PHONY: venv
 venv: $(VENV)/.installed ## Make .venv with everything that tests need
 
-$(VENV)/.installed: pyproject.toml
+# What nodes need, and no more: `make mesh` is the first command of a newcomer. Whatever is installed is printed.
+INSTALL = QMQ_BUILD=pure $(BIN)/python -m pip install --progress-bar off --editable
+SHOWN = sed -n 's/^Collecting \([A-Za-z0-9_.-]*\).*/  \1/p'
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "QMQ needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments here. Install its venv package (Debian, Ubuntu: apt install python3-venv) and try again." >&2; exit 1; }
 	@echo "making $(VENV) …"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro]'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.mesh: pyproject.toml | $(BIN)/python
+	@echo "installing what a node needs in $(VENV): about 30 packages, less than a minute …"
+	@$(INSTALL) . | $(SHOWN)
 	@touch $@
 
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "installing what tests need in $(VENV): about 100 packages, a few minutes …"
+	@$(INSTALL) '.[dev,postgres,tokens,avro]' | $(SHOWN)
+	@touch $(VENV)/.mesh $@
+
 .PHONY: mesh
-mesh: venv ## Start three nodes here, show their live state; Ctrl-C stops all (PEERS=file)
+mesh: $(VENV)/.mesh ## Start three nodes here, show their live state; Ctrl-C stops all (PEERS=file)
 	@$(BIN)/qmq mesh up $(PEERS)
 
 .PHONY: test
@@ -129,7 +141,7 @@ cluster-test: venv ## Real processes on loopback with stock clients, kills and n
 
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,spark,readers]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,spark,readers]'
 	@touch $@
 
 .PHONY: spark-test
@@ -140,7 +152,7 @@ spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Ja
 # Chromium is a package of the system; what its pages load is in build/browser.
 $(VENV)/.browser: $(VENV)/.installed tests/browser/package-lock.json
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,browser]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,browser]'
 	@mkdir -p build/browser && cp tests/browser/package*.json build/browser
 	@npm ci --prefix build/browser --silent --ignore-scripts --omit=optional || echo "npm has not brought the STOMP clients of browsers: their tests are skipped."
 	@touch $@
@@ -190,7 +202,7 @@ profile: venv ## Where a node's time goes under one workload of qmq bench (WORKL
 
 $(VENV)/.docs: $(VENV)/.installed
 	@echo "adding Sphinx to $(VENV) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,amqp,postgres,tokens,avro,docs]'
+	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,docs]'
 	@touch $@
 
 .PHONY: docs

@@ -10,6 +10,8 @@ import contextlib
 import fcntl
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +24,8 @@ from pathlib import Path
 from ..config import Address, PeersFile, load_peers
 from ..unix_socket import SOCKET_NAME
 from .client import CommandClient, ServerError
-from .output import Failed
+from .options import DEFAULT_AT
+from .output import Failed, printable
 
 PROGRAM: Sequence[str] = (sys.executable, "-m", "qmq")
 """The command that runs a node; `serve` and its options follow."""
@@ -40,6 +43,12 @@ TAIL_BYTES = 16 << 10
 
 class NodeDied(Failed):
     """A node ended before it answered; the message contains the end of its log."""
+
+
+LOG_READ_BYTES_MAX = 64 << 10
+LOG_ENTRY = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ([A-Z]+) ")
+"""The beginning of a line as `qmq serve` logs it."""
+QUIET_LEVELS = (b"DEBUG", b"INFO")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +250,18 @@ class LocalMesh:
         return node.process.returncode
 
 
+def what_to_try(fleet: LocalMesh) -> list[str]:
+    """Where the console is, and a command for another shell."""
+    started = [peer for peer in fleet.peers.nodes if peer.name in fleet.nodes]
+    web = next((peer.http for peer in started if peer.http is not None), None)
+    program = Path(sys.argv[0]).absolute()
+    is_installed = program.name == "qmq" and shutil.which("qmq") != str(program)
+    command = os.path.relpath(program) if is_installed else "qmq"
+    lines = [f"console: http://{web}/"] if web is not None and fleet.config_file is None else []
+    at = "" if str(started[0].client) == DEFAULT_AT else f" --at {started[0].client}"
+    return [*lines, f'try, in another shell here: {command} send /queue/hello "hello, mesh"{at}']
+
+
 def answers(address: Address | Path, timeout_seconds: float = PROBE_SECONDS) -> bool:
     """Whether a STOMP node answers there now. A refused login is an answer, too."""
     try:
@@ -358,6 +379,32 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
             return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
     except OSError:
         return ""
+
+
+class LogTail:
+    """New lines of the log of a node, each with its name; all lines, or without DEBUG and INFO."""
+
+    def __init__(self, node: NodeProcess, is_verbose: bool) -> None:
+        self._node = node
+        self._is_verbose = is_verbose
+        self._at = node.log.stat().st_size if node.log.exists() else 0
+        self._partial_line = b""
+
+    def new_lines(self) -> list[str]:
+        """Whole lines written since the last call, at most LOG_READ_BYTES_MAX of them."""
+        if not self._node.log.exists():
+            return []
+        with self._node.log.open("rb") as file:
+            file.seek(self._at)
+            data = file.read(LOG_READ_BYTES_MAX)
+        self._at += len(data)
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+        shown = [printable(line.decode("utf-8", "backslashreplace")) for line in lines if self._is_shown(line)]
+        return [f"{self._node.name} | {line}" for line in shown]
+
+    def _is_shown(self, line: bytes) -> bool:
+        entry = LOG_ENTRY.match(line)
+        return self._is_verbose or entry is None or entry[1] not in QUIET_LEVELS
 
 
 def exit_text(code: int) -> str:

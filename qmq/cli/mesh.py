@@ -4,7 +4,6 @@ A mesh in production has one `qmq serve` per host under a service manager. `stat
 needs the addresses of the peers file. `up` and `status` are one module, because both show the same states of nodes.
 """
 
-import re
 import shutil
 import signal
 import sys
@@ -22,7 +21,17 @@ import click
 from ..config import PeersFile, load_peers
 from ..config.secrecy import is_open_to_others
 from .client import CommandClient, Endpoint, Login, ServerError
-from .launch import LOGIN_SECONDS, PROBE_SECONDS, LocalMesh, NodeProcess, exit_text, recorded, stop_recorded
+from .launch import (
+    LOGIN_SECONDS,
+    PROBE_SECONDS,
+    LocalMesh,
+    LogTail,
+    NodeProcess,
+    exit_text,
+    recorded,
+    stop_recorded,
+    what_to_try,
+)
 from .mesh_members import check, retire
 from .mesh_serving import SERVING, Served, merge_serving, serving_table
 from .options import FILE, FOLDER, json_option, login_options
@@ -31,11 +40,7 @@ from .serve import LOG_LEVELS
 from .status import ask, links_of
 
 REFRESH_SECONDS = 0.5
-LOG_READ_BYTES_MAX = 64 << 10
 CLEAR_BELOW = "\x1b[J"
-LOG_ENTRY = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ([A-Z]+) ")
-"""The beginning of a line as `qmq serve` logs it."""
-QUIET_LEVELS = (b"DEBUG", b"INFO")
 
 data_option = click.option("--data", type=FOLDER, help="Data directory of the nodes.  [default: .mesh/MESH-ID]")
 nodes_option = click.option("--nodes", metavar="A,B", help="Only these nodes of the peers file.")
@@ -111,16 +116,18 @@ def up(
                     fleet.check_alive(node.name)
                 was_ready = all(state.state == "ready" for state in states)
                 if was_ready:
-                    screen.say(f"mesh {fleet.peers.mesh}: {len(states)} nodes ready; Ctrl-C stops all")
+                    ready = f"mesh {fleet.peers.mesh}: {len(states)} nodes ready; Ctrl-C stops all"
+                    screen.say("\n".join([ready, *what_to_try(fleet)]))
             if all(node.exit_code is not None for node in fleet.nodes.values()):
                 break  # `mesh down` in another shell
             stopping.wait(REFRESH_SECONDS)
         screen.say("stopping …")
+        killed = {name for name, node in fleet.nodes.items() if (node.exit_code or 0) < 0}  # In a trial, before.
         fleet.stop_all()
         screen.show([line for log in logs for line in log.new_lines()], None)
         for node in fleet.nodes.values():
             screen.say(f"node {node.name} ended with {exit_text(node.exit_code or 0)}")
-        if any(node.exit_code for node in fleet.nodes.values()):
+        if any(node.exit_code for name, node in fleet.nodes.items() if name not in killed):
             sys.exit(1)
 
 
@@ -321,32 +328,6 @@ class Watcher:
                 self._answered.add(node.name)
             states.append(state)
         return states
-
-
-class LogTail:
-    """New lines of the log of a node, each with its name; all lines, or without DEBUG and INFO."""
-
-    def __init__(self, node: NodeProcess, is_verbose: bool) -> None:
-        self._node = node
-        self._is_verbose = is_verbose
-        self._at = node.log.stat().st_size if node.log.exists() else 0
-        self._partial_line = b""
-
-    def new_lines(self) -> list[str]:
-        """Whole lines written since the last call, at most LOG_READ_BYTES_MAX of them."""
-        if not self._node.log.exists():
-            return []
-        with self._node.log.open("rb") as file:
-            file.seek(self._at)
-            data = file.read(LOG_READ_BYTES_MAX)
-        self._at += len(data)
-        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
-        shown = [printable(line.decode("utf-8", "backslashreplace")) for line in lines if self._is_shown(line)]
-        return [f"{self._node.name} | {line}" for line in shown]
-
-    def _is_shown(self, line: bytes) -> bool:
-        entry = LOG_ENTRY.match(line)
-        return self._is_verbose or entry is None or entry[1] not in QUIET_LEVELS
 
 
 class Screen:

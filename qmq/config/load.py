@@ -18,7 +18,7 @@ from qmq.auth.jwks import load_keys
 from ..errors import ConfigError
 from .authentication import asks_others
 from .diagnostics import describe, suggest
-from .node import LISTENERS, NodeSettings, has_amqp
+from .node import LISTENERS, NodeSettings
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
 from .toml_lines import LineIndex
@@ -177,8 +177,7 @@ def _load_node(
             values["stomp"] = [{"address": str(peer.client)}]
             if peer.http is not None:
                 values.setdefault("http", [{"address": str(peer.http)}])
-            # The peers file is that of all nodes, and the package may be installed on some of them.
-            if peer.amqp is not None and has_amqp():
+            if peer.amqp is not None:
                 values.setdefault("amqp", [{"address": str(peer.amqp)}])
             if peer.beanstalk is not None:
                 values.setdefault("beanstalk", [{"address": str(peer.beanstalk)}])

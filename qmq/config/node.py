@@ -5,7 +5,6 @@ file are in `load`, because either file can be read alone.
 """
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -205,13 +204,6 @@ class NodeSettings(Section):
         _check_addresses(listeners)
         return listeners
 
-    @field_validator("amqp")
-    @classmethod
-    def _amqp_is_installed(cls, listeners: tuple[ListenerSettings, ...]) -> tuple[ListenerSettings, ...]:
-        if listeners and not has_amqp():
-            raise ValueError("needs the package pamqp: pip install 'qmq[amqp]'")
-        return listeners
-
     @field_validator("http", "amqp", "beanstalk")
     @classmethod
     def _addresses_differ(
@@ -325,8 +317,3 @@ def _check_addresses(listeners: tuple[ListenerSettings, ...]) -> None:
 def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
     """Those of the fields before the one that is checked."""
     return tuple(one for key in LISTENERS if key != info.field_name for one in info.data.get(key, ()))
-
-
-def has_amqp() -> bool:
-    """Whether the package is installed that AMQP listeners need."""
-    return find_spec("pamqp") is not None

@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from qmq.broker.messages.send_options import times_of
-from qmq.config import NodeSettings, PeersFile
+from qmq.config import Address, NodeSettings, PeersFile
 from qmq.environment import Environment
 from qmq.errors import NodeRetired, QmqError, StorageError
 from qmq.server.node import Node
@@ -208,10 +208,13 @@ async def _run(
             await nursery.start(node.run)
             # Objects made so far live as long as the process; collections need not examine them again.
             gc.freeze()
+            secured = {one.address.port for one in settings.http if one.tls is not None}
             for host, port in node.addresses:
                 log.info("= node %s serves STOMP on %s:%d", node.origin, host, port)
             for host, port in node.web_addresses:
-                log.info("= node %s serves HTTP on %s:%d", node.origin, host, port)
+                scheme = "https" if port in secured else "http"
+                text = "= node %s serves HTTP on %s:%d; console: %s://%s/"
+                log.info(text, node.origin, host, port, scheme, Address(host, port))
             for host, port in node.amqp_addresses:
                 log.info("= node %s serves AMQP on %s:%d", node.origin, host, port)
             for host, port in node.beanstalk_addresses:

@@ -35,17 +35,6 @@ def test_the_peers_file_has_an_address_for_amqp(tmp_path: Path) -> None:
     assert loaded(tmp_path, 'name = "a"\n', PEERS) == ["127.0.0.1:7003"]
 
 
-def test_without_its_package_a_listener_is_an_error_and_an_address_of_the_peers_file_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qmq.config.node.find_spec", lambda name: None)
-
-    assert loaded(tmp_path, 'name = "a"\n', PEERS) == []
-    with pytest.raises(ConfigError) as caught:
-        loaded(tmp_path, '[[amqp]]\naddress = "127.0.0.1:5672"\n')
-    assert any("pip install 'qmq[amqp]'" in line for line in caught.value.diagnostics)
-
-
 def test_two_listeners_at_one_address_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(tmp_path, '[[stomp]]\naddress = "127.0.0.1:5672"\n[[amqp]]\naddress = "127.0.0.1:5672"\n')

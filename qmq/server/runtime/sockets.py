@@ -224,7 +224,9 @@ class TcpNetwork:
             listening.listen(LISTEN_BACKLOG)
         except OSError as error:
             listening.close()
-            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+            is_used = error.errno == errno.EADDRINUSE
+            more = "; another process, perhaps a node, serves there: stop it, or choose another address" * is_used
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}{more}") from error
         return TcpListener(listening, tls)
 
 

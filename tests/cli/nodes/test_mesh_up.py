@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from qmq.address import Address
-from qmq.cli.launch import NodeProcess, recorded
-from qmq.cli.mesh import LogTail, NodeState, Screen
+from qmq.cli.launch import LogTail, NodeProcess, recorded
+from qmq.cli.mesh import NodeState, Screen
 from tests.cli.nodes.test_launch import STUB, write_peers
 
 UP = (
@@ -75,6 +75,19 @@ def test_all_nodes_come_up_and_go_down_with_the_command(tmp_path: Path, number: 
     ]
     assert [one.name for one in running] == ["a", "b"]
     assert not any(one.is_alive for one in running)
+
+
+def test_what_a_newcomer_can_try_is_printed_and_a_node_killed_in_a_trial_is_no_failure(tmp_path: Path) -> None:
+    with mesh_up(tmp_path, "a", "b") as process:
+        read_until(process, "Ctrl-C stops all")
+        (line,) = read_until(process, "try, in another shell")
+        victim = recorded(tmp_path / "data")[0]
+        os.kill(victim.pid, signal.SIGKILL)
+        read_until(process, "ended: SIGKILL")
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait() == 0
+    assert 'qmq send /queue/hello "hello, mesh" --at 127.0.0.1:' in line
 
 
 def test_a_mesh_comes_up_from_a_fresh_checkout_and_keeps_its_secret_and_its_data_to_its_user(tmp_path: Path) -> None:

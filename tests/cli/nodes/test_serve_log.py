@@ -152,7 +152,11 @@ def test_a_port_that_is_in_use_is_named_in_one_line(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "qmq", "serve", "--data", str(tmp_path), "--listen", at]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
-    assert (done.returncode, done.stderr) == (1, f"qmq: cannot listen on {at}: Address already in use\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"qmq: cannot listen on {at}: Address already in use; another process, perhaps a node, serves there: stop it, "
+        "or choose another address\n",
+    )
 
 
 def test_a_failure_that_is_not_expected_is_json(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
