@@ -31,6 +31,8 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
             print_json(done.as_json())
         elif done.rows or not follow:
             files = f"{done.files} files, {byte_size(done.bytes)}"
+            if done.missing:
+                click.echo(f"no node has these any more, so the archive begins without them: {done.missing}", err=True)
             click.echo(f"{done.rows} messages added in {done.seconds:.1f} s ({files}, {done.commits} commits)")
         return True
 

@@ -38,7 +38,7 @@ from qmq.spark.jobs.archive_table import (
 from qmq.spark.jobs.tasks import ProgressReport, results_of, watched
 from qmq.spark.reading.options import BadOption, Options, local_path, vector_to_json
 from qmq.spark.reading.place import Place, open_place
-from qmq.spark.reading.plan import DataLoss, Part
+from qmq.spark.reading.plan import DataLoss, Part, ranges_text
 from qmq.spark.reading.ranges import NOTHING, RangeMap
 from qmq.spark.reading.views import ddl
 
@@ -62,6 +62,8 @@ class Archived:
     commits: int = 0
     seconds: float = 0.0
     vector: Vector = field(default_factory=dict)
+    missing: str = ""
+    """Of a first run: ranges that no node had any more when it began."""
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "seconds": round(self.seconds, 3), "vector": vector_to_json(self.vector)}
@@ -86,6 +88,8 @@ def archive(spark: SparkSession, options: Options, table: str, *, report: Progre
         have = place.available()
         start = _begin(table, have, chosen)
         done.vector = dict(start or {})
+        if start is None:
+            done.missing = ranges_text(_nowhere(place, {}, have))
         merge(have, done.vector)  # what is read now may be behind what was read before: nothing is taken back
         for end, parts in _steps(place, start, have):
             _add(spark, options, table, done, end, parts, chosen, report)

@@ -292,12 +292,13 @@ def _split(piece: _Piece, aim: int) -> list[Extent]:
 
 def loss_text(left: RangeMap) -> str:
     """A sentence about records that are nowhere."""
-    ranges = [_range_text(origin, after, through) for origin, found in left.items() for after, through in found]
     return (
-        f"records are missing that were to be read: {', '.join(ranges[:8])}{' …' if len(ranges) > 8 else ''}. "
+        f"records are missing that were to be read: {ranges_text(left)}. "
         f"No node that is read has them; {GO_ON_WITHOUT} them"
     )
 
 
-def _range_text(origin: Origin, after: int, through: int) -> str:
-    return f"{origin} from {after + 1} to {through}"
+def ranges_text(ranges: RangeMap) -> str:
+    """The first of them; "" for none."""
+    texts = [f"{origin} from {after + 1} to {through}" for origin, found in ranges.items() for after, through in found]
+    return f"{', '.join(texts[:8])}{' …' if len(texts) > 8 else ''}"

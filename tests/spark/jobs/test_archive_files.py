@@ -190,6 +190,24 @@ def test_what_is_missing_when_a_first_run_begins_is_none(tmp_path: Path, monkeyp
     }
 
 
+def test_a_first_run_says_what_no_node_had_any_more_and_later_runs_say_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(_: Any, items: Any, work: Any) -> Any:
+        return [found for item in items for found in work(item)]
+
+    monkeypatch.setattr(jobs, "results_of", here)
+    node(tmp_path, "a").segment([*split(A, 11, 20, 5), *split(A, 31, 40, 5)], {A: 10})
+    node(tmp_path, "b").segment(split(B, 1, 5, 5))
+    options, table = read_options({"path": f"{tmp_path}/a,{tmp_path}/b"}), str(tmp_path / "table")
+    nothing: Any = None
+
+    first, second = (archive(nothing, options, table) for _ in range(2))
+
+    assert (first.rows, first.missing) == (25, f"{A} from 1 to 10, {A} from 21 to 30")
+    assert (second.rows, second.missing) == (0, "")
+
+
 def test_a_table_of_which_no_origin_is_known_any_more_is_no_first_run(run: Run) -> None:
     """All nodes were started again, long ago, and their journals have dropped how they began."""
     run.add({}, {A: 40})
