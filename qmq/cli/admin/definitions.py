@@ -22,6 +22,7 @@ from .request import (
     check_quorum,
     list_command,
     read_values,
+    show_left_behind,
     show_rows,
     warn_of_closing,
 )
@@ -72,6 +73,7 @@ def import_(file: BinaryIO, change: DefinitionChange) -> None:
         count = facts["definitions"]
         result = " are correct" if change.dry_run else f", {facts['changed']} changed"
         click.echo(f"{count} definitions{result}")
+        show_left_behind(facts)
     if not facts["definitions"]:
         raise Failed("nothing of this file was imported")
     check_quorum(facts)

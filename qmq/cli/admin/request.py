@@ -189,6 +189,7 @@ class DefinitionChange:
         else:
             result = f"would be {done}" if self.dry_run else f"is {done}" if facts["changed"] else "was so before"
             click.echo(printable(f"{name} {result}{more}"))
+            show_left_behind(facts)
         check_quorum(facts)
 
 
@@ -200,6 +201,12 @@ def change_options(command: Callable[..., Any], key: Collection[str] = KEY) -> C
         return command(*args, change=DefinitionChange(node, quorum, dry_run, as_json), **given)
 
     return client_options(change_flags(with_change), key)
+
+
+def show_left_behind(facts: Mapping[str, Any]) -> None:
+    """Name what a user has declared with a right that was taken away: it goes on."""
+    for line in facts.get("left_behind", ()):
+        click.echo(printable(f"stays: {line}"))
 
 
 def check_quorum(facts: Mapping[str, Any]) -> None:

@@ -41,6 +41,7 @@ from qmq.server.peers.kinds import RequestKind
 from qmq.server.peers.peer_json import Facts, decode_json, facts_of
 from qmq.server.peers.rpc import PeerRpc
 from qmq.server.peers.verb_request import ControlResponse, VerbRequest, header_number, is_for_mesh
+from qmq.server.routing.left_behind import LeftBehindContext
 
 STATUS = "/control/status"
 COUNT_MESSAGES = "/control/count-msgs"
@@ -117,7 +118,7 @@ EVERY = "/"
 KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
 
 
-class ControlContext(FanoutLagContext, StatusContext, VerbContext, Protocol):
+class ControlContext(FanoutLagContext, StatusContext, VerbContext, LeftBehindContext, Protocol):
     definitions: LiveDefinitions
     peer_rpc: PeerRpc
 

@@ -28,6 +28,7 @@ from qmq.gateways.headers import is_said
 from qmq.server.admin.system import SystemTopics
 from qmq.server.definitions.live import Changes, LiveDefinitions, Value
 from qmq.server.peers.verb_request import ControlResponse, encode_fact, joined_facts, json_object
+from qmq.server.routing.left_behind import LeftBehindContext, left_behind
 
 DEFINITIONS: Final = "/control/definitions/"
 
@@ -45,10 +46,9 @@ ENDING_KEY: Final = "exclusive_to_connection"
 """Of a queue that ends with a connection."""
 
 
-class DefinitionsControlContext(Protocol):
+class DefinitionsControlContext(LeftBehindContext, Protocol):
     settings: NodeSettings
     environment: Environment
-    definitions: LiveDefinitions
     system: SystemTopics
 
 
@@ -62,8 +62,10 @@ async def definitions_response(
     live = context.definitions
 
     async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
+        stays = await left_behind(context, changes)
+        facts |= {"left_behind": stays} if stays else {}
         done = await _change(live, changes, headers, user, facts)
-        said = {name: fact for name, fact in done.items() if name != "left_out"}
+        said = {name: fact for name, fact in done.items() if name not in ("left_out", "left_behind")}
         context.system.audit(f"definitions-{verb}", user=user, address=address, **said)
         return await _response(done)
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
+from qmq.access.rules import RESERVED_NAMES
 from qmq.broker.consumers.outcome import Outcome
 from qmq.definitions.definition import NAME_BYTES_MAX, NUMBER_MAX, Definition, Key, Version, text_of
 from qmq.definitions.table import DefinitionTable
@@ -36,6 +37,11 @@ QUORUM_SECONDS: Final = 5.0
 
 SEEDED: Final = "seeded"
 """Kind of the marks that a kind has been seeded; no operator changes them."""
+
+AUTHOR: Final = "author of "
+"""Begins the kinds of definitions that name the user that declared something. They are written and deleted with what
+they are about, and no client changes them. A node of an older version keeps them and passes them on.
+"""
 
 Value = Mapping[str, Any]
 Changes = Mapping[Key, Value | None]
@@ -137,6 +143,8 @@ class LiveDefinitions:
         """Checks of all changes of a request together, for kinds that depend on each other. Each raises Refused."""
         self.needs: dict[str, str] = {}
         """Kind → the kind that its definitions name: the seeds of both are written together."""
+        self.authored: set[str] = set()
+        """Kinds of which each definition has an author."""
         self.news: dict[Key, None] = {}
         """Keys that have changed since the last `publish`."""
         self.unrecorded: dict[Key, Version] = {}
@@ -184,6 +192,8 @@ class LiveDefinitions:
         for key, value in checked.items():
             if key not in same or not (is_current and key in unchanged):
                 self._write(key, None if value is None else text_of(key, value), out)
+            if key.kind in self.authored and (value is None or key not in same):
+                self._note_author(key, None if value is None else user, out)
         changed = len(checked) - len(same)
         for key in list(checked)[:1]:
             more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""
@@ -224,6 +234,11 @@ class LiveDefinitions:
             check_fit(checked)
         self.table.check_room([*checked, *(Key(kind, name) for kind in by_kind for name in self._pending_seeds(kind))])
         return checked
+
+    def author_of(self, key: Key) -> str:
+        """The user that declared this; "": one without a name, or it is from a file or an earlier version."""
+        found = self.table.get(_author_key(key))
+        return "" if found is None or found.value is None else str(found.value.get("user", ""))
 
     def values(self, kind: str) -> dict[str, Value]:
         """The definitions of a kind that count on this node, by name."""
@@ -269,7 +284,7 @@ class LiveDefinitions:
         merged = self.table.merge(change)
         if merged.is_news:
             self.news[change.key] = None
-        if merged.lost is not None:
+        if merged.lost is not None and not change.key.kind.startswith(AUTHOR):
             kept, lost = self.table.by_key[change.key], merged.lost
             names = (*change.key, kept.version.origin.node, lost.version.origin.node)
             facts = dict(zip(("kind", "name", "kept_from", "lost_from"), names, strict=True))
@@ -349,6 +364,13 @@ class LiveDefinitions:
             version = self.table.next_version(out.now_us, origin, sequence)
         self._record(Definition(key, version, text, None if known is None else known.version), out)
 
+    def _note_author(self, key: Key, user: str | None, out: Outcome) -> None:
+        author = _author_key(key)
+        if user is not None and user not in RESERVED_NAMES:
+            self._write(author, text_of(author, {"user": user}), out)
+        elif self.table.get(author) is not None:
+            self._write(author, None, out)
+
     def _record(self, change: Definition, out: Outcome) -> None:
         self._written = self._context.broker.next_sequence
         self._context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
@@ -387,3 +409,7 @@ class LiveDefinitions:
             if membership.counts(peer) and context.durable_on(peer).get(origin, 0) >= sequence
         }
         return membership.is_majority({origin.node, *holders})
+
+
+def _author_key(key: Key) -> Key:
+    return Key(f"{AUTHOR}{key.kind}", key.name)

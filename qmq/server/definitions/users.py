@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from qmq.access.requests import needs_of
-from qmq.access.rights import AccessTable
+from qmq.access.requests import Need, needs_of
+from qmq.access.rights import AccessTable, Rights
 from qmq.access.rules import Principal
 from qmq.access.user_limits import LimitTable, UserLimits
 from qmq.config import NodeSettings, PermissionSettings, User
@@ -100,13 +100,8 @@ class UserDefinitions:
         if not any(key.kind in (USER, PERMISSION) for key in changes):
             return
         values = self._context.definitions.values
-        users, permissions = dict(values(USER)), dict(values(PERMISSION))
-        was_administered = not users or self._has_administrator(users, permissions)
-        for (kind, name), value in changes.items():
-            known = users if kind == USER else permissions if kind == PERMISSION else {}
-            known.pop(name, None)
-            if value is not None:
-                known[name] = value
+        present, users, permissions = values(USER), *self._after(changes)
+        was_administered = not present or self._has_administrator(present, values(PERMISSION))
         if users and was_administered and not self._has_administrator(users, permissions):
             raise Refused(
                 NO_ADMINISTRATOR,
@@ -114,22 +109,45 @@ class UserDefinitions:
                 "user. First add a user of the group administrator, with a password.",
             )
 
+    def losses(self, changes: Changes) -> Callable[[str, list[Need]], bool]:
+        """Whether a user has all of these rights now, and not after `changes`."""
+        values = self._context.definitions.values
+        others = asks_others(self._file.authentication)
+        states = [(values(USER), values(PERMISSION)), self._after(changes)]
+        tables = [_table_of(_groups(users), permissions, has_others=others) for users, permissions in states]
+        removed = states[0][0].keys() - states[1][0].keys()
+        known: dict[str, list[Rights]] = {}
+
+        def is_lost(user: str, needs: list[Need]) -> bool:
+            if user not in known:
+                known[user] = [table.rights_of(Principal(user)) for table in tables]
+            now, then = known[user]
+            return all(map(now.has, needs)) and (user in removed or not all(map(then.has, needs)))
+
+        return is_lost
+
+    def _after(self, changes: Changes) -> tuple[dict[str, Value], dict[str, Value]]:
+        """The users and the permissions after `changes`."""
+        values = self._context.definitions.values
+        users, permissions = dict(values(USER)), dict(values(PERMISSION))
+        for (kind, name), value in changes.items():
+            known = users if kind == USER else permissions if kind == PERMISSION else {}
+            known.pop(name, None)
+            if value is not None:
+                known[name] = value
+        return users, permissions
+
     def _has_administrator(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> bool:
         """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
         if asks_others(self._file.authentication):
             return True
         shows_certificates = any(one.certificate_user for one in self._file.listeners)
         able = {
-            name: frozenset(value.get("groups", ()))
-            for name, value in users.items()
-            if shows_certificates or value.get("password_hash") is not None
+            name: groups
+            for name, groups in _groups(users).items()
+            if shows_certificates or users[name].get("password_hash") is not None
         }
-        rows = []
-        for name, value in permissions.items():
-            with suppress(ConfigError):  # Written by a later version of the software: it does not count here.
-                rows.append(read_permission(name, value).permission)
-        table = AccessTable()
-        table.change(able, rows)
+        table = _table_of(able, permissions)
         needs = needs_of(f"/control/definitions/put/{USER}/x")
         return any(all(map(table.rights_of(Principal(name)).has, needs)) for name in able)
 
@@ -153,6 +171,22 @@ class UserDefinitions:
         context.users_changed()
         if joined.users == (NO_USER,):
             log.warning("! no users are left: only the Unix socket and listeners with anonymous = true serve clients")
+
+
+def _groups(users: Mapping[str, Value]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(value.get("groups", ())) for name, value in users.items()}
+
+
+def _table_of(
+    groups: Mapping[str, frozenset[str]], permissions: Mapping[str, Value], *, has_others: bool = False
+) -> AccessTable:
+    rows = []
+    for name, value in permissions.items():
+        with suppress(ConfigError):  # Written by a later version of the software: it does not count here.
+            rows.append(read_permission(name, value).permission)
+    table = AccessTable()
+    table.change(groups, rows, has_others=has_others)
+    return table
 
 
 def _by_name(rows: Iterable[PermissionSettings]) -> dict[str, Value]:

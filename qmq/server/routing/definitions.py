@@ -72,6 +72,7 @@ class RoutingDefinitions:
             locked=lambda: self._locked[BINDING],
         )
         definitions.needs[BINDING] = EXCHANGE
+        definitions.authored |= {EXCHANGE, BINDING}
         definitions.fits.append(self._check_fit)
         self._follow_all()
 

@@ -126,3 +126,19 @@ def test_permissions_are_a_table(run: Run) -> None:
         ["allow", "group:billing", "send,subscribe", "/queue/b.*"],
         ["deny", "user:ann", "send", "/queue/x"],
     ]
+
+
+@pytest.mark.parametrize("command", [("users", "delete", "ann"), ("permissions", "deny", "ann", "send", "/queue/q")])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_a_user_has_declared_and_may_not_declare_any_more_is_named(
+    run: Run, command: tuple[str, ...], as_json: bool
+) -> None:
+    left = ["the binding /exchange/e /queue/q (declared by ann)", "and 7 more"]
+    with answers(kind="user", name="ann", changed=1, dry_run=False, left_behind=left, definitions=[{}]) as node:
+        result = run(*command, "--at", node.at, *(["--json"] if as_json else []))
+
+    assert result.exit_code == 0
+    if as_json:
+        assert json.loads(result.stdout)["left_behind"] == left
+    else:
+        assert result.stdout.splitlines()[1:] == [f"stays: {line}" for line in left]

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.config import User, UserLimitSettings
+from qmq.config import PermissionSettings, User, UserLimitSettings
 from qmq.definitions.definition import Key
 from qmq.server.limits.holdings import COUNT_SECONDS_MIN
 from tests.server.definitions.test_declared_queues import request
@@ -123,7 +123,7 @@ async def test_a_queue_that_users_declare_on_both_sides_of_a_cut_counts_for_the_
             assert (await request(client, "declare/queue/2"))["error-code"] == "too-many-queues"
 
 
-async def test_the_user_that_declared_a_queue_first_keeps_it_and_another_may_replace_the_rest(
+async def test_the_user_that_declared_a_queue_first_keeps_it_and_an_administrator_may_replace_the_rest(
     autojump_clock: MockClock,
 ) -> None:
     async with rig_of().run() as rig:
@@ -132,6 +132,8 @@ async def test_the_user_that_declared_a_queue_first_keeps_it_and_another_may_rep
 
         answer = await request(bob, "declare/queue/q", {"max_messages": 5})
         assert (answer["changed"], json.loads(answer["value"])["declared_by"]) == ("0", "ann")
+        rows = (PermissionSettings(user="bob", allow=("administer",), destinations=("/queue/q",)),)
+        rig.alive.access.change(USERS, [row.permission for row in rows])
         answer = await request(bob, "declare/queue/q", {"max_messages": 6}, replace="true")
         assert json.loads(answer["value"]) == {"max_messages": 6, "declared_by": "ann"}
 
