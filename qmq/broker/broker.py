@@ -12,7 +12,7 @@ their own: `topics.router`, `queues`, `fanouts`, `subscriptions`, `transactions`
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from qmq.broker.collected_records import collect_records
-from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX, Outcome
+from qmq.broker.consumers.outcome import COPY_COST, LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Delivery, Subscription, covered
@@ -62,7 +62,7 @@ class Broker:
         *,
         rules_of: Callable[[str], QueueRules] = lambda name: DEFAULT_RULES,
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
-        route: Route = lambda exchange, key, headers: (),
+        route: Route = lambda exchange, key, headers: ((), 0),
         limits: BrokerLimits = DEFAULT_LIMITS,
     ) -> None:
         self.origin = origin
@@ -168,7 +168,7 @@ class Broker:
         elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
             self.subscriptions.count_selecting(envelope, out)
-            out.copies += len(envelope.copies)
+            out.cost += COPY_COST * len(envelope.copies)
             for copy in envelope.copies:
                 self.send(copy, body, now_us, out)
         else:
@@ -181,7 +181,7 @@ class Broker:
         One that its queue has by its dedup id is left out: bindings may have changed since the first attempt.
         """
         first: Message | None = None
-        out.copies += len(envelope.copies)
+        out.cost += COPY_COST * len(envelope.copies)
         for copy in envelope.copies:
             if copy.key is None or self.dedup.find(copy.key, now_us) is None:
                 sent = self.send(copy, body, now_us, out)

@@ -20,7 +20,6 @@ from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
-from qmq.broker.messages.limits import COPIES_AT_ONCE
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, asks_quorum
 from qmq.errors import ProtocolError, Refused
@@ -38,7 +37,7 @@ from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.gateways.subscribe_frames import SubscribeFrames
 from qmq.wire.stomp import Acks, Frame, Head, Version
 
-COPY_COST: Final = 25
+PLANNED_COPY_COST: Final = 25
 """What working out one copy of a message costs, in the unit of `Outcome.cost`: its headers are encoded."""
 
 
@@ -119,7 +118,7 @@ class StompGateway:
         Pauses before a frame for which the rules of this node alone are not enough: a control request, a SEND that is
         appended already, and a SEND or COMMIT that peers are to be asked about. It pauses for a turn of other tasks,
         too: behind a refused frame whose client stays, because within one Outcome receipts come before ERRORs; where
-        it has cost COST_MAX, or there are COPIES_AT_ONCE; and behind a COMMIT (before one, too, where there are
+        it has cost COST_MAX; and behind a COMMIT (before one, too, where there are
         many records), so that it is one batch.
         """
         out.now_us = now_us
@@ -135,7 +134,7 @@ class StompGateway:
         self._may_run = True
         is_over = False
         while at < count:
-            if is_over or out.cost + out.selector_cost >= COST_MAX or out.copies >= COPIES_AT_ONCE:
+            if is_over or out.cost + out.selector_cost >= COST_MAX:
                 if acks.pending:
                     acks.settle(out)
                 self._may_run = may_run
@@ -178,7 +177,7 @@ class StompGateway:
                     if head.command == "SEND":
                         return Paused(PauseReason.CONTROL, frames[at:])
                     # DISCONNECT by itself: what came before is sent, and confirmed, before the end is decided.
-                    is_late = head.command == "COMMIT" and (out.copies or out.record_bytes >= BESIDE_BYTES_MAX)
+                    is_late = head.command == "COMMIT" and out.record_bytes >= BESIDE_BYTES_MAX
                     if is_late or (head.command == "DISCONNECT" and at):
                         self._may_run = may_run
                         return Paused(PauseReason.TURN, frames[at:])
@@ -218,7 +217,7 @@ class StompGateway:
         try:
             plan = self._plans.of(head)
             if plan is not None:
-                routing.cost += COPY_COST * len(plan.envelope.copies)
+                routing.cost += PLANNED_COPY_COST * len(plan.envelope.copies)
             return plan
         finally:
             out.cost += routing.cost

@@ -151,7 +151,7 @@ class NodeParts(NodeServices):
             journal.vector()[self.origin] + 1,
             rules_of=self.policies.queue_rules,
             defaults_of=self.policies.queue_defaults,
-            route=self.routing.table.queues_of_exchange,
+            route=self.routing.table.route,
             limits=broker_limits(limits),
         )
         self.replay = Replay(self.broker)

@@ -66,7 +66,7 @@ class Node:
         rules: QueueRules = DEFAULT_RULES,
         rules_of: Callable[[str], QueueRules] | None = None,
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
-        route: Route = lambda exchange, key, headers: (),
+        route: Route = lambda exchange, key, headers: ((), 0),
         limits: BrokerLimits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name

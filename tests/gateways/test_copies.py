@@ -5,8 +5,8 @@ import pytest
 from qmq.access.rights import Rights
 from qmq.access.rules import ANONYMOUS
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.limits import COPIES_AT_ONCE, COPIES_BYTES_MAX, COPIES_MAX
+from qmq.broker.consumers.outcome import COPY_COST, COST_MAX, LETTER_COST, Outcome
+from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC
 from qmq.broker.messages.rules import QueueRules
@@ -14,6 +14,8 @@ from qmq.broker.routing.binding import Binding, Exchange
 from qmq.gateways import copies
 from qmq.gateways.rules import Rules
 from tests.gateways.test_stomp import NOW_US, ORIGIN, Client
+
+LETTERS_AT_ONCE = COST_MAX // LETTER_COST
 
 
 def rules_of(client: Client) -> Rules:
@@ -54,7 +56,7 @@ def refusal(client: Client, *frames: str) -> str:
 def test_others_have_their_turn_between_many_copies(persistent: str) -> None:
     client = Client()
     bind(client, "/exchange/amq.fanout", *map(str, range(COPIES_MAX)))
-    each = COPIES_AT_ONCE // COPIES_MAX
+    each = COST_MAX // (COPY_COST * COPIES_MAX)
 
     client.outcomes(*[send("/exchange/amq.fanout", persistent=persistent)] * (2 * each + 1))
     outs = client.outcomes(*[send("/exchange/amq.fanout", persistent=persistent)] * (2 * each + 1))
@@ -66,27 +68,27 @@ def test_others_have_their_turn_between_many_copies(persistent: str) -> None:
 def test_others_have_their_turn_between_many_dead_letters() -> None:
     rules = QueueRules(dead_letter="/exchange/dead")
     letters = [f"/queue/{number}" for number in range(COPIES_MAX)]
-    broker = Broker(ORIGIN, 2, rules_of=lambda name: rules, route=lambda exchange, key, headers: letters)
-    client, each = Client(broker=broker), COPIES_AT_ONCE // COPIES_MAX
+    broker = Broker(ORIGIN, 2, rules_of=lambda name: rules, route=lambda exchange, key, headers: (letters, 0))
+    client, each = Client(broker=broker), LETTERS_AT_ONCE // COPIES_MAX
     count = 2 * each + 1
     client.say(f"SUBSCRIBE\nid:1\ndestination:/queue/q\nack:client-individual\nprefetch-count:{count}")
     acks = [headers["ack"] for headers, _ in client.read(client.say(*[send("/queue/q")] * count))]
 
     outs = client.outcomes(*[f"NACK\nid:{ack}\nrequeue:false" for ack in acks])
 
-    assert [len(out.records) for out in outs] == [COPIES_AT_ONCE, COPIES_AT_ONCE, COPIES_MAX]
+    assert [len(out.records) for out in outs] == [LETTERS_AT_ONCE, LETTERS_AT_ONCE, COPIES_MAX]
 
 
 def test_others_have_their_turn_between_many_dead_letters_of_messages_that_expire() -> None:
     rules = QueueRules(dead_letter="/exchange/dead", keeps_dropped=True)
     letters = [f"/queue/{number}" for number in range(COPIES_MAX)]
-    broker = Broker(ORIGIN, 2, rules_of=lambda name: rules, route=lambda exchange, key, headers: letters)
-    client, each = Client(broker=broker), COPIES_AT_ONCE // COPIES_MAX
+    broker = Broker(ORIGIN, 2, rules_of=lambda name: rules, route=lambda exchange, key, headers: (letters, 0))
+    client, each = Client(broker=broker), LETTERS_AT_ONCE // COPIES_MAX
     client.say(*[send("/queue/q", ttl="1000")] * (2 * each + 1))
 
     outs = [client.later(2_000_000), client.later(0), client.later(0), client.later(0)]
 
-    assert [len(out.records) for out in outs] == [COPIES_AT_ONCE, COPIES_AT_ONCE, COPIES_MAX, 0]
+    assert [len(out.records) for out in outs] == [LETTERS_AT_ONCE, LETTERS_AT_ONCE, COPIES_MAX, 0]
 
 
 def test_copies_that_are_too_many_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.copy_budget import COPIES_LEFT, copies_left, share_line
 from qmq.broker.messages.lifecycle import Back
-from qmq.broker.messages.limits import COPIES_AT_ONCE, COPIES_MAX
+from qmq.broker.messages.limits import COPIES_MAX
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.dead_letters import PATH_MAX
 from qmq.broker.routing.binding import Binding, Exchange
 from qmq.dots import Origin
-from tests.gateways.test_copies import bind, headers_of, records, rules_of, send
+from tests.gateways.test_copies import LETTERS_AT_ONCE, bind, headers_of, records, rules_of, send
 from tests.gateways.test_stomp import ORIGIN, Client
 
 SECOND_US = 1_000_000
@@ -30,7 +30,7 @@ def client_with(rules: dict[str, QueueRules], origin: Origin = ORIGIN, *, alive:
         2,
         rules_of=lambda name: rules.get(name, QueueRules()),
         defaults_of=lambda name: TTL if name in rules and name not in alive else {},
-        route=lambda exchange, key, headers: rules_of(routes[0]).routing.queues_of_exchange(exchange, key, headers),
+        route=lambda exchange, key, headers: rules_of(routes[0]).routing.route(exchange, key, headers),
     )
     client = Client(broker=broker)
     routes.append(client)
@@ -240,7 +240,7 @@ def test_letters_of_what_expires_come_in_turns_wherever_they_are_kept(persistent
         turns.append(client.broker.totals.node().accepted - before)
 
     assert sum(turns) == 12 * COPIES_MAX
-    assert max(turns) == COPIES_AT_ONCE
+    assert max(turns) == LETTERS_AT_ONCE
 
 
 def test_letters_of_what_a_consumer_finds_expired_come_in_turns() -> None:
@@ -250,8 +250,9 @@ def test_letters_of_what_a_consumer_finds_expired_come_in_turns() -> None:
 
     out = client.say("SUBSCRIBE\nid:1\ndestination:/queue/q")
 
-    assert len(out.records) == COPIES_AT_ONCE
-    client.later(1_000), client.later(1_000)
+    assert len(out.records) == LETTERS_AT_ONCE
+    for _ in range(12 * COPIES_MAX // LETTERS_AT_ONCE):
+        client.later(1_000)
     assert "/queue/q" not in depths(client)
 
 
@@ -262,8 +263,8 @@ def test_letters_of_what_a_consumer_refuses_at_once_come_in_turns() -> None:
 
     out = client.say(f"NACK\nid:{client.read(out)[-1][0]['ack']}\nrequeue:false")
 
-    assert len([one for one in out.records if isinstance(one, Message)]) < COPIES_AT_ONCE
-    assert depths(client)["/queue/q"] == 12 - COPIES_AT_ONCE // COPIES_MAX
+    assert len([one for one in out.records if isinstance(one, Message)]) < LETTERS_AT_ONCE
+    assert depths(client)["/queue/q"] == 12 - LETTERS_AT_ONCE // COPIES_MAX
 
 
 def test_letters_of_full_queues_that_drop_for_each_other_come_in_turns() -> None:
@@ -277,7 +278,7 @@ def test_letters_of_full_queues_that_drop_for_each_other_come_in_turns() -> None
 
     out = client.say(send("/queue/0", "y"))
 
-    assert len(out.records) < 2 * COPIES_AT_ONCE
+    assert len(out.records) < 2 * LETTERS_AT_ONCE
 
 
 def wide(**rules: bool) -> Client:
@@ -286,6 +287,22 @@ def wide(**rules: bool) -> Client:
     rules_of(client).routing.put_exchange(Exchange("wide", "fanout"))
     bind(client, "/exchange/wide", *[f"w{number}" for number in range(COPIES_MAX)])
     return client
+
+
+@pytest.mark.parametrize(("bindings", "queue"), [(800, "/queue/w"), (13_000, DEAD_LETTERS)])
+def test_letters_that_cost_much_to_route_come_in_turns_and_too_much_is_not_routed(bindings: int, queue: str) -> None:
+    client = client_with({"/queue/q": QueueRules(dead_letter="/exchange/amq.headers", keeps_dropped=True)})
+    expired = {"x-match": "any", "dead-letter-reason": "expired"}
+    for number in range(bindings):
+        bind(client, "/exchange/amq.headers", "w", arguments={**expired, "n": str(number)})
+    client.say(*[send("/queue/q", ttl="1000")] * 200)
+
+    client.later(2 * SECOND_US)
+    assert 0 < depths(client)[queue] < 100
+
+    while "/queue/q" in depths(client):
+        client.later(1_000)
+    assert depths(client) == {queue: 200}
 
 
 # Random topologies

@@ -22,6 +22,13 @@ COST_MAX: Final = 100_000
 """What one Outcome may cost (`Outcome.cost` and `selector_cost`), some 20 ms: then others have their turn."""
 
 
+COPY_COST: Final = 20
+"""What accepting one copy of a message costs."""
+
+LETTER_COST: Final = 50
+"""What making one dead letter costs."""
+
+
 TURN_COST: Final = 10_000
 """What selecting may cost in one turn of the event loop, some 2 ms; the last selector asked may exceed it, by 1,012."""
 
@@ -84,7 +91,6 @@ class Outcome:
         "begins",
         "borrowed_settled",
         "browsers",
-        "copies",
         "cost",
         "deletions",
         "deliveries_after",
@@ -136,8 +142,6 @@ class Outcome:
         self.now_us = now_us
         self.records: list[OwnRecord] = []
         self.record_bytes = 0
-        # Copies and dead letters, and the queues that were looked at for them; at COPIES_AT_ONCE others have a turn.
-        self.copies = 0
         # Whether a Gap is among the records: it must follow what was submitted before it and precede what comes after.
         self.has_gap = False
         # Settled dots by queue, and the owners of the borrowed ones; `Broker.finish` turns them into records.
@@ -152,8 +156,8 @@ class Outcome:
         self.batches: list[tuple[Origin, int, bytes]] = []
         # With a transaction, which must be one batch: how many more bytes of dead letters it may set off.
         self.letters_left: int | None = None
-        # What deciding has cost: bindings and patterns looked through, selectors read, bodies checked; in the unit of
-        # `Selector.cost`. And what the selectors of topic and fanout subscribers may cost.
+        # What deciding has cost: bindings and patterns looked through, selectors read, bodies checked, copies and dead
+        # letters made; in the unit of `Selector.cost`. And what the selectors of topic and fanout subscribers may cost.
         self.cost = 0
         self.selector_cost = 0
         # What readers of fanouts miss, besides the messages here: origin, after, through. Sent behind the fanout runs.

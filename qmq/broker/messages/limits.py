@@ -9,9 +9,6 @@ COPIES_BYTES_MAX: Final = 18 << 20
 COPIES_MAX: Final = 1000
 """Queues that get a copy of one message, some 5 ms; and the copies that it becomes in all (`copy_budget`)."""
 
-COPIES_AT_ONCE: Final = 5 * COPIES_MAX
-"""Copies or dead letters that one Outcome has before others have their turn; those of one frame are never split."""
-
 
 @dataclass(frozen=True)
 class BrokerLimits:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import LETTER_COST, Outcome
 from qmq.broker.messages.copy_budget import copies_left, share_line
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import COPIES_BYTES_MAX
@@ -53,8 +53,9 @@ _CHARACTERS = {r"\n": "\n", r"\r": "\r", r"\c": ":", "\\\\": "\\"}
 Publish = Callable[[Sequence[Envelope], bytes, Outcome, str, Dot | None], int]
 """Accepts messages of this node without asking whether they fit; see `Broker._accept_letters`."""
 
-Route = Callable[[str, str, Mapping[str, str]], Sequence[str]]
-"""(exchange, routing key, headers) → the queues that its bindings choose, or those of its alternates."""
+Route = Callable[[str, str, Mapping[str, str]], tuple[Sequence[str], int]]
+"""(exchange, routing key, headers) → the queues that its bindings choose, or those of its alternates; and what that has
+cost."""
 
 
 LETTER_OVERHEAD_BYTES: Final = 12288
@@ -89,9 +90,9 @@ class DeadLetters:
         path = _path_of(message, reason)
         if _is_by_itself(reason):
             path.insert(0, _path_line(envelope.destination))
-        chosen = self._chosen(message, reason, target)
+        chosen, cost = self._chosen(message, reason, target)
         queues = self._allowed(message, reason, chosen)
-        out.copies += max(len(chosen), 1)
+        out.cost += cost + len(chosen) + LETTER_COST * len(queues)
         headers = b"dead-letter-reason:%b\ndead-letter-from:%b\n%bdead-letter-deliveries:%d\n%b%b%b%b%b" % (
             reason.encode(),
             _escaped(envelope.destination),
@@ -117,18 +118,19 @@ class DeadLetters:
         the message came: of its exchange, else the name of the queue that it leaves. None if the default dead letter
         queue itself drops what may go nowhere else, or is full of what it leaves.
         """
-        return self._allowed(message, reason, self._chosen(message, reason, target))
+        return self._allowed(message, reason, self._chosen(message, reason, target)[0])
 
-    def _chosen(self, message: Message, reason: str, target: str) -> Sequence[str]:
-        """The queue `target`, or those that the bindings of this exchange choose."""
+    def _chosen(self, message: Message, reason: str, target: str) -> tuple[Sequence[str], int]:
+        """The queue `target`, or those that the bindings of this exchange choose; and what that has cost."""
         if not target.startswith(PREFIX):
-            return (target,)
+            return (target,), 0
         source = message.envelope.destination
         headers = {**properties_of(message.envelope), "dead-letter-reason": reason, "dead-letter-from": source}
         # These are no headers of the sender.
         del headers["destination"], headers["persistent"]
         name, key = _routing(message, target)
-        return [one for one in self._route(name, key, headers) if one != source]
+        queues, cost = self._route(name, key, headers)
+        return [one for one in queues if one != source], cost
 
     def _allowed(self, message: Message, reason: str, queues: Sequence[str]) -> Sequence[str]:
         """Those of `queues` to which a letter may go, or the default dead letter queue."""

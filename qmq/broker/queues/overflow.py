@@ -1,7 +1,6 @@
 """Queues that drop messages instead of refusing them: which message goes when one more does not fit."""
 
-from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.limits import COPIES_AT_ONCE
+from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.queues.dead_letters import OVERFLOW
 from qmq.broker.queues.dispatch.queue import Queue
@@ -51,7 +50,7 @@ class Overflow:
                 if out.letters_left < 0:
                     # One transaction is one batch: until the next message comes the queue is longer than it may be.
                     return True
-            if queue.rules.keeps_dropped and out.copies >= COPIES_AT_ONCE:
+            if queue.rules.keeps_dropped and out.cost >= COST_MAX:
                 return True  # The same: of one message that comes in, the letters of others can become very many.
             self._redelivery.drop(queue, oldest, OVERFLOW, out)
         return True

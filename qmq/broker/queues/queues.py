@@ -37,7 +37,7 @@ class Queues(QueueRegistry):
         publish: Publish,
         is_disk_full: Callable[[], bool] = lambda: False,
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
-        route: Route = lambda exchange, key, headers: (),
+        route: Route = lambda exchange, key, headers: ((), 0),
     ) -> None:
         super().__init__(origin, rules_of, dedup)
         # A dead letter is a new message: the space that is left is for settles.

@@ -9,10 +9,9 @@ it still serves.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from qmq.broker.consumers.outcome import Outcome, Return
+from qmq.broker.consumers.outcome import COST_MAX, Outcome, Return
 from qmq.broker.consumers.subscription import Asks, Delivery
 from qmq.broker.messages.lifecycle import COMES_BACK, Back, MessageState
-from qmq.broker.messages.limits import COPIES_AT_ONCE
 from qmq.broker.messages.message import SEEN, Message
 from qmq.broker.queues.dead_letters import (
     DELIVERY_LIMIT,
@@ -34,7 +33,7 @@ FULL_PAUSE_US: Final = 1_000_000
 """On a full disk, without the right to serve, or beside a transaction: until an expired message is tried again."""
 
 TURN_PAUSE_US: Final = 1_000
-"""The same if the turn has COPIES_AT_ONCE."""
+"""The same if the turn has cost COST_MAX."""
 
 
 class Redelivery:
@@ -108,7 +107,7 @@ class Redelivery:
         for returned in returns:
             message, why, asks = returned
             state, target = self._state_after(queue, message.attempts, why, asks)
-            if state is MessageState.DEAD and target and out.copies >= COPIES_AT_ONCE:
+            if state is MessageState.DEAD and target and out.cost >= COST_MAX and out.letters_left is None:
                 # As on a full disk: it comes once more.
                 state = MessageState.DELAYED
             if state is MessageState.DEAD and self._must_wait(queue, message):
@@ -262,7 +261,7 @@ class Redelivery:
         Returns whether there were not too many letters for one turn.
         """
         for message in messages:
-            if out.copies >= COPIES_AT_ONCE:
+            if out.cost >= COST_MAX:
                 return False
             if message.dot in self._owned.elsewhere:
                 continue
@@ -289,7 +288,7 @@ class Redelivery:
         if self._registry.is_fenced() or (is_kept and must_wait):
             queue.delay(message, out.now_us + FULL_PAUSE_US)
             return
-        if is_kept and out.copies >= COPIES_AT_ONCE:
+        if is_kept and out.cost >= COST_MAX:
             queue.delay(message, out.now_us + TURN_PAUSE_US)
             return
         self.drop(queue, message, EXPIRED, out)

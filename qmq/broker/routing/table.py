@@ -226,6 +226,15 @@ class RoutingTable:
                         waiting.append(binding.target_exchange)
         return tuple(sorted(queues)) if queues else NO_QUEUES
 
+    def route(self, name: str, key: str, headers: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
+        """As `queues_of_exchange`, for a dead letter: none beyond ROUTE_COST_MAX. And what it has cost."""
+        before = self.cost
+        try:
+            queues = self.queues_of_exchange(name, key, headers, cost_max=ROUTE_COST_MAX)
+        except Refused:
+            queues = NO_QUEUES
+        return queues, self.cost - before
+
     def alternate_of(self, name: str) -> str:
         """The alternate of this exchange; "": it has none."""
         return self.exchanges[name].alternate or self._alternate_by_policy(name)

@@ -8,8 +8,7 @@ from typing import Protocol
 
 import trio
 
-from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.limits import COPIES_AT_ONCE
+from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
 from qmq.server.runtime.heartbeats import SECOND_POLL_SECONDS
@@ -68,7 +67,7 @@ class DeadlineTimer:
             before = trio.current_time()
             context.broker.tick(out)
             context.submit(out)
-            if out.copies >= COPIES_AT_ONCE:
+            if out.cost >= COST_MAX:
                 # There are more, perhaps without end. Until these are on the disk, and at least half of the time, all
                 # others have their turns.
                 took = trio.current_time() - before

@@ -42,9 +42,7 @@ def node_with(
 ) -> Node:
     """A node whose exchange `x` leads messages with `key` to `queues`; JOBS has `rules`."""
     table = routes(*(Binding("/exchange/x", queue, key, {}) for queue in queues))
-    return Node(
-        rules_of=lambda name: of(name) or (rules if name == JOBS else DEFAULT_RULES), route=table.queues_of_exchange
-    )
+    return Node(rules_of=lambda name: of(name) or (rules if name == JOBS else DEFAULT_RULES), route=table.route)
 
 
 def reject(node: Node, *, headers: bytes = b"", body: bytes = b"m") -> Outcome:
@@ -153,7 +151,7 @@ def test_a_headers_exchange_compares_the_headers_of_the_sender_and_why_it_is_a_l
     by_reason = Binding("/exchange/x", BAD, "", {"dead-letter-reason": "rejected", "n": "1"})
     not_sent = Binding("/exchange/x", AUDIT, "", {"destination": None})
     table = routes(by_reason, not_sent, type="headers")
-    node = Node(rules=TO_X, route=table.queues_of_exchange)
+    node = Node(rules=TO_X, route=table.route)
 
     reject(node, headers=b"n:1\n")
 
@@ -217,7 +215,7 @@ def waits_and_returns() -> Node:
     return Node(
         rules_of=lambda name: rules.get(name, DEFAULT_RULES),
         defaults_of=lambda name: {"ttl": "1000"} if name == WAIT else {},
-        route=table.queues_of_exchange,
+        route=table.route,
     )
 
 
@@ -256,9 +254,7 @@ def test_full_queues_that_drop_into_each_other_lose_nothing_and_come_to_an_end()
         QueueRules(messages_max=2, overflow="drop-oldest", keeps_dropped=True, dead_letter=f"/exchange/x/{key}")
         for key in ("bad", "jobs")
     ]
-    node = Node(
-        rules_of=lambda name: {JOBS: full[0], BAD: full[1]}.get(name, DEFAULT_RULES), route=table.queues_of_exchange
-    )
+    node = Node(rules_of=lambda name: {JOBS: full[0], BAD: full[1]}.get(name, DEFAULT_RULES), route=table.route)
 
     for number in range(10):
         node.send(b"%d" % number)

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import LETTER_COST, Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.queues import redelivery
 from qmq.broker.queues.dispatch import expiry
@@ -424,7 +424,7 @@ async def test_what_expires_in_the_store_is_dead_lettered_in_turns(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
-    monkeypatch.setattr(redelivery, "COPIES_AT_ONCE", 3)
+    monkeypatch.setattr(redelivery, "COST_MAX", 3 * LETTER_COST)
     rig = Rig(destinations=DestinationSettings(policies=(policy,)))
     async with rig.run():
         client, queues = await rig.connect(), rig.alive.broker.queues
@@ -437,7 +437,7 @@ async def test_what_expires_in_the_store_is_dead_lettered_in_turns(
 
         def counted(messages: list[Message], out: Outcome) -> bool:
             is_done = expire(messages, out)
-            turns.append(out.copies)
+            turns.append(len(out.records))
             return is_done
 
         monkeypatch.setattr(queues.redelivery, "expire_stored", counted)
@@ -452,7 +452,7 @@ async def test_letters_of_what_expires_are_on_the_disk_and_others_have_as_long_b
 ) -> None:
     policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
     for module in (redelivery, expiry, deadline_timer):
-        monkeypatch.setattr(module, "COPIES_AT_ONCE", 3)
+        monkeypatch.setattr(module, "COST_MAX", 3 * LETTER_COST)
     rig = Rig(destinations=DestinationSettings(policies=(policy,)))
     async with rig.run():
         node = rig.alive

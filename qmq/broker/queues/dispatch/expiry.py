@@ -6,8 +6,7 @@ a consumer has room for them.
 
 import heapq
 
-from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.limits import COPIES_AT_ONCE
+from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.message import MAYBE_SEEN, Message
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.dispatch.queue import Queue
@@ -71,7 +70,7 @@ def _expire(queue: Queue, out: Outcome) -> None:
             continue
         expires_us = queue.shared.clocks.expiry(message)
         if 0 < expires_us <= now_us:
-            if count == AT_ONCE or out.copies >= COPIES_AT_ONCE:
+            if count == AT_ONCE or out.cost >= COST_MAX:
                 queue.expires_us = now_us
                 return
             count += 1
