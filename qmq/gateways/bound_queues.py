@@ -31,6 +31,9 @@ NO_ARGUMENTS: Final[Mapping[str, object]] = {}
 
 RULES: Final = ARGUMENTS | {AUTO_DELETE, *FLAG_HEADERS}
 
+VIRTUAL: Final = re.compile(r"/queue/Consumer\.[^.]+\.(VirtualTopic\..+)", re.DOTALL)
+"""The queue of one group of consumers of a virtual topic, as ActiveMQ names both without further settings."""
+
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -107,15 +110,19 @@ def bound_queue(
 
 
 def declared_queue(headers: Mapping[str, str]) -> BoundQueue | None:
-    """The queue that a SUBSCRIBE to it declares; None: it says nothing of its rules. Raises Refused."""
-    if RULES.isdisjoint(headers) or not headers.get("destination", "").startswith(("/queue/", QUEUE_ALIAS)):
+    """The queue that a SUBSCRIBE to it declares; None: it says nothing of its rules, and is not that of a virtual topic
+    of ActiveMQ, which has a binding. Raises Refused."""
+    destination = headers.get("destination", "")
+    virtual = VIRTUAL.fullmatch(destination)
+    if virtual is None and (RULES.isdisjoint(headers) or not destination.startswith(("/queue/", QUEUE_ALIAS))):
         return None
     auto_delete = truth(headers, AUTO_DELETE, False)
     durable = next((truth(headers, name, True) for name in FLAG_HEADERS if name in headers), True)
     arguments = arguments_of(headers)
-    if durable and not auto_delete and not arguments:
+    if virtual is None and durable and not auto_delete and not arguments:
         return None
-    return BoundQueue(destination_of(headers, "SUBSCRIBE"), "", "", auto_delete, durable, "", arguments)
+    source = "" if virtual is None else f"/topic/{virtual[1]}"
+    return BoundQueue(destination_of(headers, "SUBSCRIBE"), source, "", auto_delete, durable, "", arguments)
 
 
 def may_be_bound(headers: Mapping[str, str]) -> bool:

@@ -162,6 +162,8 @@ SEND: Mapping[str, tuple[str, str, str, str]] = {
 }
 
 NAMES = {
+    "/queue/Consumer.A.VirtualTopic": "",
+    "/queue/Consumer.A.Topic.b": "",
     "/topic/prices.>": "bad-destination",
     "/topic/>": "bad-destination",
     "/queue/jobs.>": "bad-destination",

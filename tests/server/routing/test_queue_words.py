@@ -117,11 +117,52 @@ async def test_a_topic_subscription_may_name_its_queue_without_being_durable(aut
         await eventually(lambda: not rig.alive.declared_queues.texts and not rig.alive.routing.bindings())
 
 
+async def test_the_queues_of_a_virtual_topic_of_activemq_get_what_is_sent_to_the_topic(
+    autojump_clock: MockClock,
+) -> None:
+    topic, queues = "/topic/VirtualTopic.orders.eu", [f"/queue/Consumer.{one}.VirtualTopic.orders.eu" for one in "AB"]
+    async with MeshRig("a", "b").run() as mesh:
+        clients = [await mesh.connect(node) for node in "aba"]
+        for client, queue in zip(clients, [queues[0], queues[0], queues[1]], strict=True):
+            assert await follow(client, queue, ack="client-individual", prefetch_count="1") == "RECEIPT"
+        publisher = await mesh.connect("b")
+        await eventually(lambda: len(mesh.nodes["b"].routing.bindings()) == 2)
+        for body in ("one", "two"):
+            assert await publish(publisher, topic, body) == "RECEIPT"
+
+        first, second, other = [await client.next("MESSAGE") for client in clients]
+
+        assert {first.body, second.body} == {b"one", b"two"}
+        assert (other.body, other.head.headers["destination"]) == (b"one", queues[1])
+        for client in clients:
+            await client.send("UNSUBSCRIBE\nid:audit\nreceipt:u\n\n")
+            assert await client.receipt() == "u"
+        assert len(mesh.nodes["a"].routing.bindings()) == 2
+        again = await mesh.connect("b")
+        assert await follow(again, queues[1]) == "RECEIPT"
+        assert await again.messages(2) == [b"one", b"two"]
+
+
+async def test_the_queue_of_a_virtual_topic_needs_the_rights_of_its_binding_until_there_is_one(
+    autojump_clock: MockClock,
+) -> None:
+    queue = "/queue/Consumer.A.VirtualTopic.t"
+    reader = PermissionSettings(user="reader", allow=("subscribe",), destinations=(queue,))
+    maker = PermissionSettings(
+        user="maker", allow=("subscribe", "declare", "send"), destinations=(queue, "/topic/VirtualTopic.t")
+    )
+    users = tuple([User(name=name, password_hash=HASH) for name in ("reader", "maker")])
+    async with Rig(users=users, permissions=(reader, maker)).run() as rig:
+        for name, answer in (("reader", "not-allowed"), ("maker", "RECEIPT"), ("reader", "RECEIPT")):
+            client = await rig.connect(login=name, passcode="secret")
+            assert await follow(client, queue) == answer, name
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
         ({"x_message_ttl": "soon"}, "bad-header"),
-        ({"x_max_length": "0"}, "not-supported"),
+        ({"x_max_length": "0"}, "bad-header"),
         ({"x_queue_type": "stream"}, "not-supported"),
         ({"x_queue_type": "list"}, "bad-header"),
         ({"x_overflow": "drop"}, "bad-header"),
