@@ -9,7 +9,8 @@ oldest events are dropped.
 """
 
 import json
-from collections import deque
+import logging
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -28,6 +29,12 @@ AUDIT = "/system/audit"
 EVENTS_MAX = 1000
 AUDITED_MAX = 500
 """Events of the audit that are kept for later subscribers."""
+
+LOGGED_PER_MINUTE = 100
+"""Verbs of one user that are logged in a minute: the log may share the disk with the journal."""
+MINUTE_US = 60_000_000
+
+log = logging.getLogger("qmq.admin")
 
 JSON_TYPE = b"content-type:application/json\n"
 
@@ -48,6 +55,9 @@ class SystemTopics:
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
         self.audited: deque[dict[str, Any]] = deque(maxlen=AUDITED_MAX)
         """The last events of AUDIT since the start of the node, the oldest first."""
+        # Verbs of each user in this minute.
+        self._minute = 0
+        self._verbs: Counter[str] = Counter()
         self._states: dict[str, tuple[str, str]] = {}
         self._unanswered: list[Subscription] = []
         self._noted = Waker()
@@ -58,6 +68,19 @@ class SystemTopics:
     def audit(self, verb: str, **facts: Any) -> None:
         """Note for the subscribers of AUDIT that a user changed something."""
         self._note(AUDIT, verb, facts)
+
+    def log_verb(self, verb: str, user: str | None, address: str, said: Mapping[str, Any], *, changes: bool) -> None:
+        """Log what a user has changed with a verb; beyond LOGGED_PER_MINUTE, and where nothing changed, at DEBUG."""
+        minute = self._context.environment.now_us() // MINUTE_US
+        if minute != self._minute:
+            for name, count in self._verbs.items():
+                if count > LOGGED_PER_MINUTE:
+                    log.info("= user %s: %d more of these in their minute", name, count - LOGGED_PER_MINUTE)
+            self._minute, self._verbs = minute, Counter()
+        by = user or "-"
+        self._verbs[by] += changes
+        is_logged = changes and self._verbs[by] <= LOGGED_PER_MINUTE
+        log.log(logging.INFO if is_logged else logging.DEBUG, "= user %s at %s: %s %s", by, address, verb, said)
 
     def _note(self, destination: str, event: str, facts: Mapping[str, Any]) -> None:
         now_us = self._context.environment.now_us()

@@ -5,7 +5,6 @@ one that changes something is an event of `/system/audit`, a dry run included.
 """
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -60,8 +59,6 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "both": ("delivery", "acceptance"),
 }
 """Values of the header `part` of pause and resume."""
-
-log = logging.getLogger("qmq.admin")
 
 
 class VerbContext(DeclareContext, DeleteContext, QueueDeletionContext, QueryContext, RoutingRequests, Protocol):
@@ -258,7 +255,8 @@ def _audit(context: VerbContext, asked: VerbRequest, facts: Facts) -> None:
     said |= {field: asked.headers[name] for name, field in NAMED_IN_AUDIT.items() if name in asked.headers}
     said |= {name: facts[name] for name in ("to", "reason", "nodes_missing") if facts.get(name)}
     context.system.audit(asked.verb, user=asked.user, address=asked.address, **said)
-    log.info("= user %s at %s: %s %s", asked.user or "-", asked.address, asked.verb, said)
+    counts = [facts[name] for name in ("connections", "messages", "changed") if name in facts]
+    context.system.log_verb(asked.verb, asked.user, asked.address, said, changes=not counts or any(counts))
 
 
 def _text(fact: Any) -> str:

@@ -1,10 +1,14 @@
 """The events of a node for subscribers of its system topics."""
 
 import json
+import logging
 from typing import Any
 
+import pytest
+import trio
 from trio.testing import MockClock
 
+from qmq.server.admin.system import LOGGED_PER_MINUTE, MINUTE_US
 from tests.client.rig import running
 from tests.server.peers.test_replies import at
 from tests.server.rig import Client, Rig, eventually, nothing_more, send, subscribe
@@ -155,3 +159,50 @@ async def test_no_other_session_may_send_there_and_other_names_mean_nothing(auto
             client = await rig.connect()
             await client.send(frame)
             assert (await client.next("ERROR")).head.headers["error-code"] in ("bad-destination", "bad-pattern")
+
+
+def bind(queue: str) -> str:
+    return send(f"/control/bind/queue/{queue}", "{}", queue, source="/exchange/amq.direct", key=queue)
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.message for record in caplog.records if record.levelno >= logging.INFO and "= user" in record.message
+    ]
+
+
+async def test_verbs_that_change_nothing_are_not_in_the_log(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    caplog.set_level(logging.INFO, "qmq.admin")
+    async with Rig().run() as rig:
+        client = await rig.connect()
+
+        for frame in [bind("q"), bind("q"), bind("q"), send("/control/purge/queue/none", "", "p")]:
+            await client.send(frame)
+            await client.receipt()
+
+        (line,) = lines_of(caplog)
+        assert "bind" in line
+        assert [row["event"] for row in rig.alive.system.audited] == ["bind", "bind", "bind", "purge"]
+
+
+async def test_of_many_verbs_of_one_user_a_hundred_a_minute_are_in_the_log_and_then_their_number(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    caplog.set_level(logging.INFO, "qmq.admin")
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        to_minute = -rig.alive.environment.now_us() % MINUTE_US / 1e6
+        await trio.sleep(to_minute)
+        for number in range(LOGGED_PER_MINUTE + 20):
+            await client.send(bind(f"q{number}"))
+            await client.receipt()
+        assert len(lines_of(caplog)) == LOGGED_PER_MINUTE
+
+        await trio.sleep(MINUTE_US / 1e6)
+        await client.send(bind("last"))
+        await client.receipt()
+
+        assert lines_of(caplog)[LOGGED_PER_MINUTE] == "= user -: 20 more of these in their minute"
+        assert "last" in lines_of(caplog)[-1]
