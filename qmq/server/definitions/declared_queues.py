@@ -308,6 +308,8 @@ class DeclaredQueues:
     def _checked(self, queue: str, value: Value) -> dict[str, Any]:
         """The canonical form. Raises Refused."""
         bytes_max = self._context.settings.limits.destination_bytes_max
+        if why := too_long(queue, bytes_max):
+            raise Refused("destination-too-long", f"{KIND} {queue:.64}…: the name {why}")
         is_queue = kind_of(queue, bytes_max) is DestinationKind.QUEUE and queue.startswith("/queue/")
         if not is_queue or is_pattern(queue):
             raise Refused("bad-definition", f"{KIND} {queue}: the name must be that of one queue, /queue/NAME")

@@ -46,6 +46,12 @@ async def feed_a_child(rig: Rig, name: str) -> str:
     return await asked(rig, "definitions/put/policy/fanout/news", {"children": [name]})
 
 
+async def import_a_queue(rig: Rig, name: str) -> str:
+    said = await asked(rig, "definitions/import", document({"queue": {name: {}}}))
+    assert said == "" or f"queue {name[:64]}" in said
+    return said
+
+
 async def import_a_binding(rig: Rig, name: str) -> str:
     value = {"source": "/topic/news", "queue": name}
     return await asked(rig, "definitions/import", document({"binding": {f"/topic/news {name}": value}}))
@@ -74,6 +80,7 @@ DOORS: list[Door] = [
     declare_by_a_definition,
     set_a_policy,
     feed_a_child,
+    import_a_queue,
     import_a_binding,
     import_a_file,
     declare_over_http,
