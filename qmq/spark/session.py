@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -50,16 +50,19 @@ def session(app_name: str = "qmq") -> SparkSession:
 
 
 def _start(conf: SparkConf) -> None:
-    """Start Spark, with a JVM whose stderr is that of this process but for `CHATTER`."""
-    if SparkContext._active_spark_context is not None:
-        return
+    """Start Spark, unless it runs. A JVM of an earlier one is taken, as Spark itself does."""
+    if SparkContext._active_spark_context is None:
+        SparkContext(conf=conf, gateway=SparkContext._gateway or _launch(conf))
+
+
+def _launch(conf: SparkConf) -> Any:
+    """A JVM whose stderr is that of this process but for `CHATTER`."""
     reading, writing = os.pipe()
     threading.Thread(target=_pass_on, args=(reading,), name="qmq-jvm-stderr", daemon=True).start()
     try:
-        gateway = launch_gateway(conf, {"stderr": writing})
+        return launch_gateway(conf, {"stderr": writing})
     finally:
         os.close(writing)
-    SparkContext(conf=conf, gateway=gateway)
 
 
 def _pass_on(reading: int) -> None:

@@ -6,13 +6,17 @@ import sys
 from tests.spark.processes.test_cluster import ROOT
 
 JOB = """
-import os, sys
+import os, sys, threading
 from qmq.spark.session import running
 with running() as spark:
     assert spark.sparkContext.master == "local[1]" and spark.sparkContext.appName == "qmq"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     print(os.environ["SPARK_AUTH_SOCKET_TIMEOUT"])
     spark._jvm.java.lang.System.err.println("said by Java")
+with running() as spark:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC" and spark.range(3).count() == 3
+    # There is one JVM.
+    assert [thread.name for thread in threading.enumerate()].count("qmq-jvm-stderr") == 1
 """
 
 
