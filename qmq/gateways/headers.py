@@ -106,6 +106,8 @@ def check_name(destination: str) -> None:
         return
     if not destination.isprintable():
         raise Refused("bad-destination", "A destination has printable characters only.")
+    if destination.startswith("/exchange/"):
+        return  # RabbitMQ has them, and a routing key may be any text there.
     if destination.endswith((".>", "/>")):
         raise Refused("bad-destination", "The wildcard > of ActiveMQ is # here, and only topics have wildcards.")
     if "," in destination and COMPOSITE.search(destination):

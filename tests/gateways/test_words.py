@@ -168,6 +168,7 @@ NAMES = {
     "/topic/>": "bad-destination",
     "/queue/jobs.>": "bad-destination",
     "/topic/a>": "",
+    "/fanout/a.>": "bad-destination",
     "/topic/a.>.b": "",
     "/queue/a,/queue/b": "bad-destination",
     "/queue/a, /topic/b": "bad-destination",
@@ -238,8 +239,15 @@ def test_such_a_name_is_refused_in_other_headers_too(name: str) -> None:
     keys = json.dumps([name], ensure_ascii=False)
 
     assert answer(f"SEND\ndestination:{QUEUE}\nrouting-keys:{keys}") == "bad-destination"
-    assert answer(f"SEND\ndestination:{EXCHANGE}\nrouting-keys:{keys}") == "bad-destination"
+    is_key = name.isprintable()
+    assert answer(f"SEND\ndestination:{EXCHANGE}\nrouting-keys:{keys}") == ("" if is_key else "bad-destination")
     assert answer(f"SUBSCRIBE\nid:0\ndestination:{QUEUE}\ndead-letter:/queue/{name}") == "bad-destination"
+
+
+@pytest.mark.parametrize("key", ["a.>", ">", "a,/queue/b", "a?consumer.b"])
+def test_a_routing_key_may_have_what_activemq_means_by_a_name(key: str) -> None:
+    assert answer(f"SEND\ndestination:/exchange/amq.topic/{key}") == ""
+    assert answer(f"SUBSCRIBE\nid:0\ndestination:/exchange/amq.topic/{key}") == DECLARES
 
 
 def words_of_pages() -> set[str]:
