@@ -13,10 +13,14 @@ from qmq.access.rights import AccessTable, Rights
 from qmq.access.rules import ANONYMOUS, Action, Permission, Principal
 from qmq.auth.credentials import CERTIFICATE, USERS
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Subscription
 from qmq.config import NodeSettings, User
 from qmq.config.authentication import asks_others, asks_users
 from qmq.config.secrecy import readable_hashes
 from qmq.errors import Refused
+from qmq.gateways.bound_queues import OWN_NAMES
+from qmq.gateways.durable_headers import check_owner
+from qmq.gateways.rules import Rules
 from qmq.server.clients.session import ClientSession
 from qmq.server.runtime.contexts import Committing, Engine
 
@@ -26,6 +30,7 @@ log = logging.getLogger("qmq.node")
 
 
 class AccessContext(Engine, Committing, Protocol):
+    rules: Rules
     sessions: dict[int, ClientSession]
 
 
@@ -91,9 +96,12 @@ class Access:
         letters = {id: one.asks.dead_letter for id, one in known.subscriptions.items() if one.asks is not None}
         sources = {id: one.source for id, one in known.subscriptions.items() if one.source}
         subscribed = {id: one.destination for id, one in known.subscriptions.items()}
+        owners = {id: self._owner_of(one) for id, one in known.subscriptions.items() if one.durable or one.source}
         for id, destination in [*subscribed.items(), *light.items()]:
             try:
                 rights.check_subscribe(destination)
+                if owner := owners.get(id):
+                    check_owner(rights, destination, owner)
                 if source := sources.get(id):
                     rights.check_subscribe(source)
                 if target := letters.get(id):
@@ -103,6 +111,13 @@ class Access:
                     session.evict(refused, id)
                     return
                 self._end(session, id, refused)
+
+    def _owner_of(self, subscription: Subscription) -> str:
+        """The user that has begun this durable subscription; "": none, or it is not a durable one."""
+        if subscription.durable is not None:
+            return self._context.broker.durable_subscriptions.owner_of(subscription.durable.name)
+        is_named = subscription.destination.startswith(OWN_NAMES)
+        return (self._context.rules.begun_by(subscription.destination) or "") if is_named else ""
 
     def _end(self, session: ClientSession, subscription: str, why: Refused) -> None:
         """End one subscription of a client that asked to stay connected."""

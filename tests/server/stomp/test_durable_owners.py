@@ -171,12 +171,23 @@ async def test_a_subscription_of_a_queue_that_the_client_names_is_shared_by_the_
         assert await said(await log_in(rig, "sub"), delete) == "not-allowed"
 
 
-async def test_the_owner_of_a_name_loses_nothing_by_a_change_of_permissions(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("destination", [F, T])
+async def test_a_user_that_may_not_administer_it_any_more_keeps_only_its_own_ones(
+    autojump_clock: MockClock, destination: str
+) -> None:
     async with Rig(users=USERS, permissions=ROWS).run() as rig:
-        await begin(rig, "victim", F)
+        await begin(rig, "victim", destination)
+        administer = may("sub", "administer", F, "/queue/*")
+        assert await reloader(rig, permissions=(*ROWS, administer)).reload()
+        sub = await log_in(rig, "sub")
+        for id in ("audit", "own"):
+            assert await said(sub, follow(destination, id)) == "done"
 
-        assert await reloader(rig, permissions=(*ROWS, may("sub", "administer", F))).reload()
-        assert await said(await log_in(rig, "sub"), follow(F)) == "done"
         assert await reloader(rig, permissions=ROWS).reload()
 
-        assert await said(await log_in(rig, "victim"), follow(F)) == "done"
+        error = (await sub.any()).head.headers
+        assert (error["error-code"], error["subscription"]) == ("not-allowed", "audit")
+        victim = await log_in(rig, "victim")
+        assert await said(victim, follow(destination)) == "done"
+        assert await said(await log_in(rig, "victim"), send(destination, "kept", "r")) == "done"
+        assert await sub.messages(1) == await victim.messages(1) == [b"kept"]
