@@ -102,5 +102,6 @@ def _ask(
         print_json(facts)
         return
     paused = " and ".join([name for name in ("delivery", "acceptance") if facts.get(name)])
-    would = "would be" if dry_run else "is" if " and " not in paused else "are"
-    click.echo(printable(f"{queue}: {paused or 'nothing'} {would} paused"))
+    would = "would be" if dry_run else "are" if " and " in paused else "is"
+    done = f"{paused} {would} paused" if paused else "would be resumed" if dry_run else "resumed"
+    click.echo(printable(f"{queue}: {done}"))

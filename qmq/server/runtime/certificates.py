@@ -90,9 +90,9 @@ def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
     # The digest first: a change in between is then found the next time.
     digest = _digest(tls)
     context = _context(purpose, tls)
-    expiries = {str(tls.certificate): expiry_of(tls)}
+    expiries = {str(tls.certificate.absolute()): expiry_of(tls)}
     if tls.ca is not None:
-        expiries[str(tls.ca)] = last_expiry(context)
+        expiries[str(tls.ca.absolute())] = last_expiry(context)
     return Made(context, purpose, tls, digest, expiries)
 
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
             {"delivery": True, "acceptance": True},
             "delivery and acceptance would be paused",
         ),
-        (("resume",), {}, {"delivery": False, "acceptance": False}, "nothing is paused"),
+        (("resume",), {}, {"delivery": False, "acceptance": False}, "resumed"),
     ],
 )
 def test_it_asks_for_the_part_and_says_what_is_paused(

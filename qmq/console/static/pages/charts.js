@@ -10,7 +10,7 @@ const CHARTS = [
 const MINUTE_US = 60e6;
 const WIDTH = 360;
 const HEIGHT = 130;
-const LEFT = 54;
+const LEFT = 64;
 
 function nice(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));

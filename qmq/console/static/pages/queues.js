@@ -60,8 +60,10 @@ export function show(main) {
         h("td", { class: "n" }, rate(row.accepted_per_second)), h("td", { class: "n" }, rate(row.acknowledged_per_second)),
         h("td", { class: "n" }, number(row.in_flight)), h("td", { class: "n" }, number(row.consumers)))), view.filter ? "No queue has this in its name." : "No queues yet.");
       replace(notice, facts.nodes_missing.length > 0 && h("div", { class: "notice warn" }, `Without the numbers of ${facts.nodes_missing.join(", ")}.`));
-      const first = view.offset + 1;
-      replace(about, facts.destinations.length ? `${number(first)}–${number(view.offset + facts.destinations.length)}${view.filter ? "" : ` of about ${number(facts.queues)}`}` : "",
+      const [first, last] = [view.offset + 1, view.offset + facts.destinations.length];
+      // How many there are is known from the last page; before it, the most on a node is the least that it can be.
+      const of = !facts.more ? ` of ${number(last)}` : view.filter ? "" : ` of ${number(Math.max(facts.queues, last + 1))} or more`;
+      replace(about, facts.destinations.length ? `${number(first)}–${number(last)}${of}` : "",
         facts.age_seconds > 10 && `, order as of ${span(facts.age_seconds)} ago`);
       before.disabled = !view.offset;
       after.disabled = !facts.more;
