@@ -267,7 +267,7 @@ class Redelivery:
                 continue
             is_superseded = self._registry.first_attempts.is_superseded(message)
             keeps_dropped = self._registry.rules_for(message.envelope.destination).keeps_dropped and not is_superseded
-            if self._shared.is_disk_full() and keeps_dropped:
+            if keeps_dropped and (self._shared.is_disk_full() or self._letter_from_us(message) > out.now_us):
                 continue
             if self._paging.take_stored(message):
                 queue = self._registry.get(message.envelope.destination)
@@ -280,6 +280,10 @@ class Redelivery:
                 self._registry.forget_if_idle(queue)
         return True
 
+    def _letter_from_us(self, message: Message) -> int:
+        """From when on this node dead-letters an expired message; until then its owner may be back with the letter."""
+        return self._owned.letters_from_us.get(message.origin.node, 0)
+
     def _expired(self, message: Message, out: Outcome) -> None:
         queue = self._registry.get(message.envelope.destination)
         # A transaction is one batch, and has no room for letters of what happens to expire beside it.
@@ -287,6 +291,9 @@ class Redelivery:
         is_kept = queue.rules.keeps_dropped and bool(queue.rules.dead_letter)
         if self._registry.is_fenced() or (is_kept and must_wait):
             queue.delay(message, out.now_us + FULL_PAUSE_US)
+            return
+        if is_kept and self._letter_from_us(message) > out.now_us:
+            queue.delay(message, self._letter_from_us(message))
             return
         if is_kept and out.cost >= COST_MAX:
             queue.delay(message, out.now_us + TURN_PAUSE_US)

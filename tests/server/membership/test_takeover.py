@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS
+from qmq.broker.queues.handoff import LETTERS_WAIT_US
 from qmq.broker.takeover.campaigns import Campaign
 from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import Beat, Bid, Term
@@ -25,7 +26,7 @@ from qmq.server.node import Node
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.term_record import TermNote
 from tests.server.mesh_rig import MeshRig, host_of, isolate, rejoin
-from tests.server.rig import Client, eventually, send, subscribe
+from tests.server.rig import Client, eventually, nothing_more, send, subscribe
 from tests.support.conditions import present, reported
 from tests.support.depths import depths
 
@@ -52,6 +53,57 @@ async def consumer(rig: MeshRig, name: str, **headers: str) -> Client:
     await client.send(subscribe(JOBS, ack="client-individual", **headers))
     await client.receipt()
     return client
+
+
+DROPPED: Final = DestinationSettings(policies=(DestinationPolicy(pattern=JOBS, dead_letter=DEAD_LETTERS),))
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["memory", "store"])
+async def test_a_pause_of_the_owner_makes_no_second_letter_of_an_expiry(
+    autojump_clock: MockClock, is_stored: bool
+) -> None:
+    async with three(destinations=DROPPED).run() as mesh:
+        await publish(mesh, "a", "1", ttl="3000")
+        nodes = mesh.nodes
+        await eventually(lambda: len({tuple(sorted(one.durable_vector().items())) for one in nodes.values()}) == 1)
+        for node in nodes.values() if is_stored else ():
+            await node.checkpoints.checkpoint()
+        readers = [await mesh.connect(name) for name in "ab"]
+        for reader in readers:
+            await reader.send(subscribe(DEAD_LETTERS, ack="auto"))
+            await reader.receipt()
+        isolate(mesh, "a")
+        # The owner still has its lease, and a consumer of its own.
+        letter = await readers[0].next("MESSAGE")
+        await eventually(lambda: "a" in {*nodes["b"].takeover.served, *nodes["c"].takeover.served})
+        await trio.sleep(5)
+        rejoin(mesh, "a")
+        await mesh.until_linked()
+        await eventually(lambda: not nodes["b"].takeover.served and not nodes["c"].takeover.served)
+        await trio.sleep(60)
+
+        for reader in readers:
+            with trio.move_on_after(5):
+                again = await reader.next("MESSAGE")
+                # What a consumer of a silent node had may come again, and is marked.
+                assert again.head.headers["redelivered"] == "true"
+                assert again.head.headers["message-id"] == letter.head.headers["message-id"]
+
+
+async def test_of_an_owner_that_stays_away_the_letter_of_an_expiry_comes_later(autojump_clock: MockClock) -> None:
+    async with three(destinations=DROPPED).run() as mesh:
+        await publish(mesh, "a", "1", "2", ttl="8000")
+        await eventually(lambda: mesh.nodes["b"].durable_vector() == mesh.nodes["a"].durable_vector())
+        await mesh.kill("a")
+        reader, other = await mesh.connect("b"), await mesh.connect("b")
+        await reader.send(subscribe(DEAD_LETTERS, ack="auto"))
+        await other.send(subscribe(JOBS, ack="auto"))
+        began = trio.current_time()
+
+        await trio.sleep(LETTERS_WAIT_US / 1_000_000)
+        assert await reader.messages(2) == [b"1", b"2"]
+        assert trio.current_time() - began > 5 + LETTERS_WAIT_US / 1_000_000, "it counts from the takeover"
+        await nothing_more(other)
 
 
 async def settle(client: Client) -> str:
