@@ -78,9 +78,15 @@ ARGUMENTS: Final = TEXTS | {
 ROUTING_TYPES: Final[Mapping[str, tuple[DestinationKind, ...]]] = {"ANYCAST": (Q,), "MULTICAST": (T, F)}
 """Of Artemis."""
 
+OF_SUBSCRIBE: Final = frozenset({*ELSEWHERE, QUEUE_NAME, "subscription-type"})
+OF_SEND: Final = frozenset({*NOT_SENT, "mandatory", "destination-type"})
+"""All that is looked at: most frames have none of them."""
+
 
 def check_subscribe_words(headers: Mapping[str, str], kind: DestinationKind, *, is_bound: bool) -> None:
     """Refuse what a SUBSCRIBE asks of a destination that does not have it. `is_bound`: its queue has a binding."""
+    if OF_SUBSCRIBE.isdisjoint(headers):
+        return
     for name in ELSEWHERE.keys() & headers.keys():
         kinds, instead = ELSEWHERE[name]
         text = headers[name]
@@ -99,6 +105,8 @@ def check_subscribe_words(headers: Mapping[str, str], kind: DestinationKind, *, 
 
 def check_send_words(headers: Mapping[str, str], kind: DestinationKind) -> None:
     """Refuse what a SEND asks and no destination of this kind does. Raises Refused."""
+    if OF_SEND.isdisjoint(headers):
+        return
     for name in NOT_SENT.keys() & headers.keys():
         if _asks(headers[name]):
             raise Refused(NOT_SUPPORTED, f"The header {name} is not obeyed. {NOT_SENT[name]}")
