@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.copy_budget import copies_left
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.broker.queues.handoff import LETTERS_WAIT_US
@@ -163,6 +164,38 @@ async def test_messages_of_a_silent_node_are_handed_out_by_another(autojump_cloc
         assert [await settle(worker) for _ in range(3)] == ["one", "two", "three"]
         assert trio.current_time() - silent_since < AFTER + SPARE
         assert serves(rig, "b") == {"a", "b"}
+
+
+async def test_letters_at_the_node_that_took_over_share_what_is_left_of_the_copies(autojump_clock: MockClock) -> None:
+    policies = (
+        DestinationPolicy(pattern="/queue/first", dead_letter="/exchange/amq.fanout"),
+        DestinationPolicy(pattern="/queue/other", dead_letter="/exchange/amq.fanout"),
+    )
+    async with three(destinations=DestinationSettings(policies=policies)).run() as rig:
+        client = await rig.connect("a")
+        for queue in ("first", "other", "third"):
+            await client.send(
+                f"SEND\ndestination:/control/bind/queue/{queue}\nsource:/exchange/amq.fanout\nreceipt:b\n\n"
+            )
+            await client.receipt()
+        await client.send(send("/exchange/amq.fanout", "x", "r", ttl="60000"))
+        await client.receipt()
+        await everywhere(rig)
+        for node in rig.nodes.values():
+            await node.checkpoints.checkpoint()
+        isolate(rig, "a")
+        await eventually(lambda: "a" in serves(rig, "b") | serves(rig, "c"))
+
+        await trio.sleep(90.0)
+
+        server = rig.nodes["b" if "a" in serves(rig, "b") else "c"]
+        left = [one for queue in server.broker.queues.by_name.values() for one in queue.waiting() if not one.settled]
+        assert sorted((one.envelope.destination, copies_left(one.envelope.headers)) for one in left) == [
+            ("/queue/first", 166),
+            ("/queue/other", 166),
+            ("/queue/third", 166),
+            ("/queue/third", 166),
+        ]
 
 
 async def test_a_node_that_has_heard_the_owner_a_moment_longer_votes_a_moment_later(
