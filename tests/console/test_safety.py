@@ -219,7 +219,7 @@ def test_page_of_another_origin_reads_and_changes_nothing(page: Any, guarded: Co
     assert found["read"] == "refused"
     assert found["post"] == "refused"
     assert found["login"] == "refused"
-    assert found["blind"] == found["form"] == "opaque"
+    assert found["blind"] == found["form"] == "refused"
 
 
 def test_page_of_another_origin_does_nothing_to_a_node_without_users(
