@@ -132,7 +132,7 @@ def permissions_of(
     """
     user = entry.get("user")
     if not isinstance(user, str) or user not in users:
-        return f"{label}: its user is not in the file, or is left out"
+        return f"{label}: its user is neither in the mesh nor in the file, or is left out"
     if user in narrowed:
         return f"{label}: topic_permissions of this user narrow it, and these have no counterpart"
     allowed: dict[str, set[str]] = {}
