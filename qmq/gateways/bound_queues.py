@@ -42,7 +42,8 @@ class BoundQueue(NamedTuple):
     in memory only.
 
     `owner`: the connection with which it ends, also if it never has a consumer; "": it does not. `arguments` are those
-    of a declaration in AMQP.
+    of a declaration in AMQP. `has_rules`: the client says what rules it has, so it must be declared so, and not only
+    be there.
     """
 
     queue: str
@@ -52,6 +53,7 @@ class BoundQueue(NamedTuple):
     durable: bool
     owner: str
     arguments: Mapping[str, object] = NO_ARGUMENTS
+    has_rules: bool = False
 
     @property
     def is_named(self) -> bool:
@@ -106,7 +108,8 @@ def bound_queue(
         queue = f"{OWN_NAMES.removeprefix(QUEUE)}{readable}.{digest}"
     auto_delete = words is None or truth(headers, AUTO_DELETE, False)
     arguments = arguments_of(headers)
-    return BoundQueue(f"/queue/{queue}", source, key, auto_delete, words is not None, owner, arguments)
+    has_rules = bool(arguments) or (words is not None and auto_delete)
+    return BoundQueue(f"/queue/{queue}", source, key, auto_delete, words is not None, owner, arguments, has_rules)
 
 
 def declared_queue(headers: Mapping[str, str]) -> BoundQueue | None:
@@ -119,10 +122,12 @@ def declared_queue(headers: Mapping[str, str]) -> BoundQueue | None:
     auto_delete = truth(headers, AUTO_DELETE, False)
     durable = next((truth(headers, name, True) for name in FLAG_HEADERS if name in headers), True)
     arguments = arguments_of(headers)
-    if virtual is None and durable and not auto_delete and not arguments:
+    has_rules = auto_delete or not durable or bool(arguments)
+    if virtual is None and not has_rules:
         return None
     source = "" if virtual is None else f"/topic/{virtual[1]}"
-    return BoundQueue(destination_of(headers, "SUBSCRIBE"), source, "", auto_delete, durable, "", arguments)
+    queue = destination_of(headers, "SUBSCRIBE")
+    return BoundQueue(queue, source, "", auto_delete, durable, "", arguments, has_rules)
 
 
 def may_be_bound(headers: Mapping[str, str]) -> bool:

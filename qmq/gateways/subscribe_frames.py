@@ -210,8 +210,8 @@ class SubscribeFrames:
         self._of_queue(Subscription(self._session_id, "", queue, ack_mode(headers), credit, b""), headers)
 
     def _is_declared(self, bound: BoundQueue) -> bool:
-        # What has arguments, or no binding, is compared with its declaration in any case.
-        return bool(bound.source) and not bound.arguments and self._rules.routing.has_binding(bound.binding.name)
+        # What has rules is compared with its declaration in any case; without a binding it has some.
+        return not bound.has_rules and self._rules.routing.has_binding(bound.binding.name)
 
     @property
     def _user(self) -> str:

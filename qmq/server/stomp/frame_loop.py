@@ -194,7 +194,7 @@ class FrameLoop:
     async def _declare(self, bound: BoundQueue) -> None:
         """Declare a queue, with its binding if it has one. Raises Refused."""
         context, session = self._context, self._session
-        if bound.arguments or not bound.source:
+        if bound.has_rules:
             # As a request to declare it, which asks for the rights that these rules need.
             value = {**bound.declaration, **_rules(bound), **({EXCLUSIVE: True} if bound.owner else {})}
             headers = {"destination": f"/control/declare{bound.queue}"}

@@ -193,6 +193,19 @@ async def test_a_queue_that_is_declared_otherwise_is_not_consumed(autojump_clock
         assert len(rig.alive.broker.queues.by_name[Q].subscriptions) == 1
 
 
+@pytest.mark.parametrize("destination", ["/topic/t", "/queue/Consumer.A.VirtualTopic.t"])
+async def test_a_bound_queue_that_stays_does_not_become_one_that_goes_with_its_consumers(
+    autojump_clock: MockClock, destination: str
+) -> None:
+    words = {"durable": "true"} if destination == "/topic/t" else {}
+    async with Rig().run() as rig:
+        first, second, third = [await rig.connect() for _ in range(3)]
+        assert await follow(first, destination, **words) == "RECEIPT"
+
+        assert await follow(second, destination, **words, auto_delete="true") == "declared-otherwise"
+        assert await follow(third, destination, **words, auto_delete="false") == "RECEIPT"
+
+
 async def test_its_words_need_the_right_to_declare_and_to_send_dead_letters(autojump_clock: MockClock) -> None:
     reader = PermissionSettings(user="reader", allow=("subscribe",), destinations=("/queue/*",))
     maker = PermissionSettings(user="maker", allow=("subscribe", "declare"), destinations=("/queue/*",))
