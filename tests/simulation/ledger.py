@@ -142,6 +142,10 @@ class Ledger:
     """The `message-id` of every queue message that a consumer has read."""
     unmarked: list[str] = field(default_factory=list)
     """What was read once more under the same `message-id`, without `redelivered`."""
+    last_of_group: dict[tuple[Origin, str, str, bool], int] = field(default_factory=dict)
+    """Origin, queue, group, whether the selector of `consume` matches → the last sequence read for the first time."""
+    overtaken: list[str] = field(default_factory=list)
+    """What was read for the first time behind a later message of its group."""
     records_given: dict[str, dict[str, bool]] = field(default_factory=dict)
     """Queue message with a dedup id → the `message-id` of each record that a consumer was given → whether it says that
     it is a retry."""
@@ -247,7 +251,22 @@ class Ledger:
         message_id = headers["message-id"]
         if message_id in self.read and headers.get("redelivered") != "true":
             self.unmarked.append(f"{message_id} of {headers['destination']} at {trio.current_time():.3f}")
+        elif headers.get("redelivered") != "true" and "JMSXGroupID" in headers:
+            self._note_group(message_id, headers)
         self.read.add(message_id)
+
+    def _note_group(self, message_id: str, headers: Mapping[str, str]) -> None:
+        """A consumer reads a message of a group, for the first time as far as its headers say.
+
+        The selector of `consume` divides groups: what it does not match may wait for another consumer.
+        """
+        dot = dot_of(message_id)
+        half = "3" in headers.get("x-id", "")
+        key = (dot.origin, headers["destination"], headers["JMSXGroupID"], half)
+        last = self.last_of_group.get(key, 0)
+        if dot.sequence < last:
+            self.overtaken.append(f"{message_id} of {key[2]} in {key[1]} after {last} at {trio.current_time():.3f}")
+        self.last_of_group[key] = max(last, dot.sequence)
 
     def take_in_hand(self, message_id: str, who: object) -> None:
         """A consumer is given a message that it is going to keep for a while."""

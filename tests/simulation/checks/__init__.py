@@ -166,6 +166,7 @@ def broken(stage: Stage) -> list[str]:
     wrongs += queues.lost_copies(ledger, allowed_losses, insisted)
     wrongs += queues.unmarked(ledger)
     wrongs += queues.given_as_two_records(ledger)
+    wrongs += turns.overtaken(ledger)
     forgetful = allowed_losses.nodes
     if stage.leaving is None:  # what a node that was away had settled may have been adopted meanwhile
         wrongs += queues.given_again_where_settled(ledger, forgetful)

@@ -1,5 +1,7 @@
-"""Exclusive consumers and groups, in a mesh without faults.
+"""Exclusive consumers and groups.
 
+I27  messages of a group are read for the first time in the order in which their node accepted them
+Without faults:
 I23  from a moment after a consumer has come or gone until the next does, one consumer at most is given messages of an
      exclusive queue, and one those of each group, whatever waits at which node. A group that moves to a new consumer
      may do so later, when its old one has worked off what it has, but only once, and it does not come back
@@ -7,6 +9,11 @@ I23  from a moment after a consumer has come or gone until the next does, one co
 
 from tests.simulation.ledger import MOMENT_SECONDS, Ledger
 from tests.simulation.workloads.names import EXCLUSIVE
+
+
+def overtaken(ledger: Ledger) -> list[str]:
+    """I27."""
+    return [f"I27: {what}" for what in ledger.overtaken]
 
 
 def shared(ledger: Ledger) -> list[str]:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.lending.borrowing import Borrowing
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.selective.group_choice import GroupChoice
+from qmq.broker.queues.state.context import QueueContext
 from qmq.dots import Dot, Vector
 from qmq.replication.links.serving_side import ServingSide
 from qmq.storage.checkpoints.compaction import Compaction
@@ -68,6 +69,17 @@ def groups_never_move() -> Iterator[None]:
         return real(groups, group, message)
 
     with patch.object(GroupChoice, "holder_of", holder_of):
+        yield
+
+
+@seeded_bug(Family.CUTS, "I27", seed=0)
+def returned_loans_overtaken() -> Iterator[None]:
+    """A node that returns a message of a group, which no client has seen, goes on with later ones."""
+
+    def return_to_owner(shared: QueueContext, returned: Return, out: Outcome) -> None:
+        out.peer_returns.setdefault(returned.message.owner or "", []).append(returned)
+
+    with patch.object(QueueContext, "return_to_owner", return_to_owner):
         yield
 
 

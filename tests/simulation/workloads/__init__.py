@@ -25,10 +25,14 @@ from tests.simulation.workloads.poison import make_trouble, selector_cost
 from tests.simulation.workloads.publish import publish
 from tests.simulation.workloads.roll_call import attend, call_the_roll
 from tests.simulation.workloads.serve_operated import consume_operated, supply_operated, use_guarded, watch_definitions
+from tests.simulation.workloads.share_groups import share_groups, supply_groups
 from tests.simulation.workloads.take_turns import pile_up, take_turns
 from tests.simulation.workloads.visit import follow_durably, log_in_as_guest, visit
 
 __all__ = ["call_the_roll", "start_audience", "start_insistent", "start_publishers"]
+
+SHARING = (Family.CUTS, Family.TAKEOVERS)
+"""With pauses, during which no link breaks, and longer ones."""
 
 
 def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
@@ -48,6 +52,9 @@ def start_publishers(stage: Stage, nursery: trio.Nursery) -> None:
         for number in range(2):
             nursery.start_soon(publish_amqp, stage, f"ap{number}")
             nursery.start_soon(put_jobs, stage, f"bp{number}")
+    if stage.plan.family in SHARING:
+        for number in range(2):
+            nursery.start_soon(supply_groups, stage, f"gp{number}")
     if stage.plan.quiet:
         nursery.start_soon(pile_up, stage, "b0")
 
@@ -78,6 +85,9 @@ def start_audience(stage: Stage, nursery: trio.Nursery) -> None:
     if plan.family is Family.RESTARTS:
         for number in range(3):
             nursery.start_soon(hold, stage, f"h{number}")
+    if plan.family in SHARING:
+        for number in range(3):
+            nursery.start_soon(share_groups, stage, f"gc{number}")
     if plan.family is Family.STALE:
         nursery.start_soon(collect, stage, "q0")
     if plan.family is Family.OPERATORS:

@@ -25,6 +25,9 @@ EXCLUSIVE = "/queue/exclusive"
 GROUPED = "/queue/grouped"
 """Two that have a backlog at the nodes of their consumers."""
 
+SHARED = "/queue/shared"
+"""Its messages have groups, and its consumers come and go while nodes have faults."""
+
 VHOST = "shop"
 """A virtual host beside `/`."""
 
