@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3, choices=range(3, 7), help="that the mesh begins with")
     parser.add_argument("--only", nargs="+", default=[], choices=[fault.name for fault in FAULTS], help="these faults")
     parser.add_argument("--seed", type=int, help="of the faults; drawn and printed by default")
-    parser.add_argument("--rate", type=float, default=60.0, help="messages a second of each of five publishers")
+    parser.add_argument("--rate", type=float, default=60.0, help="messages a second of each publisher, or half of it")
     parser.add_argument("--page", type=Path, default=Path("nemesis.html"), help="where the report goes")
     parser.add_argument("--keep", type=Path, help="a folder for the nodes' logs and data, which then stay")
     arguments = parser.parse_args()

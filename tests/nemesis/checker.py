@@ -12,6 +12,8 @@
                 node that had confirmed it, in the same run. Other cases after an `edge` receipt are counted
                 (`after_edge`), as are deliveries that may have left before the receipt (`on_the_way`) and deliveries
                 of messages without a confirmed ACK (`given_again`)
+    overtaken   a message of a group was delivered for the first time, and without a mark, behind a later one of its
+                group that the same node had accepted
 
 Besides messages, a run fails if a node ended that should not, and by the errors that the run itself finds at its end.
 """
@@ -50,13 +52,14 @@ class Row:
     doubled: tuple[bytes, ...]
     unexpected: tuple[bytes, ...]
     again: tuple[Again, ...]
+    overtaken: tuple[bytes, ...]
     blamed: dict[str, Counter[str]]
     """Node → what of the above is its: it receipted what is lost, told what is doubled or unexpected, gave it again."""
     repeats: int
 
     @property
     def is_good(self) -> bool:
-        return not (self.lost or self.doubled or self.unexpected or self.repeats or self.again)
+        return not (self.lost or self.doubled or self.unexpected or self.repeats or self.again or self.overtaken)
 
     @property
     def after_edge_percent(self) -> float:
@@ -83,7 +86,8 @@ def wrongs(history: History, rows: Iterable[Row], others: Sequence[str] = ()) ->
     """What is wrong, one sentence each; `others` is what was found beside the messages."""
     found: list[str] = []
     for row in rows:
-        for what, bodies in (("lost", row.lost), ("doubled", row.doubled), ("unexpected", row.unexpected)):
+        kinds = (("lost", row.lost), ("doubled", row.doubled), ("unexpected", row.unexpected))
+        for what, bodies in (*kinds, ("overtaken in their groups", row.overtaken)):
             if bodies:
                 some = ", ".join(body.decode("utf-8", "replace") for body in bodies[:SHOWN])
                 found.append(f"{row.reader} of {row.destination}: {len(bodies)} {what}: {some}")
@@ -116,6 +120,7 @@ def _row(history: History, stream: Stream) -> Row:
         ("doubled", [stream.told[body][-1][1] for body in doubled] + [node for _, node in stream.repeats]),
         ("unexpected", [node for body in unexpected for _, node in stream.told[body]]),
         ("given after their ACK", [again.node for again in wrong]),
+        ("overtaken", [node for _, node in stream.overtaken]),
     ):
         for node in nodes:
             blamed.setdefault(node, Counter())[what] += 1
@@ -137,6 +142,7 @@ def _row(history: History, stream: Stream) -> Row:
         doubled=tuple(sorted(doubled)),
         unexpected=tuple(sorted(unexpected)),
         again=tuple(wrong),
+        overtaken=tuple(body for body, _ in stream.overtaken),
         blamed=blamed,
         repeats=len(stream.repeats),
     )

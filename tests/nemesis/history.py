@@ -96,6 +96,10 @@ class Stream:
     acks: dict[bytes, list[Ack]] = field(default_factory=dict)
     """Body → its first receipted ACK, and the first one for good."""
     again: list[Again] = field(default_factory=list)
+    last_of_group: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Origin and group → the last sequence that was told for the first time."""
+    overtaken: list[tuple[bytes, str]] = field(default_factory=list)
+    """Told for the first time behind a later message of its group, and by which node."""
     on_the_way: int = 0
     """Came after the receipt of an ACK, and may have been handed out before it."""
 
@@ -153,10 +157,18 @@ class History:
         *,
         is_repeat: bool = False,
         since: float = -inf,
+        group: str = "",
+        is_marked: bool = False,
     ) -> None:
-        """A reader is told a message. `since`: it was handed out then at the earliest."""
+        """A reader is told a message. `since`: it was handed out then at the earliest; `is_marked`: as redelivered."""
         with self._lock:
             stream = self.streams.setdefault(reader, Stream(destination, reader))
+            if group and not is_marked and all(id != message_id for id, _ in stream.told.get(body, ())):
+                origin, _, sequence = message_id.rpartition("-")
+                last = stream.last_of_group.get((origin, group), 0)
+                if int(sequence) < last:
+                    stream.overtaken.append((body, node))
+                stream.last_of_group[origin, group] = max(last, int(sequence))
             stream.times[body] += 1
             stream.told.setdefault(body, []).append((message_id, node))
             if is_repeat:

@@ -25,6 +25,11 @@ FANOUT, THREEFOLD, NAMED = "/fanout/nemesis", "/fanout/threefold", "/fanout/name
 """The second is receipted when it is on three disks; the third is the Python client's: it stands there once."""
 EDGE, GOOD = "/queue/nemesis", "/queue/good"
 """ACKs of the second are receipted at `quorum`."""
+GROUPED = "/queue/grouped"
+"""Its messages have groups, and its consumers come and go."""
+GROUPS = 8
+
+QUEUES = (EDGE, GOOD, GROUPED)
 
 LETTERS = "abcdefgh"
 SPARES = 2
@@ -75,7 +80,7 @@ def run(
     longest: float | None = None,
     only: Sequence[str] = (),
 ) -> Result:
-    """Fire at so many nodes for `seconds`, with `rate` messages a second of each of five publishers.
+    """Fire at so many nodes for `seconds`, with `rate` messages a second of each of seven publishers, or half of it.
 
     `longest` is how many seconds one fault may last, `only` names the faults that are drawn from.
     """
@@ -157,6 +162,8 @@ def _workers(
         StompPublisher(history, names, anywhere(), EDGE, "edge-1", rate),
         StompPublisher(history, names, anywhere(), GOOD, "good-1", rate),
     ]
+    for name in ("group-1", "group-2"):
+        stock.append(StompPublisher(history, names, anywhere(), GROUPED, name, rate / 2, groups=GROUPS))
     python = PythonClient(history, names, anywhere(), NAMED, "named-1", rate)
     readers: list[Reader] = [
         StompFollower(history, names, anywhere(), fanout, reader) for fanout, reader in _followers()
@@ -177,6 +184,7 @@ def _workers(
     readers += [consumer(EDGE, "edge", [mesh.address(name)], stays=True) for name in mesh.names]
     readers += [consumer(EDGE, "edge", anywhere(), stays=False)]
     readers += [consumer(GOOD, "quorum", anywhere(), stays=False) for _ in range(3)]
+    readers += [consumer(GROUPED, "edge", anywhere(), stays=False) for _ in range(4)]
 
     def let_in() -> None:
         for publisher in stock:
@@ -199,7 +207,7 @@ def _settle(mesh: Cluster, history: History, publishers: Sequence[Sender]) -> li
         IDLE_SECONDS,
     )
     readers: dict[str, list[str]] = {}
-    for destination, reader in (*_followers(), *((queue, f"consumers of {queue}") for queue in (EDGE, GOOD))):
+    for destination, reader in (*_followers(), *((queue, f"consumers of {queue}") for queue in QUEUES)):
         readers.setdefault(destination, []).append(reader)
     readers[NAMED] = [PythonClient.READER]
     deadline = time.monotonic() + DRAIN_SECONDS
@@ -216,7 +224,7 @@ def _settle(mesh: Cluster, history: History, publishers: Sequence[Sender]) -> li
 
 def _waiting(mesh: Cluster) -> dict[tuple[str, str], int]:
     """Node and queue → how many unsettled messages; -1 for a node that does not answer."""
-    depths = {(name, queue): mesh.depth(name, queue) for name in mesh.names for queue in (EDGE, GOOD)}
+    depths = {(name, queue): mesh.depth(name, queue) for name in mesh.names for queue in QUEUES}
     return {place: depth for place, depth in depths.items() if depth}
 
 

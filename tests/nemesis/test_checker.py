@@ -287,3 +287,22 @@ def test_the_page_shows_verdict_blamed_nodes_and_what_could_not_be_tried_and_esc
     assert "no disk can be mounted" in text
     assert "&lt;p&gt; 2" in text
     assert "<p> 2" not in text
+
+
+def test_unmarked_message_that_comes_first_behind_a_later_one_of_its_node_and_group_is_overtaken() -> None:
+    history = History()
+    told = [("a", 1, "g"), ("a", 3, "g"), ("a", 2, "h"), ("b", 2, "g"), ("a", 3, "g"), ("a", 2, "g")]
+    for node, number, group in told:
+        body = f"p {node}{number}{group}".encode()
+        history.send(QUEUE, body)
+        history.receipt(QUEUE, body, node)
+        history.receive(QUEUE, "r", body, "b", message_id(node, number), group=group)
+    history.send(QUEUE, b"p 4")
+    history.receipt(QUEUE, b"p 4", "a")
+    history.receive(QUEUE, "r", b"p 4", "b", message_id("a", 1), group="g", is_marked=True)
+
+    row = row_of(history)
+
+    assert row.overtaken == (b"p a2g",)
+    assert row.blamed == {"b": {"overtaken": 1}}
+    assert sentences(history) == ["r of /queue/q: 1 overtaken in their groups: p a2g"]

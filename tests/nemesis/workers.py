@@ -46,7 +46,8 @@ class Names:
 class StompPublisher(Worker):
     """Sends numbered bodies, `rate` a second, until `enough`; then until each has its receipt.
 
-    `replicas` asks for a level of its own: so many disks beside the one of the node.
+    `replicas` asks for a level of its own: so many disks beside the one of the node. The messages are those of so many
+    `groups`, in turns.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class StompPublisher(Worker):
         name: str,
         rate: float,
         replicas: int | None = None,
+        groups: int = 0,
     ) -> None:
         super().__init__(addresses, BEATS_MS)
+        self._groups = groups
         self.destination = destination
         self.enough = threading.Event()
         self._level = {"receipt-level": f"replicas={replicas}"} if replicas else {}
@@ -101,13 +104,17 @@ class StompPublisher(Worker):
                     continue
                 self._out.append(("", body))  # should the connection end in `send`, it has no receipt
                 self._history.send(self.destination, body)
-                self._out[-1] = (client.send(self.destination, body, receipt=True, **self._level), body)
+                asked = {**self._level, **self._group_of(body)}
+                self._out[-1] = (client.send(self.destination, body, receipt=True, **asked), body)
                 self.stopping.wait(self._pause_seconds)
         finally:
             self._harvest(client)
             self._again.extendleft(body for _, body in reversed(self._out))
             self._out.clear()
             self._client = None
+
+    def _group_of(self, body: bytes) -> dict[str, str]:
+        return {"JMSXGroupID": f"g{int(body.split()[-1]) % self._groups}"} if self._groups else {}
 
     def _next(self) -> bytes | None:
         if len(self._out) >= UNANSWERED_MAX:
@@ -180,7 +187,16 @@ class StompConsumer(Consumer):
         try:
             since = self._since.popleft()
             node = self._names.of(client)
-            self._history.receive(self.destination, self.reader, message.body, node, message.id, since=since)
+            self._history.receive(
+                self.destination,
+                self.reader,
+                message.body,
+                node,
+                message.id,
+                since=since,
+                group=message.headers.get("JMSXGroupID", ""),
+                is_marked=message.is_redelivered,
+            )
             self._in_hand.append((self._history.now + self._work(), message))
         except Exception:  # stomp.py, whose thread this is, would keep it to itself
             self.failure = traceback.format_exc()
