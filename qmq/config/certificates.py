@@ -91,11 +91,12 @@ def _link_problems(tls: TlsSettings, nodes: Collection[str]) -> list[_TlsProblem
     if problems:
         return problems
     assert tls.ca is not None, "the configuration was checked"
-    sides = [ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)]
-    sides[1].check_hostname = False
+    # As strict as the links are, which differs between versions of Python.
+    purposes = (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH)
+    sides = [ssl.create_default_context(purpose, cafile=tls.ca) for purpose in purposes]
     for side in sides:
+        side.check_hostname = False
         side.verify_mode = ssl.CERT_REQUIRED
-        side.load_verify_locations(tls.ca)
         side.load_cert_chain(tls.certificate, tls.key, partial(no_password, tls.key))
     try:
         shown = handshake(*sides)
