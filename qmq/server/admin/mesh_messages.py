@@ -129,12 +129,12 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
     if not facts["is_whole"] or not _has_acceptance(facts):
         others, silent = await _ask_each(context, "trace", message_id)
         facts = _merged([facts, *others.values()])
-    named = [event["destination"] for event in facts["events"] if event["event"] == "accepted"]
+    named = [str(event["destination"]) for event in facts["events"] if event["event"] == "accepted"]
     for destination in {facts["destination"], *named} - {""}:
         _check_found(context, asked, destination)
     rights = context.rights_of(asked.principal)
     for event in facts["events"]:
-        if "destination" in event and not rights.allows(Action.OBSERVE, event["destination"]):
+        if "destination" in event and not rights.allows(Action.OBSERVE, str(event["destination"])):
             event["destination"] = HIDDEN
     wanted = {"id": message_id, "records": [event["record"] for event in facts["events"]]}
     found, missing = await ask_nodes(context, "whereabouts", wanted, is_mesh=True)

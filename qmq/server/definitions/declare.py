@@ -71,16 +71,13 @@ async def declare_queue(
     # Its messages are of others, unless the client could have consumed them.
     is_taking = bool(value) and queue not in declared.texts and not rights.allows(Action.SUBSCRIBE, queue)
     is_taking = bool(letters) or (is_taking and await is_in_use())
+    whole = Effect(is_taking=is_taking, sends_to=letters)
 
     def check() -> bool:
         """Whether the queue is declared so already. Raises Refused."""
         is_others = not declared.is_own(queue, user) and not context.exclusive_queues.is_orphan(queue)
-        effect = Effect(
-            is_change=not declared.check_same(queue, value, is_replacing=True),
-            is_replacing=is_replacing and is_others,
-            is_taking=is_taking,
-            sends_to=letters,
-        )
+        is_change = not declared.check_same(queue, value, is_replacing=True)
+        effect = whole._replace(is_change=is_change, is_replacing=is_replacing and is_others)
         rights.check_control(destination, headers, effect)
         return declared.check_same(queue, value, is_replacing=is_replacing)
 
@@ -89,8 +86,9 @@ async def declare_queue(
         declared.with_owner(queue, value, user)
         return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
     context.queue_lifetimes.declared_again(queue)
-    if is_same and not rights.may_control(destination, headers, Effect()):
-        return {"changed": 0, "value": declared.value_of(queue) or {}}  # Nothing of it is written again.
+    if is_same and not rights.may_control(destination, headers, whole):
+        # It is not written again, so that it does not win over a deletion behind a cut.
+        return {"changed": 0, "value": declared.value_of(queue) or {}}
     quorum = is_said(headers, "quorum")
     facts = await declared.declare(queue, value, user, check, quorum=quorum)
     return {**facts, "value": declared.value_of(queue) or {}}

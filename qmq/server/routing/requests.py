@@ -52,11 +52,13 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
     value |= {key: is_said(asked.headers, key) for key in ("internal", "delayed") if key in asked.headers}
     exchange = read_exchange(name, value)
 
+    # What no binding matches goes to the alternate: that is to read this exchange, and to send to that one.
+    target = f"{PREFIX}{exchange.alternate}/*" if exchange.alternate else ""
+    whole = Effect(is_taking=bool(target), sends_to=target)
+
     def check() -> None:
         known = context.routing.table.exchanges.get(name)
-        # What no binding matches goes to the alternate: that is to read this exchange, and to send to that one.
-        target = f"{PREFIX}{exchange.alternate}/*" if exchange.alternate else ""
-        _check_effect(context, asked, Effect(known != exchange, is_taking=bool(target), sends_to=target))
+        _check_effect(context, asked, whole._replace(is_change=known != exchange))
         for key in EXCHANGE_KEYS if known is not None else ():
             before, after = _shown(getattr(known, key)), _shown(getattr(exchange, key))
             if before != after:
@@ -64,7 +66,7 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
 
     check()
     known = context.routing.table.exchanges.get(name)
-    if known is not None and (is_reserved(name) or not _may_change(context, asked)):
+    if known is not None and (is_reserved(name) or not _may_do(context, asked, whole)):
         return {**exchange._asdict(), "changed": 0}
     # Again in its turn: another client may declare it while this change waits.
     return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict(), check)
@@ -108,7 +110,8 @@ async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
             raise Refused("unknown-destination", f"{binding.queue} was deleted meanwhile.")
 
     check()
-    if context.routing.table.has_binding(binding.name) and not _may_change(context, asked):
+    is_bound = context.routing.table.has_binding(binding.name)
+    if is_bound and not _may_do(context, asked, _effect(context, asked)):
         return {**binding.value, "changed": 0}
     return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)
 
@@ -142,9 +145,11 @@ def _check_effect(context: RoutingRequests, asked: VerbRequest, effect: Effect) 
     context.rights_of(asked.principal).check_control(asked.destination, asked.headers, effect)
 
 
-def _may_change(context: RoutingRequests, asked: VerbRequest) -> bool:
-    """Whether the client may say again what is so already, which wins over a deletion behind a cut."""
-    return context.rights_of(asked.principal).may_control(asked.destination, asked.headers, _effect(context, asked))
+def _may_do(context: RoutingRequests, asked: VerbRequest, whole: Effect) -> bool:
+    """Whether the client may do this where it is not done yet. Else what is so already is not written again, so that it
+    does not win over a deletion behind a cut.
+    """
+    return context.rights_of(asked.principal).may_control(asked.destination, asked.headers, whole)
 
 
 def _effect(context: RoutingRequests, asked: VerbRequest, *, is_change: bool = True) -> Effect:

@@ -709,6 +709,24 @@ async def test_a_producer_declares_what_its_consumers_have_declared_and_needs_se
             await ann.channel()
 
 
+async def test_a_consumer_binds_a_queue_that_is_exclusive_to_it_without_send(autojump_clock: MockClock) -> None:
+    users = (User(name="app", password_hash=HASH, groups=("client",)), User(name="ann", password_hash=HASH))
+    allowed = PermissionSettings(
+        user="ann", allow=("subscribe", "declare"), destinations=("/queue/ann.*", "/exchange/news")
+    )
+    async with amqp_node(users=users, permissions=(allowed,)) as rig:
+        app, ann = await connect(rig, response="\0app\0x"), await connect(rig, response="\0ann\0x")
+        await exchange(app, "news", "fanout")
+        for queue, is_exclusive in (("ann.own", True), ("ann.shared", False)):
+            await ann.call(1, commands.Queue.Declare(0, queue, exclusive=is_exclusive), commands.Queue.DeclareOk)
+            if is_exclusive:
+                await bind(ann, queue, "news")
+                await ann.call(1, commands.Queue.Unbind(0, queue, "news", ""), commands.Queue.UnbindOk)
+            else:
+                await ann.send(1, commands.Queue.Bind(0, queue, "news", ""))
+                assert (await ann.closed())[0] == 403
+
+
 async def test_over_amqp_too_a_rule_of_a_queue_and_a_binding_need_the_rights_for_what_they_do(
     autojump_clock: MockClock,
 ) -> None:

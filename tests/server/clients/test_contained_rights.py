@@ -216,20 +216,28 @@ async def test_what_is_declared_already_needs_any_one_right(autojump_clock: Mock
         assert await code(dec, "delete/exchange/v.ex") == "not-allowed"
 
 
-async def test_a_client_that_may_not_declare_brings_nothing_back_behind_a_cut(autojump_clock: MockClock) -> None:
-    rows = (may("victim", "send,subscribe,declare", "/queue/v.*"), may("dec", "send", "/queue/v.*"))
+@pytest.mark.parametrize("actions", ["send", "declare", "declare,send"])
+async def test_a_client_that_may_not_declare_all_of_it_brings_nothing_back_behind_a_cut(
+    autojump_clock: MockClock, actions: str
+) -> None:
+    everything = ("/queue/v.*", "/exchange/v.*")
+    rows = (may("victim", "send,subscribe,declare", *everything), may("dec", actions, *everything))
+    letters, exchange = {"dead_letter": "/queue/v.dead"}, {"type": "fanout", "alternate": "v.other"}
     mesh = MeshRig("a", "b", "c", users=rig_of().settings.users, permissions=rows)
     async with mesh.run():
         victim, dec = await log_in(mesh, "victim", "a"), await log_in(mesh, "dec", "a")
-        assert await code(victim, "declare/queue/v.a", {}) == "done"
-        await eventually(lambda: all("/queue/v.a" in mesh.nodes[name].declared_queues.texts for name in "abc"))
+        assert await code(victim, "declare/queue/v.a", letters) == "done"
+        assert await code(victim, "declare/exchange/v.other", {"type": "fanout"}) == "done"
+        assert await code(victim, "declare/exchange/v.ex", exchange) == "done"
+        await eventually(lambda: all("v.ex" in mesh.nodes[name].rules.routing.exchanges for name in "abc"))
         isolate(mesh, "a")
         await eventually(lambda: not mesh.nodes["a"].declared_queues.reaches_all())
         written = mesh.nodes["a"].definitions.table.by_key.copy()
 
-        assert await code(dec, "declare/queue/v.a", {}) == "done"
+        assert await code(dec, "declare/queue/v.a", letters) == "done"
+        assert await code(dec, "declare/exchange/v.ex", exchange) == "done"
         assert mesh.nodes["a"].definitions.table.by_key == written
-        assert await code(victim, "declare/queue/v.a", {}) == "done"
+        assert await code(victim, "declare/queue/v.a", letters) == "done"
         assert mesh.nodes["a"].definitions.table.by_key != written
 
 
