@@ -25,7 +25,7 @@ async def supply_groups(stage: Stage, name: str) -> None:
     """Send bursts, each to one node, for as long as the phase of faults lasts."""
     rng = random.Random(f"{stage.plan.seed}/{name}")
     until = trio.current_time() + stage.plan.seconds
-    number = 0
+    number = 1
     while trio.current_time() < until:
         member = rng.choice(stage.in_reach)
         try:
