@@ -72,6 +72,7 @@ class OrderedBuffer:
         for (_, group), held in self._local.outstanding.borrowed.items():
             if held.holder.lent_as == of and among(group, members) is not held.holder:
                 queue.shared.withdrawn["", queue.name, of] = None
+                return
 
     def _unbuffer(self, message: Message) -> None:
         """A message that was buffered is about to be delivered, or returned."""

@@ -1,9 +1,14 @@
 """First deliveries of a group are in order, and no consumer starves behind it (docs/queues.md, "Message groups")."""
 
+import pytest
+
 from qmq.broker.consumers.consumer_class import WITHDRAWN, class_of, offer_name
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
+from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
+from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.selectors import compile_selector
+from qmq.build import BUILD
 from qmq.dots import Dot, Origin
 
 from ...rig import JOBS, Client, Node, check_accounts, message_of
@@ -151,6 +156,30 @@ def test_peers_consumer_gets_the_next_message_of_a_group_that_the_consumer_here_
     assert here.bodies == [b"1"]
     node.decide(lambda out: node.lending.settled("b", [Dot(A, 2)]))
     assert here.bodies == [b"1", b"3"]
+
+
+@pytest.mark.skipif(BUILD == "compiled", reason="counts calls within what is compiled")
+def test_next_message_of_a_group_is_found_without_a_walk_through_all_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node()
+    clients = [consumer(node, kind, credit=1) for kind in "ab"]
+    for number in range(2000):
+        node.send(headers=of_kind("ab"[number % 2]))
+    looked = 0
+    taker_of = SelectiveDispatcher._taker_of
+
+    def counted(selective: SelectiveDispatcher, message: Message, level: PriorityLevel) -> object:
+        nonlocal looked
+        looked += 1
+        return taker_of(selective, message, level)
+
+    monkeypatch.setattr(SelectiveDispatcher, "_taker_of", counted)
+    for number in range(100):
+        clients[number % 2].ack(clients[number % 2].inbox[-1])
+
+    assert sum(len(client.bodies) for client in clients) == 101
+    assert looked < 4000, "once through all of it, and then from one to the next"
 
 
 # On the node that borrows them
