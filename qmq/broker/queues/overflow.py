@@ -38,6 +38,10 @@ class Overflow:
         False when everything is with consumers.
         """
         while not queue.fits(messages, body_bytes):
+            if queue.rules.keeps_dropped and out.cost >= COST_MAX:
+                # Of one message that comes in, the letters of others can become very many: until the next message comes
+                # the queue is longer than it may be.
+                return True
             oldest = queue.oldest()
             if oldest is None:
                 # What must go is only in the store. Until it is here the queue is longer than it may be.
@@ -48,10 +52,9 @@ class Overflow:
                 letters = self._redelivery.dead_letters
                 out.letters_left -= letters.letters_bytes_of(oldest, OVERFLOW, queue.rules.dead_letter)
                 if out.letters_left < 0:
-                    # One transaction is one batch: until the next message comes the queue is longer than it may be.
+                    # The same, because one transaction is one batch.
+                    queue.push_back([oldest])
                     return True
-            if queue.rules.keeps_dropped and out.cost >= COST_MAX:
-                return True  # The same: of one message that comes in, the letters of others can become very many.
             self._redelivery.drop(queue, oldest, OVERFLOW, out)
         return True
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Message
@@ -177,6 +177,26 @@ def test_new_rules_count_from_the_next_message_on() -> None:
     node.send(b"2")
 
     assert node.ready() == [b"2"]
+
+
+@pytest.mark.parametrize("headers", [b"", b"priority:6\nbeanstalk-priority:20\n", b"JMSXGroupID:g\n"])
+@pytest.mark.parametrize("bound", ["cost", "letters_left"])
+def test_what_has_no_room_for_its_letter_in_one_decision_stays_in_line(bound: str, headers: bytes) -> None:
+    """Before, it was in no line until the next start: counted and kept, and delivered to no consumer."""
+    node = node_with("drop-oldest", 2, keeps=True)
+    for body in (b"old", b"old 2"):
+        node.send(body, headers=headers)
+
+    def send(out: Outcome) -> None:
+        setattr(out, bound, COST_MAX if bound == "cost" else 0)
+        node.broker.send(envelope(headers=headers), b"new", node.now_us, out)
+
+    node.decide(send)
+
+    assert node.ready() == [b"old", b"old 2", b"new"]
+    check_accounts(node)
+    node.send(b"last", headers=headers)
+    assert (node.ready(), node.depth(DEAD_LETTERS)) == ([b"new", b"last"], 2)
 
 
 def test_message_that_can_never_fit_is_dropped_itself_and_nothing_for_it() -> None:
