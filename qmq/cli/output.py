@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import click
 
-INVISIBLE = r"\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
-"""Characters that show nothing, or turn the direction of writing, or end a line; the console shows the same by their
-code. Beside them are the control characters of ASCII.
+INVISIBLE = r"\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+"""Characters that show nothing, turn the direction of writing, or end a line, besides the control characters of ASCII.
+The two joiners are left out: words of some languages have them.
 """
 CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f{INVISIBLE}]")
 

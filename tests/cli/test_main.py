@@ -11,6 +11,7 @@ import pytest
 from qmq import __version__
 from qmq.build import BUILD
 from qmq.cli import main
+from qmq.cli.output import printable
 
 from .conftest import Run
 
@@ -179,3 +180,10 @@ def test_an_address_without_a_node_is_reported_in_one_line(run: Run, command: tu
 
     assert result.exit_code == 1
     assert result.stderr == "qmq: 127.0.0.1:1: Connection refused; is a node running there?\n"
+
+
+def test_what_could_control_a_terminal_or_hide_in_a_name_is_shown_by_its_code() -> None:
+    assert printable("a\x1b[31m\u202eevil\u200b\u2028\u2066\ufeff\tb\n") == (
+        "a\\x1b[31m\\u202eevil\\u200b\\u2028\\u2066\\ufeff\tb\n"
+    )
+    assert printable("می\u200cخواهم 👩\u200d🔧") == "می\u200cخواهم 👩\u200d🔧"
