@@ -11,6 +11,8 @@ from qmq.broker.consumers.outcome import TURN_COST, Outcome
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.queues.selective.dispatcher import LOOKED_MAX
+from qmq.broker.queues.selective.selector_paging import COST_SHARE
 from qmq.broker.selectors import Selector, compile_selector
 from qmq.dots import Origin
 from qmq.errors import Refused
@@ -401,3 +403,24 @@ async def test_queue_is_browsed_in_slices(selector_cost: Toil, autojump_clock: M
 
         assert len(await client.messages(200)) == 200
         assert selector_cost.most <= TURN_MOST
+
+
+@pytest.mark.parametrize("in_memory", [1000, 10_000])
+async def test_a_backlog_is_selected_in_slices_for_consumers_that_want_none_of_it(
+    in_memory: int, selector_cost: Toil, autojump_clock: MockClock
+) -> None:
+    async with Rig(limits={"queue_messages_in_memory_max": in_memory}).run() as rig:
+        sender = await rig.connect()
+        for number in range(3000):
+            await sender.send(send("/queue/q", "x", number=str(number)))
+        await nothing_more(sender)
+        await rig.alive.checkpoints.checkpoint()
+        await eventually(lambda: rig.alive.checkpoints.count > 0)
+        trio.lowlevel.add_instrument(selector_cost)
+
+        clients = await picky_clients(rig, "/queue/q", clients=20, selectors=1, ack="client")
+        await sender.send(send("/queue/q", "last", want="yes"))
+
+        assert await clients[0].messages(1) == [b"last"]
+        assert selector_cost.asked >= 3000 * 20
+        assert selector_cost.most <= 3 * LOOKED_MAX * COST_SHARE

@@ -37,7 +37,7 @@ from qmq.broker.queues.selective.group_order import GroupOrder, Seen
 from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.ordered_buffer import OrderedBuffer
 from qmq.broker.queues.selective.outstanding import group_of
-from qmq.broker.queues.selective.selector_paging import load_on, restart_scans
+from qmq.broker.queues.selective.selector_paging import COST_SHARE, Sifted, load_on, restart_scans
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector, SelectorCosts, selects
@@ -45,9 +45,6 @@ from qmq.broker.selectors import Selector, SelectorCosts, selects
 LOOKED_MAX: Final = 2000
 """Questions of consumers about messages that one dispatch asks in vain; the next continues there, after others had a
 turn."""
-
-COST_SHARE: Final = 32
-"""As much as a question besides: so much of the cost of selectors (`SelectorCosts`)."""
 
 
 class SelectiveDispatcher:
@@ -59,6 +56,7 @@ class SelectiveDispatcher:
         "_peers",
         "_rewinds",
         "_seen",
+        "_sifted",
         "_skipped",
         "_subscriptions",
         "outstanding",
@@ -82,6 +80,7 @@ class SelectiveDispatcher:
         self.groups = GroupChoice(queue, self.consumers, self.outstanding, GroupOrder(self._seen))
         # Priorities of which messages that no consumer wanted were evicted, behind what is in memory.
         self._skipped: set[int] = set()
+        self._sifted: dict[int, Sifted] = {}  # By priority, while such messages are looked for.
         self._rewinds = False
         # Consumers with room, while a dispatch is under way.
         self._subscriptions: list[Subscription] = []
@@ -144,6 +143,7 @@ class SelectiveDispatcher:
 
     def _changed(self) -> None:
         self.consumers.changed()
+        self._sifted.clear()
         self.outstanding.epoch += 1
         self.groups.forget()
         if self.is_grouped:
@@ -257,8 +257,8 @@ class SelectiveDispatcher:
                 break
             if level.behind:
                 selectors = None if self.consumers.has_unselective or self.is_grouped else self.consumers.selectors
-                has_idle = bool(self._subscriptions or self._peers)
-                load_on(queue, level, selectors, self._skipped, out, has_idle=has_idle)
+                refused = [taker.selector for taker in self._in_line()]
+                load_on(queue, level, selectors, refused, self._skipped, self._sifted, out, left)
                 break
         self._subscriptions = []
         self._peers = []

@@ -6,13 +6,13 @@ read again from its beginning.
 """
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.queues.state.queue_state import QueueState
-from qmq.broker.selectors import Selector, selects
+from qmq.broker.selectors import Selector, SelectorCosts, selects
 
 UNWANTED_MAX: Final = 1000
 """Messages of one level that no consumer wants and no checkpoint has stored since the start; more ask for one."""
@@ -31,43 +31,78 @@ KEPT_BYTES_MAX: Final = 64 << 20
 """Of bodies and headers, likewise; one page may go over."""
 
 
+COST_SHARE: Final = 32
+"""As much as a question besides: so much of the cost of selectors (`SelectorCosts`)."""
+
+
+class Sifted(NamedTuple):
+    """How far one pass has looked for messages that no consumer wants, over several turns: up to which place, 0 at its
+    end; how many wanted ones it has met, and unwanted ones that must stay."""
+
+    place: int
+    wanted: int
+    unwanted: int
+
+
+NOTHING_SIFTED: Final = Sifted(0, 0, 0)
+
+
 def load_on(
     queue: QueueState,
     level: PriorityLevel,
     selectors: list[Selector] | None,
+    refused: list[Selector | None],
     skipped: set[int],
+    sifted: dict[int, Sifted],
     out: Outcome,
-    *,
-    has_idle: bool,
+    left: int,
 ) -> None:
-    """Look further than what is in memory of `level`, if `has_idle` consumers want none of it, or little is left.
+    """Look further than what is in memory of `level`, if idle consumers want none of it, or little is left.
 
-    `selectors`: of all consumers; None if nothing may be evicted because of them.
+    `selectors`: of all consumers; None if nothing may be evicted because of them. `refused`: of the idle consumers,
+    which have just refused all of it. At most `left` questions are asked: `sifted` has how far they sufficed, and the
+    queue has another turn.
     """
-    if queue.is_loading or not (has_idle or len(level.ready) < EVICT_FROM // 4):
+    if queue.is_loading or not (refused or len(level.ready) < EVICT_FROM // 4):
         return
     wanted = len(level.ready)
     if wanted >= KEPT_MAX and selectors is None:
         return
     size = level.ready_bytes()
     if (wanted > EVICT_FROM or size > LET_GO_BYTES) and selectors is not None:
-        wanted, has_dropped = evict_unmatched(queue, level, selectors)
+        before = sifted.pop(level.priority, NOTHING_SIFTED)
+        others = [one for one in selectors if one not in refused]
+        now, has_dropped = evict_unmatched(queue, level, others, before, left)
         if has_dropped:
             skipped.add(level.priority)
-            size = level.ready_bytes()
+        if now.place:
+            sifted[level.priority] = now
+            queue.shared.deadlines.watch(queue, max(1, out.now_us))
+            return
+        wanted = now.wanted
+        size = level.ready_bytes()
     if wanted < KEPT_MAX and size < KEPT_BYTES_MAX:
         queue.load(out)
 
 
-def evict_unmatched(queue: QueueState, level: PriorityLevel, selectors: list[Selector]) -> tuple[int, bool]:
-    """Drop from memory what no selector lets through. (How many wanted ones stay, whether something went)."""
+def evict_unmatched(
+    queue: QueueState, level: PriorityLevel, selectors: list[Selector], before: Sifted, left: int
+) -> tuple[Sifted, bool]:
+    """Drop from memory what no selector lets through, from where the turn `before` ended, with `left` questions. (How
+    far that was, whether something went)."""
     owned = queue.shared.owned
-    kept: deque[Message] = deque()
+    costs = SelectorCosts(selectors)
+    messages = list(level.ready)
+    begin = at = level.index_after(before.place)
+    kept: list[Message] = []
     dropped: list[Message] = []
-    wanted = unwanted = 0
-    for message in level.ready:
+    wanted, unwanted = before.wanted, before.unwanted
+    while at < len(messages) and left > 0:
+        message = messages[at]
+        at += 1
         if message.settled:
             continue
+        left -= 1 + costs.of(len(message.envelope.headers)) // COST_SHARE
         if any(selects(selector, message.envelope) for selector in selectors):
             wanted += 1
         elif owned.is_evictable(message):
@@ -79,10 +114,11 @@ def evict_unmatched(queue: QueueState, level: PriorityLevel, selectors: list[Sel
     if unwanted > UNWANTED_MAX:
         owned.needs_checkpoint = True
     if dropped:
-        level.ready = kept
+        level.ready = deque([*messages[:begin], *kept, *messages[at:]])
         queue.put_away(dropped)
         owned.evicted(dropped)
-    return wanted, bool(dropped)
+    place = messages[at - 1].place if at < len(messages) else 0
+    return Sifted(place, wanted, unwanted), bool(dropped)
 
 
 def restart_scans(queue: QueueState, skipped: set[int]) -> None:

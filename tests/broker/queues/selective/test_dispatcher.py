@@ -11,8 +11,9 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
-from qmq.broker.queues.selective.dispatcher import COST_SHARE, LOOKED_MAX
+from qmq.broker.queues.selective.dispatcher import LOOKED_MAX
 from qmq.broker.queues.selective.group_choice import rendezvous
+from qmq.broker.queues.selective.selector_paging import COST_SHARE
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.selectors import Selector
 from qmq.build import BUILD
