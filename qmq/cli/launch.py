@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..config import Address, PeersFile, load_peers
+from ..config.secrecy import draw_secret
 from ..unix_socket import SOCKET_NAME
 from .client import CommandClient, ServerError
 from .options import DEFAULT_AT
@@ -107,6 +108,8 @@ class LocalMesh:
         """
         self.peers_file = peers_file
         self.peers: PeersFile = load_peers(peers_file)
+        if self.peers.secret is None and self.peers.secret_file is not None:
+            draw_secret(self.peers.secret_file)
         self.data = data
         self.config_file = config_file
         self.peers_files = dict(peers_files or {})

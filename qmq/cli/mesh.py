@@ -98,7 +98,7 @@ def up(
     """
     file = load_peers(peers)
     where = data or default_data(file)
-    if file.secret is not None and is_open_to_others(peers):
+    if file.secret is not None and file.secret_file is None and is_open_to_others(peers):
         _make_private(peers)
     fleet = LocalMesh(peers, where, nodes=_names(nodes), config_file=config_file, log_level=log_level)
     with stop_signals() as stopping, fleet:

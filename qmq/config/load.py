@@ -26,6 +26,8 @@ from .toml_lines import LineIndex
 FILE_BYTES_MAX = 4 << 20
 """A larger file is not a configuration."""
 
+SECRET_BYTES_MAX = 4096
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -100,7 +102,8 @@ def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peer
                 f"key and ca in the node file of {settings.name!r}"
             )
         elif peers.secret is None:
-            diagnostics.append(f"{source}: secret: is required for a mesh on loopback without [mesh.tls]")
+            missing = f"; `qmq mesh up` makes {peers.secret_file}" if peers.secret_file is not None else ""
+            diagnostics.append(f"{source}: secret: is required for a mesh on loopback without [mesh.tls]{missing}")
     return diagnostics
 
 
@@ -198,7 +201,32 @@ def _load_node(
 
 def _load_peers(path: Path, diagnostics: list[str]) -> PeersFile | None:
     read = _read(path, diagnostics)
-    return None if read is None else _validate(PeersFile, read[0], str(path), read[1], diagnostics)
+    if read is None:
+        return None
+    values, lines = read
+    if "secret_file" in values and not _take_secret(values, path, diagnostics):
+        return None
+    return _validate(PeersFile, values, str(path), lines, diagnostics)
+
+
+def _take_secret(values: dict[str, Any], peers: Path, diagnostics: list[str]) -> bool:
+    """Put what is in `secret_file` into `secret`, nothing if it is missing: a mesh that has not started has none. False
+    with an error in `diagnostics`."""
+    said = values["secret_file"]
+    if not isinstance(said, str) or "secret" in values:
+        diagnostics.append(f"{peers}: secret_file: is the path of a file, in place of secret")
+        return False
+    path = peers.parent / said
+    values["secret_file"] = path
+    try:
+        with path.open("rb") as file:
+            values["secret"] = file.read(SECRET_BYTES_MAX).decode().strip()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        diagnostics.append(f"{peers}: secret_file: {path}: cannot be read: {error}")
+        return False
+    return True
 
 
 def _read(path: Path | None, diagnostics: list[str]) -> tuple[dict[str, Any], LineIndex | None] | None:

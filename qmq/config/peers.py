@@ -10,6 +10,7 @@ not by leaving it out.
 """
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -50,6 +51,8 @@ class PeersFile(Section):
     nodes: tuple[Peer, ...]
     secret: Annotated[str | None, Field(repr=False)] = None
     """Proves membership on loopback; at least 16 characters."""
+    secret_file: Path | None = None
+    """A file with the secret, in place of it. `qmq mesh up` draws one if it is missing."""
 
     def peer(self, name: str) -> Peer | None:
         """The node of that name, or None."""

@@ -4,10 +4,13 @@ file with hashes of passcodes is noted.
 A group may read a file that root owns: on many systems, a service that does not run as root gets its keys in this way.
 """
 
+import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..errors import ConfigError
 from .node import NodeSettings
 from .peers import PeersFile
 
@@ -16,7 +19,7 @@ def check_secrecy(settings: NodeSettings | None, peers: PeersFile | None, peers_
     """Errors for files that other users can read, with what to do; empty if there are none."""
     found = [_diagnostic(key, "private key") for key in dict.fromkeys(_keys(settings))]
     if peers is not None and peers.secret is not None and peers_file is not None:
-        found.append(_diagnostic(peers_file, "secret of the mesh"))
+        found.append(_diagnostic(peers.secret_file or peers_file, "secret of the mesh"))
     return [one for one in found if one is not None]
 
 
@@ -26,6 +29,15 @@ def readable_hashes(settings: NodeSettings) -> str | None:
     if all(user.password_hash is None for user in settings.users) or not is_open_to_others(path):
         return None
     return f"{path}: contains hashes of passcodes, and other users can read or write it: chmod 600 {path}"
+
+
+def draw_secret(path: Path) -> None:
+    """Write a file with a secret that no other mesh has, for this user alone. Raises ConfigError."""
+    try:
+        with open(path, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be written for the secret of the mesh: {error.strerror}"]) from error
 
 
 def is_open_to_others(path: Path) -> bool:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from qmq.config import Address, NodeSettings, load, load_node, load_peers
 from qmq.errors import ConfigError
+from tests.support.cluster_mesh import with_secret
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$rIZkf2r0BOgSJIHMhh1F6w$BqqNGrp1o7YEvQMCcvmzZjzpeuGHXTctXHU5i2Ada/8"
 CHECKOUT = Path(__file__).parents[2] / "cluster"
@@ -34,7 +35,7 @@ def write(tmp_path: Path) -> Write:
 @pytest.fixture
 def three(write: Write) -> Path:
     """The peers file of three nodes that comes with QMQ, which its user alone can read."""
-    return write((CHECKOUT / "three.toml").read_text("utf-8"))
+    return write(with_secret((CHECKOUT / "three.toml").read_text("utf-8")))
 
 
 def diagnostics_of(path: Path, text_of_path: str = "FILE") -> list[str]:
@@ -459,7 +460,7 @@ def test_a_node_that_the_peers_file_does_not_name_is_refused(three: Path) -> Non
 
 @pytest.mark.parametrize("name", ["three", "five", "eight"])
 def test_the_peers_files_that_come_with_qmq_are_right(write: Write, name: str) -> None:
-    path = write((CHECKOUT / f"{name}.toml").read_text("utf-8"))
+    path = write(with_secret((CHECKOUT / f"{name}.toml").read_text("utf-8")))
     peers = load_peers(path)
 
     assert peers.mesh == name
@@ -530,7 +531,7 @@ def test_a_peers_file_with_an_error_hides_how_many_nodes_there_are(tmp_path: Pat
         load(node, peers, "a")
 
     assert [diagnostic.partition(": ")[2] for diagnostic in error.value.diagnostics] == [
-        "oops: unknown key; known here: mesh, nodes, secret, version"
+        "oops: unknown key; known here: mesh, nodes, secret, secret_file, version"
     ]
 
 

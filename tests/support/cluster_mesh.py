@@ -91,6 +91,11 @@ def _take_block() -> range:
     raise AssertionError(f"other processes have all of {PORTS}")
 
 
+def with_secret(peers: str) -> str:
+    """A peers file of cluster/ with a secret of its own, in place of that of the clone."""
+    return re.sub(r'^secret_file = "(.*)\.secret"$', r'secret = "\1-nodes-on-one-machine"', peers, flags=re.MULTILINE)
+
+
 class Cluster:
     """Nodes of one file in cluster/. Used in a `with`: at its end every process is gone."""
 
@@ -112,7 +117,7 @@ class Cluster:
         to those of single nodes.
         """
         self.folder = folder
-        text = (ROOT / "cluster" / template).read_text("utf-8")
+        text = with_secret((ROOT / "cluster" / template).read_text("utf-8"))
         if not secret:
             text = re.sub(r"^secret = .*\n", "", text, flags=re.MULTILINE)
         addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))

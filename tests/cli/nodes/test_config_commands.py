@@ -10,6 +10,7 @@ from argon2 import PasswordHasher
 from qmq.config import load_node
 from qmq.config.show import effective
 from tests.cli.conftest import Run
+from tests.support.cluster_mesh import with_secret
 
 OF_THE_CHECKOUT = Path(__file__).parents[3] / "cluster" / "three.toml"
 
@@ -19,7 +20,7 @@ def three(tmp_path: Path) -> str:
     """A peers file of three nodes, which its user alone can read."""
     path = tmp_path / "three.toml"
     path.touch(0o600)
-    path.write_text(OF_THE_CHECKOUT.read_text("utf-8"), "utf-8")
+    path.write_text(with_secret(OF_THE_CHECKOUT.read_text("utf-8")), "utf-8")
     return str(path)
 
 

@@ -27,11 +27,13 @@ from qmq.cli.launch import (
     stop_recorded,
 )
 from qmq.cli.output import Failed
+from qmq.config import load, load_peers
+from qmq.errors import ConfigError
 from qmq.server.clients.login import FAILED_LOGIN_SECONDS
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.stub import StubNode, frame, polite, receipt_of
-from tests.support.cluster_mesh import free_ports
+from tests.support.cluster_mesh import ROOT, free_ports
 
 PATIENCE_SECONDS = 20.0
 """For a stand-in that answers at once, where other programs have most of the machine."""
@@ -382,3 +384,39 @@ def test_status_shows_a_retired_node_as_such_and_does_not_wait_for_it(tmp_path: 
     states = [(one["node"], one["state"], one["notes"]) for one in json.loads(result.stdout)["nodes"]]
     assert states == [("a", "ready", ""), ("b", "retired", "a has adopted its messages; take it out of the peers file")]
     assert result.exit_code == 0
+
+
+def test_a_mesh_of_the_checkout_gets_a_secret_that_no_other_has(tmp_path: Path) -> None:
+    text = (ROOT / "cluster" / "three.toml").read_text("utf-8")
+    found = []
+    for name in ("one", "other"):
+        peers = tmp_path / name / "three.toml"
+        peers.parent.mkdir()
+        peers.write_text(text, "utf-8")
+        assert load_peers(peers).secret is None
+        with pytest.raises(ConfigError, match=r"`qmq mesh up` makes .*three\.secret"):
+            load(None, peers, "a")
+
+        for _ in range(2):
+            LocalMesh(peers, tmp_path / name / "data")
+            found.append(load_peers(peers).secret)
+
+        assert (peers.parent / "three.secret").stat().st_mode & 0o777 == 0o600
+        load(None, peers, "a")
+        (peers.parent / "three.secret").chmod(0o644)
+        with pytest.raises(ConfigError, match="other users can read"):
+            load(None, peers, "a")
+
+    assert found[0] == found[1] != found[2] == found[3]
+    assert found[0] is not None and len(found[0]) >= 32
+
+
+@pytest.mark.parametrize("more", ['secret = "sixteen characters"', ""])
+def test_a_secret_file_stands_in_place_of_a_secret_of_enough_characters(tmp_path: Path, more: str) -> None:
+    peers = tmp_path / "peers.toml"
+    text = write_peers(peers, ("a", "b")).read_text("utf-8")
+    peers.write_text(text.replace('secret = "sixteen characters"', f'secret_file = "s"\n{more}'), "utf-8")
+    (tmp_path / "s").write_text("short", "utf-8")
+
+    with pytest.raises(ConfigError, match="in place of secret" if more else "at least 16 characters"):
+        load_peers(peers)
