@@ -33,10 +33,13 @@ class LeftBehindContext(Protocol):
 
 
 async def left_behind(context: LeftBehindContext, changes: Changes) -> list[str]:
-    """What stays after these changes of users and permissions, for people; nothing for other changes."""
+    """What stays after these changes of users and permissions, for people; nothing for other changes.
+
+    Raises Refused for changes that are not allowed.
+    """
     if not any(key.kind in (USER, PERMISSION) for key in changes):
         return []
-    is_lost = context.user_definitions.losses(changes)
+    is_lost = context.user_definitions.losses(context.definitions.check(changes))
     named: list[str] = []
     count = 0
     for number, (user, needs, text) in enumerate(_declared(context)):

@@ -148,3 +148,30 @@ async def test_no_client_reads_or_changes_the_authors(autojump_clock: MockClock)
             assert (await request(root, f"definitions/{asked}", {}))["code"] == "bad-definition", asked
         root = await log_in(rig, "administrator")
         assert "author" not in str(await request(root, "definitions/export"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("user/eve", {"groups": 5}),
+        ("user/eve", {"groups": [{}]}),
+        ("user/eve", {"groups": None}),
+        ("permission/x", {"user": 5, "allow": 5, "destinations": 5}),
+        ("permission/x", {"user": "ann", "allow": [{}], "destinations": ["/*"]}),
+    ],
+)
+@pytest.mark.parametrize("verb", ["put", "import"])
+async def test_values_of_another_type_are_refused_before_anything_is_looked_up(
+    autojump_clock: MockClock, verb: str, path: str, value: dict[str, object]
+) -> None:
+    rig = rig_of()
+    async with rig.run():
+        root = await log_in(rig, "administrator")
+        await declare(await log_in(rig, "ann"))
+        kind, name = path.split("/")
+        document = {"qmq_definitions": 1, "definitions": {kind: {name: value}}}
+        asked = (f"put/{path}", value) if verb == "put" else ("import", document)
+
+        refused = await request(root, f"definitions/{asked[0]}", asked[1])
+
+        assert refused["code"] == "bad-definition"
