@@ -71,7 +71,9 @@ class Effect(NamedTuple):
     is_private: bool = False
     """The queue that it binds is exclusive to this connection: nothing is sent to another client."""
     is_replacing: bool = False
-    """It gives other rules to a queue that another user has declared, or none that has a name."""
+    """It gives other rules to a queue that another user has declared, or none that has a name; or other bindings to
+    that of another user's durable subscription.
+    """
     is_taking: bool = False
     """It takes messages out of the destination: letters, or rules for messages that others have sent already."""
     sends_to: str = ""

@@ -22,6 +22,8 @@ QUEUE: Final = "/queue/"
 OWN_NAMES: Final = f"{QUEUE}subscription."
 """Names that are made of the words of a subscription begin so."""
 
+_OWN_NAME: Final = re.compile(rf"{re.escape(OWN_NAMES)}[A-Za-z0-9_-]*\.[0-9a-f]{{12}}")
+
 NAME_CHARS_MAX: Final = 64
 """Of the id, in the name of a queue."""
 
@@ -35,6 +37,11 @@ VIRTUAL: Final = re.compile(r"/queue/Consumer\.[^.]+\.(VirtualTopic\..+)", re.DO
 """The queue of one group of consumers of a virtual topic, as ActiveMQ names both without further settings."""
 
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def is_own_name(queue: str) -> bool:
+    """Whether the name is made of the words of a subscription. What it holds is for one user, through every door."""
+    return _OWN_NAME.fullmatch(queue) is not None
 
 
 class BoundQueue(NamedTuple):
@@ -60,7 +67,7 @@ class BoundQueue(NamedTuple):
         """Whether its name is made of the words of a durable subscription. That belongs to a user; to a queue of a
         name of its own the rights for queues apply.
         """
-        return bool(self.source) and self.durable and self.queue.startswith(OWN_NAMES)
+        return bool(self.source) and self.durable and is_own_name(self.queue)
 
     @property
     def binding(self) -> Binding:

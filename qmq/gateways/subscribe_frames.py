@@ -13,7 +13,7 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import BoundQueue, bound_queue, declared_queue, may_be_bound
+from qmq.gateways.bound_queues import BoundQueue, bound_queue, declared_queue, is_own_name, may_be_bound
 from qmq.gateways.durable_headers import check_owner, delete_durable, durable_name, durable_words
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import (
@@ -157,7 +157,10 @@ class SubscribeFrames:
 
     def _of_queue(self, subscription: Subscription, headers: Mapping[str, str]) -> None:
         """What a SUBSCRIBE to a queue says of the subscription. Raises Refused."""
-        self._rules.lock(subscription.destination, self._session_id)
+        queue = subscription.destination
+        self._rules.lock(queue, self._session_id)
+        if is_own_name(queue):
+            check_owner(self._rights, queue, self._rules.begun_by(queue) or "")
         subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
         subscription.ack_timeout_us = ack_timeout_us(headers)
         subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")

@@ -31,6 +31,8 @@ from qmq.gateways.beanstalk.jobs import (
     queue_of,
     tube_of,
 )
+from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.durable_headers import check_owner
 from qmq.server.beanstalk.decisions import DecisionContext, Decisions, PutJob, SettleJob
 from qmq.server.beanstalk.inspection import INSPECTIONS, Inspection, InspectionContext
 from qmq.server.beanstalk.jobs import FoundJob
@@ -345,7 +347,10 @@ class BeanstalkCommands:
         """Raises Refused, for a queue that is exclusive to another connection, too."""
         self._rights.check(action, destination)
         if action is Action.SUBSCRIBE:
-            self._context.rules.lock(destination, self._session.id)
+            rules = self._context.rules
+            rules.lock(destination, self._session.id)
+            if is_own_name(destination):
+                check_owner(self._rights, destination, rules.begun_by(destination) or "")
 
     async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         state = PEEKED[command.verb]

@@ -18,7 +18,7 @@ from qmq.config import NodeSettings, User
 from qmq.config.authentication import asks_others, asks_users
 from qmq.config.secrecy import readable_hashes
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import OWN_NAMES
+from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.durable_headers import check_owner
 from qmq.gateways.rules import Rules
 from qmq.server.clients.session import ClientSession
@@ -96,7 +96,7 @@ class Access:
         letters = {id: one.asks.dead_letter for id, one in known.subscriptions.items() if one.asks is not None}
         sources = {id: one.source for id, one in known.subscriptions.items() if one.source}
         subscribed = {id: one.destination for id, one in known.subscriptions.items()}
-        owners = {id: self._owner_of(one) for id, one in known.subscriptions.items() if one.durable or one.source}
+        owners = {id: self._owner_of(one) for id, one in known.subscriptions.items()}
         for id, destination in [*subscribed.items(), *light.items()]:
             try:
                 rights.check_subscribe(destination)
@@ -116,7 +116,7 @@ class Access:
         """The user that has begun this durable subscription; "": none, or it is not a durable one."""
         if subscription.durable is not None:
             return self._context.broker.durable_subscriptions.owner_of(subscription.durable.name)
-        is_named = subscription.destination.startswith(OWN_NAMES)
+        is_named = is_own_name(subscription.destination)
         return (self._context.rules.begun_by(subscription.destination) or "") if is_named else ""
 
     def _end(self, session: ClientSession, subscription: str, why: Refused) -> None:

@@ -24,6 +24,7 @@ from qmq.access.rules import Principal
 from qmq.broker.routing.binding import EXCHANGE_KEYS, Binding, read_binding, read_exchange
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
+from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.headers import is_said
 from qmq.routing_names import PREFIX, is_reserved
 from qmq.server.definitions.declared_queues import DeclaredQueues
@@ -153,7 +154,11 @@ def _may_do(context: RoutingRequests, asked: VerbRequest, whole: Effect) -> bool
 
 
 def _effect(context: RoutingRequests, asked: VerbRequest, *, is_change: bool = True) -> Effect:
-    return Effect(is_change, is_private=context.exclusive_queues.is_owner(asked.about, asked.session))
+    queue = asked.about
+    # That of a durable subscription belongs to the user that began it: others must not change what it gets.
+    owner = context.declared_queues.begun_by(queue) if is_own_name(queue) else None
+    is_others = bool(owner) and owner != asked.user
+    return Effect(is_change, is_private=context.exclusive_queues.is_owner(queue, asked.session), is_replacing=is_others)
 
 
 async def _change(

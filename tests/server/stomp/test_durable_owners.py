@@ -171,6 +171,45 @@ async def test_a_subscription_of_a_queue_that_the_client_names_is_shared_by_the_
         assert await said(await log_in(rig, "sub"), delete) == "not-allowed"
 
 
+async def test_a_queue_whose_name_only_begins_like_that_of_a_durable_subscription_is_shared(
+    autojump_clock: MockClock,
+) -> None:
+    async with Rig(users=USERS, permissions=ROWS).run() as rig:
+        declared = send("/control/declare/queue/subscription.events", '{"ttl_seconds": 60}', "d")
+        assert await said(await log_in(rig, "victim"), declared) == "done"
+
+        assert await said(await log_in(rig, "sub"), subscribe("/queue/subscription.events", "q")) == "done"
+
+
+async def test_the_queue_of_a_durable_subscription_is_no_way_to_it_for_another_user(autojump_clock: MockClock) -> None:
+    async with Rig(users=USERS, permissions=ROWS).run() as rig:
+        await begin(rig, "victim", T)
+        assert await said(await log_in(rig, "victim"), send(T, "kept", "r")) == "done"
+        (binding,) = rig.node.routing.bindings()
+        queue = binding.queue
+
+        for more in ({}, {"browser": "true"}, {"auto_delete": "true"}):
+            assert await said(await log_in(rig, "sub"), subscribe(queue, "q", **more)) == "not-allowed"
+        unbind = send(f"/control/unbind{queue}", "", "u", source=T)
+        assert await said(await log_in(rig, "sub"), unbind) == "not-allowed"
+        other = subscribe("/topic/v.other", "q", x_queue_name=queue.removeprefix("/queue/"))
+        assert await said(await log_in(rig, "sub"), other) == "not-allowed"
+
+        administer = may("sub", "administer", "/queue/*")
+        assert await reloader(rig, permissions=(*ROWS, administer)).reload()
+        sub = await log_in(rig, "sub")
+        assert await said(sub, subscribe(queue, "q", browser="true")) == "done"
+        assert await sub.messages(1) == [b"kept"]
+        assert await said(sub, subscribe(queue, "again")) == "done"
+        assert await sub.messages(1) == [b"kept"]
+        assert await reloader(rig, permissions=ROWS).reload()
+        assert (await sub.any()).head.headers["error-code"] == "not-allowed"
+        # The user that began it may read its queue under that name, too, and take its binding away.
+        victim = await log_in(rig, "victim")
+        assert await said(victim, subscribe(queue, "q")) == "done"
+        assert await said(victim, unbind) == "done"
+
+
 @pytest.mark.parametrize("destination", [F, T])
 async def test_a_user_that_may_not_administer_it_any_more_keeps_only_its_own_ones(
     autojump_clock: MockClock, destination: str
