@@ -73,7 +73,7 @@ ARGUMENTS: Final = TEXTS | {
     "x-message-ttl",
     "x-single-active-consumer",
 }
-"""Headers of SUBSCRIBE with rules of its queue: arguments of a declaration in AMQP (`gateways.amqp.declares`)."""
+"""Headers of SUBSCRIBE with rules of its queue: arguments of a declaration (`gateways.queue_arguments`)."""
 
 ROUTING_TYPES: Final[Mapping[str, tuple[DestinationKind, ...]]] = {"ANYCAST": (Q,), "MULTICAST": (T, F)}
 """Of Artemis."""

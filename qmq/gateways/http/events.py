@@ -8,11 +8,11 @@ import json
 from typing import Final
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
+from qmq.broker.fanouts.gap_notice import GAP_HEADER
 from qmq.broker.messages.message import Message
 from qmq.dots import Vector
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
-from qmq.gateways.gap_notice import GAP_HEADER
 from qmq.gateways.headers import parse_vector
 from qmq.gateways.http.messages import NoMessages, facts_of
 from qmq.gateways.http.responses import HttpEncoder, error_facts

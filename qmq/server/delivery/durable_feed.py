@@ -15,10 +15,10 @@ import trio
 
 from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Ack, Attachment, FanoutDelivery, StartAt, Subscription
+from qmq.broker.fanouts.gap_notice import gap_notices
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import selects
 from qmq.dots import Dot, Origin, Vector
-from qmq.gateways.gap_notice import gap_notices
 from qmq.server.clients.session import ClientSession, session_of
 from qmq.server.runtime.contexts import Engine, JournalTail, Tasks
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition

@@ -16,12 +16,12 @@ import trio
 
 from qmq.broker.consumers.outcome import TURN_COST, FanoutRun, Outcome
 from qmq.broker.consumers.subscription import StartAt, Subscription
+from qmq.broker.fanouts.gap_notice import Claim, gap_notices
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import Selector, SelectorCosts, selected, selects
 from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
-from qmq.gateways.gap_notice import Claim, gap_notices
 from qmq.server.clients.session import ClientSession, session_of
 from qmq.server.clients.subscriber_buffers import SubscriberBuffers
 from qmq.server.delivery.durable_feed import DurableFeeds

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from qmq.broker.fanouts.gap_notice import Claim
 from qmq.dots import Dot, Origin, Vector
-from qmq.gateways.gap_notice import Claim
 from qmq.lost_ranges import LostRanges
 
 

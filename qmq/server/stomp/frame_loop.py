@@ -18,13 +18,14 @@ from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.errors import Refused
-from qmq.gateways.amqp.declares import queue_value
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.paused import Paused, PauseReason
+from qmq.gateways.queue_arguments import WrongArgument, rules_of
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.gateways.words import NOT_SUPPORTED
+from qmq.routing_names import PREFIX
 from qmq.server.clients.refusals import Refusals
 from qmq.server.clients.session import ClientSession
 from qmq.server.definitions.declare import EXCLUSIVE
@@ -32,11 +33,11 @@ from qmq.server.limits.usage import ClientUsages
 from qmq.server.peers.dedup_query import DedupQuery
 from qmq.server.peers.verb_request import ControlResponse
 from qmq.server.runtime.contexts import Committing, Engine
-from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
 from qmq.wire.stomp import Connection, Frame, Version
 
 CONTROL = "/control/"
 DEFINITIONS = f"{CONTROL}definitions/"
+QUEUE = "/queue/"
 JOBS = tuple(f"{CONTROL}{verb}/" for verb in ("purge", "move", "redrive"))
 """Requests that may take long, and stop when the client has left."""
 
@@ -303,7 +304,7 @@ def only_requests(frames: list[Frame]) -> bool:
 def _rules(bound: BoundQueue) -> dict[str, Any]:
     """What the arguments of a queue declare. Raises Refused."""
     try:
-        return queue_value(durable=True, exclusive=False, auto_delete=False, arguments=bound.arguments)
-    except AmqpRefusal as refusal:
-        code = NOT_SUPPORTED if refusal.reply is ReplyCode.NOT_IMPLEMENTED else "bad-header"
-        raise Refused(code, f"{refusal.message[0].upper()}{refusal.message[1:]}.") from None
+        return rules_of(bound.arguments, lambda exchange, key: f"{PREFIX}{exchange}" if exchange else f"{QUEUE}{key}")
+    except WrongArgument as error:
+        code = "bad-header" if error.is_supported else NOT_SUPPORTED
+        raise Refused(code, f"{error.text[0].upper()}{error.text[1:]}.") from None
