@@ -43,6 +43,7 @@ def clear_passwords(data: bytes) -> list[str]:
         return []
     try:
         found = json.loads(data)
+        json.dumps(found, ensure_ascii=False).encode()  # No text with half of a surrogate pair: that has no hash.
     except (ValueError, RecursionError):
         return []
     users = found.get("users") if isinstance(found, dict) else None

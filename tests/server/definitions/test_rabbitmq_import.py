@@ -170,6 +170,15 @@ async def test_a_user_whose_password_the_file_has_in_clear_logs_in_with_it(autoj
         assert (again["definitions"], len(again["left_out"])) == (0, 2)
 
 
+async def test_a_password_that_is_no_text_is_refused(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        users = [{"name": "ann", "password": "\ud800", "tags": "administrator"}]
+
+        assert (await request(client, "definitions/import", {"users": users}))["code"] == "bad-definitions"
+
+
 async def test_a_file_may_be_about_what_the_mesh_has_already(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
