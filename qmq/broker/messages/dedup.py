@@ -134,17 +134,20 @@ class Dedup:
             elif self._known[key] != dot:
                 del self._again[key]
             else:
-                again = self._again.pop(key, None)
+                again, fanout = self._again.pop(key, None), self._of_fanouts.get(key)
                 at_us = self._order[-1][0]
                 self._forget(key, dot)
                 if again is not None:
                     self._known[key] = again
+                    if fanout is not None:
+                        self._of_fanouts[key] = fanout
                     self._order.append((at_us, key, again))
 
     def forget_fanout(self, fanout: str, before: Vector) -> None:
         """The messages of this fanout that `before` covers are deleted."""
         keys = [key for key, name in self._of_fanouts.items() if name == fanout]
         found = [(self._known[key], key) for key in keys]
+        found += [(self._again[key], key) for key in keys if key in self._again]
         self.forget({dot: key for dot, key in found if dot.sequence <= before.get(dot.origin, 0)})
 
     def learn_retry(self, key: bytes, node: str, timestamp_us: int) -> None:

@@ -135,3 +135,18 @@ def test_a_deleted_fanout_is_forgotten_up_to_the_deletion() -> None:
     dedup.forget_fanout("/fanout/f", {A: 2})
 
     assert [dedup.find(key(number), 0) is not None for number in (1, 2, 3, 5)] == [False, True, True, True]
+
+
+def test_a_deleted_fanout_is_forgotten_with_all_messages_of_one_key() -> None:
+    """Two sides of a cut can take one id. Before, the second message stayed known: a third one was confirmed, and not
+    kept."""
+    dedup = Dedup()
+    for number in (1, 2, 3):
+        for sequence in (number, number + 10):
+            dedup.learn(key(number), Dot(A, sequence), 0, "/fanout/f")
+
+    dedup.forget_fanout("/fanout/f", {A: 12})
+    assert [dedup.find(key(number), 0) for number in (1, 2, 3)] == [None, None, Dot(A, 13)]
+
+    dedup.forget_fanout("/fanout/f", {A: 13})
+    assert len(dedup) == 0
