@@ -223,7 +223,7 @@ class SelectiveDispatcher:
             return
         terms = message.envelope.terms
         if terms is not None and terms.group:
-            order.forget(terms.group)
+            order.forget(terms.group, [level.priority for level in self.queue.levels])
         order.restart_from(priority, message.place)
 
     # Messages go out

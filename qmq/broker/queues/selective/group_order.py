@@ -8,6 +8,7 @@ A message that no consumer matches does not count: the others pass it.
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable
 
 Seen = dict[tuple[int, object], int]
 """Priority and consumer class or consumer → the place up to which it was offered the messages of that level."""
@@ -111,10 +112,15 @@ class GroupOrder:
             del self._aims[keys[at]]
         return place
 
-    def forget(self, group: bytes) -> None:
-        """A message of `group` stands again where searches have been, and all of them are to begin before it."""
-        for key in [key for key in self._waiting if key[1] == group] if self._waiting else ():
-            self.restart_from(key[0], self._waiting.pop(key)[0])
+    def forget(self, group: bytes, priorities: Iterable[int]) -> None:
+        """A message of `group` stands again where searches have been, and all of them are to begin before it.
+
+        `priorities`: of all levels. Very many groups may wait in them, and only this one is looked up.
+        """
+        for priority in priorities:
+            waiting = self._waiting.pop((priority, group), None)
+            if waiting is not None:
+                self.restart_from(priority, waiting[0])
 
     def restart(self, priority: int) -> None:
         """All searches of a level begin at its first message."""
