@@ -115,7 +115,7 @@ class Subscriptions:
 
     def count_selecting(self, envelope: Envelope, out: Outcome) -> None:
         """Count what it will cost to select from the messages of `envelope`, to a fanout, for its subscriptions."""
-        costs = self.fanout_costs.get(envelope.destination) if self.fanout_costs else None
+        costs = self.fanout_costs.get(envelope.destination)
         if costs is not None:
             out.selector_cost += costs.of(len(envelope.headers))
 
