@@ -16,6 +16,8 @@ from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.errors import Refused
+from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.durable_headers import check_owner
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.server.admin.bulk_jobs import UNKNOWN
 from qmq.server.admin.mesh_queries import QueryContext, ask_nodes
@@ -48,6 +50,7 @@ async def peek(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
     about = asked.about
     if is_pattern(about):
         raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
+    _check_owner(context, asked, about)
     context.queue_lifetimes.used(about)
     count = min(asked.messages_max or PEEK_DEFAULT, PEEK_MAX)
     offset = asked.offset
@@ -115,6 +118,7 @@ async def get(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
             raise Refused(refused.code, f"No node has the message {message_id} any more.{names}") from refused
         facts = next(iter(found.values()))
     _check_found(context, asked, str(facts.get("destination")))
+    _check_owner(context, asked, str(facts.get("destination")))
     context.queue_lifetimes.used(str(facts.get("destination")))
     return facts
 
@@ -160,6 +164,13 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
 def _check_found(context: MeshMessagesContext, asked: VerbRequest, destination: str) -> None:
     """A message-id says nothing of the destination, and can be guessed."""
     context.rights_of(asked.principal).check_control(asked.destination, asked.headers, Effect(found=destination))
+
+
+def _check_owner(context: MeshMessagesContext, asked: VerbRequest, destination: str) -> None:
+    """What a durable subscription holds is for the user that began it."""
+    if is_own_name(destination):
+        owner = context.declared_queues.begun_by(destination) or ""
+        check_owner(context.rights_of(asked.principal), destination, owner)
 
 
 def _has_acceptance(facts: Facts) -> bool:

@@ -192,6 +192,13 @@ async def test_the_queue_of_a_durable_subscription_is_no_way_to_it_for_another_u
             assert await said(await log_in(rig, "sub"), subscribe(queue, "q", **more)) == "not-allowed"
         unbind = send(f"/control/unbind{queue}", "", "u", source=T)
         assert await said(await log_in(rig, "sub"), unbind) == "not-allowed"
+        await eventually(lambda: rig.node.broker.queues.by_name[queue].ready)
+        (message,) = rig.node.broker.queues.by_name[queue].ready
+        gets = may("sub", "subscribe", "/control/get/*"), may("victim", "subscribe", "/control/get/*")
+        assert await reloader(rig, permissions=(*ROWS, *gets)).reload()
+        for look in (f"/control/peek{queue}", f"/control/get/{message.message_id}"):
+            assert await said(await log_in(rig, "sub"), send(look, "", "p")) == "not-allowed"
+            assert await said(await log_in(rig, "victim"), send(look, "", "p")) == "done"
         other = subscribe("/topic/v.other", "q", x_queue_name=queue.removeprefix("/queue/"))
         assert await said(await log_in(rig, "sub"), other) == "not-allowed"
 
