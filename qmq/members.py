@@ -222,7 +222,7 @@ class Membership:
         before = self._agreed.keys()
         self._agreed = {
             node: min(votes.values(), key=lambda retirement: retirement.adopter)
-            for node, votes in self.retirements_reported().items()
+            for node, votes in self._votes().items()
             if node in absent and node != self.node and node not in self.retired and self._is_listed(node)
         }
         return self._agreed.keys() != before
@@ -234,13 +234,26 @@ class Membership:
         decide. This does not hold for its own retirement, where it has no vote. A node in no list needs no majority.
         """
         found: list[Retirement] = []
-        for node, votes in self.retirements_reported().items():
+        for node, votes in self._votes().items():
             voters = {*votes, self.node} if node in self._agreed else {*votes}
             leaving = {node} if node == self.node else {node, *self._agreed}
             if not self._is_listed(node):
                 found += votes.values() if len(self.retired) + len(found) < UNLISTED_MAX else ()
             elif majority(voters, [names - leaving for names in self.lists]):
                 found += votes.values()
+        return found
+
+    def _votes(self) -> dict[str, dict[str, Retirement]]:
+        """The reported retirements that leave a member as the heir; others wait until that node is a member here.
+
+        The adopter of a node that is retired already changes to a member only: no report ends the line of heirs.
+        """
+        found: dict[str, dict[str, Retirement]] = {}
+        for node, reports in self.retirements_reported().items():
+            heirs, is_known = self.members - {node}, node in self.retired
+            for peer, one in reports.items():
+                if (one.adopter if is_known else self._heir(one.adopter)) in heirs:
+                    found.setdefault(node, {})[peer] = one
         return found
 
     def _is_listed(self, node: str) -> bool:

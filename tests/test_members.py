@@ -290,6 +290,43 @@ def test_a_retired_node_that_no_list_names_is_taken_from_one_peer() -> None:
     assert decided(membership) == {"old"}
 
 
+@pytest.mark.parametrize("adopter", ["", "aa", "d", "c"])
+def test_one_peer_gives_a_retired_node_no_adopter_that_is_no_member(adopter: str) -> None:
+    """Its messages would be served by no node, for good. `c` and `d` are retired."""
+    membership = Membership("a", listing("abcdef"), retired=[says("c", "d"), says("d", "e")])
+
+    membership.hear("b", told("abcdef", retired=(says("c", adopter), says("d", adopter), says("old", "none"))))
+    membership.agree({"c", "d", "old"})
+
+    assert membership.decided() == []
+    membership.hear("b", told("abcdef", retired=(says("d", "b"),)))
+    assert membership.decided() == [says("d", "b")]
+
+
+@pytest.mark.parametrize("adopter", ["", "d"])
+def test_a_vote_for_an_adopter_that_is_no_member_does_not_count(adopter: str) -> None:
+    membership = Membership("a", listing("abcd"))
+    membership.hear("b", told("abcd", retired=(says("d", adopter),)))
+
+    assert not membership.agree({"d"})
+    assert membership.decided() == []
+    membership.hear("c", told("abcd", retired=(says("d", "c"),)))
+    membership.agree({"d"})
+
+    assert membership.decided() == [says("d", "c")]
+
+
+def test_a_node_that_was_away_takes_a_retired_adopter_once_it_knows_the_heir_of_that() -> None:
+    membership = Membership("a", listing("ab"))
+    membership.hear("b", told("ab", retired=(says("c", "d"), says("d", "b"))))
+
+    for node in ("d", "c"):
+        (one,) = membership.decided()
+        assert one.node == node and membership.retire(one)
+
+    assert membership.adopted_by("b") == ["c", "d"]
+
+
 def test_a_disk_that_has_forgotten_something_learns_again() -> None:
     membership = Membership("a", listing("abc"))
     membership.caught_up_with("b", has_a_past=False)
