@@ -219,6 +219,22 @@ async def test_a_record_of_one_peer_ends_no_running_node(autojump_clock: MockClo
         assert c.membership.members == {"a", "b", "c"}
 
 
+async def test_the_word_of_one_peer_leaves_no_retired_node_without_an_adopter(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await eventually(lambda: all_count(mesh))
+        a, b = mesh.nodes["a"], mesh.nodes["b"]
+        await mesh.stop("c")
+        await b.decommission.retire("c", force=False)
+        await eventually(lambda: knows_retired(a, "c", "b"))
+
+        lie = Retirement(node="c", adopter="aa")  # No node has that name.
+        b.host.membership_received("a", replace(a.membership.standing, retired=(lie,)))
+        await trio.sleep(60)
+
+        assert b.membership.adopted_by("b") == ["c"]
+        assert knows_retired(a, "c", "b")
+
+
 async def test_the_word_of_one_peer_does_not_retire_a_node_that_restarts(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
