@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.definitions.definition import Key
+from qmq.definitions.definition import Definition, Key
 from qmq.dots import covers
 from qmq.server.definitions.sync import BEHIND, LEVEL_SECONDS, DefinitionSync
 from qmq.server.node import Node
@@ -139,6 +139,57 @@ async def test_a_change_does_not_wait_behind_the_messages_of_the_journal(
         assert trio.current_time() - began < 6 * LEVEL_SECONDS
         assert is_behind(mesh, "c")
         assert BEHIND not in conditions(c)
+
+
+async def test_a_change_that_only_a_linked_peer_knows_of_is_asked_for_before_the_same_is_confirmed(
+    autojump_clock: MockClock,
+) -> None:
+    (policy, first, other), (queue, same, _) = BOTH[1], BOTH[5]
+    async with MeshRig("a", "b", "c").run() as mesh:
+        a, c = mesh.nodes["a"], mesh.nodes["c"]
+        await a.definitions.change({policy: first, queue: same})
+        await until_alike(mesh)
+        there = value(a, policy)
+        await fall_behind(mesh, "c", is_noticed=True)
+        await a.definitions.change({policy: other})
+        assert is_behind(mesh, "c") and value(c, policy) == there != value(a, policy)
+
+        await c.definitions.change({policy: first, queue: same})
+
+        assert value(c, policy) == there
+        await eventually(lambda: value(a, policy) == there)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b'{"rows":[],"next":null,"is_same":true,"stable":{}}', b'{"later":null}', b'{"later":0}', b"[]", b"", b"x"],
+)
+async def test_an_answer_that_does_not_say_that_nothing_is_later_is_followed_by_a_request_for_all(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """Such as that of an older node, which gives a page."""
+    asked: list[str] = []
+    pull = DefinitionSync._pull
+
+    async def pulled(sync: DefinitionSync, peer: str) -> list[Definition] | None:
+        asked.append(peer)
+        return await pull(sync, peer)
+
+    async def old(sync: DefinitionSync, request: bytes) -> bytes:
+        return answer if b'"versions"' in request else await answer_of(sync, request)
+
+    answer_of = DefinitionSync.answer
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await mesh.nodes["a"].definitions.change({Key("queue", Q): {}})
+        await until_alike(mesh)
+        monkeypatch.setattr(DefinitionSync, "_pull", pulled)
+        assert await mesh.nodes["c"].definition_sync.knows_latest([Key("queue", Q)])
+        assert asked == []
+
+        monkeypatch.setattr(DefinitionSync, "answer", old)
+        assert await mesh.nodes["c"].definition_sync.knows_latest([Key("queue", Q)])
+
+        assert sorted(asked) == ["a", "b"]
 
 
 async def test_a_node_that_is_behind_and_gets_no_definitions_has_a_condition(
