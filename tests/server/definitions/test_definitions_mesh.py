@@ -294,11 +294,16 @@ async def test_a_snapshot_of_the_range_has_the_definitions(
         b"nonsense",
         b"[]",
         b'{"rows": []}',
-        b'{"rows": [1], "next": null}',
-        b'{"rows": [["policy", "/queue/q", "[]", [1, 0, "b", 1, 1], null]], "next": null}',
-        b'{"rows": [["policy", "/queue/q", "{}", [1, 0], null]], "next": null}',
-        b'{"rows": [], "next": 7}',
-        b'{"rows": [], "next": ["", ""]}',
+        # Each with a single fault.
+        b'{"rows": [1], "next": null, "is_same": false, "stable": {}}',
+        b'{"rows": [["policy", "/queue/q", "[]", [1, 0, "b", 1, 1], null]], "next": null,'
+        b' "is_same": false, "stable": {}}',
+        b'{"rows": [["policy", "/queue/q", "{}", [1, 0], null]], "next": null, "is_same": false, "stable": {}}',
+        b'{"rows": [], "next": 7, "is_same": false, "stable": {}}',
+        b'{"rows": [], "next": ["a", 7], "is_same": false, "stable": {}}',
+        b'{"rows": [], "next": ["", ""], "is_same": false, "stable": {}}',
+        b'{"rows": [], "next": null, "is_same": false, "stable": {"b": 1}}',
+        b'{"rows": [], "next": null, "stable": {}}',
     ],
 )
 async def test_an_invalid_response_of_a_peer_is_logged_and_changes_nothing(
