@@ -19,7 +19,7 @@ APART := $(addprefix --ignore=tests/,browser cluster console simulation spark)
 # Otherwise a worker is given an eighth of all tests at first, which are the longest (tests/conftest.py).
 CHUNKS := --maxschedchunk 16
 # Where tests with a seeded bug are. They test the tests: CI and the night run them, `make test` does not.
-BUGS := $(addprefix tests/,simulation broker/takeover server/admin server/definitions)
+BUGS := $(addprefix tests/,simulation broker/takeover admin settings/definitions)
 NO_BUGS := -m 'not seeded_bug'
 # The slowest tests are listed, so that a new slow one is seen.
 DURATIONS := --durations 10 --durations-min 5
@@ -51,12 +51,13 @@ DIGESTS := -m tests.simulation --seeds 4 --digests | grep -E '^[0-9]+ [0-9a-f]{3
 IN_COMPILED := cd $(COMPILED) && QMQ_FIRST_SEED=300 QMQ_SEEDS=$(COMPILED_SEEDS) $(abspath $(BIN))/python
 OBSTACLE := $(BIN)/python -c 'import native; print(native.obstacle() or "")'
 # Folders of tests whose modules are compiled or stand on them (native.py), and the one chapter that uses most of these.
-OF_COMPILED := wire broker gateways replication $(addprefix storage/,format log checkpoints fanouts) \
+OF_COMPILED := model wire broker gateways replication $(addprefix storage/,format log checkpoints fanouts) \
+$(addprefix protocols/,$(addsuffix /gateway,amqp beanstalk http) http/websocket) \
 cluster/faults/test_ten_thousand_under_kills.py simulation/test_seeds.py
 # Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter,
 # and of rules and codecs that are not compiled (native.py), nor use what is.
 OF_TEXT := configuration.py docs.py imports.py migration.py vocabulary.py
-INTERPRETED := tests/broker/test_growth.py $(addprefix tests/wire/,amqp beanstalk http test_fuzz.py) \
+INTERPRETED := tests/broker/test_growth.py tests/wire/test_fuzz.py \
 $(addprefix tests/broker/takeover/test_leases.py::test_,two_nodes_never_serve nothing_forbidden long_histories \
 a_rule_that_is_broken)
 # First in a recipe: says at its end how long it took.
@@ -213,6 +214,10 @@ docs: $(VENV)/.docs ## Build a site of the pages in build/docs; a warning is an 
 .PHONY: style
 style: venv ## Lint and format check
 	@$(TIMED) $(BIN)/ruff check --quiet $(CODE) docs/conf.py; $(BIN)/ruff format --quiet --check $(CODE) docs/conf.py
+
+.PHONY: weigh
+weigh: venv ## What each room of the product weighs, and what it may
+	@$(BIN)/python -m tests.test_weight
 
 .PHONY: types
 types: venv ## Strict mypy on the package

@@ -22,12 +22,12 @@ from unittest.mock import patch
 
 COMPILED: Sequence[str] = (
     "build.py",
-    "dots.py",
-    "levels.py",
+    "model/dots.py",
+    "model/levels.py",
     "record_codec.py",
     "wire/avro/*.py",
     "wire/stomp/*.py",
-    "wire/websocket/*.py",
+    "protocols/http/websocket/*.py",
     "broker/**/*.py",
     "gateways/*.py",
     "storage/format/batch.py",
@@ -49,6 +49,7 @@ COMPILED: Sequence[str] = (
 
 NOT_COMPILED: Sequence[str] = (
     "__init__.py",  # re-exports; packages stay importable before their modules are
+    "encoder.py",  # encoders that are not compiled inherit from it
     "campaigns.py",
     "election_effects.py",
     "elections.py",

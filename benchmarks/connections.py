@@ -19,9 +19,9 @@ import trio
 import trio.testing
 
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
-from qmq.server.main import real_environment, with_connections_that_fit
-from qmq.server.node import Node
-from qmq.server.runtime.worker import Worker
+from qmq.engine.runtime.worker import Worker
+from qmq.node.main import real_environment, with_connections_that_fit
+from qmq.node.node import Node
 from qmq.storage.store import open_store
 
 SHOWN_BYTES = 50

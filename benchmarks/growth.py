@@ -22,10 +22,10 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.routing.binding import Binding
-from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries, listener_prefix, tail_of
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
+from qmq.model.dots import Origin
 from qmq.record_codec import encode_records
 from qmq.wire.stomp import Connection, HeadCaches, Limits, Role, Version, encode_frame
 

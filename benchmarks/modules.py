@@ -49,7 +49,7 @@ def main() -> None:
     start = resident_mib()
     bootstrap._load_unlocked = loading = Loading()
     import qmq.cli  # noqa: PLC0415
-    import qmq.server.main  # noqa: F401, PLC0415
+    import qmq.node.main  # noqa: F401, PLC0415
 
     rows = sorted(loading.grown.items(), key=lambda row: -row[1])
     shown = [row for row in rows if row[1] >= SHOWN_MIB]

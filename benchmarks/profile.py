@@ -30,14 +30,14 @@ from qmq.cli.throwaway import PEER, PEERS_FILE, free_addresses
 PARTS = (
     ("parsing frames", ("qmq.wire.",)),
     ("gateway", ("qmq.gateways.stomp", "qmq.gateways.ack_frames", "qmq.gateways.retries", "qmq.gateways.headers")),
-    ("broker", ("qmq.broker.", "qmq.dots", "namedtuple_Dot")),
+    ("broker", ("qmq.broker.", "qmq.model.dots", "namedtuple_Dot")),
     (
         "encoding frames and receipts",
         (
             "qmq.gateways.",
-            "qmq.server.delivery.effect_dispatcher",
-            "qmq.server.commit.receipts",
-            "qmq.server.commit.replica_acks",
+            "qmq.sessions.delivery.effect_dispatcher",
+            "qmq.engine.commit.receipts",
+            "qmq.engine.commit.replica_acks",
         ),
     ),
     ("encoding records of the journal", ("qmq.record_codec", "qmq.storage.format.record", "qmq.storage.format.batch")),
@@ -47,8 +47,8 @@ PARTS = (
     ),
     ("checkpoint", ("qmq.storage.", "sqlite", "namedtuple_")),
     ("links", ("qmq.replication.",)),
-    ("sockets", ("qmq.server.runtime.sockets", "qmq.server.clients.outbox")),
-    ("sessions and commits", ("qmq.server.",)),
+    ("sockets", ("qmq.engine.runtime.sockets", "qmq.sessions.clients.outbox")),
+    ("sessions and commits", ("qmq.node.",)),
     ("trio and threads", ("trio", "outcome", "threading", "<attrs generated", "contextlib", "sniffio")),
 )
 """Part, and how the modules begin that belong to it; the first that fits."""

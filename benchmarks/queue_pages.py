@@ -19,11 +19,11 @@ import trio
 import trio.testing
 
 from benchmarks.scrape import MS, LoopTurns, fill
+from qmq.admin.console.queue_pages import PageRequest, QueuePages
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
-from qmq.server.console.queue_pages import PageRequest, QueuePages
-from qmq.server.main import GC_THRESHOLDS, SWITCH_SECONDS, real_environment
-from qmq.server.node import Node
-from qmq.server.runtime.worker import Worker
+from qmq.engine.runtime.worker import Worker
+from qmq.node.main import GC_THRESHOLDS, SWITCH_SECONDS, real_environment
+from qmq.node.node import Node
 from qmq.storage.store import open_store
 
 LATER = 5

@@ -28,11 +28,11 @@ import trio.testing
 from benchmarks.queue_store import ORIGIN, own_queue, slices
 from qmq.broker.messages.totals import DESTINATIONS_MAX
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
-from qmq.server.main import GC_THRESHOLDS, real_environment
-from qmq.server.node import Node
-from qmq.server.runtime.worker import Worker
-from qmq.server.web.metrics import metrics_page
-from qmq.server.web.samples import CANDIDATES, TURN_QUEUES, Samples
+from qmq.engine.runtime.worker import Worker
+from qmq.node.main import GC_THRESHOLDS, real_environment
+from qmq.node.node import Node
+from qmq.protocols.http.metrics import metrics_page
+from qmq.protocols.http.samples import CANDIDATES, TURN_QUEUES, Samples
 from qmq.storage.queues.choice import open_queue_store
 from qmq.storage.store import open_store
 

@@ -100,7 +100,7 @@ def _took(work: Callable[[], object]) -> Took:
 
 def write_log(root: Path, records: int) -> None:
     """A data directory of one node: JSON bodies, seven destinations, fifty header blocks."""
-    from qmq.dots import Origin
+    from qmq.model.dots import Origin
     from qmq.storage.format.batch import BatchHead, encode_batch, verify_batch
     from qmq.storage.format.record import pack_envelope, pack_record
     from qmq.storage.format.segment import JOURNAL, encode_footer, encode_head, make_footer, segment_name
@@ -142,7 +142,7 @@ def _body(number: int) -> bytes:
 
 def write_indexes(root: Path, records: int) -> list[str]:
     """Three data directories with indexes of so many records each; the batches themselves are holes in the files."""
-    from qmq.dots import Origin
+    from qmq.model.dots import Origin
     from qmq.storage.format.segment import JOURNAL, BatchEntry, Footer, encode_footer, encode_head, segment_name
 
     size = PER_BATCH * 200 + 352

@@ -1,6 +1,6 @@
 """The environment of a node: clock, random numbers, network and blocking calls, as interfaces.
 
-`qmq.server` implements them for real; tests/simulation implements them on a virtual clock with one seed for everything.
+`qmq.node` implements them for real; tests/simulation implements them on a virtual clock with one seed for everything.
 So a whole node can run in a simulation. `server` and `replication` read clocks, draw numbers, open sockets and start
 threads only through them. (Waiting uses trio's own clock, which a test replaces as a whole.)
 """
@@ -112,7 +112,7 @@ class Environment:
         self.network = network
         self.rng = rng
         self.now_us = now_us
-        """µs since 1970, by a clock that never jumps (`qmq.server.runtime.clock`): for time stamps, never for
+        """µs since 1970, by a clock that never jumps (`qmq.engine.runtime.clock`): for time stamps, never for
         waiting."""
         self.boot_seconds = boot_seconds
         """A clock that cannot be set and that runs on while the machine sleeps or the process is stopped."""

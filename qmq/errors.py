@@ -5,7 +5,7 @@
     ├── ProtocolError            the bytes on a connection broke a rule
     │   ├── LocalProtocolError   we did it: a bug here
     │   └── RemoteProtocolError  they did it: carries the reply to give
-    │       └── HttpRefusal      of a request of HTTP, with its status (qmq.wire.http)
+    │       └── HttpRefusal      of a request of HTTP, with its status (qmq.protocols.http.codec)
     ├── Refused                  a well-formed request that the broker's rules forbid: carries the reply to give
     │   └── LoginRefused         credentials that an authenticator knows, and that are wrong
     ├── AuthenticationUnavailable  an authenticator cannot decide now

@@ -29,9 +29,9 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import kind_of
 from qmq.broker.messages.message import Attempts, DeadLetter, Deleted, Envelope, Fact, Message, Moved, OwnRecord, Settle
 from qmq.definitions.definition import Definition
-from qmq.deletions import Deletion
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
+from qmq.model.deletions import Deletion
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
 from qmq.storage.format.batch import BATCH_VERSION, GAPS, SHARED_VERSION, encode_batch
 from qmq.storage.format.cursor_record import pack_move, unpack_move

@@ -30,7 +30,7 @@ from qmq.config.destinations.policy import KEYS
 from qmq.config.difference import CHANGES_LIVE
 from qmq.config.values.model import Section, read_size
 from qmq.errors import ConfigError
-from tests.server.rig import Rig, send
+from tests.node.rig import Rig, send
 
 PAGE = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text("utf-8")
 

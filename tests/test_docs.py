@@ -130,7 +130,7 @@ def test_every_folder_of_the_code_is_on_the_page_of_architecture(folder: str) ->
 
 
 def test_every_task_that_a_node_starts_is_on_the_page_of_architecture() -> None:
-    started = re.findall(r"\.start(?:_soon)?\(self\.(\w+)\.run\b", SOURCES[ROOT / "qmq/server/node.py"])
+    started = re.findall(r"\.start(?:_soon)?\(self\.(\w+)\.run\b", SOURCES[ROOT / "qmq/node/node.py"])
     text = ARCHITECTURE_PAGE.partition("## Tasks\n")[2].partition("\n## ")[0]
     named = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.dots import Dot, Origin
-from qmq.lost_ranges import ENDS_MAX, LostRanges
+from qmq.model.dots import Dot, Origin
+from qmq.model.lost_ranges import ENDS_MAX, LostRanges
 
 A = Origin("a", 1)
 B = Origin("b", 1)

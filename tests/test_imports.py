@@ -1,6 +1,7 @@
-"""Which package may import which: the layers of docs/architecture.md, checked by reading the imports of every file."""
+"""Which room may import which: the layers of docs/architecture.md, checked by reading the imports of every file."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -10,104 +11,90 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Package of qmq → the packages of qmq that it may import, besides itself. Exhaustive: a new package needs a line here.
+# Room of qmq → the rooms that it may import, besides itself. A room is a package, a loose module, or one of the folders
+# of a protocol; a file belongs to the longest name that begins its path. Exhaustive, in the order of the layers.
+GROUND = {"errors", "model"}
+RULES = GROUND | {"access", "wire", "broker", "gateways"}
+ENGINE = RULES | {
+    "config",
+    "definitions",
+    "environment",
+    "unix_socket",
+    "storage",
+    "record_codec",
+    "replication",
+    "engine",
+}
+SESSIONS = ENGINE | {"auth", "mesh", "settings", "sessions"}
+DIALOGUE = SESSIONS | {"build", "admin"}
 MAY_IMPORT: Mapping[str, set[str]] = {
     "__init__": set(),
     "errors": set(),
     "build": set(),
-    "dots": {"errors"},
-    "cursors": {"errors", "dots"},
-    "levels": set(),
-    "lost_ranges": {"dots"},
-    "deletions": {"dots"},
     "address": set(),
     "unix_socket": set(),
-    "routing_names": set(),
-    "members": {"errors", "dots"},
+    "model": {"errors"},
     "access": {"errors"},
     "auth": {"errors", "access"},
-    "config": {"errors", "access", "address", "auth", "routing_names"},
-    "definitions": {"errors", "dots", "config", "routing_names"},
-    "wire": {"errors", "dots"},
-    "broker": {"errors", "dots", "cursors", "deletions", "levels", "lost_ranges", "members", "routing_names"},
-    "storage": {"errors", "dots", "cursors", "definitions", "deletions", "levels", "lost_ranges", "members"},
-    "record_codec": {"errors", "dots", "cursors", "definitions", "deletions", "members", "broker", "storage"},
-    "environment": {"errors", "dots"},
-    "gateways": {"errors", "dots", "cursors", "access", "wire", "broker", "levels", "routing_names"},
-    "replication": {"errors", "dots", "cursors", "members", "environment", "wire", "broker", "storage", "record_codec"},
-    "server": {
-        "errors",
-        "access",
-        "auth",
-        "build",
-        "dots",
-        "cursors",
-        "definitions",
-        "deletions",
-        "levels",
-        "lost_ranges",
-        "members",
-        "environment",
-        "config",
-        "console",
-        "wire",
-        "broker",
-        "storage",
-        "record_codec",
-        "gateways",
-        "replication",
-        "routing_names",
-        "unix_socket",
-    },
+    "config": {"errors", "access", "address", "auth", "model"},
+    "definitions": GROUND | {"config"},
+    "wire": {"errors"},
+    "broker": GROUND,
+    "storage": GROUND | {"definitions"},
+    "environment": GROUND,
+    "gateways": GROUND | {"access", "wire", "broker"},
+    "record_codec": GROUND | {"definitions", "broker", "storage"},
+    "replication": GROUND | {"definitions", "environment", "wire", "broker", "storage", "record_codec"},
+    "engine": ENGINE - {"access", "wire", "definitions"},
+    "mesh": ENGINE,
+    "settings": ENGINE | {"mesh"},
+    "sessions": SESSIONS,
+    "admin": DIALOGUE,
+    "protocols": set(),
+    "protocols/stomp": SESSIONS,
+    "protocols/http": DIALOGUE
+    | {"protocols/http/codec", "protocols/http/gateway", "protocols/http/websocket", "protocols/stomp"},
+    "protocols/http/codec": {"errors"},
+    "protocols/http/websocket": {"errors", "protocols/http/codec"},
+    "protocols/http/gateway": RULES | {"protocols/http/codec"},
+    "protocols/amqp": DIALOGUE | {"protocols/amqp/codec", "protocols/amqp/gateway"},
+    "protocols/amqp/codec": {"errors"},
+    "protocols/amqp/gateway": RULES | {"protocols/amqp/codec"},
+    "protocols/beanstalk": DIALOGUE | {"protocols/beanstalk/codec", "protocols/beanstalk/gateway"},
+    "protocols/beanstalk/codec": {"errors"},
+    "protocols/beanstalk/gateway": RULES | {"protocols/beanstalk/codec"},
+    "node": DIALOGUE | {"protocols/stomp", "protocols/http", "protocols/amqp", "protocols/beanstalk"},
     "blocking": {"errors", "unix_socket", "wire"},
-    "spark": {"errors", "dots", "cursors", "storage", "blocking"},
+    "spark": GROUND | {"storage", "blocking"},
     "bench": {"errors", "address", "wire"},
-    "client": {"errors", "address", "dots", "wire"},
-    "cli": {
-        "errors",
-        "address",
-        "build",
-        "dots",
-        "definitions",
-        "members",
-        "config",
-        "wire",
-        "broker",
-        "storage",
-        "record_codec",
-        "gateways",
-        "replication",
-        "server",
-        "bench",
-        "blocking",
-        "spark",
-        "routing_names",
-        "unix_socket",
-    },
-    "console": set(),
+    "client": GROUND | {"address", "wire"},
+    "cli": DIALOGUE | {"address", "bench", "blocking", "node", "spark"},
     "__main__": {"cli"},
 }
 
-# Package of qmq.wire → its siblings that it may import. Exhaustive: a codec needs a line here.
-WITHIN_WIRE: Mapping[str, set[str]] = {
-    "stomp": set(),
-    "avro": set(),
-    "http": set(),
-    "websocket": {"http"},
-    "amqp": set(),
-    "beanstalk": set(),
-}
+# Folders of codecs and of gateways: pure, each by itself.
+CODECS = (
+    "wire/",
+    *(f"protocols/{name}/" for name in ("http/codec", "http/websocket", "amqp/codec", "beanstalk/codec")),
+)
+GATEWAYS = ("gateways/", *(f"protocols/{name}/gateway/" for name in ("http", "amqp", "beanstalk")))
 
-# Path in qmq/wire → packages from outside the standard library that it may import.
+# Folder of codecs → packages from outside the standard library that it may import.
 LIBRARIES: Mapping[str, set[str]] = {
-    "wire/http/": {"h11"},
-    "wire/amqp/": {"pamqp"},
-    "wire/websocket/": {"websockets"},
+    "protocols/http/codec/": {"h11"},
+    "protocols/http/websocket/": {"websockets"},
+    "protocols/amqp/codec/": {"pamqp"},
 }
 
-# Files and packages in which trio may appear; everywhere else the code decides and somebody else runs it.
+# Files and rooms in which trio may appear, but for codecs and gateways; all other code decides, and these run it.
 MAY_RUN = (
-    "server/",
+    "engine/",
+    "mesh/",
+    "settings/",
+    "sessions/",
+    "admin/",
+    "protocols/",
+    "node/",
     "cli/",
     "replication/links/link.py",
     "replication/mesh.py",
@@ -125,11 +112,12 @@ THE_SYSTEM = {"os", "socket", "subprocess", "tempfile", "shutil"}
 
 # Path in qmq → modules from outside that it must do without. What should happen is the same for the same input.
 MUST_NOT_IMPORT: Mapping[str, set[str]] = {
-    "wire/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
+    **dict.fromkeys(CODECS, CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"}),
+    "model/": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "access/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
     "broker/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
     "storage/": CLOCKS_AND_CHANCE | THE_SYSTEM,
-    "gateways/": CLOCKS_AND_CHANCE | THE_SYSTEM,
+    **dict.fromkeys(GATEWAYS, CLOCKS_AND_CHANCE | THE_SYSTEM),
     "replication/": CLOCKS_AND_CHANCE | THE_SYSTEM,  # what it needs of these comes through world
     "client/core.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "client/answers.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
@@ -163,27 +151,34 @@ def imports_of(text: str, package: str) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" if module == "qmq" else module for alias in node.names)
 
 
+def room_of(path: str) -> str:
+    """The room of a file or package, by its path in qmq without ending; "" if there is none."""
+    names = path.split("/")
+    rooms = ["/".join(names[:count]) for count in range(len(names), 0, -1)]
+    return next((room for room in rooms if room in MAY_IMPORT), "")
+
+
 def breaches(name: str, text: str) -> list[str]:
     """What the file `name` (its path in qmq) imports against the tables."""
-    layer = name.partition("/")[0].removesuffix(".py")
+    room = room_of(name.removesuffix(".py"))
     package = ".".join(["qmq", *name.split("/")[:-1]])
+    is_pure = name.startswith((*CODECS, *GATEWAYS))
     found = []
     for imported in imports_of(text, package):
         top, _, rest = imported.partition(".")
         if top == "qmq":
-            other = rest.partition(".")[0]
-            if other and other != layer and other not in MAY_IMPORT[layer] and other != "__version__":
+            path = rest.replace(".", "/")
+            other = room_of(path) or path
+            if other and other != room and other not in MAY_IMPORT[room] and other != "__version__":
                 found.append(f"{name} imports {imported}")
-            elif other == layer == "wire":
-                codec, sibling = name.split("/")[1].removesuffix(".py"), rest.split(".")[1]
-                if sibling != codec and sibling not in WITHIN_WIRE[codec]:
-                    found.append(f"{name} imports {imported}")
-        elif top in RUNS_THINGS and not (top == "trio" and name.startswith(MAY_RUN)):
+            elif other == room == "wire" and path.split("/")[1] != name.split("/")[1].removesuffix(".py"):
+                found.append(f"{name} imports {imported}")
+        elif top in RUNS_THINGS and not (top == "trio" and name.startswith(MAY_RUN) and not is_pure):
             found.append(f"{name} imports {top}")
         elif name not in EXCEPTIONS or top not in EXCEPTIONS[name]:
             if any(name.startswith(path) and top in modules for path, modules in MUST_NOT_IMPORT.items()):
                 found.append(f"{name} imports {top}")
-            elif layer == "wire" and top not in sys.stdlib_module_names:
+            elif name.startswith(CODECS) and top not in sys.stdlib_module_names:
                 if not any(name.startswith(path) and top in libraries for path, libraries in LIBRARIES.items()):
                     found.append(f"{name} imports {top}")
     return found
@@ -205,19 +200,25 @@ def test_imports_go_one_way() -> None:
         ("storage/log/journal.py", "import os.path"),
         ("storage/disk/disk.py", "import random"),
         ("replication/antientropy.py", "import trio"),
-        ("wire/stomp/reader.py", "from qmq.wire.http import HttpConnection"),
-        ("wire/http/head.py", "from qmq.wire.websocket import accept"),
-        ("wire/websocket/frames.py", "from qmq.wire.stomp import Head"),
-        ("wire/http/head.py", "import msgpack"),
+        ("wire/stomp/reader.py", "from qmq.wire.avro import Schema"),
+        ("protocols/http/codec/head.py", "from qmq.protocols.http.websocket import accept"),
+        ("protocols/http/websocket/frames.py", "from qmq.wire.stomp import Head"),
+        ("protocols/http/codec/head.py", "import msgpack"),
         ("wire/stomp/reader.py", "import h11"),
         ("client/core.py", "import trio"),
         ("client/core.py", "from time import monotonic"),
-        ("client/client.py", "from qmq.server.runtime.sockets import TcpNetwork"),
-        ("gateways/stomp.py", "from ..server import node"),
-        ("config/load.py", "from ..dots import Dot"),
-        ("errors.py", "from . import dots"),
-        ("server/node.py", "import asyncio"),
-        ("server/node.py", "from qmq.cli import client"),
+        ("client/client.py", "from qmq.engine.runtime.sockets import TcpNetwork"),
+        ("gateways/stomp.py", "from ..node import node"),
+        ("config/load.py", "from ..wire.stomp import Head"),
+        ("errors.py", "from . import model"),
+        ("node/node.py", "import asyncio"),
+        ("node/node.py", "from qmq.cli import client"),
+        ("protocols/amqp/codec/frames.py", "import trio"),
+        ("protocols/http/gateway/routes.py", "import trio"),
+        ("protocols/amqp/dialogue.py", "from qmq.protocols.beanstalk.dialogue import BEANSTALK"),
+        ("protocols/amqp/gateway/messages.py", "from qmq.sessions.frame_loop import FrameLoop"),
+        ("engine/commit/commits.py", "from qmq.mesh.peers.rpc import Rpc"),
+        ("sessions/frame_loop.py", "from qmq.admin.verbs import VERBS"),
     ],
 )
 def test_a_breach_is_seen(name: str, text: str) -> None:
@@ -228,10 +229,11 @@ def test_a_breach_is_seen(name: str, text: str) -> None:
     ("name", "text"),
     [
         ("wire/stomp/reader.py", "from qmq.errors import QmqError\nfrom .head import Head\nimport struct"),
-        ("wire/http/head.py", "import h11, re\nfrom qmq.wire.http.limits import HttpLimits"),
+        ("protocols/http/codec/head.py", "import h11, re\nfrom qmq.protocols.http.codec.limits import HttpLimits"),
         ("storage/disk/disk.py", "import os"),
         ("replication/links/link.py", "import trio\nfrom ..storage.journal import Journal"),
-        ("server/node.py", "import trio, time\nfrom qmq.broker import Broker"),
+        ("node/node.py", "import trio, time\nfrom qmq.broker import Broker"),
+        ("protocols/http/websocket/handshake.py", "from qmq.protocols.http.codec import HttpRefusal"),
         ("cli/__init__.py", "from .. import __version__"),
     ],
 )
@@ -240,11 +242,15 @@ def test_what_is_allowed_is_not_called_a_breach(name: str, text: str) -> None:
 
 
 def test_every_package_has_its_line_in_the_table() -> None:
-    layers = {name.partition("/")[0].removesuffix(".py") for name in NAMES}
-    codecs = {name.split("/")[1].removesuffix(".py") for name in NAMES if name.startswith("wire/")}
+    rooms = {name.partition("/")[0].removesuffix(".py") for name in NAMES}
+    protocols = {"/".join(name.split("/")[:2]) for name in NAMES if re.match("protocols/.*/", name)}
 
-    assert layers - set(MAY_IMPORT) == set()
-    assert codecs - {"__init__"} == set(WITHIN_WIRE)
+    assert (rooms | protocols) - set(MAY_IMPORT) == set()
+    assert [room for room in MAY_IMPORT if not any(name.startswith((f"{room}/", f"{room}.py")) for name in NAMES)] == []
+
+
+def test_the_rooms_are_layers() -> None:
+    assert circles({room: set(others) - {room} for room, others in MAY_IMPORT.items()}) == []
 
 
 @cache

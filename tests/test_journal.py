@@ -14,8 +14,8 @@ from qmq.broker.messages.message import DeadLetter, Envelope, Message, OwnRecord
 from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
 from qmq.broker.queues.dead_letters import LETTER_OVERHEAD_BYTES
 from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING, TRANSACTION_BYTES_CEILING
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.dots import Dot, Origin
 from qmq.record_codec import OUTCOME_BYTES_MAX, Packing, encode_group, encode_records
 from qmq.storage.format.batch import BATCH_BYTES_MAX, HEAD_BYTES, batch_records, verify_batch
 from qmq.storage.format.record import RecordKind as Kinds

@@ -6,8 +6,8 @@
     callback     a service that decides, asked over HTTP
     plugins      authenticators of other packages: the entry point group `qmq.auth`
 
-All of it blocks, and is called in worker threads, by several at once (`qmq.server.clients.authentication`). The
-password hashes of users are checked by `qmq.server.clients.login`. An authenticator of your own imports from here
+All of it blocks, and is called in worker threads, by several at once (`qmq.sessions.clients.authentication`). The
+password hashes of users are checked by `qmq.sessions.clients.login`. An authenticator of your own imports from here
 (docs/authentication.md).
 """
 

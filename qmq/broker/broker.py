@@ -35,8 +35,8 @@ from qmq.broker.send_limits import RECORD_OVERHEAD_BYTES
 from qmq.broker.subscriptions import Subscriptions
 from qmq.broker.topics.router import TopicRouter
 from qmq.broker.transactions import NOWHERE, Transactions, ends_of_runs
-from qmq.deletions import Deletions
-from qmq.dots import Dot, Origin, Vector
+from qmq.model.deletions import Deletions
+from qmq.model.dots import Dot, Origin, Vector
 
 TOPIC, QUEUE, FANOUT, EXCHANGE = (
     DestinationKind.TOPIC,

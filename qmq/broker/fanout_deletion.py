@@ -4,9 +4,9 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Eviction, Outcome
 from qmq.broker.messages.message import Deleted
 from qmq.broker.send_limits import RECORD_OVERHEAD_BYTES
-from qmq.deletions import DELETIONS_MAX, Deletion
-from qmq.dots import Dot
 from qmq.errors import Refused
+from qmq.model.deletions import DELETIONS_MAX, Deletion
+from qmq.model.dots import Dot
 
 
 def delete(broker: Broker, destination: str, now_us: int, out: Outcome) -> None:

@@ -16,9 +16,9 @@ from qmq.broker.queues.queues import Queues
 from qmq.broker.selectors.selector import SelectorCosts, SharedSelectors
 from qmq.broker.send_limits import SendLimits
 from qmq.broker.topics.router import TopicRouter
-from qmq.cursors import Name
-from qmq.dots import Vector
 from qmq.errors import Refused
+from qmq.model.cursors import Name
+from qmq.model.dots import Vector
 
 
 def stopping() -> Refused:

@@ -176,7 +176,7 @@ def _cut(text: str) -> str:
 
 def _plain(value: Any) -> Any:
     """Bytes as text, origins as they are printed, the rest as JSON has it."""
-    from ..dots import Origin
+    from qmq.model.dots import Origin
 
     if isinstance(value, Origin):
         return str(value)

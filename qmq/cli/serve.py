@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import click
 
+from qmq.engine.runtime.log_events import facts_of
+
 from ..address import Address
 from ..config import load
 from ..config.certificates import FATAL, REFUSED, check_certificates
 from ..config.node import DEFAULT_HTTP
 from ..errors import ConfigError
-from ..server.runtime.log_events import facts_of
 from .lazy import without_collections
 from .options import node_options, overrides, read_optional_address
 from .output import INVISIBLE
@@ -149,8 +150,8 @@ def serve(
             log.warning("! %s", one.text)
     # Imported last: an error in a file is printed without waiting until the whole server is loaded.
     with without_collections():
-        from ..server.main import print_error
-        from ..server.main import serve as run
+        from qmq.node.main import print_error
+        from qmq.node.main import serve as run
 
     report = log_as_json(settings.name, handler) if log_format == "json" else print_error
     has_files = config_file is not None or peers_file is not None

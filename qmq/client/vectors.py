@@ -7,7 +7,7 @@ incarnations of each node are left out of it, not of the vector: the node sends 
 
 from collections.abc import Mapping
 
-from qmq.dots import parse_origin
+from qmq.model.dots import parse_origin
 
 HEADER_BYTES_MAX = 7168
 """Of the header's value; a node takes 8 KiB for one header line unless configured otherwise."""

@@ -49,7 +49,7 @@ class LimitSettings(Section):
     """Connections that have not logged in yet, on the whole node."""
     logins_pending_per_address_max: Count = 200
     """Of these, from one address; beyond either limit the oldest silent one is closed
-    (`qmq.server.clients.admission`)."""
+    (`qmq.sessions.clients.admission`)."""
 
     # Connections.
     connections_max: Count = 10_000

@@ -29,7 +29,7 @@ from qmq.definitions.rabbitmq_vhosts import (
     read_vhosts,
 )
 from qmq.errors import ConfigError
-from qmq.routing_names import PREFIX, VHOST_DEFAULT
+from qmq.model.routing_names import PREFIX, VHOST_DEFAULT
 
 Named = dict[str, dict[str, Any]]
 Values = dict[str, Named]

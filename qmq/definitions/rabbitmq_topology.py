@@ -11,7 +11,7 @@ from qmq.config.definition_values import read_queue as read_declaration
 from qmq.config.destinations.policy import too_long
 from qmq.definitions.definition import NAME_BYTES_MAX, Key, text_of
 from qmq.errors import ConfigError, Refused
-from qmq.routing_names import (
+from qmq.model.routing_names import (
     DELAYED_TYPE,
     MATCH,
     MATCHES,

@@ -16,7 +16,7 @@ from qmq.config.definition_values import name_permission, read_permission, read_
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
 from qmq.definitions.rabbitmq_topology import unfit
 from qmq.errors import ConfigError
-from qmq.routing_names import PREFIX, VHOST_DEFAULT
+from qmq.model.routing_names import PREFIX, VHOST_DEFAULT
 
 Named = dict[str, dict[str, Any]]
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from qmq.config.definition_values import name_permission
-from qmq.routing_names import VHOST_DEFAULT, is_vhost_name, vhost_name, vhost_of, vhost_prefix
+from qmq.model.routing_names import VHOST_DEFAULT, is_vhost_name, vhost_name, vhost_of, vhost_prefix
 
 Named = dict[str, dict[str, Any]]
 

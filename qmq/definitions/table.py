@@ -17,8 +17,8 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from qmq.definitions.definition import NUMBER_MAX, Definition, Key, Version
-from qmq.dots import Origin, Vector, merge
 from qmq.errors import Refused
+from qmq.model.dots import Origin, Vector, merge
 
 OF_KIND_MAX: Final = 50_000
 """Definitions and tombstones of one kind on a node, before it refuses new keys. It always accepts those of peers. Each

@@ -19,7 +19,7 @@ from typing import Final
 
 from qmq.definitions.definition import Definition, Version
 from qmq.definitions.table import OF_KIND_MAX, DefinitionTable, Obsolete
-from qmq.dots import Origin, Vector, covers, merge
+from qmq.model.dots import Origin, Vector, covers, merge
 
 CROWDED: Final = OF_KIND_MAX // 2
 

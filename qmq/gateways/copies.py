@@ -19,7 +19,7 @@ from qmq.broker.routing.table import ROUTE_COST_MAX, RoutingTable
 from qmq.errors import Refused
 from qmq.gateways.headers import OWN_HEADERS, check_name, is_persistent, is_said, unsaid
 from qmq.gateways.rules import Rules
-from qmq.routing_names import PREFIX
+from qmq.model.routing_names import PREFIX
 from qmq.wire.stomp import Version, encode_headers
 
 MANDATORY: Final = "mandatory"

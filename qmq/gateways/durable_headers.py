@@ -12,9 +12,9 @@ from qmq.access.rules import Action
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
-from qmq.cursors import Name
 from qmq.errors import Refused
 from qmq.gateways.headers import truth
+from qmq.model.cursors import Name
 
 NAME_HEADERS = (
     "durable-subscription-name",

@@ -15,12 +15,12 @@ from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.broker.messages.totals import Totals
 from qmq.broker.queues.dead_letter_history import THROUGH
-from qmq.dots import Origin
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.copies import EXCHANGE, ORIGINAL, ROUTING_KEY
 from qmq.gateways.encoder import Lines
 from qmq.gateways.error_frames import encode_error
 from qmq.gateways.headers import AMQP_BLOCK
+from qmq.model.dots import Origin
 from qmq.wire.stomp import Version, convert_headers, encode_frame, encode_headers, encode_receipts
 
 FIRST_DELIVERED: Final = b"%back:%d\n%b%d%b%d\n\n%b\0\n"

@@ -59,3 +59,31 @@ class Encoder(Protocol):
         self, error: ProtocolError | Refused, receipt: str | None = None, subscription: str | None = None
     ) -> bytes:
         """Why a request, or the session, is refused."""
+
+
+class NoMessages:
+    """The part of `Encoder` about subscriptions, for sessions that have none: nothing is written."""
+
+    def prefix(self, subscription_id: str | None, needs_no_ack: bool) -> bytes:
+        return b""
+
+    def listener_prefix(self, listener: LightSubscriptions, topic: str) -> bytes:
+        return b""
+
+    def tails(self, messages: list[Message]) -> list[bytes]:
+        return []
+
+    def marked(self, tail: bytes, name: str, value: str) -> bytes:
+        return tail
+
+    def run(self, prefix: bytes, tails: list[bytes]) -> bytes:
+        return b"".join(tails)
+
+    def deliveries(self, subscription: Subscription, deliveries: list[Delivery], totals: Totals | None = None) -> bytes:
+        return b""
+
+    def durable_deliveries(self, subscription: Subscription, run: list[FanoutDelivery]) -> bytes:
+        return b""
+
+    def notice(self, subscription: Subscription, lines: Lines, body: bytes = b"") -> bytes:
+        return b""

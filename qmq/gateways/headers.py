@@ -16,8 +16,8 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Retain
 from qmq.broker.messages.send_options import read_seconds
 from qmq.broker.selectors import Selector, compile_filter, compile_selector
-from qmq.dots import Vector, parse_origin
 from qmq.errors import Refused
+from qmq.model.dots import Vector, parse_origin
 
 PREFETCH_HEADERS = ("prefetch-count", "prefetch", "activemq.prefetchSize", "credit")
 

@@ -20,8 +20,8 @@ import trio
 
 from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.messages.message import Message
-from qmq.dots import Dot, Origin
 from qmq.environment import Pipe, Tls
+from qmq.model.dots import Dot, Origin
 from qmq.replication.anti_entropy.gaps import JournalReach, NextRepair
 from qmq.replication.links.host import Host, Peers, Settings
 from qmq.replication.links.link import Link

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from qmq.dots import Vector
+from qmq.model.dots import Vector
 from qmq.spark.reading.options import BadOption, Options, read_options, vector_from_json, vector_to_json
 from qmq.spark.reading.partitions import PartOf, rows_of_part
 from qmq.spark.reading.place import Place, open_place

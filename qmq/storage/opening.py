@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from qmq.cursors import Cursor, Name
 from qmq.definitions.table import DefinitionTable
-from qmq.deletions import Deletion, Deletions
-from qmq.dots import Dot, Vector, merge
 from qmq.errors import DiskFull, StorageError
-from qmq.lost_ranges import LostRanges
+from qmq.model.cursors import Cursor, Name
+from qmq.model.deletions import Deletion, Deletions
+from qmq.model.dots import Dot, Vector, merge
+from qmq.model.lost_ranges import LostRanges
 from qmq.storage.catalog.facts import LEARNER, QUEUES_IN, UNCHECKED, stable_of
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.checkpoints.checkpoint import Checkpointer

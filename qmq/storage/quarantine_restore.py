@@ -2,7 +2,7 @@
 
 A damaged range of the journal is quarantined, and with it every later batch of an origin that no longer continues.
 Those batches are valid, but they cannot be used while the range is missing. With peers the node repairs this itself
-(`qmq.server.repair.quarantine_restore`). Without them an operator must decide that the damaged range is lost. Then an
+(`qmq.mesh.repair.quarantine_restore`). Without them an operator must decide that the damaged range is lost. Then an
 empty snapshot replaces the range (`snapshot_batch`), and a GONE record notes the loss. The valid batches behind it are
 appended again (`release`), or given up as well (`drop`).
 
@@ -13,8 +13,8 @@ repeated, they find that nothing is left to do.
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog
+from qmq.model.dots import Origin, Vector
 from qmq.storage.format.batch import BatchHead, encode_batch, verify_batch
 from qmq.storage.format.interfaces import Disk
 from qmq.storage.format.lost_record import LostRange, pack_lost

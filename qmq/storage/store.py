@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from qmq.dots import Dot, Origin, Vector, merge
+from qmq.model.dots import Dot, Origin, Vector, merge
 from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.catalog.facts import QUEUES_IN
 from qmq.storage.checkpoints.report import CheckpointReport

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, FutureVersion
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.catalog.catalog import CATALOG_FILE, TABLES, row_checksum
 from qmq.storage.disk.disk import ReadOnlyDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY

@@ -9,9 +9,9 @@ from qmq.access.requests import VERBS as NOT_ADMINISTER
 from qmq.access.requests import Effect, needs_of
 from qmq.access.rights import AccessTable
 from qmq.access.rules import ACTIONS, ADMINISTRATOR, ROLES, Action, Permission, Principal
-from qmq.server.admin.control import QUESTIONS, STATUS
-from qmq.server.admin.definitions import DEFINITIONS
-from qmq.server.admin.verbs import CONTROL, VERBS
+from qmq.admin.control import QUESTIONS, STATUS
+from qmq.admin.definitions import DEFINITIONS
+from qmq.admin.verbs import CONTROL, VERBS
 
 ROOT, NIGHT, GRAFANA, APP, ANN = "root", "night", "grafana", "app", "ann"
 SENDS, READS, DECLARES, ADMINISTERS, OBSERVES = EACH = [f"only {action.value}" for action in ACTIONS]

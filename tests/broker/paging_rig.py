@@ -23,9 +23,9 @@ from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import times_of
 from qmq.broker.queues.paging.pager import Load, LoadedPage
 from qmq.broker.selectors import Selector, compile_selector
-from qmq.dots import Dot, Origin, Vector
+from qmq.engine.checkpoint.queue_pager import LoadResult, _ask
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.record_codec import Replay, encode_records
-from qmq.server.checkpoint.queue_pager import LoadResult, _ask
 from qmq.storage.checkpoints.compaction import NEVER, Compaction
 from qmq.storage.format.batch import batch_records, encode_batch, read_head
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead

@@ -26,7 +26,7 @@ from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.broker.queues.selective.group_choice import accepts
 from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.selectors import compile_selector
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 NOW_US = 1_000_000
 SECOND_US = 1_000_000

@@ -9,8 +9,8 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Gap, Message, Retain, Settle
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.dots import Dot, Origin
 
 from .rig import AT_ONCE, JOBS, NOW_US, Node, check_accounts, check_empty, envelope, message_of
 

@@ -29,7 +29,7 @@ from qmq.broker.queues.queues import Queues
 from qmq.broker.queues.selective.group_choice import accepts
 from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.selectors import compile_selector
-from qmq.dots import Dot, Origin, Vector, covers
+from qmq.model.dots import Dot, Origin, Vector, covers
 
 from .rig import JOBS, NOW_US, SECOND_US, Client, Node, Recorded, check_accounts, check_empty, envelope, parts
 

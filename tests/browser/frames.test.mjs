@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-const source = readFileSync(new URL("../../qmq/server/web/qmq.js", import.meta.url), "utf-8");
+const source = readFileSync(new URL("../../qmq/protocols/http/qmq.js", import.meta.url), "utf-8");
 const { Parser, connect, encodeFrame } = await import(`data:text/javascript,${encodeURIComponent(source)}`);
 
 const bytes = (text) => new TextEncoder().encode(text);

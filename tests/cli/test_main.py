@@ -15,7 +15,7 @@ from qmq.cli.output import printable
 
 from .conftest import Run
 
-HEAVY = ("trio", "pydantic", "sqlite_utils", "msgpack", "argon2", "qmq.wire", "qmq.server", "qmq.storage")
+HEAVY = ("trio", "pydantic", "sqlite_utils", "msgpack", "argon2", "qmq.wire", "qmq.node", "qmq.storage")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -41,8 +41,8 @@ def test_commands_that_ask_a_node_do_not_load_its_configuration() -> None:
 
 
 def test_a_node_does_not_load_the_protocols_that_it_may_not_serve() -> None:
-    names = ("h11", "qmq.server.web.dialogue", "pamqp", "qmq.server.amqp", "qmq.server.beanstalk")
-    code = f"import sys, qmq.server.main; print([name for name in {names} if name in sys.modules])"
+    names = ("h11", "qmq.protocols.http.dialogue", "pamqp", "qmq.protocols.amqp", "qmq.protocols.beanstalk")
+    code = f"import sys, qmq.node.main; print([name for name in {names} if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -50,7 +50,7 @@ def test_a_node_does_not_load_the_protocols_that_it_may_not_serve() -> None:
 
 
 def test_a_node_with_http_does_not_load_prometheus_before_the_first_scrape() -> None:
-    code = "import sys, qmq.server.main, qmq.server.web.dialogue; print('prometheus_client' in sys.modules)"
+    code = "import sys, qmq.node.main, qmq.protocols.http.dialogue; print('prometheus_client' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -60,7 +60,7 @@ def test_a_node_with_http_does_not_load_prometheus_before_the_first_scrape() -> 
 @pytest.mark.parametrize("name", ["numpy", "pandas"])
 def test_a_node_does_not_import_what_only_spark_needs(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit('it is imported')", "utf-8")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import qmq.server.main; print({name!r} in sys.modules)"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import qmq.node.main; print({name!r} in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
@@ -154,7 +154,7 @@ def test_no_help_names_a_file_that_only_the_checkout_has(run: Run) -> None:
 
 def test_serve_listens_where_the_command_line_says(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("qmq.server.main.serve", lambda settings, peers, read, **_: seen.append((settings, read)) or 0)
+    monkeypatch.setattr("qmq.node.main.serve", lambda settings, peers, read, **_: seen.append((settings, read)) or 0)
 
     result = run("serve", "--listen", "127.0.0.1:7001")
 

@@ -14,7 +14,7 @@ import trio
 
 import qmq.client
 from qmq.config import Address, LimitSettings, ListenerSettings, MeshSettings, NodeSettings, Peer, PeersFile
-from qmq.server.node import Node
+from qmq.node.node import Node
 from qmq.storage.format.settings import StoreSettings as StoreSettings
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store

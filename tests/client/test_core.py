@@ -13,9 +13,9 @@ from qmq.client.encode import vector_of
 from qmq.client.feed import AckMode, Delivered, Feed, FeedState
 from qmq.client.requests import Phase, Request
 from qmq.client.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_gap, parse_progress
-from qmq.dots import Origin
 from qmq.errors import NotConnected, Refused, RemoteProtocolError, Stale
 from qmq.gateways.headers import parse_vector
+from qmq.model.dots import Origin
 from qmq.wire.stomp import Connection, Frame, Role, encode_frame
 
 

@@ -15,7 +15,7 @@ from qmq.client.core import Core
 from qmq.client.feed import AckMode, Feed
 from qmq.client.requests import Phase, Request
 from qmq.client.vectors import Progress
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.wire.stomp import Connection, Frame, Role, encode_frame
 
 FANOUT = "/fanout/f"

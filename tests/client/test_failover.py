@@ -10,7 +10,7 @@ from trio.testing import MockClock
 import qmq.client
 from qmq.config import User
 from qmq.errors import Stale
-from qmq.server.node import Node
+from qmq.node.node import Node
 from tests.client.rig import CLIENT_HOST, eventually, running, take
 
 SENT = 200

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Run as Run
 from tests.cli.conftest import run as run
-from tests.server.clients.test_tls import Papers
+from tests.sessions.clients.test_tls import Papers
 
 PEERS = """
 mesh = "m"

@@ -4,7 +4,7 @@
     python -m tests.definitions.record_rabbitmq
 
 It starts the broker of the Debian package on loopback, in a directory that goes with it, declares what stands below,
-sends each case by STOMP, and writes `rabbitmq.json`. `tests/server/definitions/test_rabbitmq_import.py` imports what
+sends each case by STOMP, and writes `rabbitmq.json`. `tests/settings/definitions/test_rabbitmq_import.py` imports what
 was exported into a node, and sends the same.
 """
 

@@ -16,7 +16,7 @@ from qmq.definitions.rabbitmq_patterns import parts_of
 from qmq.definitions.rabbitmq_topology import IMPLIED
 from qmq.definitions.rabbitmq_users import CLEAR_PASSWORDS_MAX, clear_passwords
 from qmq.errors import Refused
-from qmq.routing_names import TYPES
+from qmq.model.routing_names import TYPES
 from tests.definitions.rabbitmq_files import file
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHQ$RdescudvJCsgt3ub+b2bWRWJTmaaZ5oZ4CaNd2SbtjQ"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from qmq.definitions.definition import NUMBER_MAX, Definition, Key, Version, text_of
 from qmq.definitions.table import DefinitionTable, Obsolete
-from qmq.dots import Origin
 from qmq.errors import Refused
+from qmq.model.dots import Origin
 
 A, B = Origin("a", 1), Origin("b", 1)
 KEY = Key("policy", "/queue/q")

@@ -8,7 +8,7 @@ from qmq.definitions import tombstones
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import DefinitionTable, Obsolete, is_covered
 from qmq.definitions.tombstones import TombstoneRounds
-from qmq.dots import Origin, Vector
+from qmq.model.dots import Origin, Vector
 
 A, B = Origin("a", 1), Origin("b", 1)
 KEY = Key("policy", "/queue/q")

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from qmq.cursors import Cursor, Name
 from qmq.definitions.definition import Definition, Key
-from qmq.dots import Origin, Vector
+from qmq.model.cursors import Cursor, Name
+from qmq.model.dots import Origin, Vector
 from qmq.storage.format.interfaces import CheckpointState, DirectoryIdentity, FanoutExtent
 from qmq.storage.format.term_record import StoredTerms, TermNote
 from tests.fakes.disk import MemoryDisk, commit_tables

@@ -9,8 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
-from qmq.dots import Dot, Origin
-from qmq.levels import delivery_order
+from qmq.model.dots import Dot, Origin
+from qmq.model.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import ANY_BYTES, NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
 from qmq.storage.queues.plan import (

@@ -14,7 +14,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.dead_letters import PATH_MAX
 from qmq.broker.routing.binding import Binding, Exchange
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from tests.gateways.test_copies import LETTERS_AT_ONCE, bind, headers_of, records, rules_of, send
 from tests.gateways.test_stomp import ORIGIN, Client
 

@@ -10,12 +10,12 @@ from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import REDELIVERY_US_MIN
 from qmq.broker.selectors import compile_selector
-from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries
 from qmq.gateways.error_frames import encode_error
 from qmq.gateways.paused import PauseReason
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
+from qmq.model.dots import Origin
 from qmq.wire.stomp import Connection, Role, Version
 
 ORIGIN = Origin("a", 0x0123456789ABCDEF)

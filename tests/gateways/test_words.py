@@ -14,10 +14,10 @@ import pytest
 from qmq.access.rights import AccessTable
 from qmq.access.rules import ANONYMOUS
 from qmq.broker.consumers.outcome import Outcome
-from qmq.gateways.amqp.declares import READERS
 from qmq.gateways.paused import PauseReason
 from qmq.gateways.stomp import StompGateway
 from qmq.gateways.words import ARGUMENTS, ELSEWHERE, NOT_SENT, TEXTS
+from qmq.protocols.amqp.gateway.declares import READERS
 from qmq.wire.stomp import Version
 from tests.gateways.test_copies import rules_of
 from tests.gateways.test_stomp import Client
@@ -32,7 +32,7 @@ EVERYTHING = AccessTable().rights_of(ANONYMOUS)
 OBEYED, HARMLESS = "", ""
 """Both are confirmed; what an obeyed word does has tests of its own."""
 DECLARES = "declares"
-"""The session declares the queue first (`tests/server/routing/test_queue_words.py`)."""
+"""The session declares the queue first (`tests/settings/routing/test_queue_words.py`)."""
 NO = "not-supported"
 
 SUBSCRIBE: Mapping[str, tuple[str, str, str, str, str]] = {

@@ -10,7 +10,20 @@ from typing import NamedTuple
 
 from tests.mutation.mutants import Mutant, apply
 
-PACKAGES = ("broker", "storage", "replication", "wire", "gateways", "server")
+PACKAGES = (
+    "broker",
+    "storage",
+    "replication",
+    "wire",
+    "gateways",
+    "engine",
+    "mesh",
+    "settings",
+    "sessions",
+    "admin",
+    "protocols",
+    "node",
+)
 COPIED = ("qmq", "tests", "docs", "cluster", "benchmarks", "pyspark_qmq")
 COPIED_FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile", "native.py", "hatch_build.py")
 UNIT = ("tests", *(f"--ignore=tests/{name}" for name in ("simulation", "cluster", "spark", "nemesis", "mutation")))

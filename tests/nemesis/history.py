@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
-from qmq.dots import parse_origin
+from qmq.model.dots import parse_origin
 
 BUCKET_SECONDS = 0.5
 """How finely the picture shows what happened when."""

@@ -20,9 +20,9 @@ from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.destination import kind_of
 from qmq.broker.messages.message import Envelope
 from qmq.broker.messages.rules import QueueRules
-from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.environment import Environment, Tls
-from qmq.members import Listing, Membership, Standing
+from qmq.model.dots import Dot, Origin, Vector, covers, merge
+from qmq.model.members import Listing, Membership, Standing
 from qmq.record_codec import Replay, encode_group
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh

@@ -14,7 +14,7 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Envelope
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.links.routes import Routes
 from qmq.replication.protocol.frame_table import FROM_SERVING_SIDE, decode, pack

@@ -7,8 +7,8 @@ import trio.testing
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import SEEN, Message
-from qmq.dots import Origin
-from qmq.members import Listing
+from qmq.model.dots import Origin
+from qmq.model.members import Listing
 from qmq.replication.links.reverse_dial import ReverseDial
 
 from .rig import JOBS, Network, Node, Settings, peers_of, running, until

@@ -27,10 +27,10 @@ from qmq.config import (
     StorageSettings,
     User,
 )
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import DiskFull, LogBroken
-from qmq.server.node import Node
-from qmq.server.reload import Reloader
+from qmq.model.dots import Dot, Origin, Vector
+from qmq.node.node import Node
+from qmq.node.reload import Reloader
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import Store

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from qmq.broker.messages.rules import DEAD_LETTERS
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.batch import BATCH_MAGIC, BatchHead, batch_records, claimed_end, read_head
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.segment import scan

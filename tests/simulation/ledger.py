@@ -12,7 +12,7 @@ from typing import NamedTuple
 import trio
 
 from qmq.client.vectors import parse_gap
-from qmq.dots import Dot, Origin, Vector, parse_origin
+from qmq.model.dots import Dot, Origin, Vector, parse_origin
 from tests.simulation.operations import Operations
 
 

@@ -13,13 +13,13 @@ from unittest.mock import patch
 
 import trio
 
+from qmq.admin import bulk_jobs
+from qmq.admin.bulk_jobs import BulkContext, BulkJob, Coverage, run_bulk_job
 from qmq.definitions.definition import Key, Version
 from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.definitions.tombstones import TombstoneRounds
-from qmq.dots import Dot, Origin, Vector
-from qmq.server.admin import bulk_jobs
-from qmq.server.admin.bulk_jobs import BulkContext, BulkJob, Coverage, run_bulk_job
-from qmq.server.definitions.live import LiveDefinitions
+from qmq.model.dots import Dot, Origin, Vector
+from qmq.settings.definitions.live import LiveDefinitions
 from qmq.storage.format.batch import batch_records
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import RecordKind, unpack_dots
@@ -223,10 +223,10 @@ def observed(operations: Operations) -> Iterator[None]:
         operations.written[live.table.by_key[key].version] = trio.current_time()
 
     with (
-        patch("qmq.server.admin.mesh_jobs.run_bulk_job", run),
+        patch("qmq.admin.mesh_jobs.run_bulk_job", run),
         patch.object(bulk_jobs, "page_limit", lambda messages, body_bytes: PAGE_MESSAGES),
         patch.object(TombstoneRounds, "obsolete", obsolete_at_once),
         patch.object(LiveDefinitions, "_write", write_down),
-        patch("qmq.server.clients.login._hash_of_no_user", lambda: HASH),
+        patch("qmq.sessions.clients.login._hash_of_no_user", lambda: HASH),
     ):
         yield

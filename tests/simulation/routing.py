@@ -5,7 +5,7 @@ from typing import Any
 
 from qmq.definitions.definition import Key, Version
 from qmq.definitions.table import DefinitionTable
-from qmq.routing_names import MATCH, PREFIX, binding_name
+from qmq.model.routing_names import MATCH, PREFIX, binding_name
 
 TOPIC = "/topic/"
 SOURCE = "/topic/source"

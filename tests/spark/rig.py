@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from qmq.dots import Dot, Origin, Vector
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.batch import REST, SPARSE, encode_batch, verify_batch
 from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 
 import msgpack
 
-from qmq.deletions import Deletion
-from qmq.dots import Dot, Origin, Vector, merge
+from qmq.model.deletions import Deletion
+from qmq.model.dots import Dot, Origin, Vector, merge
 from qmq.storage.format.batch import (
     BATCH_VERSION,
     SHARED_VERSION,

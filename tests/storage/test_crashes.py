@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from qmq.dots import Dot, Origin, Vector, covers
 from qmq.errors import LogBroken
+from qmq.model.dots import Dot, Origin, Vector, covers
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.batch import read_head
 from qmq.storage.store import Store

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.dots import Dot
 from qmq.errors import LogBroken, StorageError
+from qmq.model.dots import Dot
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.batch import record_slices
 from qmq.storage.format.row_checksum import number_checksum

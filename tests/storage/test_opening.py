@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.dots import Dot
 from qmq.errors import DiskFull, StorageError
+from qmq.model.dots import Dot
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format import segment
 from qmq.storage.format.interfaces import File

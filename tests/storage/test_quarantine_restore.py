@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from qmq.storage.format.record import unpack_record
 from qmq.storage.format.segment import segment_name
 from qmq.storage.quarantine_restore import drop, quarantined_ranges, release, valid_quarantined

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken
-from qmq.levels import EXACT_LEVEL
+from qmq.model.dots import Dot, Origin
+from qmq.model.levels import EXACT_LEVEL
 from qmq.storage.format.queue_store import QueueHead, QueueRow, QueueStore
 from qmq.storage.queues.choice import FOREVER_US, stored_rows
 from qmq.storage.queues.plan import row_values

@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from qmq.dots import Dot, Origin
 from qmq.errors import Malformed
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.format.row_checksum import checksum_of, partition_checksum

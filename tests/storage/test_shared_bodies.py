@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.batch import SHARED_VERSION, verify_batch
 from qmq.storage.format.settings import StoreSettings

@@ -4,8 +4,8 @@ from random import Random
 import msgpack
 import pytest
 
-from qmq.dots import Origin
 from qmq.errors import DirectoryInUse, StorageError
+from qmq.model.dots import Origin
 from qmq.storage.format.batch import batch_records, encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.settings import StoreSettings

@@ -9,8 +9,8 @@ import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
 from qmq.definitions.definition import Definition, Key, Version
-from qmq.dots import Origin
 from qmq.errors import FutureVersion, LogBroken
+from qmq.model.dots import Origin
 from qmq.storage.catalog.catalog import TABLES, SqliteCatalog
 from qmq.storage.disk.sqlite import open_database, open_migrated
 from qmq.storage.format.interfaces import Catalog, CheckpointState, DirectoryIdentity, FanoutExtent

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.storage.format.batch import read_head
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import Store, open_store

@@ -5,7 +5,7 @@ A new format version gets a directory and a test of its own; this one stays as i
 
 from pathlib import Path
 
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from qmq.storage.format.batch import encode_batch, verify_batch
 from qmq.storage.format.record import RecordKind, pack_dots, pack_envelope, pack_record
 from qmq.storage.format.segment import read_footer, segment_base

@@ -27,7 +27,7 @@ from qmq.cli.launch import LocalMesh
 PR_SET_PDEATHSIG = 1
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__, "qmq.cli.serve", "qmq.server.main"])
+FORKS.set_forkserver_preload([__name__, "qmq.cli.serve", "qmq.node.main"])
 
 _lock = threading.Lock()
 """Threads start and stop nodes, and an exit code can be read only once; a start reads those of all nodes, too."""

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from qmq.server.admin.conditions import Conditions
+from qmq.admin.conditions import Conditions
 
 
 class Reporter(Protocol):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from qmq.server.node import Node
+from qmq.node.node import Node
 from qmq.storage.queues.choice import stored_rows
 
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import trio
 
+from qmq.engine.runtime.clock import SteadyClock
 from qmq.environment import Environment, Network
 from qmq.errors import StorageError
-from qmq.server.runtime.clock import SteadyClock
 from tests.fakes.disk import MemoryDisk
 from tests.support.moments import sleep_uncancelled
 

@@ -4,10 +4,10 @@ from unittest.mock import patch
 
 import pytest
 
-from qmq.wire.amqp import frames
-from qmq.wire.amqp.frames import AmqpReader
-from qmq.wire.beanstalk import reader
-from qmq.wire.beanstalk.reader import BeanstalkReader
+from qmq.protocols.amqp.codec import frames
+from qmq.protocols.amqp.codec.frames import AmqpReader
+from qmq.protocols.beanstalk.codec import reader
+from qmq.protocols.beanstalk.codec.reader import BeanstalkReader
 from tests.wire.fuzz import amqp, beanstalk
 from tests.wire.fuzz.figures import Connection, feed
 
@@ -24,7 +24,7 @@ def test_mistakes_of_clients_are_declared_errors_and_hold_little(connection: Con
 
 
 def test_the_fuzzer_finds_an_error_that_is_not_declared() -> None:
-    with patch("qmq.wire.amqp.methods.BAD", (KeyError,)), pytest.raises(Exception, match=".") as caught:
+    with patch("qmq.protocols.amqp.codec.methods.BAD", (KeyError,)), pytest.raises(Exception, match=".") as caught:
         feed(amqp.connection, FRAMES, seed=0)
 
     assert caught.value.__notes__[0].startswith("again: --seed 0 --first ")

@@ -3,7 +3,7 @@
 from qmq.broker.consumers.consumer_class import PLAIN, key_of
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 
 class Borrower:

@@ -3,7 +3,7 @@
 While the client of a topic or fanout subscription does not read, the messages wait in its Buffer. At the bound, the
 client is disconnected, or it misses the oldest or the newest messages, as its SUBSCRIBE says. The next message after a
 hole carries the number of messages that were dropped there. Subscriptions that declare nothing have no Buffer and no
-cost. `qmq.server.clients.subscriber_buffers` fills and drains it. Pure.
+cost. `qmq.sessions.clients.subscriber_buffers` fills and drains it. Pure.
 
 What waits are the ends of MESSAGE frames, after the subscription's prefix. All subscribers of a message share these, so
 a hundred slow clients hold one copy of the messages that all of them wait for.

@@ -13,10 +13,10 @@ from qmq.broker.consumers.subscription import Ack, Asks, Attachment, Delivery, S
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message, OwnRecord
 from qmq.broker.messages.receipt_levels import FSYNC
-from qmq.cursors import Move
-from qmq.deletions import Deletion
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.cursors import Move
+from qmq.model.deletions import Deletion
+from qmq.model.dots import Dot, Origin
 
 COST_MAX: Final = 100_000
 """What one Outcome may cost (`Outcome.cost` and `selector_cost`), some 20 ms: then others have their turn."""

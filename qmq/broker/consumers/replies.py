@@ -16,8 +16,8 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.totals import NodeTotals
-from qmq.dots import Origin, parse_origin
 from qmq.errors import Refused
+from qmq.model.dots import Origin, parse_origin
 
 REPLY_PREFIX = "/reply-queue/"
 

@@ -15,8 +15,8 @@ from qmq.broker.consumers.consumer_class import PLAIN
 from qmq.broker.messages.destination import is_pattern
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import Selector
-from qmq.cursors import Cursor, Holder, Move, Name, Range, add_range
-from qmq.dots import Origin, Vector
+from qmq.model.cursors import Cursor, Holder, Move, Name, Range, add_range
+from qmq.model.dots import Origin, Vector
 
 
 class Ack(IntEnum):
@@ -60,7 +60,7 @@ class JournalSpan(NamedTuple):
 
 
 Claim = tuple[Origin, int, int]
-"""(origin, after, through), as a range of `qmq.cursors`."""
+"""(origin, after, through), as a range of `qmq.model.cursors`."""
 
 OBJECT_BYTES: Final = 600
 NODE_BYTES: Final = 400

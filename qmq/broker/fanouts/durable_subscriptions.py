@@ -30,10 +30,10 @@ from qmq.broker.consumers.subscription import (
     Subscription,
 )
 from qmq.broker.messages.message import Envelope, Message, Moved
-from qmq.cursors import DELETIONS_MAX, Cursor, Move, Name, surplus_deletions
-from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import Refused
-from qmq.lost_ranges import LostRanges
+from qmq.model.cursors import DELETIONS_MAX, Cursor, Move, Name, surplus_deletions
+from qmq.model.dots import Dot, Origin, Vector, merge
+from qmq.model.lost_ranges import LostRanges
 
 FIRST_TAG = 1 << 56
 """Tags of queue deliveries count from 1 and never come so far."""

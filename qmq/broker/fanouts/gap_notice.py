@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 GAP_HEADER = "qmq-gap"
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
-from qmq.dots import Dot, Vector
+from qmq.model.dots import Dot, Vector
 
 KEY_BYTES: Final = 16
 
@@ -96,7 +96,7 @@ class Dedup:
         self._removed: dict[Dot, None] = {}
         self.is_behind = False
         """Whether any SEND may have been tried again at a peer whose records are not here: see
-        `qmq.server.peers.dedup_query`."""
+        `qmq.mesh.peers.dedup_query`."""
         self.retries: dict[bytes, tuple[str, int]] = {}
         """Key → the node that recorded a retry in a queue, and its time stamp; of keys that are known."""
         self._asked: set[bytes] = set()

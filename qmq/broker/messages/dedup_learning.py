@@ -3,7 +3,7 @@
 from qmq.broker.messages.dedup import Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 
 def learn_id_of(message: Message, dedup: Dedup, now_us: int) -> Dot | None:

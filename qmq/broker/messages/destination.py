@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 from qmq.errors import Refused
-from qmq.routing_names import misplaces_wildcard
+from qmq.model.routing_names import misplaces_wildcard
 
 DESTINATION_BYTES_MAX = 1024
 """No setting lifts a name above this. Gateways are given the node's own, smaller bound; what was accepted with another

@@ -16,8 +16,8 @@ from typing import Final
 from qmq.broker.messages.dedup import dedup_key
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.send_options import SendOptions, terms_of
-from qmq.cursors import Move
-from qmq.dots import Dot, Origin, Vector
+from qmq.model.cursors import Move
+from qmq.model.dots import Dot, Origin, Vector
 
 KEPT_KINDS = (DestinationKind.QUEUE, DestinationKind.FANOUT)
 """Whose messages are known by their dedup ids."""

@@ -7,7 +7,7 @@ Surprising: times are not moved, the question is: what a message's owner would r
 and an `expires` mean the same everywhere. And because the way is counted as if nothing had passed, a lent message is
 late here only when it is at its owner, too: nothing goes back as late that its owner would lend again.
 
-Our own clock may be in doubt (`qmq.server.membership.clock_check`): then nothing expires by it that was there when it
+Our own clock may be in doubt (`qmq.mesh.membership.clock_check`): then nothing expires by it that was there when it
 began.
 
 For messages that this node serves for another, how far the clocks are apart is settled when it begins (`serve`):
@@ -17,7 +17,7 @@ queues remember until when they have looked, and a distance that moved could hid
 from typing import Final
 
 from qmq.broker.messages.message import Message
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 WINDOW_US: Final = 8_000_000
 """Looks older than twice this do not count while there are newer ones: clocks are corrected, slowly."""

@@ -4,7 +4,7 @@ A level is a number: `ACCEPTED` does not even wait for this node's disk, `FSYNC`
 disks of k other nodes. Higher is stronger. `QUORUM`, added to a level from `FSYNC` on, asks for something else besides:
 that no server will hand out again what was acknowledged (`qmq.broker.takeover.quorum_acks`). One more is about no disk:
 `HEARD` waits until every peer that can be reached sends what was just subscribed to. Waiting is left to
-`qmq.server.commit.replica_acks`.
+`qmq.engine.commit.replica_acks`.
 """
 
 from collections.abc import Iterable

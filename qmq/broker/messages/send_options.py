@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from qmq.errors import Refused
-from qmq.levels import EXACT_LEVEL, exact_number
+from qmq.model.levels import EXACT_LEVEL, exact_number
 
 PRIORITY_DEFAULT: Final = 4
 PRIORITY_MAX: Final = 9
@@ -35,7 +35,7 @@ class SendOptions:
     def __init__(self) -> None:
         self.priority = PRIORITY_DEFAULT
         self.level = PRIORITY_DEFAULT
-        """See `qmq.levels`."""
+        """See `qmq.model.levels`."""
         self.exact = 0
         self.ttl_us = 0
         self.expires_us = 0

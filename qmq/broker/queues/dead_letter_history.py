@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from qmq.routing_names import PREFIX
+from qmq.model.routing_names import PREFIX
 
 HISTORY: Final = "dead-letter-history"
 THROUGH: Final = "dead-letter-through"

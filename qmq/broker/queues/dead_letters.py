@@ -25,8 +25,8 @@ from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.broker.queues.dead_letter_history import HISTORY, THROUGH, came_through, history_after
 from qmq.broker.selectors.properties import properties_of
-from qmq.dots import Dot
-from qmq.routing_names import PREFIX, prefix_of
+from qmq.model.dots import Dot
+from qmq.model.routing_names import PREFIX, prefix_of
 
 REJECTED: Final = "rejected"
 DELIVERY_LIMIT: Final = "delivery-limit"

@@ -23,7 +23,7 @@ from qmq.broker.queues.intake import Intake
 from qmq.broker.queues.paging.pager import Pager
 from qmq.broker.queues.settlement import Settlement
 from qmq.broker.queues.state.served_messages import Gathered
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 LETTERS_WAIT_US: Final = 30_000_000
 """After a takeover, what expires of the owner's messages is not delivered, and not dead-lettered yet. The owner may

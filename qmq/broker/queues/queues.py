@@ -22,8 +22,8 @@ from qmq.broker.queues.overflow import Overflow
 from qmq.broker.queues.paging.pager import Pager
 from qmq.broker.queues.redelivery import Redelivery
 from qmq.broker.queues.settlement import Settlement
-from qmq.dots import Origin
 from qmq.errors import Refused
+from qmq.model.dots import Origin
 
 
 class Queues(QueueRegistry):

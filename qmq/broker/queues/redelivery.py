@@ -24,7 +24,7 @@ from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging import backlog
 from qmq.broker.queues.paging.pager import Pager
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 Copy = Callable[[Message, Outcome], int]
 """Accepts a message in another queue; the sequence of the record that settles the message, too, or 0."""

@@ -8,7 +8,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.prefetch_rounds import PrefetchRounds
 from qmq.broker.queues.dispatch.registry import QueueRegistry
 from qmq.broker.queues.paging.pager import Pager
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 _new_dot: Final = tuple.__new__
 """The constructor of a named tuple takes twice as long, and this is done for every message that is settled."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from qmq.broker.messages.destination import DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.errors import Refused
-from qmq.routing_names import (
+from qmq.model.routing_names import (
     MATCH,
     MATCHES,
     PREFIX,

@@ -9,7 +9,7 @@ from typing import Final
 
 from qmq.broker.routing.binding import DIRECT, FANOUT, HEADERS, TOPIC, Binding
 from qmq.broker.topics.word_trie import NODE_COST, WordNode, ascend, descend, walk
-from qmq.routing_names import MATCH, WITH_X
+from qmq.model.routing_names import MATCH, WITH_X
 
 REMEMBERED_MAX: Final = 16_384
 """Keys whose match a topic exchange remembers; at the bound all are forgotten and found again."""

@@ -16,8 +16,8 @@ from qmq.broker.takeover.election_effects import (
     RequestVote,
 )
 from qmq.broker.takeover.leases import NEVER, PATIENCE, Bid, Ownership, Term
-from qmq.dots import Dot, Vector, merge
-from qmq.members import Membership
+from qmq.model.dots import Dot, Vector, merge
+from qmq.model.members import Membership
 
 POLLS: Final = 10
 """In `takeover_after_seconds`: heartbeats, polls and requests."""

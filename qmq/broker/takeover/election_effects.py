@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from qmq.broker.takeover.leases import Beat, Bid, Term
-from qmq.dots import Dot, Vector
+from qmq.model.dots import Dot, Vector
 
 
 class SendHeartbeat(NamedTuple):

@@ -29,8 +29,8 @@ from qmq.broker.takeover.election_effects import (
     SendHeartbeat,
 )
 from qmq.broker.takeover.leases import INFINITE, LEASE, NEVER, Beat, Bid, Ownership, Term
-from qmq.dots import Dot, Origin, Vector
-from qmq.members import Membership
+from qmq.model.dots import Dot, Origin, Vector
+from qmq.model.members import Membership
 
 NODES_MIN: Final = 3
 """Of a mesh in which a majority remains without one node."""

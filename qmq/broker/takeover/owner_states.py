@@ -36,7 +36,7 @@ TRANSITIONS: Final[tuple[tuple[OwnerState, str, OwnerState], ...]] = (
     (OwnerState.SERVING, "a later term, or the owner asks", OwnerState.OTHERS),
     (OwnerState.WAITING, "a later term, or not its own", OwnerState.OTHERS),
 )
-"""What can happen; `elections` and `qmq.server.membership.takeover_sync` make it so."""
+"""What can happen; `elections` and `qmq.mesh.membership.takeover_sync` make it so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern
 from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.topics.patterns import Pattern
 from qmq.broker.topics.retained_sync import RetainedSync, RetainedTable, RetainedValue
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.dots import Dot, Origin
 
 REMOVED_MAX = 16_384
 """Marks of removed values."""

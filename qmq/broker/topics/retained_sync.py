@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from qmq.broker.messages.message import Message, Retain
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 SCAN_MAX = 4096
 """Names looked at for one turn of the link."""

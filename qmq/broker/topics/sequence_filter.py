@@ -6,7 +6,7 @@ once, and order per origin. Pure.
 """
 
 from qmq.broker.messages.message import Message
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 ORIGINS_MAX = 4096
 """Incarnations that are remembered; at the bound the one heard first is forgotten."""

@@ -1,1 +1,1 @@
-"""The commands that administer a mesh: each asks one node for a verb (`qmq.server.admin.verbs`)."""
+"""The commands that administer a mesh: each asks one node for a verb (`qmq.admin.verbs`)."""

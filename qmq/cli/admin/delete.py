@@ -1,4 +1,4 @@
-"""`qmq delete`: delete a destination on all nodes. The rules are the node's (`qmq.server.admin.verbs`)."""
+"""`qmq delete`: delete a destination on all nodes. The rules are the node's (`qmq.admin.verbs`)."""
 
 import json
 from collections.abc import Mapping

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from ...routing_names import MATCH, MATCHES, PREFIX, TYPES, VHOST_DEFAULT, vhost_name, vhost_prefix
+from qmq.model.routing_names import MATCH, MATCHES, PREFIX, TYPES, VHOST_DEFAULT, vhost_name, vhost_prefix
+
 from ..client import headers_of
 from ..options import together
 from ..output import show_table

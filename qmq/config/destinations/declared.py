@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from qmq.auth.credentials import is_name
-from qmq.routing_names import (
+from qmq.model.routing_names import (
     MATCH,
     MATCHES,
     PREFIX,

@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from qmq.routing_names import PREFIX as EXCHANGE
-from qmq.routing_names import is_exchange_name
+from qmq.model.routing_names import PREFIX as EXCHANGE
+from qmq.model.routing_names import is_exchange_name
 
 from ..values.model import (
     CountOrUnbounded,

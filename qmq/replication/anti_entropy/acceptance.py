@@ -17,8 +17,8 @@ import msgpack
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind as Destination
-from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, FutureVersion, MeshError
+from qmq.model.dots import Origin, Vector, merge
 from qmq.record_codec import Replay
 from qmq.replication.protocol.values import (
     SEQUENCE_MAX,

@@ -20,7 +20,7 @@ here and no memory. Pure.
 from collections import deque
 from typing import Final
 
-from qmq.dots import Origin, Vector, merge
+from qmq.model.dots import Origin, Vector, merge
 from qmq.replication.protocol.congestion import CongestionWindow
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Hole
 from qmq.storage.format.batch import REST, BatchHead

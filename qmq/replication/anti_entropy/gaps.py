@@ -12,7 +12,7 @@ does not have them, nothing is given up: the range stays unknown until another n
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from qmq.dots import Origin, Vector
+from qmq.model.dots import Origin, Vector
 from qmq.storage.format.missing_range import MissingRange
 
 

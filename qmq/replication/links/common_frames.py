@@ -5,7 +5,7 @@ Delivery is not promised: frames in flight are lost when a link ends. The next l
 """
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import Both, MembershipFrame, Replies, RequestFrame, ResponseFrame

@@ -1,4 +1,4 @@
-"""What links need from their node and its configuration. `qmq.server` implements it; tests have a fake.
+"""What links need from their node and its configuration. `qmq.node` implements it; tests have a fake.
 
 Decisions follow one order everywhere: wait for `commit_slot`, then decide and `submit` without an await in between,
 because a cancel there would lose what was decided. Everything here that is not `async` returns at once, except the
@@ -10,9 +10,9 @@ from typing import Protocol
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.dots import Origin, Vector
 from qmq.environment import Environment
-from qmq.members import Membership, Standing
+from qmq.model.dots import Origin, Vector
+from qmq.model.members import Membership, Standing
 from qmq.record_codec import Replay
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.protocol.frames import PeerRequest, Terms

@@ -8,7 +8,7 @@ take.
 
 from collections.abc import Callable
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.replication.interest.interest import NEVER, InterestState
 from qmq.replication.protocol.frames import InterestPart
 

@@ -18,9 +18,9 @@ from typing import Final, NoReturn
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.dots import Vector
 from qmq.environment import Pipe, PipeListener, Tls
 from qmq.errors import MeshError
+from qmq.model.dots import Vector
 from qmq.replication.anti_entropy.feed import Read
 from qmq.replication.links.host import PeerAddress, Settings
 from qmq.replication.links.link import FAREWELL_SECONDS, LOST, LinkStream, fresh_nonce, reasons, report_end

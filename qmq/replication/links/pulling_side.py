@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
-from qmq.dots import Origin, Vector
+from qmq.model.dots import Origin, Vector
 from qmq.replication.anti_entropy.acceptance import Acceptance
 from qmq.replication.anti_entropy.gaps import Gaps
 from qmq.replication.links.common_frames import take_common

@@ -11,8 +11,8 @@ from typing import Final
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
-from qmq.dots import Origin
 from qmq.errors import MeshError
+from qmq.model.dots import Origin
 from qmq.replication.anti_entropy.acceptance import NOT_HERE, Acceptance
 from qmq.replication.anti_entropy.gaps import Gaps
 from qmq.replication.links.host import Host

@@ -19,8 +19,8 @@ from typing import Final
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
-from qmq.dots import Origin
 from qmq.errors import MeshError
+from qmq.model.dots import Origin
 from qmq.replication.interest.aggregation import Aggregation
 from qmq.replication.interest.interest import NEVER, PATTERNS_MAX, InterestState
 from qmq.replication.links.host import Host

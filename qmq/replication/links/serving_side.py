@@ -11,8 +11,8 @@ Pure: decisions go into the Outcome that the caller submits.
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import RetainedSync
-from qmq.dots import Dot, Vector, covers
 from qmq.errors import MeshError
+from qmq.model.dots import Dot, Vector, covers
 from qmq.replication.anti_entropy.feed import JournalFeed
 from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.replication.links.link import Link
 from qmq.replication.links.listener import MeshListener
 from qmq.replication.links.registry import LinkRegistry

@@ -18,7 +18,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
 from qmq.broker.takeover.leases import Beat, Bid, Term
 from qmq.errors import MeshError
-from qmq.members import Listing, Standing
+from qmq.model.members import Listing, Standing
 from qmq.replication.interest.interest import NEVER
 from qmq.replication.protocol import frames, values
 from qmq.replication.protocol.fields import (

@@ -8,8 +8,8 @@ from qmq.broker.consumers.subscription import Asks
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.takeover.leases import Beat, Bid
-from qmq.dots import Dot, Origin, Vector
-from qmq.members import Standing
+from qmq.model.dots import Dot, Origin, Vector
+from qmq.model.members import Standing
 
 # Both ways
 
@@ -22,7 +22,7 @@ class Replies:
 
 
 class PeerRequest(NamedTuple):
-    """What one node asks of another. The kind selects the part that responds (`qmq.server.peer_requests`)."""
+    """What one node asks of another. The kind selects the part that responds (`qmq.node.peer_requests`)."""
 
     kind: str
     body: bytes

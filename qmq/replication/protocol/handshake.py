@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from qmq.dots import Origin
 from qmq.errors import MeshError
+from qmq.model.dots import Origin
 from qmq.replication.protocol.frame_table import JOURNAL
 from qmq.wire.stomp.frames import Frame
 from qmq.wire.stomp.writer import encode_frame

@@ -15,10 +15,10 @@ from qmq.broker.consumers.replies import check_address
 from qmq.broker.messages.destination import DestinationKind, check_pattern, is_pattern, kind_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import MAYBE_SEEN, Envelope, Message, Retain
-from qmq.cursors import Move
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError, Refused
-from qmq.members import Retirement
+from qmq.model.cursors import Move
+from qmq.model.dots import Dot, Origin, Vector
+from qmq.model.members import Retirement
 from qmq.storage.format.record import pack_dots
 
 ENVELOPES_MAX: Final = 4096

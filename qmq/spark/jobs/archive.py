@@ -23,8 +23,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from qmq.dots import Vector, merge
 from qmq.errors import NotConnected, QmqError
+from qmq.model.dots import Vector, merge
 from qmq.spark.jobs.archive_files import COLUMNS, PARTITION, write_part
 from qmq.spark.jobs.archive_table import (
     ArchiveError,

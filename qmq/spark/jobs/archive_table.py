@@ -13,8 +13,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, Transaction, create_table_with_add_actions
 
-from qmq.dots import Vector
 from qmq.errors import QmqError
+from qmq.model.dots import Vector
 from qmq.spark.jobs.archive_files import COLUMNS, PARTITION
 from qmq.spark.reading.options import Options, local_path, names_to_text, vector_to_json
 from qmq.spark.reading.tables import time_of

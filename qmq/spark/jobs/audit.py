@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Final
 
-from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
+from qmq.model.dots import Vector, merge
 from qmq.spark.jobs.audit_deep import audit_deep, is_true
 from qmq.spark.jobs.audit_findings import (
     CORRUPT,

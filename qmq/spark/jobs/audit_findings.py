@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from qmq.dots import Origin, Vector
+from qmq.model.dots import Origin, Vector
 from qmq.spark.reading.ranges import RangeMap
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.log.quarantine import Quarantined

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from qmq.dots import parse_origin
+from qmq.model.dots import parse_origin
 from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import only, options_of, read_messages
 from qmq.spark.jobs.tables import CHOOSING

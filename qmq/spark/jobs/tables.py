@@ -25,8 +25,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
-from qmq.dots import Vector, merge
 from qmq.errors import QmqError
+from qmq.model.dots import Vector, merge
 from qmq.spark.jobs.tasks import utc_times
 from qmq.spark.reading.options import local_path, read_options, vector_from_json, vector_to_json
 from qmq.spark.reading.place import open_place

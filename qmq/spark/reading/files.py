@@ -3,7 +3,7 @@
 import glob
 from typing import Any
 
-from qmq.dots import Vector
+from qmq.model.dots import Vector
 from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import Part, available, plan, plan_nodes

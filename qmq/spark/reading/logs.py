@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
+from qmq.model.dots import Vector, merge
 from qmq.spark.reading.segments import NotBegun, SegmentFile, SegmentListing
 from qmq.storage.disk.disk import ReadOnlyDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from qmq.dots import Origin, Vector, parse_origin
+from qmq.model.dots import Origin, Vector, parse_origin
 
 VIEWS: Final = ("messages", "records", "log", "ranges", "segments", "nodes")
 PARTITION_BYTES: Final = 64 << 20

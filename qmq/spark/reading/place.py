@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from qmq.dots import Vector
+from qmq.model.dots import Vector
 from qmq.spark.reading import remote
 from qmq.spark.reading.files import Files
 from qmq.spark.reading.options import Options

@@ -11,8 +11,8 @@ and must get the same records.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from qmq.dots import Origin, Vector, merge
 from qmq.errors import CorruptLog, QmqError
+from qmq.model.dots import Origin, Vector, merge
 from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.ranges import NOTHING, RangeMap

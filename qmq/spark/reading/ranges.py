@@ -1,7 +1,8 @@
 """Sets of sequences, per origin: which records are wanted, which are already planned, which no node has.
 
-A set is a sorted list of disjoint (after, through) ranges, as in `qmq.cursors`: the sequences above `after`, up to and
-including `through`. A fanout's log has one per batch, so nothing here goes through one list for each range of another.
+A set is a sorted list of disjoint (after, through) ranges, as in `qmq.model.cursors`: the sequences above `after`, up
+to and including `through`. A fanout's log has one per batch, so nothing here goes through one list for each range of
+another.
 """
 
 from bisect import bisect_left
@@ -10,8 +11,8 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Final
 
-from qmq.cursors import Range, add_range
-from qmq.dots import Origin, Vector
+from qmq.model.cursors import Range, add_range
+from qmq.model.dots import Origin, Vector
 
 
 def minus(ranges: Iterable[Range], taken: list[Range]) -> list[Range]:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from qmq.blocking import BlockingClient, error_of
-from qmq.dots import Origin, Vector, merge
 from qmq.errors import NotConnected
+from qmq.model.dots import Origin, Vector, merge
 from qmq.spark.reading.options import BadOption, Options, vector_from_json, vector_to_json
 from qmq.spark.reading.plan import DataLoss, Part, loss_text
 from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning

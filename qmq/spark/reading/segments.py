@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog
+from qmq.model.dots import Vector, merge
 from qmq.spark.reading.ranges import RangeMap
 from qmq.storage.disk.disk import DiskFile, ReadOnlyDisk
 from qmq.storage.format.batch import GAPS, HEAD_BYTES, REST, BatchHead, read_head, unpack_records, verify_batch

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import vector_to_json
 from qmq.spark.reading.segments import SegmentFile, SegmentListing

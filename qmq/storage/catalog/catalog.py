@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from qmq.cursors import Cursor, Name
 from qmq.definitions.definition import Definition, Key
-from qmq.dots import Dot, Origin, Vector, parse_origin
 from qmq.errors import LogBroken
+from qmq.model.cursors import Cursor, Name
+from qmq.model.dots import Dot, Origin, Vector, parse_origin
 from qmq.storage.disk.sqlite import closed_by_an_error, medium, open_migrated, vector_from_json, vector_to_json
 from qmq.storage.disk.sqlite_import import Database, Migrations
 from qmq.storage.format.definition_record import version_fields, version_of

@@ -3,7 +3,7 @@
 learner        there is such a fact: the disk began empty (or turned out to be an old copy) and does not count yet
 disk/NODE      the uuid of the directory that this node had when we met it last
 retired/NODE   it is retired: `retirement_fact`
-unchecked      there is such a fact: the queue store may hold what is done long ago (`qmq.server.repair.catch_up`)
+unchecked      there is such a fact: the queue store may hold what is done long ago (`qmq.mesh.repair.catch_up`)
 sealed/ORIGIN, forgotten/ORIGIN   a dead incarnation: `seals`
 deleted/FANOUT  JSON: its deletions that can still matter: `qmq.storage.format.delete_record`
 gone/ORIGIN    where stretches of it end that are nowhere any more: `gone_record`
@@ -21,8 +21,8 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from qmq.dots import Vector, parse_origin
-from qmq.members import Retirement
+from qmq.model.dots import Vector, parse_origin
+from qmq.model.members import Retirement
 from qmq.storage.disk.sqlite import vector_from_json, vector_to_json
 
 LEARNER: Final = "learner"
@@ -70,7 +70,7 @@ def _read_retirement(node: str, text: str) -> Retirement:
 
 
 def dropped_of(facts: Mapping[str, str]) -> Vector:
-    """See `qmq.server.definitions.deleted_queues`."""
+    """See `qmq.settings.definitions.deleted_queues`."""
     return vector_from_json(json.loads(facts.get(DROPPED, "{}")))
 
 

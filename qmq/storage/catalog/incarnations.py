@@ -10,7 +10,7 @@
     forgotten: it leaves every vector; only its name is remembered, so that nothing of it is taken again
 
 Facts only grow and may come in any order and more than once, so the records need no answer. They reach the catalog with
-the checkpoint that carries them (`facts`). `qmq.server.repair.incarnation_gc` decides that a step is due. A
+the checkpoint that carries them (`facts`). `qmq.mesh.repair.incarnation_gc` decides that a step is due. A
 record may have left all journals before every node had it; so nodes that know of dead incarnations also ask each other,
 and record what others have said (`of`).
 
@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 
 import msgpack
 
-from qmq.dots import Origin, Vector, parse_origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Origin, Vector, parse_origin
 from qmq.storage.format.record import INCARNATION_MAX, number_of, text_of
 
 SEALED: Final = "sealed/"

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog, DiskFull, LogBroken
+from qmq.model.dots import Dot, Vector
 from qmq.storage.catalog.facts import clock_of
 from qmq.storage.checkpoints.cleanup import Cleanup
 from qmq.storage.checkpoints.compaction import NEVER, Compaction

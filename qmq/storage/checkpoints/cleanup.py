@@ -9,11 +9,11 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from qmq.cursors import surplus_deletions
 from qmq.definitions.table import Obsolete
 from qmq.definitions.tombstones import TombstoneRounds
-from qmq.deletions import Deletion
-from qmq.dots import Origin, Vector
+from qmq.model.cursors import surplus_deletions
+from qmq.model.deletions import Deletion
+from qmq.model.dots import Origin, Vector
 from qmq.storage.catalog.facts import stable_fact
 from qmq.storage.catalog.incarnations import Seal
 from qmq.storage.checkpoints.facts import CheckpointFacts

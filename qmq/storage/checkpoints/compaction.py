@@ -12,10 +12,10 @@ records until the end of the range (`rows`), because most messages of a busy que
 from collections.abc import Collection
 from typing import Final
 
-from qmq.cursors import Move
 from qmq.definitions.definition import Definition
-from qmq.deletions import Deletion, Deletions
-from qmq.dots import Dot, Origin, Vector, merge
+from qmq.model.cursors import Move
+from qmq.model.deletions import Deletion, Deletions
+from qmq.model.dots import Dot, Origin, Vector, merge
 from qmq.storage.catalog.incarnations import Seal, unpack_seals
 from qmq.storage.format.batch import GAPS, BatchHead, Unpacked, record_slices, unpack_records
 from qmq.storage.format.cursor_record import unpack_move

@@ -1,7 +1,7 @@
 """What the catalog holds besides extents, in memory: checkpoints change it here first and then commit the changes."""
 
-from qmq.cursors import Cursor, Move, Name
 from qmq.definitions.table import DefinitionTable
+from qmq.model.cursors import Cursor, Move, Name
 from qmq.storage.catalog.facts import stable_of
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.fanouts.open_logs import FanoutLogs

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from qmq.definitions.table import Obsolete
-from qmq.deletions import Deletion
-from qmq.dots import Origin, Vector
+from qmq.model.deletions import Deletion
+from qmq.model.dots import Origin, Vector
 from qmq.storage.catalog.incarnations import Seal
 
 _NOT_LOGGED: Final = frozenset({"vector", "position", "forgotten", "released", "obsolete", "obsolete_definitions"})

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from qmq.dots import Vector, covers
+from qmq.model.dots import Vector, covers
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.interfaces import Catalog, CheckpointState, Disk, FanoutExtent, Shift
 from qmq.storage.format.settings import Retention, StoreSettings

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from qmq.dots import Vector, parse_origin
 from qmq.errors import DiskFull, FutureVersion, LogBroken
+from qmq.model.dots import Vector, parse_origin
 from qmq.storage.disk.sqlite_import import Database, Migrations
 
 PAGE_BYTES: Final = 8192

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from qmq.dots import Dot, Origin, Vector, covers, merge
+from qmq.model.dots import Dot, Origin, Vector, covers, merge
 from qmq.storage.format.batch import (
     BATCH_BYTES_TARGET,
     SPARSE,

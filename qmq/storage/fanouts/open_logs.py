@@ -11,8 +11,8 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Final, NoReturn
 
-from qmq.deletions import Deletions
 from qmq.errors import CorruptLog, LogBroken
+from qmq.model.deletions import Deletions
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, FanoutLog, directory_name
 from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent
 from qmq.storage.format.settings import StoreSettings

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from qmq.deletions import Deletions
-from qmq.dots import Dot, Origin, Vector, covers, merge
 from qmq.errors import CorruptLog, LogBroken
+from qmq.model.deletions import Deletions
+from qmq.model.dots import Dot, Origin, Vector, covers, merge
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import BatchHead, batch_records, published_destinations
 from qmq.storage.format.interfaces import FanoutExtent

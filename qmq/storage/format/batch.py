@@ -22,8 +22,8 @@ from typing import Any, Final, NoReturn
 
 import msgpack
 
-from qmq.dots import Origin
 from qmq.errors import CorruptLog, FutureVersion
+from qmq.model.dots import Origin
 from qmq.storage.format.record import KIND_OFFSET, PREFIX_BYTES, REFERENCE_BYTES, Record, RecordKind, unpack_record
 from qmq.storage.format.shared_bodies import Reference, find_references
 

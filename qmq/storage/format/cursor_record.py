@@ -9,9 +9,9 @@ from typing import Any
 
 import msgpack
 
-from qmq.cursors import Holder, Move, Name, Owner, Range
-from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog
+from qmq.model.cursors import Holder, Move, Name, Owner, Range
+from qmq.model.dots import Origin, Vector
 
 
 def pack_move(move: Move) -> bytes:

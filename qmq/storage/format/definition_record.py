@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgpack
 
 from qmq.definitions.definition import NAME_BYTES_MAX, NUMBER_MAX, Definition, Key, Version, parsed
-from qmq.dots import Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Origin
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 
 log = logging.getLogger("qmq.definitions")

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgpack
 
-from qmq.deletions import Deletion, Deletions
-from qmq.dots import Dot, Origin, Vector, parse_origin
 from qmq.errors import CorruptLog
+from qmq.model.deletions import Deletion, Deletions
+from qmq.model.dots import Dot, Origin, Vector, parse_origin
 from qmq.storage.format.record import INCARNATION_MAX, RecordKind, number_of, pack_envelope, pack_record, text_of
 
 DELETED: Final = "deleted/"

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import msgpack
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.record import INCARNATION_MAX, number_of, text_of
 
 ATTEMPTS_MAX = (1 << 31) - 1

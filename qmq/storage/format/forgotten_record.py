@@ -4,7 +4,7 @@ A message that is sent again with its id is then appended again. A record names 
 another message by then, which stays known.
 
 Surprising: the name of the only field has a colon. So a start that reads the journal for ids finds these records by the
-same bytes as headers (`qmq.server.peers.dedup_query`).
+same bytes as headers (`qmq.mesh.peers.dedup_query`).
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from typing import Final
 
 import msgpack
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.record import INCARNATION_MAX, number_of, text_of
 
 FIELD: Final = "dedup-id:"

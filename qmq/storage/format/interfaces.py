@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from typing import Final, NamedTuple, Protocol
 
-from qmq.cursors import Cursor, Name
 from qmq.definitions.definition import Definition, Key
-from qmq.dots import Dot, Origin, Vector
+from qmq.model.cursors import Cursor, Name
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.format.term_record import TermNote
 
 SEQUENCE_MAX = (1 << 63) - 1

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import msgpack
 
-from qmq.dots import Origin, parse_origin
 from qmq.errors import CorruptLog
-from qmq.lost_ranges import LostRanges
+from qmq.model.dots import Origin, parse_origin
+from qmq.model.lost_ranges import LostRanges
 from qmq.storage.format.record import INCARNATION_MAX, number_of, text_of
 
 GONE: Final = "gone/"

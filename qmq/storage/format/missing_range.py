@@ -5,7 +5,7 @@ In a queue store it stands for unsettled messages, which may have been there bef
 
 from typing import NamedTuple
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 
 class MissingRange(NamedTuple):

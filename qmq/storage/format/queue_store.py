@@ -7,7 +7,7 @@ storage, calls block and are made from worker threads.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
 
 
@@ -19,7 +19,7 @@ class QueueRow(NamedTuple):
     timestamp_us: int
     flags: int
     priority: int
-    """The level (`qmq.levels`): 0–9 as in `flags`, or that plus EXACT_LEVEL."""
+    """The level (`qmq.model.levels`): 0–9 as in `flags`, or that plus EXACT_LEVEL."""
     due_us: int
     """Not to be delivered before; 0 = at once."""
     expires_us: int

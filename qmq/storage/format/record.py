@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
-from qmq.levels import EXACT_LEVEL, exact_number
+from qmq.model.dots import Dot, Origin
+from qmq.model.levels import EXACT_LEVEL, exact_number
 
 _ARRAY_OF_SIX = 0x96
 _UINT64 = 0xCF
@@ -37,7 +37,7 @@ INCARNATION_MAX = (1 << 64) - 1
 TIMED = 1 << 19
 """Flag: the header block holds a due time or an expiry. The writer of the record knows; storage asks only then."""
 EXACT = 1 << 18
-"""Flag: the header block holds an exact number (`qmq.levels`)."""
+"""Flag: the header block holds an exact number (`qmq.model.levels`)."""
 REFERENCE_BYTES = 5
 """What a record has in place of a body when it refers to another one: a 32-bit integer with its mark."""
 PRIORITY_DEFAULT = 4
@@ -237,7 +237,7 @@ def priority_of(flags: int) -> int:
 
 
 def level_of(flags: int, headers: bytes) -> tuple[int, int]:
-    """The level of a message, and its exact number or 0 (`qmq.levels`)."""
+    """The level of a message, and its exact number or 0 (`qmq.model.levels`)."""
     priority = priority_of(flags)
     exact = exact_number(headers, priority) if flags & EXACT else 0
     return (priority + EXACT_LEVEL if exact else priority), exact

@@ -13,7 +13,7 @@ from struct import error as StructError  # noqa: N812  # it is an exception, and
 from typing import Final
 from zlib import crc32
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.storage.format.queue_store import QueueRow
 
 COUNT_SHIFT: Final = 32

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 import msgpack
 
-from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog, FutureVersion
+from qmq.model.dots import Origin, Vector
 from qmq.storage.format.batch import (
     BATCH_MAGIC,
     BatchHead,

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from qmq.dots import Vector, merge
 from qmq.errors import CorruptLog, DiskFull
+from qmq.model.dots import Vector, merge
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, read_head, verify_batch
 from qmq.storage.format.interfaces import NO_SPACE, Disk, File
 from qmq.storage.format.segment import (

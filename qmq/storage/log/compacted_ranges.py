@@ -10,8 +10,8 @@ after it, and what retention drops before it need not be removed here.
 import threading
 from collections.abc import Callable
 
-from qmq.dots import Vector, merge
 from qmq.errors import LogBroken
+from qmq.model.dots import Vector, merge
 from qmq.storage.format.batch import BatchHead
 from qmq.storage.log.chain import Chain, Segment
 

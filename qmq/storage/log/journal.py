@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import Final
 
-from qmq.dots import Vector, covers, merge
 from qmq.errors import DiskFull, LogBroken
+from qmq.model.dots import Vector, covers, merge
 from qmq.storage.format.batch import GAPS, REST, BatchHead, Unpacked, batch_records, is_journal, read_head
 from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.settings import StoreSettings

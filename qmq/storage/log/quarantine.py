@@ -1,7 +1,7 @@
 """Quarantine: damaged bytes of the journal, and intact batches that stand behind them.
 
 Recovery of the journal puts them here (`keep`); `qmq.storage.quarantine_restore` and
-`qmq.server.repair.quarantine_restore` take them out again. The bytes are copies: the ranges stay in their segments, as
+`qmq.mesh.repair.quarantine_restore` take them out again. The bytes are copies: the ranges stay in their segments, as
 holes that readers skip (`load_holes`).
 """
 
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgpack
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.storage.format.batch import BatchHead
 from qmq.storage.format.interfaces import Disk
 from qmq.storage.log.chain import Damage, replace_file

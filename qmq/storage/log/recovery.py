@@ -20,8 +20,8 @@ holes stay where they are in their segment (positions never move), listed beside
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from qmq.dots import Vector
 from qmq.errors import LogBroken
+from qmq.model.dots import Vector
 from qmq.storage.format.batch import BatchHead, is_journal
 from qmq.storage.format.interfaces import CheckpointState, Disk
 from qmq.storage.format.segment import JOURNAL, SegmentHead, scan, segment_base

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from qmq.dots import Dot
 from qmq.errors import StorageError
+from qmq.model.dots import Dot
 from qmq.storage.format.interfaces import SEQUENCE_MAX
 from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.queues.rescue import open_sqlite

@@ -16,8 +16,8 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from qmq.dots import Dot, Origin
-from qmq.levels import delivery_order
+from qmq.model.dots import Dot, Origin
+from qmq.model.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow, RowDamage
 from qmq.storage.format.row_checksum import is_in_place, is_sound

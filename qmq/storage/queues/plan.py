@@ -11,7 +11,7 @@ origin; there is seldom more than one.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import ANY_BYTES, QueueRow, RowDamage
 from qmq.storage.format.row_checksum import checksum_of, partition_checksum

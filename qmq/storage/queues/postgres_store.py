@@ -17,8 +17,8 @@ import psycopg
 from psycopg import IsolationLevel, errors
 from psycopg.conninfo import conninfo_to_dict
 
-from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues import postgres_sql as sql

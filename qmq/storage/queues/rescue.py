@@ -14,8 +14,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from qmq.dots import Dot
 from qmq.errors import LogBroken, Malformed
+from qmq.model.dots import Dot
 from qmq.storage.disk.disk import write_durably
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import is_sound

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow, Raw, unsigned

@@ -11,8 +11,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
-from qmq.dots import Dot
-from qmq.levels import delivery_order
+from qmq.model.dots import Dot
+from qmq.model.levels import delivery_order
 from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow, QueueStore
 from qmq.storage.queues.plan import expired_within, is_page_full, rows_within
 

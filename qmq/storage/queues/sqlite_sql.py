@@ -17,7 +17,7 @@ migrations = Migrations("qmq-queues")
 
 @migrations()
 def m001_first(database: Database) -> None:
-    """`rank` is the level (`qmq.levels`) with its sign turned.
+    """`rank` is the level (`qmq.model.levels`) with its sign turned.
 
     One statement at a time: a script would end the transaction in which the migration runs.
     """

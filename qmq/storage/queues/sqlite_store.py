@@ -20,8 +20,8 @@ from pathlib import Path
 from struct import error as StructError  # noqa: N812 (an exception should look like one)
 from typing import Final
 
-from qmq.dots import Dot, Origin
 from qmq.errors import LogBroken, Malformed
+from qmq.model.dots import Dot, Origin
 from qmq.storage.disk.sqlite import closed_by_an_error, is_damage, medium, open_migrated, open_reader
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import partition_checksum

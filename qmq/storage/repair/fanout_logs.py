@@ -14,8 +14,8 @@ import threading
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from qmq.dots import Dot, Origin, Vector, merge
 from qmq.errors import CorruptLog, DiskFull, LogBroken
+from qmq.model.dots import Dot, Origin, Vector, merge
 from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.fanouts.log import DROPPED_ORIGINS_MAX
 from qmq.storage.fanouts.open_logs import FanoutLogs

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Origin
 from qmq.storage.checkpoints.checkpoint import Checkpointer, Stored
 from qmq.storage.format.batch import BatchHead, batch_records, record_slices, verify_batch
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead

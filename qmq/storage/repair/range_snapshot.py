@@ -14,9 +14,9 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from qmq.definitions.table import DefinitionTable
-from qmq.deletions import Deletions
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog, LogBroken
+from qmq.model.deletions import Deletions
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.fanouts.open_logs import FanoutLogs
 from qmq.storage.format.batch import HEAD_BYTES, REST, SPARSE, batch_records, encode_batch, record_slices, verify_batch
 from qmq.storage.format.definition_record import packed_record

@@ -7,8 +7,8 @@ node are missing themselves, so that a peer never takes a missing row for a sett
 import threading
 from collections.abc import Collection, Sequence
 
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.format.interfaces import SEQUENCE_MAX
 from qmq.storage.format.missing_range import MissingRange

@@ -14,8 +14,8 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.queues.selective.ordered_buffer import is_ordered
 from qmq.broker.selectors import compile_selector
-from qmq.dots import Origin
 from qmq.errors import Refused
+from qmq.model.dots import Origin
 
 RED = compile_selector("color = 'red'")
 

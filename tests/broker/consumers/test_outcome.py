@@ -1,7 +1,7 @@
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.message import Message
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ..rig import JOBS, message_of
 

@@ -8,8 +8,8 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import compile_selector
-from qmq.dots import Origin
 from qmq.errors import Refused
+from qmq.model.dots import Origin
 
 from ..rig import NOW_US, Client, Node, check_empty
 

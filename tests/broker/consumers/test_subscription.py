@@ -1,5 +1,5 @@
 from qmq.broker.consumers.subscription import ACK_MODES, Ack, Delivery, Subscription
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 from ..rig import JOBS, message_of
 

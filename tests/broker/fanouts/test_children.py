@@ -7,8 +7,8 @@ from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.messages.limits import COPIES_BYTES_MAX
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.rules import QueueRules
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.dots import Dot, Origin
 from tests.broker.rig import NOW_US, Node, envelope, message_of
 
 NEWS = "/fanout/news"

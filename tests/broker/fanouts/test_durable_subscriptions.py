@@ -8,10 +8,10 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Ack, FanoutDelivery, StartAt, Subscription
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Moved
-from qmq.cursors import DELETIONS_MAX, Cursor, Move, Name
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import Refused
-from qmq.lost_ranges import LostRanges
+from qmq.model.cursors import DELETIONS_MAX, Cursor, Move, Name
+from qmq.model.dots import Dot, Origin, Vector
+from qmq.model.lost_ranges import LostRanges
 from tests.broker.rig import NOW_US, Node, check_accounts, message_of
 
 F = "/fanout/f"

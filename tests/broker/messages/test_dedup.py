@@ -5,7 +5,7 @@ import pytest
 from qmq.broker.messages.dedup import ASKED_MAX, KEY_BYTES, REMOVED_MAX, Dedup, dedup_key
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 A = Origin("a", 1)
 SECOND = 1_000_000

@@ -1,5 +1,5 @@
 from qmq.broker.messages.message import Settle
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ..rig import NOW_US, message_of
 

@@ -4,7 +4,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.peer_clocks import WINDOW_US, PeerClocks
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ..rig import NOW_US as NOW_US_OF_RIG
 from ..rig import SECOND_US, Client, Node, message_of

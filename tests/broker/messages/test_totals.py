@@ -5,8 +5,8 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.messages.totals import NodeTotals
-from qmq.dots import Origin
 from qmq.gateways.encode import encode_deliveries
+from qmq.model.dots import Origin
 from qmq.wire.stomp import Version
 
 from ..rig import AT_ONCE, JOBS, NOW_US, SECOND_US, Node, message_of

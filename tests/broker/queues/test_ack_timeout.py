@@ -6,8 +6,8 @@ from qmq.broker.consumers.session import LATE_MAX, ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.dots import Dot, Origin
 
 from ..rig import AT_ONCE, JOBS, SECOND_US, Node, check_accounts, envelope, message_of
 

@@ -13,8 +13,8 @@ from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
 from qmq.broker.queues.dead_letters import PATH_MAX
 from qmq.broker.routing.binding import Binding, Exchange
 from qmq.broker.routing.table import RoutingTable
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.dots import Dot, Origin
 from qmq.record_codec import encode_records
 from qmq.storage.format.batch import batch_records
 from qmq.storage.format.record import RecordKind

@@ -8,8 +8,8 @@ from qmq.broker.consumers.subscription import Ack, Asks
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Attempts, DeadLetter, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, DELIVERY_LIMIT_DEFAULT, QueueRules
-from qmq.dots import Dot, Origin
 from qmq.gateways.encode import encode_deliveries
+from qmq.model.dots import Dot, Origin
 from qmq.wire.stomp import Version
 
 from ..rig import (

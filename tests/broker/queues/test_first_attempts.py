@@ -4,7 +4,7 @@ import pytest
 
 from qmq.broker.messages.dedup import SECONDS
 from qmq.broker.messages.message import Message
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ..rig import JOBS, NOW_US, SECOND_US, Node, check_accounts, envelope
 

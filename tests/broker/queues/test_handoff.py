@@ -3,7 +3,7 @@
 import pytest
 
 from qmq.broker.messages.lifecycle import Back
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from tests.broker.rig import JOBS, SECOND_US, Node, message_of
 
 B = Origin("b", 1)

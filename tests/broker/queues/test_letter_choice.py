@@ -17,7 +17,7 @@ from qmq.broker.queues.dead_letters import (
     DeadLetters,
     letter_bytes_of,
 )
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ..rig import JOBS, NOW_US, message_of
 

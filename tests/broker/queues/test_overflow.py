@@ -7,8 +7,8 @@ from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, Overflow, QueueRules
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.dots import Dot, Origin
 
 from ..rig import JOBS, Node, check_accounts, envelope
 

@@ -3,8 +3,8 @@ import pytest
 from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.message import MAYBE_SEEN
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
-from qmq.dots import Dot, Origin
 from qmq.errors import Refused
+from qmq.model.dots import Dot, Origin
 
 from ..rig import AT_ONCE, JOBS, Node, check_accounts, check_empty, message_of
 

@@ -5,7 +5,7 @@ import pytest
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.dispatch.expiry import EXPIRY_PAUSE_US
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ..rig import AT_ONCE, JOBS, NOW_US, SECOND_US, Client, Node, check_accounts, check_empty
 

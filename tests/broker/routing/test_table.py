@@ -12,7 +12,7 @@ from qmq.broker.routing.binding import PREDEFINED, Binding, Exchange, read_bindi
 from qmq.broker.routing.table import ALTERNATES_MAX, RoutingTable
 from qmq.broker.topics.patterns import VISITS_MAX
 from qmq.errors import Refused
-from qmq.routing_names import TYPES, binding_name
+from qmq.model.routing_names import TYPES, binding_name
 
 NOTHING: Mapping[str, str] = {}
 

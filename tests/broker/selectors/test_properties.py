@@ -6,7 +6,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import compile_selector, properties_of, selected, selects
 from qmq.broker.selectors.properties import ANSWERS_MAX
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.wire.stomp import Version, encode_headers
 
 ORIGIN = Origin("a", 1)

@@ -26,8 +26,8 @@ from qmq.broker.takeover.election_effects import (
 from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import LEASE, PATIENCE, Beat, Bid, Ownership, Term
 from qmq.broker.takeover.owner_states import takeover_statistics
-from qmq.dots import Dot, Origin
-from qmq.members import Listing, Membership
+from qmq.model.dots import Dot, Origin
+from qmq.model.members import Listing, Membership
 
 AFTER = 10.0
 LATE = 25.0

@@ -13,8 +13,8 @@ from qmq.broker.topics import retained_sync as spread_module
 from qmq.broker.topics.patterns import Pattern
 from qmq.broker.topics.retained import SCAN_VISITS_MAX, RetainedValues
 from qmq.broker.topics.retained_sync import RetainedSync
-from qmq.dots import Origin
 from qmq.errors import Refused
+from qmq.model.dots import Origin
 
 A, B, C = Origin("a", 1), Origin("b", 1), Origin("c", 1)
 ALL = 1 << 62

@@ -6,7 +6,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.topics import sequence_filter
 from qmq.broker.topics.sequence_filter import SequenceFilter
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 A, A2, B = Origin("a", 1), Origin("a", 2), Origin("b", 1)
 TOPIC = Envelope("/topic/t", DestinationKind.TOPIC, b"", False)

@@ -13,7 +13,7 @@ import pytest
 from qmq.cli.launch import answers
 from qmq.unix_socket import SOCKET_NAME
 from tests.cli.conftest import Run
-from tests.server.clients.test_tls import Papers
+from tests.sessions.clients.test_tls import Papers
 from tests.support.cluster_mesh import free_ports
 from tests.support.cluster_wait import eventually
 

@@ -29,7 +29,7 @@ from qmq.cli.launch import (
 from qmq.cli.output import Failed
 from qmq.config import load, load_peers
 from qmq.errors import ConfigError
-from qmq.server.clients.login import FAILED_LOGIN_SECONDS
+from qmq.sessions.clients.login import FAILED_LOGIN_SECONDS
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.stub import StubNode, frame, polite, receipt_of

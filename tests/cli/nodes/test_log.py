@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.store import open_store

@@ -125,7 +125,7 @@ def test_the_command_ends_when_another_shell_stops_the_nodes(tmp_path: Path) -> 
 
 
 LOGGED = """\
-2026-01-02 03:04:05,678 INFO    qmq.members: = b is a learner: it does not count
+2026-01-02 03:04:05,678 INFO    qmq.model.members: = b is a learner: it does not count
 2026-01-02 03:04:05,679 ERROR   qmq.condition: ! EVENT damage: a segment
 Traceback (most recent call last):
   a line of it

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from qmq.admin.conditions import Conditions
 from qmq.cli.serve import JsonFormatter, LineFormatter, log_as_json
-from qmq.server.admin.conditions import Conditions
-from tests.server.rig import Rig, send, subscribe
+from tests.node.rig import Rig, send, subscribe
 
 
 def record(message: str, failure: BaseException | None = None) -> logging.LogRecord:

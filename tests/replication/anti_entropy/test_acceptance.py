@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.build import BUILD
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import MeshError
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.record_codec import Replay
 from qmq.replication.anti_entropy.acceptance import CHECKED, ELEMENTS_MAX, FACTS, NOT_HERE, Acceptance
 from qmq.storage.format.batch import GAPS, MEMORY, SHARED_VERSION, SPARSE, encode_batch

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.dots import Origin, Vector
+from qmq.model.dots import Origin, Vector
 from qmq.replication.anti_entropy.feed import WINDOW_BATCHES, JournalFeed
 from qmq.replication.protocol.congestion import FIRST_BYTES, LEAST_BYTES, PARTS, WINDOW_BYTES
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Hole

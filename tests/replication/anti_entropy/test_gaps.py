@@ -2,7 +2,7 @@
 up.
 """
 
-from qmq.dots import Origin, Vector
+from qmq.model.dots import Origin, Vector
 from qmq.replication.anti_entropy.gaps import Gaps, JournalReach, NextRepair
 from qmq.storage.format.missing_range import MissingRange
 

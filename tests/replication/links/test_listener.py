@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.replication.links.listener import PENDING_MAX
 from qmq.replication.links.outbox import encode_message, encode_send
 from qmq.replication.protocol.conversation import Conversation

@@ -5,7 +5,7 @@ from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.topics.retained import RetainedValues
 from qmq.broker.topics.retained_sync import RetainedSync
 from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.replication.links.outbox import (
     MESSAGE_OVERHEAD_BYTES,
     SINGLE_BYTES_MAX,

@@ -7,7 +7,7 @@ from qmq.broker.consumers.subscription import Ack as Mode
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
-from qmq.dots import Dot, Origin, Vector
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.replication.anti_entropy.acceptance import Acceptance
 from qmq.replication.anti_entropy.gaps import Gaps
 from qmq.replication.links.outbox import LinkOutbox

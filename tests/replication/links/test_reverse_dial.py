@@ -4,9 +4,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.dots import Origin
 from qmq.errors import MeshError
-from qmq.members import Listing
+from qmq.model.dots import Origin
+from qmq.model.members import Listing
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.handshake import DIAL, Answering, PeerIdentity, make_proof, turn
 from qmq.wire.stomp import Connection, Limits, Role

@@ -5,8 +5,8 @@ import pytest
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
-from qmq.dots import Origin
 from qmq.errors import MeshError
+from qmq.model.dots import Origin
 from qmq.replication.interest import interest
 from qmq.replication.interest.interest import NEVER
 from qmq.replication.links import interest_publisher

@@ -6,8 +6,8 @@ import trio.testing
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
-from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
+from qmq.model.dots import Dot, Origin
 from qmq.replication.links.outbox import LinkOutbox, encode_message
 from qmq.replication.links.serving_side import ServingSide
 from qmq.replication.protocol.frames import Credit, Held, MembershipFrame, Returned, Welcome

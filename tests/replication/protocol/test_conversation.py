@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.replication.links.outbox import encode_message, encode_send
 from qmq.replication.protocol.conversation import NEXT_STATE, UNPROVEN_BYTES_MAX, Conversation, LinkSide, LinkState
 from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE, JOURNAL

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from qmq.dots import Origin
 from qmq.errors import MeshError
+from qmq.model.dots import Origin
 from qmq.replication.protocol import handshake
 from qmq.replication.protocol.handshake import (
     DIAL,

@@ -8,9 +8,9 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Envelope, Message, Retain
 from qmq.broker.takeover.leases import Beat, Bid, Term
-from qmq.dots import Dot, Origin
 from qmq.errors import MeshError
-from qmq.members import Listing, Retirement, Standing
+from qmq.model.dots import Dot, Origin
+from qmq.model.members import Listing, Retirement, Standing
 from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE, JOURNAL, decode, pack
 from qmq.replication.protocol.frames import (
     Ack,

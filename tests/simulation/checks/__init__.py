@@ -11,8 +11,8 @@ other disk has.
 from collections.abc import Collection, Iterable
 
 from qmq.definitions.definition import Key
-from qmq.dots import Origin, Vector, covers
-from qmq.server.node import Node
+from qmq.model.dots import Origin, Vector, covers
+from qmq.node.node import Node
 from tests.simulation.checks import fanouts, lifetimes, moves, operations, poison, queues, records, topics, turns
 from tests.simulation.checks import members as left_for_good
 from tests.simulation.cluster import Member

@@ -8,7 +8,7 @@ I13  in the end the logs of all nodes hold the same
 
 from collections.abc import Mapping
 
-from qmq.dots import Dot, Vector
+from qmq.model.dots import Dot, Vector
 from tests.simulation.evidence import AllowedLosses, Rows
 from tests.simulation.ledger import Ledger
 

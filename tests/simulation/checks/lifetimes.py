@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from qmq.definitions.definition import Key
 from qmq.definitions.table import DefinitionTable
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Ledger, Sent
 from tests.simulation.operations import DECLARED, VISITED, Job, Operations

@@ -10,7 +10,7 @@ no disk has them.
 from collections import Counter
 from collections.abc import Mapping
 
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from tests.simulation.evidence import Published
 from tests.simulation.ledger import Ledger
 

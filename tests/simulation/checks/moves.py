@@ -7,7 +7,7 @@ I6   a durable subscription is given everything, at least once; what its client 
 
 from collections.abc import Collection
 
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from qmq.storage.format.batch import batch_records
 from qmq.storage.format.record import RecordKind
 from tests.simulation.cluster import Member

@@ -22,8 +22,8 @@ from qmq.broker.routing.binding import split_exchange
 from qmq.broker.routing.table import RoutingTable
 from qmq.definitions.definition import Definition, Key
 from qmq.definitions.table import DefinitionTable
-from qmq.dots import Dot, Origin
-from qmq.routing_names import PREFIX
+from qmq.model.dots import Dot, Origin
+from qmq.model.routing_names import PREFIX
 from qmq.storage.format.batch import REST, batch_records
 from qmq.storage.format.definition_record import unpack_definition
 from qmq.storage.format.failure_records import unpack_dead

@@ -36,7 +36,7 @@ CUTS = frozenset(
 
 ON_THE_WAY_SECONDS = 1.0
 FOLLOWS_PARTS = 8
-"""As `qmq.server.runtime.clock`: a clock that is corrected runs so much slower or faster."""
+"""As `qmq.engine.runtime.clock`: a clock that is corrected runs so much slower or faster."""
 
 POLICY_LIMIT = 20
 """What counts for a delivery whose end only the owner has seen: its consumer's own limit is not known then."""

@@ -8,7 +8,7 @@ I4   the messages of one publisher in one incarnation are in the order in which 
 
 from collections.abc import Collection, Mapping
 
-from qmq.dots import Dot, Origin, Vector
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.format.batch import REST
 from tests.simulation.evidence import AllowedLosses, Log, Published
 from tests.simulation.ledger import Ledger

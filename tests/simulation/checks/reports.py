@@ -6,7 +6,7 @@ I1   a message that is said to be lost was on disks that are gone, and on no oth
 import re
 from collections.abc import Iterable
 
-from qmq.dots import Dot, parse_origin
+from qmq.model.dots import Dot, parse_origin
 from tests.simulation.evidence import AllowedLosses
 
 _LOST = re.compile(r"EVENT lost: the message (\S+)-(\d+) of ")

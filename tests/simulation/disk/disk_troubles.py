@@ -39,11 +39,11 @@ from qmq.config import (
     StorageSettings,
 )
 from qmq.errors import StorageError
-from qmq.server.node import Node
+from qmq.node.node import Node
 from qmq.storage.format.settings import StoreSettings as StoreSettings
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store
-from tests.server.rig import HOST, PORT, Client, send, subscribe
+from tests.node.rig import HOST, PORT, Client, send, subscribe
 from tests.simulation.determinism import run_seeded
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld

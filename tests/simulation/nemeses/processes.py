@@ -2,7 +2,7 @@
 
 import trio
 
-from qmq.server.peers.dedup_query import WAKING_SECONDS
+from qmq.mesh.peers.dedup_query import WAKING_SECONDS
 from tests.simulation.faults import Fault, nemesis
 from tests.simulation.nemeses.links import both_ways, cut_off
 from tests.simulation.plan import Family

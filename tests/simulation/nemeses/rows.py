@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from tests.fakes.queue_store import MemoryQueueStore
 from tests.simulation.evidence import batches_of, held_by, records_of
 from tests.simulation.faults import Fault, nemesis

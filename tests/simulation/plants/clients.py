@@ -12,8 +12,8 @@ from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions
 from qmq.broker.messages.dedup import Dedup, dedup_key
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.state.first_attempts import FirstAttempts
-from qmq.cursors import Move
-from qmq.server.peers.dedup_query import DedupQuery
+from qmq.mesh.peers.dedup_query import DedupQuery
+from qmq.model.cursors import Move
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.batch import BatchHead, Unpacked
 from tests.simulation.plan import Family
@@ -51,7 +51,7 @@ def dedup_ids_of_peers_ignored() -> Iterator[None]:
 @seeded_bug(Family.CRASHES, "I5", "I2")
 def dedup_ids_lost_at_restart() -> Iterator[None]:
     """Nothing is learned from the journal when a node starts."""
-    with patch("qmq.server.restore.replay_ids", lambda *_: None):
+    with patch("qmq.node.restore.replay_ids", lambda *_: None):
         yield
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from unittest.mock import patch
 
 from qmq.broker.messages.peer_clocks import PeerClocks
-from qmq.server.membership.clock_check import ClockCheck, ClockContext
+from qmq.mesh.membership.clock_check import ClockCheck, ClockContext
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import seeded_bug
 
@@ -24,7 +24,7 @@ def clock_trusted_at_start() -> Iterator[None]:
 @seeded_bug(
     Family.CLOCKS,
     "I1",
-    found_by="tests/server/membership/test_clock_check.py"
+    found_by="tests/mesh/membership/test_clock_check.py"
     "::test_nodes_that_all_start_with_the_same_wrong_clock_do_not_confirm_each_other",
 )
 def doubtful_clocks_confirm_each_other() -> Iterator[None]:

@@ -8,11 +8,11 @@ from unittest.mock import patch
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.dots import Origin
+from qmq.engine.commit.commits import RECEIPT_BYTES, Commits
+from qmq.engine.commit.replica_acks import PendingReceipt, ReplicaAcks
+from qmq.model.dots import Origin
 from qmq.record_codec import encode_group
-from qmq.server.commit.commits import RECEIPT_BYTES, Commits
-from qmq.server.commit.replica_acks import PendingReceipt, ReplicaAcks
-from qmq.server.delivery.effect_dispatcher import Dispatcher
+from qmq.sessions.delivery.effect_dispatcher import Dispatcher
 from qmq.storage.log.journal import Journal
 from qmq.storage.store import Store
 from tests.simulation.plan import Family

@@ -13,7 +13,7 @@ from qmq.broker.messages.peer_clocks import PeerClocks
 from qmq.broker.messages.rules import DEAD_LETTERS
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.redelivery import Redelivery
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.record_codec import Replay
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.queue_store import QueueRow
@@ -77,7 +77,7 @@ def dead_letter_and_settle_in_two_batches() -> Iterator[None]:
 @seeded_bug(
     Family.TAKEOVERS,
     "burial",
-    found_by="tests/server/membership/test_takeover.py::"
+    found_by="tests/mesh/membership/test_takeover.py::"
     "test_a_message_that_fails_at_its_owner_while_another_serves_it_is_one_dead_letter",
 )
 def dead_lettered_without_lease() -> Iterator[None]:
@@ -93,7 +93,7 @@ def dead_lettered_without_lease() -> Iterator[None]:
 @seeded_bug(
     Family.TAKEOVERS,
     "I22",
-    found_by="tests/server/membership/test_takeover.py::test_times_of_messages_mean_the_same_when_another_serves_them",
+    found_by="tests/mesh/membership/test_takeover.py::test_times_of_messages_mean_the_same_when_another_serves_them",
 )
 def expiry_by_local_clock() -> Iterator[None]:
     """When a message of another node expires is read from the clock of the node that hands it out."""

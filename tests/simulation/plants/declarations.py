@@ -8,9 +8,9 @@ from qmq import record_codec
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.definitions.definition import Key
-from qmq.dots import Origin
-from qmq.server.definitions.deleted_queues import DeletedQueues
-from qmq.server.definitions.exclusive_queues import ExclusiveQueues
+from qmq.model.dots import Origin
+from qmq.settings.definitions.deleted_queues import DeletedQueues
+from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from tests.simulation.operations import DECLARED
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import seeded_bug

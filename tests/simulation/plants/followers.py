@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from unittest.mock import patch
 
 from qmq.broker.consumers.subscription import Subscription
-from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
 from qmq.storage.store import Store
 from tests.simulation.plan import Family

@@ -5,12 +5,12 @@ from unittest.mock import patch
 
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.message import Message
-from qmq.gateways.amqp.channel import Channel
-from qmq.gateways.amqp.names import DEFAULT_VHOST, Vhost, publish_destination
-from qmq.gateways.beanstalk.encoder import ReplySlot
-from qmq.gateways.beanstalk.jobs import id_of_dot
-from qmq.server.amqp.publishes import ChannelPublishes
-from qmq.wire.amqp.frames import Command
+from qmq.protocols.amqp.codec.frames import Command
+from qmq.protocols.amqp.gateway.channel import Channel
+from qmq.protocols.amqp.gateway.names import DEFAULT_VHOST, Vhost, publish_destination
+from qmq.protocols.amqp.publishes import ChannelPublishes
+from qmq.protocols.beanstalk.gateway.encoder import ReplySlot
+from qmq.protocols.beanstalk.gateway.jobs import id_of_dot
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import seeded_bug
 
@@ -60,12 +60,12 @@ def virtual_hosts_share_their_queues() -> Iterator[None]:
     def shared(exchange: str, key: str, vhost: Vhost) -> str:
         return publish_destination(exchange, key, DEFAULT_VHOST)
 
-    with patch("qmq.server.amqp.publishes.publish_destination", shared):
+    with patch("qmq.protocols.amqp.publishes.publish_destination", shared):
         yield
 
 
 @seeded_bug(Family.GATEWAYS, "B1", seed=13)
 def jobs_have_the_ids_of_their_messages() -> Iterator[None]:
     """A job that was released with another priority, or buried, has another id afterwards."""
-    with patch("qmq.server.beanstalk.reservations.id_of", lambda message: id_of_dot(message.dot)):
+    with patch("qmq.protocols.beanstalk.reservations.id_of", lambda message: id_of_dot(message.dot)):
         yield

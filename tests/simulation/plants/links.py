@@ -10,15 +10,15 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.topics import retained
 from qmq.broker.topics.router import TopicRouter
-from qmq.dots import Origin, Vector
 from qmq.errors import MeshError
+from qmq.model.dots import Origin, Vector
+from qmq.node.commit_path import CommitPath
 from qmq.replication.anti_entropy.acceptance import NOT_HERE, Acceptance
 from qmq.replication.anti_entropy.feed import JournalFeed, Read
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.routes import Neighbour, Routes
 from qmq.replication.protocol.frames import Batches, Gap, Hole
-from qmq.server.commit_path import CommitPath
-from qmq.server.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.storage.format.batch import BatchHead, batch_records, read_head
 from qmq.storage.format.record import RecordKind
 from qmq.storage.log.journal import Journal

@@ -8,15 +8,15 @@ from unittest.mock import patch
 from weakref import WeakValueDictionary
 
 from qmq.access.rights import AccessTable
+from qmq.admin.bulk_jobs import _Run
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.queues.bulk_settlement import BulkSettlement
 from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.definitions.tombstones import TombstoneRounds
-from qmq.dots import Dot
 from qmq.errors import Refused
-from qmq.server.admin.bulk_jobs import _Run
+from qmq.model.dots import Dot
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import seeded_bug
 from tests.simulation.routing import BOUND

@@ -11,7 +11,7 @@ from qmq.broker.queues.lending.borrowing import Borrowing
 from qmq.broker.queues.lending.lending import Lending
 from qmq.broker.queues.selective.group_choice import GroupChoice
 from qmq.broker.queues.state.context import QueueContext
-from qmq.dots import Dot, Vector
+from qmq.model.dots import Dot, Vector
 from qmq.replication.links.serving_side import ServingSide
 from qmq.storage.checkpoints.compaction import Compaction
 from tests.simulation.plan import Family

@@ -7,12 +7,12 @@ import msgpack
 
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.paging.pager import Pager
-from qmq.dots import Dot, Origin
+from qmq.mesh.repair.catch_up import CatchUp
+from qmq.mesh.repair.quarantine_restore import QuarantineRestore
+from qmq.mesh.repair.requests import RepairResponder
+from qmq.model.dots import Dot, Origin
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.values import pack_dot_groups
-from qmq.server.repair.catch_up import CatchUp
-from qmq.server.repair.quarantine_restore import QuarantineRestore
-from qmq.server.repair.requests import RepairResponder
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.failure_records import pack_attempts
 from qmq.storage.format.segment import BatchSpan, scan
@@ -20,7 +20,7 @@ from qmq.storage.store import Store
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import seeded_bug
 
-RELEASED = "tests/server/repair/test_quarantine_restore.py"
+RELEASED = "tests/mesh/repair/test_quarantine_restore.py"
 
 
 @seeded_bug(Family.DAMAGE, "I1", "I3", "I9", "I13", seed=3)
@@ -75,7 +75,7 @@ def lost_before_all_answered() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
+@seeded_bug(Family.AWAY, "I8", found_by="tests/mesh/repair/test_catch_up.py")
 def stale_rows_delivered() -> Iterator[None]:
     """A node that was away for longer than journals last delivers what it held, and asks no peer about settles."""
 
@@ -86,7 +86,7 @@ def stale_rows_delivered() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.AWAY, "I8", found_by="tests/server/repair/test_catch_up.py")
+@seeded_bug(Family.AWAY, "I8", found_by="tests/mesh/repair/test_catch_up.py")
 def settles_lost_with_their_segment() -> Iterator[None]:
     """A node forgets that a message is settled when its journal has dropped the settle."""
 

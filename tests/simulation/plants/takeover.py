@@ -7,8 +7,8 @@ import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.takeover.leases import LEASE, Ownership, PeerReport
-from qmq.server.membership.start_hold import StartHold
-from qmq.server.membership.takeover import Takeover
+from qmq.mesh.membership.start_hold import StartHold
+from qmq.mesh.membership.takeover import Takeover
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import seeded_bug
 
@@ -85,7 +85,7 @@ def start_without_held_reports() -> Iterator[None]:
     "I7",
     "I13",
     "I9",
-    found_by="tests/server/membership/test_takeover.py::"
+    found_by="tests/mesh/membership/test_takeover.py::"
     "test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_new_term_comes_once",
 )
 def no_fence() -> Iterator[None]:

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, encode_batch, read_head
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from tests.simulation.checks import can_decide, fanouts, members, moves, poison, queues, records, reports, topics, turns

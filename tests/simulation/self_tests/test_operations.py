@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.admin.bulk_jobs import BulkJob
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import DefinitionTable
-from qmq.dots import Dot, Origin
-from qmq.server.admin.bulk_jobs import BulkJob
+from qmq.model.dots import Dot, Origin
 from tests.simulation.checks import lifetimes, operations
 from tests.simulation.checks.operations import History
 from tests.simulation.evidence import AllowedLosses

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import trio
 
-from qmq.dots import Vector, covers, merge
+from qmq.model.dots import Vector, covers, merge
 from qmq.wire.stomp import encode_frame
 from tests.simulation.ledger import Ledger
 from tests.simulation.stage import Stage

@@ -5,7 +5,7 @@ import random
 import trio
 
 from qmq.client.feed import GAP_HEADER
-from qmq.dots import merge
+from qmq.model.dots import merge
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Stream, dot_of, resume_header

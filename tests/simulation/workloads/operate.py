@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from qmq.definitions.definition import Key
-from qmq.dots import Vector, covers, merge
+from qmq.model.dots import Vector, covers, merge
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.operations import (

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from qmq.dots import Dot, Vector
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Vector
 from qmq.spark.reading import segments
 from qmq.spark.reading.files import Files
 from qmq.spark.reading.logs import DataDirectory, Log

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.cursors import Range, add_range
+from qmq.model.cursors import Range, add_range
 from qmq.spark.reading.ranges import RangeMap, common, minus
 from tests.spark.rig import A
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from qmq.dots import Origin, Vector
 from qmq.errors import NotConnected
+from qmq.model.dots import Origin, Vector
 from qmq.spark.reading.options import Options, read_options, vector_to_json
 from qmq.spark.reading.plan import DataLoss
 from qmq.spark.reading.ranges import RangeMap

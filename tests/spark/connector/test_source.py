@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from qmq.spark.reading.options import read_options
 from tests.spark.rig import START_US, A, B, batch, node, record, settle, split
 

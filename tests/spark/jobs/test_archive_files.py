@@ -8,8 +8,8 @@ from deltalake.exceptions import DeltaError
 from pyarrow.parquet import ParquetFile
 from pyspark.errors import PySparkException
 
-from qmq.dots import Origin, Vector
 from qmq.errors import CorruptLog, NotConnected
+from qmq.model.dots import Origin, Vector
 from qmq.spark.jobs import archive as jobs
 from qmq.spark.jobs import archive_files, archive_table
 from qmq.spark.jobs.archive import Archived, archive, compact, follow

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.spark import history, history_frame
 from qmq.spark.jobs.archive import archive, compact
 from qmq.spark.jobs.archive_table import ArchiveError

@@ -13,7 +13,7 @@ from pyarrow import timestamp
 from pyarrow.parquet import read_schema
 
 from qmq.cli import main
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from qmq.spark.jobs.archive import archive
 from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_letters, read_list, redrive_lines
 from qmq.spark.jobs.messages import read_messages

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import timestamp
 from pyarrow.parquet import read_schema
 
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.spark.jobs.stats import follow, read_records, stats
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
 from qmq.storage.format.record import RecordKind, pack_dots

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from qmq import cursors
-from qmq.cursors import Move, Name
-from qmq.dots import Dot
 from qmq.errors import DiskFull
+from qmq.model import cursors
+from qmq.model.cursors import Move, Name
+from qmq.model.dots import Dot
 from qmq.storage.catalog.catalog import SqliteCatalog
 from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.format.batch import GAPS

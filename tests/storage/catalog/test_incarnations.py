@@ -2,8 +2,8 @@
 
 import pytest
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, LogBroken
+from qmq.model.dots import Dot, Origin
 from qmq.storage.catalog.incarnations import FORGOTTEN_MAX, Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.format.record import RecordKind
 from qmq.storage.store import Store

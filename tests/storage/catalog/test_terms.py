@@ -7,7 +7,7 @@ import pytest
 from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import Bid, Ownership, Term
 from qmq.errors import CorruptLog
-from qmq.members import Listing, Membership
+from qmq.model.members import Listing, Membership
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import StoredTerms, TermNote, pack_term, unpack_term
 from qmq.storage.store import Store, open_store

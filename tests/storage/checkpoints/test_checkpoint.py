@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.dots import Dot
 from qmq.errors import CorruptLog, DiskFull, LogBroken
+from qmq.model.dots import Dot
 from qmq.storage.checkpoints.checkpoint import COMMIT_BYTES
 from qmq.storage.format.batch import GAPS, encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, with_priority

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.dots import Dot
 from qmq.errors import DiskFull
+from qmq.model.dots import Dot
 from qmq.storage.format.interfaces import Disk
 from qmq.storage.format.lost_record import LostRange, pack_lost
 from qmq.storage.format.record import RecordKind

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.segment import FANOUT

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from qmq.storage.format.batch import encode_batch
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.settings import Retention

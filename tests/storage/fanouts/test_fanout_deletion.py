@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Origin
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, directory_name
 from qmq.storage.format.delete_record import deletion_facts, deletions_of, pack_delete, unpack_delete
 from qmq.storage.format.record import RecordKind, unpack_record

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.dots import Dot
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot
 from qmq.storage.fanouts import log as fanout
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.fanouts.open_logs import OPEN_FILES_MAX

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qmq.dots import Origin
 from qmq.errors import CorruptLog, FutureVersion
+from qmq.model.dots import Origin
 from qmq.storage.format.batch import (
     BATCH_BYTES_MAX,
     FIELDS,

@@ -4,8 +4,8 @@ import msgpack
 import pytest
 
 from qmq.definitions.definition import DEPTH_MAX, VALUE_BYTES_MAX, Definition, Key, Version
-from qmq.dots import Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Origin
 from qmq.storage.format.definition_record import pack_definition, readable_definition, unpack_definition
 
 A = Origin("a", 1)

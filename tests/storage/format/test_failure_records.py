@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog, LogBroken
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.failure_records import ATTEMPTS_MAX, pack_attempts, pack_dead, unpack_attempts, unpack_dead
 from tests.fakes.disk import MemoryDisk
 

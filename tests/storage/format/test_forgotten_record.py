@@ -3,8 +3,8 @@
 import msgpack
 import pytest
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.forgotten_record import FIELD, pack_forgotten, unpack_forgotten
 
 A, B = Origin("a", 1), Origin("b", 2**64 - 1)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.dots import Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Origin
 from qmq.storage.format.lost_record import LostRange, lost_facts, lost_of, pack_lost, unpack_lost
 from qmq.storage.format.record import RecordKind
 from tests.fakes.disk import MemoryDisk

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.dots import Dot
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot
 from qmq.storage.format.batch import (
     BATCH_BYTES_MAX,
     BATCH_VERSION,

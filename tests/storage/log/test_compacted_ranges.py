@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from qmq.dots import Vector
 from qmq.errors import LogBroken
+from qmq.model.dots import Vector
 from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
 from tests.fakes.disk import MemoryDisk
 

@@ -3,8 +3,8 @@ from errno import ENOSPC
 
 import pytest
 
-from qmq.dots import Dot, Vector
 from qmq.errors import DiskFull, FutureVersion, LogBroken, StorageError
+from qmq.model.dots import Dot, Vector
 from qmq.storage.format.batch import MEMORY, read_head
 from qmq.storage.format.segment import segment_name
 from qmq.storage.format.settings import StoreSettings

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from qmq.dots import Dot
 from qmq.errors import CorruptLog, DiskFull
+from qmq.model.dots import Dot
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from qmq.storage.format.segment import Footer, make_footer, read_footer
 from qmq.storage.log import segment_index

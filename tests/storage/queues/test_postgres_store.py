@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.dots import Dot, Origin
 from qmq.errors import DirectoryInUse, FutureVersion, LogBroken, StorageError
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.format.settings import StoreSettings

@@ -3,8 +3,8 @@
 import tracemalloc
 from pathlib import Path
 
-from qmq.dots import Dot, Origin
-from qmq.levels import EXACT_LEVEL
+from qmq.model.dots import Dot, Origin
+from qmq.model.levels import EXACT_LEVEL
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.queues.sqlite_store import SqliteQueueStore

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 from qmq.storage.disk.sqlite import PAGE_BYTES
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.sqlite_store import FREE_PAGES_KEPT, STEP_PAGES, SqliteQueueStore

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from qmq.dots import Dot
 from qmq.errors import CorruptLog, LogBroken
+from qmq.model.dots import Dot
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.format.settings import Retention, StoreSettings
 from qmq.storage.repair.fanout_logs import SPOOL, records_of

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from qmq.dots import Dot, Origin
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Origin
 from qmq.storage.format.batch import BatchHead, read_head, record_slices
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import unpack_record

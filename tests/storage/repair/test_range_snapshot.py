@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from qmq.dots import Dot, Origin, Vector
 from qmq.errors import CorruptLog
+from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.format.batch import REST, batch_records, read_head, verify_batch
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.settings import Retention, StoreSettings

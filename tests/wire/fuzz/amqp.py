@@ -10,10 +10,17 @@ from warnings import catch_warnings
 
 from pamqp import commands, encode
 
-from qmq.wire.amqp.frames import HEARTBEAT, PROTOCOL_HEADER, AmqpReader, Command, content_frames, method_frame
-from qmq.wire.amqp.methods import encode_method, read_ack, read_method, read_nack, read_publish
-from qmq.wire.amqp.properties import read_properties, read_table
-from qmq.wire.amqp.refusals import AmqpRefusal, ReplyCode
+from qmq.protocols.amqp.codec.frames import (
+    HEARTBEAT,
+    PROTOCOL_HEADER,
+    AmqpReader,
+    Command,
+    content_frames,
+    method_frame,
+)
+from qmq.protocols.amqp.codec.methods import encode_method, read_ack, read_method, read_nack, read_publish
+from qmq.protocols.amqp.codec.properties import read_properties, read_table
+from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from tests.wire.fuzz.figures import Figures, cut
 
 CHANNEL_MAX = 4

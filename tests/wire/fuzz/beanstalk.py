@@ -2,9 +2,9 @@
 
 import random
 
-from qmq.wire.beanstalk.commands import ID_MAX, BeanstalkCommand, BeanstalkVerb, WrongCommand
-from qmq.wire.beanstalk.reader import DISCARDED_BYTES_MAX, LINE_BYTES_MAX, BeanstalkReader
-from qmq.wire.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND
+from qmq.protocols.beanstalk.codec.commands import ID_MAX, BeanstalkCommand, BeanstalkVerb, WrongCommand
+from qmq.protocols.beanstalk.codec.reader import DISCARDED_BYTES_MAX, LINE_BYTES_MAX, BeanstalkReader
+from qmq.protocols.beanstalk.codec.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND
 from tests.wire.fuzz.figures import Figures, cut
 
 JOB_BYTES_MAX = 300

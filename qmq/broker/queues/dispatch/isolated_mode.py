@@ -11,7 +11,7 @@ from collections import deque
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.queue import Queue
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 
 class IsolatedMode:

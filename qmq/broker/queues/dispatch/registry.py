@@ -16,7 +16,7 @@ from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.state.context import QueueContext
 from qmq.broker.queues.state.first_attempts import FirstAttempts
 from qmq.broker.queues.state.stored_names import StoredNames
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 
 class QueueRegistry:

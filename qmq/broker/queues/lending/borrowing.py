@@ -19,7 +19,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.queues import Queues
 from qmq.broker.queues.state.context import is_ordered
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 ANY_QUEUE: Final = "/queue/any"
 """Any name: its withdrawal is answered in its turn, also where nothing was offered under it."""

@@ -15,7 +15,7 @@ from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Asks
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.queues.queues import Queues
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 
 class Lending:

@@ -10,7 +10,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.expiry import mature
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.state.priority_level import PriorityLevel, is_spare
-from qmq.dots import Dot, Vector
+from qmq.model.dots import Dot, Vector
 
 WINDOW = 1000
 """Messages of one lane that stay in memory when memory is short and the queue has consumers."""

@@ -22,8 +22,8 @@ from qmq.broker.queues.paging import backlog
 from qmq.broker.queues.paging.pending_deletes import PendingDeletes
 from qmq.broker.queues.state.exact_level import exact_of
 from qmq.broker.queues.state.priority_level import is_spare
-from qmq.dots import Dot, Origin, Vector
-from qmq.levels import EXACT_MAX
+from qmq.model.dots import Dot, Origin, Vector
+from qmq.model.levels import EXACT_MAX
 
 ALL = (1 << 63) - 1
 """Beyond every sequence."""

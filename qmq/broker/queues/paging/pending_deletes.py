@@ -5,7 +5,7 @@ Pure. Messages are kept as numbers, because a busy queue settles tens of thousan
 
 from collections.abc import Iterable, Iterator
 
-from qmq.dots import Dot, Origin, Vector
+from qmq.model.dots import Dot, Origin, Vector
 
 Record = int | Dot
 """What settled a message: an own record's sequence, another node's dot, or 0 while the record has not come."""

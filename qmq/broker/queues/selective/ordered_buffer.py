@@ -17,7 +17,7 @@ from qmq.broker.queues.selective.group_choice import among
 from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.queues.state.context import is_ordered
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 
 class OrderedBuffer:

@@ -11,7 +11,7 @@ offered again while messages that were lent before are still on their way back. 
 from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.message import Message
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 Holder = Subscription | str
 """A consumer here, or what `key_of` calls a class of a peer's consumers."""

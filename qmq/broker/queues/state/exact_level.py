@@ -1,4 +1,4 @@
-"""A level whose messages are in the order of their exact numbers (`qmq.levels`): those of beanstalkd.
+"""A level whose messages are in the order of their exact numbers (`qmq.model.levels`): those of beanstalkd.
 
 As in any level, memory holds only the first messages, and the queue store the others. What differs: a message that was
 just accepted may belong before others that wait, in memory or in the store.
@@ -17,7 +17,7 @@ from typing import Final
 
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.state.priority_level import PriorityLevel, is_spare, place_of
-from qmq.dots import Dot, Vector
+from qmq.model.dots import Dot, Vector
 
 PLACE_BITS: Final = 56
 _PLACE_MASK: Final = (1 << PLACE_BITS) - 1

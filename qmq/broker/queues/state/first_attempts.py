@@ -23,7 +23,7 @@ from typing import Final
 from qmq.broker.messages.dedup import SECONDS, Dedup, is_dead_letter, is_retry
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.peer_clocks import PeerClocks
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 WINDOW_US: Final = SECONDS * 1_000_000
 

@@ -1,4 +1,4 @@
-"""The messages of one level of one queue (`qmq.levels`), of which memory holds only the first.
+"""The messages of one level of one queue (`qmq.model.levels`), of which memory holds only the first.
 
     ready ─────────▶ the next to be delivered, in order
     (queue store) ─▶ those after them, when the lane is `behind`: loaded page by page from `after` on
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from qmq.broker.messages.message import MAYBE_SEEN, Message
-from qmq.dots import Dot, Vector
+from qmq.model.dots import Dot, Vector
 
 NOTHING_READY: Final[deque[Message]] = deque(maxlen=0)
 

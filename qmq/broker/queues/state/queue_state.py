@@ -18,7 +18,7 @@ from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.state.context import QueueContext
 from qmq.broker.queues.state.exact_level import ExactLevel
 from qmq.broker.queues.state.priority_level import PriorityLevel
-from qmq.levels import delivery_order
+from qmq.model.levels import delivery_order
 
 MESSAGE_BYTES = 400
 """Of a message in memory, beside its body."""
@@ -66,7 +66,7 @@ class QueueState(ListedQueue):
     def __init__(self, name: str, rules: QueueRules, shared: QueueContext) -> None:
         # These are first, also in the object of a compiled class.
         self.levels: tuple[PriorityLevel, ...] = ()
-        """One per level that was seen (`qmq.levels`), those that are delivered first in front."""
+        """One per level that was seen (`qmq.model.levels`), those that are delivered first in front."""
         self.held = 0
         """Messages owned here, not settled, and in memory: ready, delayed, in flight and lent."""
         self.stored = 0

@@ -7,7 +7,7 @@ store. Plain tables: what may be done with a message is decided by `intake`, `se
 
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.state.priority_level import is_spare
-from qmq.dots import Dot, Origin, Vector
+from qmq.model.dots import Dot, Origin, Vector
 
 
 class Gathered:

@@ -8,7 +8,7 @@ queues are stored as the bound allows). Then one more queue is admitted. It neve
 
 The table is updated when queues leave memory for the store and come back. It misses queues that end while they are only
 in the store, because their messages expire or another node settles them. These are corrected when the store is counted
-again (`qmq.server.checkpoint.queue_count`).
+again (`qmq.engine.checkpoint.queue_count`).
 """
 
 from typing import Final

@@ -11,7 +11,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEFAULT_RULES
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.state.context import QueueContext
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 from tests.broker.rig import JOBS, NOW_US, message_of
 
 A = Origin("a", 1)

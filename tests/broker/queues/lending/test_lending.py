@@ -6,7 +6,7 @@ from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.lending.borrowing import ANY_QUEUE
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ...rig import JOBS, Client, Node, check_accounts, check_empty, message_of
 

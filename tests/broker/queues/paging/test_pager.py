@@ -16,9 +16,9 @@ from qmq.broker.queues.dispatch import expiry, queue
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.paging import backlog, pager
 from qmq.broker.queues.selective import selector_paging
-from qmq.dots import Dot, Origin
+from qmq.engine.checkpoint import queue_pager
 from qmq.errors import Refused
-from qmq.server.checkpoint import queue_pager
+from qmq.model.dots import Dot, Origin
 
 from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
 from ...rig import JOBS, SECOND_US, envelope

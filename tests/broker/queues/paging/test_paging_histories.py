@@ -31,7 +31,7 @@ from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
 from qmq.broker.queues.dispatch import queue
 from qmq.broker.queues.paging import backlog, pager
 from qmq.broker.queues.selective import dispatcher, selector_paging
-from qmq.dots import Dot
+from qmq.model.dots import Dot
 
 from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
 from ...rig import JOBS, SECOND_US

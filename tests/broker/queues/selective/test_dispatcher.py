@@ -17,7 +17,7 @@ from qmq.broker.queues.selective.selector_paging import COST_SHARE
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.selectors import Selector
 from qmq.build import BUILD
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ...rig import JOBS, SECOND_US, Client, Node, check_accounts, message_of
 

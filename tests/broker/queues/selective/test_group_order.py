@@ -9,7 +9,7 @@ from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.broker.selectors import compile_selector
 from qmq.build import BUILD
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ...rig import JOBS, Client, Node, check_accounts, message_of
 

@@ -5,7 +5,7 @@ from collections import deque
 
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.state.exact_level import ExactLevel, exact_of
-from qmq.dots import Origin
+from qmq.model.dots import Origin
 
 from ...rig import message_of
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.state.priority_level import PriorityLevel
-from qmq.dots import Dot, Origin
+from qmq.model.dots import Dot, Origin
 
 from ...rig import message_of
 

@@ -13,8 +13,8 @@ import trio
 from pamqp import base, body, commands, exceptions, frame, header
 
 from qmq.environment import Pipe
-from qmq.wire.amqp.frames import PROTOCOL_HEADER
-from qmq.wire.amqp.refusals import ReplyCode
+from qmq.protocols.amqp.codec.frames import PROTOCOL_HEADER
+from qmq.protocols.amqp.codec.refusals import ReplyCode
 from tests.simulation.cluster import AMQP_PORT, Member
 from tests.simulation.ledger import Ledger
 from tests.simulation.stage import Stage

@@ -1,0 +1,1 @@
+"""What operators ask and command: verbs, status, inspection, the console."""

@@ -1,0 +1,232 @@
+"""`/control/list/queue` with `sort`: one page of queues in any order, of this node or of the mesh.
+
+Each node names its first queues in that order with their values (`firsts`), and then each shows the rows of all of them
+(`rows`). Rows of one queue are summed, as in the list by name. So with `scope:mesh` a queue that is among the first of
+no node is not among the first of the mesh, although its sum might be.
+"""
+
+from collections.abc import Mapping
+from heapq import nsmallest
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.admin.console.first_queues import QueueIndexContext, first_queues
+from qmq.admin.console.queue_index import SORTS, QueueIndex, pick
+from qmq.admin.control import sum_rows
+from qmq.admin.counts import CountsContext, add_ages, queue_rows
+from qmq.broker.messages.destination import DestinationKind
+from qmq.errors import Refused
+from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.verb_request import header_number
+
+PREFIX: Final = "/queue/"
+SORTED_BY: Final = (*SORTS, "rate")
+ORDERS: Final = ("asc", "desc")
+LIMIT_DEFAULT: Final = 50
+LIMIT_MAX: Final = 200
+OFFSET_MAX: Final = 2_000
+"""Pages further down are not offered: `filter` finds what is there."""
+
+FILTER_CHARS_MAX: Final = 256
+
+USUAL: Final = (("depth", True), ("oldest", True), ("name", False))
+"""Orders that a console asks for, and whether the largest values come first. Rates have that of the names."""
+
+FIRST_MAX: Final = 8
+"""Pages that are remembered while the first pass is not done."""
+
+FIRST_SECONDS: Final = 30.0
+"""And for how long."""
+
+RATE_SECONDS: Final = 4.0
+"""Rates are measured over at least so long."""
+
+TURN_NAMES: Final = 1_000
+"""Counters that are compared in one turn of the event loop."""
+
+RATED: Final = ("accepted", "acknowledged")
+"""A queue is sorted by the sum of both rates."""
+
+
+class QueuePagesContext(CountsContext, QueueIndexContext, Protocol):
+    """What pages need of the node."""
+
+
+class Rates:
+    """Messages in and out per second, of each queue that is counted, between the two last requests for them."""
+
+    def __init__(self, context: QueuePagesContext) -> None:
+        self._context = context
+        self._before: dict[str, tuple[int, int, int]] = {}
+        self._begun_at = self._taken_at = float("-inf")
+        self.by_name: dict[str, tuple[float, ...]] = {}
+
+    async def refresh(self) -> None:
+        """Measure again, unless the last sample is recent. The first sample has no rates."""
+        now = trio.current_time()
+        if now - self._begun_at < RATE_SECONDS:
+            return
+        self._begun_at = now
+        # One that is cancelled leaves the sample before it.
+        seconds = now - self._taken_at
+        totals = self._context.broker.totals.by_name
+        names = [name for name in totals if name.startswith(PREFIX)]
+        before, counts, by_name = self._before, {}, {}
+        for begin in range(0, len(names), TURN_NAMES):
+            if begin:
+                await trio.lowlevel.checkpoint()
+            for name in names[begin : begin + TURN_NAMES]:
+                one = totals.get(name)
+                if one is None:
+                    continue
+                after = counts[name] = (one.since_us, one.accepted, one.acknowledged)
+                known = before.get(name)
+                # One that made room for others is counted from 0 again.
+                if known is not None and known != after and known[0] == after[0]:
+                    by_name[name] = tuple([(b - a) / seconds for a, b in zip(known[1:], after[1:], strict=True)])
+        self._before, self._taken_at, self.by_name = counts, now, by_name
+
+
+class PageRequest:
+    """The headers of a request for a page, checked. Raises Refused."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.sort = headers.get("sort", "name")
+        if self.sort not in SORTED_BY:
+            raise Refused("bad-sort", f"The header sort is one of {', '.join(SORTED_BY)}.")
+        order = headers.get("order", "asc" if self.sort == "name" else "desc")
+        if order not in ORDERS:
+            raise Refused("bad-order", f"The header order is one of {', '.join(ORDERS)}.")
+        self.is_reversed = order == "desc"
+        self.text = headers.get("filter", "")
+        if len(self.text) > FILTER_CHARS_MAX:
+            raise Refused("bad-filter", f"The header filter has at most {FILTER_CHARS_MAX} characters.")
+        self.limit = header_number(headers, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX)
+        self.offset = header_number(headers, "offset", 0, 0, OFFSET_MAX)
+
+    @property
+    def wanted(self) -> Facts:
+        """For `firsts`: one more than the page needs, to see whether more follow."""
+        count = self.offset + self.limit + 1
+        return {"sort": self.sort, "is_reversed": self.is_reversed, "text": self.text, "count": count}
+
+
+class QueuePages:
+    """The part of this node in pages."""
+
+    def __init__(self, context: QueuePagesContext) -> None:
+        self._context = context
+        self._index = QueueIndex(context)
+        self._rates = Rates(context)
+        self._first: dict[tuple[str, bool, str, int], tuple[float, list[tuple[str, int]]]] = {}
+        """What was found for pages while the first pass is not done."""
+        self._finding = trio.CapacityLimiter(1)
+
+    def keep(self) -> None:
+        """A console is open: the first page should not wait for its order."""
+        if self._index.keep():
+            self._context.spawn(self._find_usual)
+
+    async def _find_usual(self) -> None:
+        """The pages that a console asks for first, until the pass is done."""
+        for by, is_reversed in USUAL:
+            await self._find_first(by, is_reversed, "", LIMIT_DEFAULT + 1)
+
+    async def firsts(self, wanted: Mapping[str, Any]) -> Facts:
+        """`names`: the first queues in the order, and `values` by which they are sorted; `queues`: how many there are;
+        `age_seconds`: since the order was found."""
+        sort, is_reversed = str(wanted["sort"]), bool(wanted["is_reversed"])
+        text, count = str(wanted["text"]), min(int(wanted["count"]), OFFSET_MAX + LIMIT_MAX + 1)
+        await self._rates.refresh()
+        rated: dict[str, float] = {}
+        if sort == "rate":
+            rated = {name: sum(rates) for name, rates in self._rates.by_name.items() if text in name}
+        sign = -1 if is_reversed else 1
+        first = nsmallest(count, rated, key=lambda name: (sign * rated[name], name))
+        # Queues without a rate have the rate 0, and go by name: behind the others, or before them.
+        by = "name" if sort == "rate" else sort
+        down = is_reversed and sort != "rate"
+        needed = count if is_reversed else count + len(rated)
+        ordered = None if self._index.is_ready else await self._find_first(by, down, text, needed)
+        if ordered is None:
+            picture = await self._index.picture()
+            queues = len(picture.names)
+            age_seconds = round(trio.current_time() - picture.taken_at, 1)
+            if not is_reversed or len(first) < count:
+                column = picture.columns.get(by)
+                ordered = [
+                    (picture.names[place], 0 if column is None else column[place])
+                    for place in await pick(picture, by, is_reversed=down, text=text, count=needed)
+                ]
+        else:
+            registry = self._context.broker.queues
+            queues, age_seconds = len(registry.by_name) + registry.stored_names.count, 0.0
+        others: list[tuple[str, float]] = [one for one in ordered or () if one[0] not in rated]
+        busy = [(name, rated[name]) for name in first]
+        found = ([*busy, *others] if is_reversed else [*others, *busy])[:count]
+        return {
+            "names": [name for name, _ in found],
+            "values": [value for _, value in found],
+            "queues": queues,
+            "age_seconds": age_seconds,
+        }
+
+    async def _find_first(self, by: str, is_reversed: bool, text: str, count: int) -> list[tuple[str, int]] | None:
+        """The first queues in this order before the first pass is done, which begins meanwhile.
+
+        One search at a time; its result is that of all tabs until the pass is done.
+        """
+        wanted = (by, is_reversed, text, count)
+        async with self._finding:
+            if self._index.is_ready:
+                self._first.clear()
+                return None
+            now = trio.current_time()
+            self._first = {key: one for key, one in self._first.items() if now < one[0] + FIRST_SECONDS}
+            if wanted in self._first:
+                return self._first[wanted][1]
+            found = await first_queues(self._context, by, is_reversed=is_reversed, text=text, count=count)
+            if found is not None and len(self._first) < FIRST_MAX:
+                self._first[wanted] = now, found
+            self._index.keep()
+        return found
+
+    async def rows(self, wanted: Mapping[str, Any]) -> Facts:
+        """The rows of the queues in `names`, as in the list by name, with ages and rates."""
+        names = [str(name) for name in wanted["names"]][: LIMIT_MAX * 10]
+        rows = await queue_rows(self._context, names)
+        await add_ages(self._context, rows)
+        for row in rows:
+            for field, rate in zip(RATED, self._rates.by_name.get(str(row["destination"]), ()), strict=False):
+                row[f"{field}_per_second"] = round(rate, 1)
+        return {"rows": rows}
+
+
+def names_of_page(asked: PageRequest, firsts: list[Facts]) -> tuple[list[str], bool]:
+    """The queues of the page, and whether more follow; `firsts` are those of each node."""
+    values: dict[str, float] = {}
+    for one in firsts:
+        for name, value in zip(one["names"], one["values"], strict=False):
+            if asked.sort == "oldest":
+                values[name] = max(value, values.get(name, 0))
+            else:
+                values[name] = value + values.get(name, 0)
+    if asked.sort == "name":
+        names = sorted(values, reverse=asked.is_reversed)
+    else:
+        sign = -1 if asked.is_reversed else 1
+        names = sorted(values, key=lambda name: (sign * values[name], name))
+    end = asked.offset + asked.limit
+    return names[asked.offset : end], len(names) > end
+
+
+def merged_rows(names: list[str], nodes: list[Facts]) -> list[Facts]:
+    """One row for each of `names`, in this order. A queue that is gone meanwhile has a row without messages."""
+    rows: dict[str, Facts] = {}
+    for one in nodes:
+        for row in one["rows"]:
+            name = str(row["destination"])
+            rows[name] = sum_rows(DestinationKind.QUEUE, rows[name], row) if name in rows else row
+    empty = {"messages": 0, "bytes": 0, "in_flight": 0, "consumers": 0}
+    return [rows.get(name, {"destination": name, **empty}) for name in names]

@@ -1,0 +1,391 @@
+"""Control requests: SENDs to control destinations, for one node, or with `scope:mesh` for all nodes.
+
+The response is in the headers of the RECEIPT. With `reply-to` a message with a JSON body follows as well, which has
+room for long lists. The requests that count are those of ocamlmq, with its header names.
+
+Each node responds about itself, and the node of the client merges the responses. Counts are summed; rows of one
+destination become one row. Fanouts are the exception: every node has a copy of the same messages, so the largest count
+is taken. If a node does not respond in time, its share is missing, and the response names that node.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import trio
+
+from qmq.access.rules import Action, Principal
+from qmq.admin.counts import (
+    OLDEST,
+    Page,
+    add_ages,
+    all_subscriber_rows,
+    condition_rows,
+    destination_rows,
+    queue_depth,
+    row_key,
+    subscribers_of,
+)
+from qmq.admin.definitions import DEFINITIONS, UNDERSTOOD_DEFINITIONS, definitions_response
+from qmq.admin.fanout_lag import DURABLES, FanoutLagContext, durable_facts, subscribers_page
+from qmq.admin.status import STATUS_BYTES_MAX, StatusContext, public_answer, status_answer
+from qmq.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, rates_between
+from qmq.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
+from qmq.broker.messages.destination import DestinationKind, kind_of
+from qmq.errors import Refused
+from qmq.gateways.headers import is_said
+from qmq.mesh.peers.kinds import RequestKind
+from qmq.mesh.peers.peer_json import Facts, decode_json, facts_of
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.mesh.peers.verb_request import ControlResponse, VerbRequest, header_number, is_for_mesh
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.settings.definitions.live import LiveDefinitions
+from qmq.settings.routing.left_behind import LeftBehindContext
+
+STATUS = "/control/status"
+COUNT_MESSAGES = "/control/count-msgs"
+COUNT_SUBSCRIBERS = "/control/count-subscribers"
+LIST = "/control/list"
+LIST_SUBSCRIBERS = "/control/list-subscribers"
+CONDITIONS = "/control/conditions"
+PAST = f"{CONDITIONS}/past"
+
+# Request → the kinds of destinations that it concerns.
+QUESTIONS: Mapping[str, tuple[DestinationKind, ...]] = {
+    COUNT_MESSAGES: (DestinationKind.QUEUE,),
+    COUNT_SUBSCRIBERS: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
+    LIST: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
+    LIST_SUBSCRIBERS: (DestinationKind.QUEUE, DestinationKind.TOPIC, DestinationKind.FANOUT),
+    CONDITIONS: (),
+}
+FACTS: Mapping[str, str] = {
+    COUNT_MESSAGES: "num_messages",
+    COUNT_SUBSCRIBERS: "num_subscribers",
+    LIST: "destinations",
+    LIST_SUBSCRIBERS: "subscribers",
+    CONDITIONS: "conditions",
+}
+"""The name of each fact in the response; headers have a hyphen where it has an underscore."""
+
+UNDERSTOOD = ", ".join(
+    [
+        STATUS,
+        CONDITIONS,
+        PAST,
+        *(f"{CONTROL}{verb.form}" for verb in VERBS.values()),
+        LIST_SUBSCRIBERS,
+        *UNDERSTOOD_DEFINITIONS,
+        *(
+            f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME"
+            for request, kinds in QUESTIONS.items()
+            if kinds
+        ),
+    ]
+)
+"""For an error: `/control/count-subscribers/queue|topic|fanout/NAME`."""
+
+ROWS_DEFAULT = 100
+ROWS_MAX = 1000
+ANSWER_BYTES_MAX = 256 << 10
+"""Of one node's rows: a page has fewer rows when their names are long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequest:
+    """`about` is a destination, for LIST a prefix of one, and for CONDITIONS the destination of the request."""
+
+    what: str
+    about: str
+    after: str = ""
+    limit: int = ROWS_DEFAULT
+    oldest: bool = False
+    """Whether queues are listed with the age of their oldest message."""
+
+    def for_peers(self) -> bytes:
+        """The request to a peer."""
+        return json.dumps(asdict(self)).encode()
+
+    @property
+    def kind(self) -> DestinationKind | None:
+        """None: it is about no kind of destination, or all."""
+        return KINDS.get(self.about[: self.about.find("/", 1) + 1])
+
+
+EVERY = "/"
+"""LIST_SUBSCRIBERS about all destinations."""
+
+KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
+
+
+class ControlContext(FanoutLagContext, StatusContext, VerbContext, LeftBehindContext, Protocol):
+    definitions: LiveDefinitions
+    peer_rpc: PeerRpc
+
+
+async def control_response(
+    context: ControlContext,
+    headers: Mapping[str, str],
+    check_right: Callable[[str, Mapping[str, str]], None],
+    principal: Principal | None = None,
+    address: str = "",
+    session: int = 0,
+    body: bytes = b"",
+) -> ControlResponse:
+    """The response of the node to a SEND of `principal`, from `address`, in this session, with these headers and body.
+
+    `check_right` raises Refused when the client may not make this request. A client without the right for the status
+    gets the names of node and software. If its header `about` names a fanout that it may follow, it gets the position
+    where that begins: the message-ids there show as much. Raises Refused for an unknown request, too.
+    """
+    destination = headers["destination"]
+    is_mesh = is_for_mesh(headers)
+    seconds = rate_seconds(headers)
+    if destination == STATUS:
+        if is_mesh:
+            raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
+        try:
+            check_right(destination, headers)
+        except Refused:
+            about = headers.get("about", "")
+            is_follower = about.startswith("/fanout/") and context.rights_of(principal).allows(Action.SUBSCRIBE, about)
+            status = public_answer(context, has_position=is_follower)
+        else:
+            await context.counts.refresh()
+            status = status_answer(context, await _node_rates(context, seconds))
+        return ControlResponse({"status": status}, status.encode())
+    check_right(destination, headers)
+    if destination.startswith(DEFINITIONS):
+        user = None if principal is None else principal.name
+        return await definitions_response(context, headers, body, user, address)
+    verb = verb_of(destination)
+    if verb is not None:
+        about = destination.removeprefix(f"{CONTROL}{verb}")
+        return await run_verb(context, VerbRequest(verb, about, headers, principal, address, session, body))
+    request = parse_request(destination, headers)
+    rates: dict[str, dict[str, float]] = {}
+    began = trio.current_time()
+    found = await _ask(context, request, is_mesh=is_mesh)
+    if seconds and request.what in (LIST, LIST_SUBSCRIBERS):
+        await trio.sleep(seconds)
+        before, took = found, trio.current_time() - began
+        found = await _ask(context, request, is_mesh=is_mesh)
+        rates = _rates(request, before, found, took)
+    facts = _together(request, list(found.values()))
+    for row in facts[FACTS[request.what]] if rates else ():
+        row |= rates.get(row_key(row), {})
+    if request.what == LIST_SUBSCRIBERS:
+        facts |= await durable_facts(context, request.about)
+    if is_mesh:
+        missing = sorted({context.settings.name, *context.peer_names} - set(found))
+        facts["nodes_asked"] = len(context.peer_names) + 1
+        facts["nodes_answered"] = len(found)
+        if missing:
+            facts["nodes_missing"] = missing
+    return _answer(facts, in_body="reply-to" in headers)
+
+
+async def _node_rates(context: ControlContext, seconds: int) -> Facts:
+    """The rates of all totals of this node over the next `seconds`, for the status; nothing for 0 seconds."""
+    if not seconds:
+        return {}
+    began, before = trio.current_time(), _rated(context)
+    await trio.sleep(seconds)
+    took = trio.current_time() - began
+    return {"rates": rates_between(before, _rated(context), took)}
+
+
+def _rated(context: ControlContext) -> dict[str, int]:
+    """The numbers of this node that have rates."""
+    traffic = context.traffic.statistics(context.sessions.values())
+    return {**facts_of_totals(context.broker.totals.node()), **asdict(traffic)}
+
+
+async def _ask(context: ControlContext, request: ControlRequest, *, is_mesh: bool) -> dict[str, Facts]:
+    """The facts of this node, and with `is_mesh` of each peer that responds, by node."""
+    found = {context.settings.name: await respond_here(context, request)}
+    if is_mesh:
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, request.for_peers()))
+        found |= {peer: facts for peer, answer in answers.items() if (facts := _facts_of_peer(request, answer))}
+    return found
+
+
+def _rates(
+    request: ControlRequest, before: dict[str, Facts], after: dict[str, Facts], seconds: float
+) -> dict[str, dict[str, float]]:
+    """The rates of each destination, of the nodes that have responded both times."""
+    both = before.keys() & after.keys()
+    name = FACTS[request.what]
+    samples = [_together(request, [sample[node] for node in both])[name] for sample in (before, after)]
+    began = {row_key(row): row for row in samples[0]}
+    return {key: rates_between(began[key], row, seconds) for row in samples[1] if (key := row_key(row)) in began}
+
+
+async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
+    """The response of this node to the request of a peer. Raises Refused."""
+    try:
+        asked: ControlRequest | None = ControlRequest(**decode_json(request))
+    except (ValueError, TypeError):
+        asked = None
+    if asked is None or not _makes_sense(asked):
+        raise Refused("bad-destination", f"requests of peers are {', '.join(QUESTIONS)}")
+    return json.dumps(await respond_here(context, asked)).encode()
+
+
+def parse_request(destination: str, headers: Mapping[str, str]) -> ControlRequest:
+    """The request that a SEND contains. Raises Refused."""
+    if destination in (CONDITIONS, PAST):
+        return ControlRequest(CONDITIONS, destination, headers.get("after", ""), _limit(headers))
+    if destination == LIST_SUBSCRIBERS:
+        return ControlRequest(LIST_SUBSCRIBERS, EVERY, headers.get("after", ""), _limit(headers))
+    for what, kinds in QUESTIONS.items():
+        if not destination.startswith(f"{what}/"):
+            continue
+        about = destination.removeprefix(what)
+        if what == LIST:
+            about = about.removesuffix("*") if about.count("/") > 1 else f"{about}/"
+            known = any(about.startswith(prefix) for prefix in KINDS)
+        else:
+            known = kind_of(about) in kinds
+        if known:
+            return ControlRequest(
+                what, about, headers.get("after", ""), _limit(headers), what == LIST and is_said(headers, "oldest")
+            )
+    raise Refused("bad-destination", f"Control destinations are {UNDERSTOOD}.")
+
+
+def _limit(headers: Mapping[str, str]) -> int:
+    return header_number(headers, "limit", ROWS_DEFAULT, 1, ROWS_MAX, " of rows")
+
+
+def _makes_sense(request: ControlRequest) -> bool:
+    texts = (request.what, request.about, request.after)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and type(request.limit) is int
+        and type(request.oldest) is bool
+        and 1 <= request.limit <= ROWS_MAX
+        and request.what in QUESTIONS
+        and (
+            request.about in (CONDITIONS, PAST)
+            if request.what == CONDITIONS
+            else request.kind in QUESTIONS[request.what]
+            or (request.what == LIST_SUBSCRIBERS and request.about == EVERY)
+        )
+    )
+
+
+async def respond_here(context: ControlContext, request: ControlRequest) -> Facts:
+    """The facts of this node alone."""
+    what, about = request.what, request.about
+    if what == COUNT_MESSAGES:
+        return {FACTS[what]: await queue_depth(context, about)}
+    if what == COUNT_SUBSCRIBERS:
+        return {FACTS[what]: sum(1 for _ in subscribers_of(context, about))}
+    if what == LIST:
+        assert request.kind is not None, about
+        page = await destination_rows(context, request.kind, about, request.after, request.limit)
+        if request.oldest and request.kind is DestinationKind.QUEUE:
+            await add_ages(context, page.rows)
+    elif what == CONDITIONS:
+        reported = context.conditions
+        found = reported.past() if about == PAST else reported.present()
+        page = condition_rows(found, context.settings.name, request.after, request.limit)
+    elif about == EVERY:
+        page = all_subscriber_rows(context, request.after, request.limit)
+    else:
+        page = await subscribers_page(context, about, request.after, request.limit)
+    return _page_facts(FACTS[what], page)
+
+
+def _page_facts(name: str, page: Page) -> Facts:
+    rows = page.rows
+    size = kept = 0
+    while kept < len(rows) and size < ANSWER_BYTES_MAX:
+        size += len(json.dumps(rows[kept]))
+        kept += 1
+    return _with_rows(name, rows[:kept], page.next if kept == len(rows) else row_key(rows[kept - 1]))
+
+
+def _with_rows(name: str, rows: list[Row], after: str) -> Facts:
+    facts: Facts = {name: rows}
+    if after:
+        facts["next"] = after
+    return facts
+
+
+def _facts_of_peer(request: ControlRequest, answer: bytes) -> Facts | None:
+    """The facts in a peer's response; None when it is not valid, which counts as no response."""
+    name = FACTS[request.what]
+    is_count = request.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS)
+    facts = facts_of(answer, {name: int if is_count else list})
+    if facts is None or type(facts.get("next", "")) is not str:
+        return None
+    try:
+        for row in () if is_count else facts[name]:
+            row_key(row)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return facts
+
+
+def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
+    """Merge the facts of several nodes into one result."""
+    name = FACTS[request.what]
+    if request.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS):
+        return {name: sum(facts[name] for facts in all_facts)}
+    # A page that is not the last ends at its last row. Rows beyond the shortest such page are incomplete: some node has
+    # not sent its own.
+    ends = [facts["next"] for facts in all_facts if "next" in facts]
+    end = min(ends, default="")
+    merged: dict[str, Row] = {}
+    for facts in all_facts:
+        for row in facts[name]:
+            key = row_key(row)
+            if not end or key <= end:
+                merged[key] = sum_rows(request.kind, merged[key], row) if key in merged else row
+    keys = sorted(merged)
+    kept = keys[: request.limit]
+    return _with_rows(name, [merged[key] for key in kept], kept[-1] if len(kept) < len(keys) else end)
+
+
+def sum_rows(kind: DestinationKind | None, one: Row, other: Row) -> Row:
+    """Merge two rows of one destination. Every node has its own copy of a fanout's messages."""
+    row = dict(one)
+    for name, value in other.items():
+        mine = row.setdefault(name, value)
+        if name in one and isinstance(value, int | float) and isinstance(mine, int | float):
+            is_copy = kind is DestinationKind.FANOUT and name in ("messages", "bytes")
+            row[name] = max(mine, value) if is_copy or name in (SINCE, OLDEST) else mine + value
+    return row
+
+
+def _answer(facts: Facts, *, in_body: bool) -> ControlResponse:
+    """The rows go into the body only, if there is one. Otherwise a header has as many as clients accept in one line."""
+    body = json.dumps(facts, separators=(",", ":")).encode()
+    headers: dict[str, str] = {}
+    for name, value in facts.items():
+        if not isinstance(value, list):
+            headers[name.replace("_", "-")] = str(value)
+        elif name == "nodes_missing":
+            headers["nodes-missing"] = ",".join(value)
+        elif not in_body and name != DURABLES:
+            texts = _fitting(value)
+            headers[name] = f"[{','.join(texts)}]"
+            if len(texts) < len(value):
+                headers["next"] = row_key(value[len(texts) - 1])
+    return ControlResponse(headers, body)
+
+
+def _fitting(rows: list[Row]) -> list[str]:
+    """As many rows, each as JSON, as fit one header line; at least one."""
+    kept: list[str] = []
+    size = 0
+    for row in rows:
+        text = json.dumps(row, separators=(",", ":"))
+        # STOMP escapes these two, and the reader's limit applies to the line as sent.
+        size += len(text) + text.count(":") + text.count("\\") + 1
+        if kept and size > STATUS_BYTES_MAX:
+            break
+        kept.append(text)
+    return kept

@@ -1,0 +1,149 @@
+"""`/control/definitions/…`: list, get, put, delete, export and import definitions, on any node, for the whole mesh.
+
+    /control/definitions/list/KIND          all definitions of a kind
+    /control/definitions/get/KIND/NAME      one
+    /control/definitions/put/KIND/NAME      the body is its value, a JSON object
+    /control/definitions/delete/KIND/NAME
+    /control/definitions/export             all definitions, as a file
+    /control/definitions/import             the body is such a file, or one that RabbitMQ exported: all of it or nothing
+
+The response is a JSON object, in the body for a client that uses `reply-to`. A change is answered when it is durable on
+this node; with `quorum:true` when a majority has it, or after some seconds with `quorum:false`. With `dry-run:true`
+everything is checked and nothing changes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import argon2
+
+from qmq.admin.system import SystemTopics
+from qmq.config import NodeSettings
+from qmq.definitions.definition import Key
+from qmq.definitions.document import document, read_document
+from qmq.definitions.rabbitmq import ImportTarget
+from qmq.definitions.rabbitmq_users import clear_passwords
+from qmq.environment import Environment
+from qmq.errors import Refused
+from qmq.gateways.headers import is_said
+from qmq.mesh.peers.verb_request import ControlResponse, encode_fact, joined_facts, json_object
+from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
+from qmq.settings.routing.left_behind import LeftBehindContext, left_behind
+
+DEFINITIONS: Final = "/control/definitions/"
+
+UNDERSTOOD_DEFINITIONS: Final = (
+    f"{DEFINITIONS}list/KIND",
+    f"{DEFINITIONS}get|put|delete/KIND/NAME",
+    f"{DEFINITIONS}export|import",
+)
+
+HEADER_BYTES_MAX: Final = 64 << 10
+"""Of a response in the RECEIPT; a longer one is in the body only."""
+
+
+ENDING_KEY: Final = "exclusive_to_connection"
+"""Of a queue that ends with a connection."""
+
+
+class DefinitionsControlContext(LeftBehindContext, Protocol):
+    settings: NodeSettings
+    environment: Environment
+    system: SystemTopics
+
+
+async def definitions_response(
+    context: DefinitionsControlContext, headers: Mapping[str, str], body: bytes, user: str | None, address: str
+) -> ControlResponse:
+    """The response to a SEND of `user`. Raises Refused; then nothing has changed anywhere.
+
+    A change is an event of the audit, without the values.
+    """
+    live = context.definitions
+
+    async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
+        stays = await left_behind(context, changes)
+        facts |= {"left_behind": stays} if stays else {}
+        done = await _change(live, changes, headers, user, facts)
+        said = {name: fact for name, fact in done.items() if name not in ("left_out", "left_behind")}
+        context.system.audit(f"definitions-{verb}", user=user, address=address, **said)
+        return await _response(done)
+
+    verb, _, path = headers["destination"].removeprefix(DEFINITIONS).partition("/")
+    if verb == "export" and not path:
+        return await _response({"document": document(_lasting(live))})
+    if verb == "import" and not path:
+        # In a thread, and before anything else is looked at, so that nothing changes in between.
+        passwords = clear_passwords(body)
+        hashed = await context.environment.run_blocking(list, map(argon2.PasswordHasher().hash, passwords))
+        hashes = dict(zip(passwords, hashed, strict=True))
+        present = {kind: live.values(kind) for kind in ("vhost", "user", "policy", "queue", "exchange")}
+        bytes_max = context.settings.limits.destination_bytes_max
+        values, left_out = read_document(body, ImportTarget(present, hashes, bytes_max))
+        changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
+        return await change(changes, {"definitions": len(changes), "left_out": left_out})
+    if verb == "list" and path:
+        values_of_kind = live.values(_kind(live, path))
+        rows = [{"kind": path, "name": name, "value": value} for name, value in sorted(values_of_kind.items())]
+        return await _response({"definitions": rows, "seeded": live.is_seeded(path)})
+    if verb in ("get", "put", "delete") and path.partition("/")[2]:
+        key = _key(live, path)
+        facts = {"kind": key.kind, "name": key.name}
+        if verb == "get":
+            found = live.values(key.kind).get(key.name)
+            if found is None:
+                raise Refused("unknown-definition", f"there is no {key}")
+            return await _response({**facts, "value": found})
+        value = json_object(body, str(key)) if verb == "put" else None
+        return await change({key: value}, facts)
+    raise Refused("bad-destination", f"Requests about definitions are {', '.join(UNDERSTOOD_DEFINITIONS)}.")
+
+
+async def _change(
+    live: LiveDefinitions, changes: Changes, headers: Mapping[str, str], user: str | None, facts: dict[str, Any]
+) -> dict[str, Any]:
+    if is_said(headers, "dry-run"):
+        live.check(changes)
+        return {**facts, "dry_run": True}
+    report = await live.change(changes, user, quorum=is_said(headers, "quorum"))
+    done = {**facts, "changed": report.changed, "dry_run": False}
+    return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
+
+
+def _kind(live: LiveDefinitions, kind: str) -> str:
+    if kind not in live.kinds:
+        known = ", ".join(sorted(live.kinds))
+        raise Refused("bad-definition", f"unknown kind of definition {kind!r}: it is one of {known}")
+    return kind
+
+
+def _lasting(live: LiveDefinitions) -> dict[str, dict[str, Value]]:
+    """All definitions, without those of queues that end with a connection."""
+    values = {kind: live.values(kind) for kind in live.kinds}
+    ending = {name for name, value in values["queue"].items() if value.get(ENDING_KEY)}
+    return {
+        kind: {
+            name: value
+            for name, value in found.items()
+            if (value.get("queue") if kind == "binding" else name) not in ending
+        }
+        for kind, found in values.items()
+    }
+
+
+def _key(live: LiveDefinitions, path: str) -> Key:
+    kind, _, name = path.partition("/")
+    return Key(kind, f"/{name}" if live.kinds[_kind(live, kind)].names_destinations else name)
+
+
+async def _response(facts: dict[str, Any]) -> ControlResponse:
+    """Each fact is a header, too, as far as they fit."""
+    texts = {name: await encode_fact(fact) for name, fact in facts.items()}
+    headers: dict[str, str] = {}
+    room = HEADER_BYTES_MAX
+    for name, fact in facts.items():
+        text = fact if type(fact) is str else texts[name]
+        if len(text) <= room:
+            room -= len(text)
+            headers[name.replace("_", "-")] = text
+    return ControlResponse(headers, joined_facts(texts))

@@ -1,0 +1,331 @@
+"""Messages that an operator looks at: a page of a destination, one message by its id, and what has become of one.
+
+Nothing is consumed. All of it is what this node has: the durable messages of all nodes, and its own memory-only ones
+(`qmq.admin.mesh_messages` asks the other nodes).
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from qmq.admin.inspection.message_search import (
+    JournalTrace,
+    parse_message_id,
+    record_in_fanouts,
+    search_journal,
+)
+from qmq.admin.inspection.recent_settles import RecentSettles
+from qmq.broker.messages.destination import DestinationKind, kind_of
+from qmq.broker.messages.message import Message
+from qmq.broker.selectors import properties_of
+from qmq.engine.checkpoint.checkpoints import Checkpoints
+from qmq.engine.checkpoint.queue_pager import FAR_US
+from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
+from qmq.errors import Refused
+from qmq.mesh.peers.peer_json import Facts
+from qmq.model.dots import Dot
+from qmq.record_codec import Replay
+from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.delivery.browsing import queue_levels
+from qmq.storage.format.failure_records import unpack_dead
+from qmq.storage.format.record import Record, RecordKind
+
+MEMORY_ONLY: Final = "memory-messages"
+"""Query of `qmq.admin.mesh_queries` for the memory-only messages of a queue."""
+UNKNOWN_MESSAGE: Final = "unknown-message"
+
+PEER_ROWS_BYTES: Final = 256 << 10
+"""Of memory-only messages in one response to a peer, as JSON, approximately."""
+PEER_BODY_BYTES: Final = 64 << 10
+"""A longer body is left out of it; `body_bytes` says how long it is."""
+RECORDS_MAX: Final = 1000
+"""Records that one trace asks about."""
+
+PEEK_BYTES_MAX: Final = 1 << 20
+"""Of bodies and headers in one page, approximately; a page has at least one message."""
+
+NOT_HEADERS: Final = ("destination", "persistent")
+"""What a selector sees beside the headers of the sender."""
+
+
+class MessagesContext(Engine, Committing, MeshPeers, Reporting, Protocol):
+    checkpoints: Checkpoints
+    recent_settles: RecentSettles
+    replay: Replay
+    sessions: dict[int, ClientSession]
+
+
+async def peek(context: MessagesContext, destination: str, count: int, offset: int = 0) -> Facts:
+    """The first `count` messages of a queue or fanout behind the first `offset`, or the retained message of a topic.
+
+    Raises Refused.
+    """
+    kind = kind_of(destination)
+    page = _Page(count)
+    if kind is DestinationKind.QUEUE:
+        await _queue_messages(context, destination, page, offset)
+    elif kind is DestinationKind.FANOUT:
+        await _fanout_messages(context, destination, page, offset)
+    elif kind is DestinationKind.TOPIC:
+        retained = context.broker.retained
+        value = retained.older(destination, retained.change)
+        page.messages = [] if value is None or offset else [value]
+    else:
+        raise Refused("not-supported", f"Only queues, topics and fanouts keep messages, not {destination}.")
+    rows = _rows(context, page)
+    return {"messages": len(rows), "more": page.is_full, "rows": rows}
+
+
+def memory_rows(context: MessagesContext, queue: str, count: int, offset: int = 0) -> Facts:
+    """The first `count` memory-only messages behind the first `offset` of a queue that this node has, in the order of
+    delivery. `held`: how many there are.
+    """
+    page = _Page(count)
+    held = 0
+    for one in context.broker.bulk_settlement.in_memory(queue):
+        if one.sequence < 0:
+            held += 1
+            if held > offset:
+                page.add(one)
+    return {"rows": _rows(context, page), "more": page.is_full, "held": held}
+
+
+def memory_rows_for_peer(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
+    """The same, as much of it as a response may have. Raises Refused for a request that makes no sense."""
+    queue, count, offsets = wanted.get("queue"), wanted.get("count"), wanted.get("offsets", {})
+    if not isinstance(queue, str) or type(count) is not int or not isinstance(offsets, dict):
+        raise Refused("bad-destination", "a request for memory-only messages names queue and count")
+    offset = offsets.get(context.origin.node, 0)
+    facts = memory_rows(context, queue, count, offset if type(offset) is int else 0)
+    kept: list[Facts] = []
+    size = 0
+    for row in facts["rows"]:
+        if row["body_bytes"] > PEER_BODY_BYTES:
+            take_body(row)
+        kept.append(row)
+        size += len(json.dumps(row))
+        if size >= PEER_ROWS_BYTES:
+            break
+    return {**facts, "rows": kept, "more": facts["more"] or len(kept) < len(facts["rows"])}
+
+
+class _Page:
+    """The first messages of a destination, up to the bounds; `is_full`: there are more."""
+
+    def __init__(self, count: int) -> None:
+        self.messages: list[Message] = []
+        self.is_full = False
+        self._count = count
+        self._bytes = 0
+
+    def add(self, message: Message) -> None:
+        if len(self.messages) >= self._count or self._bytes >= PEEK_BYTES_MAX:
+            self.is_full = True
+        if not self.is_full:
+            self.messages.append(message)
+            self._bytes += len(message.body) + len(message.envelope.headers)
+
+
+async def _queue_messages(context: MessagesContext, queue: str, found: _Page, offset: int) -> None:
+    """Durable ones, in the order of delivery, node after node within a priority."""
+    await context.flushed()
+    await context.checkpoints.bring_up()
+    broker, store = context.broker, context.store
+    nodes = [context.origin.node, *sorted(context.peer_names)]
+    levels = await context.environment.run_blocking(queue_levels, store, nodes, queue, FAR_US)
+    for priority, node, limit in levels:
+        after: Dot | None = None
+        exact = 0
+        if offset:
+            skip = partial(store.queues.skip, node, queue, priority, offset)
+            after, exact, skipped = await context.environment.run_blocking(skip)
+            offset -= skipped
+        while not found.is_full:
+            page = partial(store.queues.page, node, queue, priority, after, FAR_US, limit, exact)
+            rows = await context.environment.run_blocking(page)
+            context.check_damage()
+            for row in rows:
+                message = context.replay.message_of_row(row)
+                if message is not None and not broker.queues.paging.is_settled(queue, row.dot):
+                    found.add(message)
+            if len(rows) < limit:
+                break
+            after, exact = rows[-1].dot, rows[-1].exact
+
+
+async def _fanout_messages(context: MessagesContext, destination: str, found: _Page, offset: int) -> None:
+    await context.flushed()
+    store, run_blocking = context.store, context.environment.run_blocking
+    position, skip = store.fanout_start(destination), 0
+    if offset:
+        begin = await run_blocking(store.fanout_begin, destination, "behind", offset)
+        position, skip = begin.position, begin.skip
+    while not found.is_full:
+        page = await run_blocking(store.fanout_page, destination, position, PEEK_BYTES_MAX // 4)
+        for origin, record in page.rows[skip:]:
+            message = context.replay.message_of(origin, record)
+            if message is not None:
+                found.add(message)
+        skip = 0
+        if page.at_end:
+            break
+        position = page.position
+
+
+async def get(context: MessagesContext, message_id: str) -> Facts:
+    """One durable message by its id, with its body. Raises Refused if this node does not have it any more."""
+    dot = _dot_of(message_id)
+    message, is_unsettled, _ = await _find(context, dot)
+    if message is None:
+        raise Refused(UNKNOWN_MESSAGE, f"This node has no message {message_id} any more, or never had it.")
+    if message.envelope.kind is DestinationKind.FANOUT:
+        state = "kept"
+    elif is_unsettled:
+        state = _state(context, message, _in_flight(context), context.environment.now_us())
+    else:
+        state = "settled"
+    return {"destination": message.envelope.destination, "messages": 1, "rows": [_row(context, message, state)]}
+
+
+async def trace(context: MessagesContext, message_id: str) -> Facts:
+    """What this node's journal says of one message. Raises Refused for what is no message-id.
+
+    `is_whole`: the search has read to the end of the journal. Each event names its `record`.
+    """
+    dot = _dot_of(message_id)
+    message, is_unsettled, found = await _find(context, dot)
+    return {
+        "messages": int(message is not None),
+        "destination": "" if message is None else message.envelope.destination,
+        "unsettled": is_unsettled,
+        "events": found.events,
+        "is_whole": found.is_whole,
+    }
+
+
+def whereabouts(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
+    """Of one message: whether this node has its record on disk, and which consumer here has it in flight.
+
+    `settled_by`: for those of the `records` in question that this node wrote, the connections behind each.
+    """
+    dot = _dot_of(str(wanted.get("id")))
+    consumers: list[Facts] = []
+    for delivery in context.broker.queues.deliveries.values():
+        if delivery.message.dot == dot:
+            session = context.sessions.get(delivery.subscription.session)
+            address = "" if session is None else session.peer_address
+            user = "" if session is None else session.user or ""
+            name = f"{context.origin.node}/{delivery.subscription.session}"
+            consumers.append({"connection": name, "user": user, "address": address})
+    records = wanted.get("records", [])
+    settled_by: dict[str, list[Facts]] = {}
+    for record in records[:RECORDS_MAX] if isinstance(records, list) else ():
+        its = _dot_of(str(record))
+        found = context.recent_settles.by(its.sequence) if its.origin == context.origin else []
+        if found:
+            settled_by[str(record)] = found
+    return {
+        "has_record": context.durable_vector().get(dot.origin, 0) >= dot.sequence,
+        "in_flight": consumers,
+        "settled_by": settled_by,
+    }
+
+
+async def _find(context: MessagesContext, dot: Dot) -> tuple[Message | None, bool, JournalTrace]:
+    """The message, whether it is an unsettled message of a queue, and what the journal says of it."""
+    await context.flushed()
+    await context.checkpoints.bring_up()
+    run_blocking = context.environment.run_blocking
+    broker = context.broker
+    message = broker.queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence)
+    if message is None:
+        rows = await run_blocking(context.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
+        for row in rows:
+            if not broker.queues.paging.is_settled(row.queue, dot):
+                message = context.replay.message_of_row(row)
+    is_unsettled = message is not None
+    found = await run_blocking(search_journal, context.store, dot)
+    if message is None:
+        record = found.record or await run_blocking(record_in_fanouts, context.store, dot)
+        message = None if record is None else _message_of(context, dot, record)
+    return message, is_unsettled, found
+
+
+def _message_of(context: MessagesContext, dot: Dot, record: Record) -> Message | None:
+    if record.kind == RecordKind.PUBLISH:
+        return context.replay.message_of(dot.origin, record)
+    if record.kind != RecordKind.DEAD:
+        return None
+    message = context.replay.message_of(dot.origin, record)
+    if message is not None:
+        message.body = unpack_dead(record.body)[2]
+    return message
+
+
+def _dot_of(message_id: str) -> Dot:
+    try:
+        return parse_message_id(message_id)
+    except ValueError as error:
+        raise Refused("bad-message-id", f"{message_id!r} is not the message-id of a durable message.") from error
+
+
+def _in_flight(context: MessagesContext) -> set[Dot]:
+    """What is with consumers of this node, or lent to a peer by it."""
+    queues = context.broker.queues
+    found = {delivery.message.dot for delivery in queues.deliveries.values()}
+    for lent in queues.owned.lent.values():
+        found.update(lent)
+    return found
+
+
+def _state(context: MessagesContext, message: Message, consumed: set[Dot], now_us: int) -> str:
+    if message.envelope.kind is not DestinationKind.QUEUE:
+        return "kept"
+    if message.dot in consumed:
+        return "in-flight"
+    terms = message.envelope.terms
+    if terms is not None and terms.is_timed:
+        clocks = context.broker.queues.shared.clocks
+        if 0 < clocks.expiry(message) <= now_us:
+            return "expired"
+        if clocks.due(message) > now_us:
+            return "delayed"
+    return "waiting"
+
+
+def _rows(context: MessagesContext, page: _Page) -> list[Facts]:
+    consumed = _in_flight(context)
+    now_us = context.environment.now_us()
+    return [_row(context, message, _state(context, message, consumed, now_us)) for message in page.messages]
+
+
+def _row(context: MessagesContext, message: Message, state: str) -> Facts:
+    envelope = message.envelope
+    headers = {name: value for name, value in properties_of(envelope).items() if name not in NOT_HEADERS}
+    return {
+        "message_id": message.message_id,
+        "destination": envelope.destination,
+        "node": message.origin.node,
+        "at_us": message.timestamp_us,
+        "state": state,
+        "failed_deliveries": max(message.attempts, 0),
+        "headers": headers,
+        "body_bytes": len(message.body),
+        **fields_of_body(message.body),
+    }
+
+
+def take_body(row: Facts) -> bytes:
+    """Take the body out of a row."""
+    text = row.pop("body", None)
+    return b64decode(row.pop("body_base64", "")) if text is None else str(text).encode()
+
+
+def fields_of_body(body: bytes) -> Facts:
+    """The inverse: the field of a row that has the body."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}

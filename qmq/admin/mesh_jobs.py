@@ -1,0 +1,221 @@
+"""Bulk jobs on all nodes of the mesh: each node settles the messages that it serves.
+
+The node of the client asks the others one after the other, so that `count` bounds the sum. A job may take longer than
+a peer request may wait: then the peer answers that the job runs, and is asked again. A request that a link loses is
+sent again with the same job id, and a job of one id runs once. A node that gives no answer is named in the response.
+What it had done by then stays done.
+
+When the client has left, each node stops at its next page. A peer is asked to stop; it also stops by itself when no
+node asks for the result any more.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from math import inf
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.admin.bulk_jobs import (
+    CLIENT_LEFT,
+    HAS_CONSUMERS,
+    NOT_SERVING,
+    UNKNOWN,
+    BulkContext,
+    BulkJob,
+    Coverage,
+    all_until,
+    run_bulk_job,
+)
+from qmq.broker.messages.message import Message
+from qmq.engine.runtime.contexts import MeshPeers, Tasks
+from qmq.errors import LogBroken, Refused
+from qmq.mesh.peers.kinds import RequestKind
+from qmq.mesh.peers.peer_json import Facts, decode_json, facts_of
+from qmq.mesh.peers.rpc import ANSWER_SECONDS, PeerRpc
+from qmq.replication.protocol.frames import PeerRequest
+
+REPORT_SECONDS: Final = ANSWER_SECONDS / 4
+"""After so long a node answers that the job still runs: the answer must arrive while it is waited for."""
+
+PAUSE_SECONDS: Final = 0.1
+"""Between two requests for the result of a job: a peer may answer at once that the job still runs."""
+
+UNASKED_SECONDS: Final = 10.0
+"""After so long without a request for its result, a job of a peer stops: the node that asked is gone."""
+
+STOP_SECONDS: Final = 10.0
+"""For a peer to end a job that it is asked to stop; a page takes less."""
+
+JOBS_KEPT: Final = 64
+"""Finished jobs of peers whose result is remembered, for a request that is sent again."""
+
+log = logging.getLogger("qmq.admin")
+
+
+class JobsContext(BulkContext, MeshPeers, Tasks, Protocol):
+    peer_rpc: PeerRpc
+
+
+class MeshJobs:
+    """Jobs that this node runs for its clients and for peers, one at a time."""
+
+    def __init__(self, context: JobsContext) -> None:
+        self._context = context
+        self._turn = trio.CapacityLimiter(1)
+        self._of_peers: dict[str, _PeerJob] = {}
+
+    def new_id(self) -> str:
+        """An id for a job that no other job of the mesh has."""
+        return f"{self._context.origin}-{self._context.environment.rng.getrandbits(64):016x}"
+
+    async def here(self, job: BulkJob, coverage: Coverage | None = None) -> Facts:
+        """Run `job` on this node only; see `run_bulk_job`."""
+        async with self._turn:
+            return await run_bulk_job(self._context, job, coverage)
+
+    async def drop(self, queue: str, covers: Callable[[Message], bool], check: Callable[[], None]) -> tuple[int, str]:
+        """Settle on this node the messages that `covers` names; how many, and why some are left.
+
+        `check` is called before each page; it raises Refused when the job must end.
+        """
+        job = BulkJob(verb="delete", queue=queue, id=self.new_id(), is_forced=True)
+        facts = await self.here(job, Coverage(covers, check))
+        return facts["messages"], facts["reason"]
+
+    async def everywhere(self, job: BulkJob, check: Callable[[], None] = lambda: None) -> Facts:
+        """Run `job` on all nodes: the sum of `messages`, the first `reason`, and the nodes that are missing.
+
+        `taken_over` names nodes that are no loss, because another one has served their messages: node → that one.
+
+        Consumers are the reason, whatever hinders another node: because of them a deletion is refused as a whole.
+        When `check` raises Refused, the job stops, and nodes that were not asked are missing.
+        """
+        context = self._context
+        messages = asked = 0
+        reason = ""
+        is_known = False
+        unheard: list[str] = []
+        served: dict[str, str] = {}
+        for name in [context.origin.node, *sorted(context.peer_names)]:
+            if job.count and messages >= job.count:
+                break
+            asked += 1
+            why = _why_not(check)
+            if why:
+                reason = reason or why
+                unheard.append(name)
+                continue
+            part = replace(job, count=job.count - messages if job.count else 0)
+            facts = await (
+                self.here(part, all_until(check)) if name == context.origin.node else self._at(name, part, check)
+            )
+            if facts is None:
+                unheard.append(name)
+                continue
+            served |= {str(owner): name for owner in facts.get("serves") or () if owner != name}
+            messages += facts["messages"]
+            is_known = is_known or facts.get("known") is not False
+            if not reason or facts["reason"].startswith(HAS_CONSUMERS):
+                reason = facts["reason"] or reason
+            if facts["reason"].startswith(NOT_SERVING):
+                unheard.append(name)
+        taken_over = {name: served[name] for name in unheard if name in served}
+        if taken_over and reason.startswith(NOT_SERVING) and len(taken_over) == len(unheard):
+            reason = ""
+        missing = [name for name in unheard if name not in taken_over]
+        return {
+            "messages": messages,
+            "reason": reason,
+            "nodes_asked": asked,
+            "nodes_answered": asked - len(unheard),
+            "nodes_missing": missing,
+            **({"taken_over": taken_over} if taken_over else {}),
+            **({} if is_known or missing else UNKNOWN),
+        }
+
+    async def _at(self, peer: str, job: BulkJob, check: Callable[[], None]) -> Facts | None:
+        """The result of a peer; None when it does not answer."""
+        origin = ""
+        stop_at = inf
+        while trio.current_time() < stop_at:
+            if stop_at == inf and _why_not(check):
+                stop_at = trio.current_time() + STOP_SECONDS
+            body = json.dumps({"job": asdict(job), "origin": origin, "stop": stop_at < inf}).encode()
+            request = PeerRequest(RequestKind.BULK_JOB, body)
+            answer = await self._context.peer_rpc.ask_one(peer, request, ANSWER_SECONDS)
+            if answer is None:
+                return None
+            facts = facts_of(answer, {"messages": int, "reason": str})
+            if facts is not None:
+                return facts
+            still = facts_of(answer, {"running": bool, "origin": str})
+            if still is None or not still["running"]:
+                return None
+            # A later incarnation does not know what this one has done, and must not begin again.
+            origin = still["origin"]
+            log.debug("= %s still works on %s of %s", peer, job.verb, job.queue)
+            await trio.sleep(PAUSE_SECONDS)
+        return None
+
+    async def answer(self, request: bytes) -> bytes:
+        """The response to a peer's request for a job: its result, or that it still runs. Raises Refused."""
+        try:
+            asked = decode_json(request)
+            job = BulkJob(**asked["job"])
+            origin = asked["origin"]
+            is_stopped = asked["stop"] is True
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refused("bad-destination", "a bulk job of a peer is not one of this version") from error
+        known = self._of_peers.get(job.id)
+        if known is None and origin:
+            raise Refused("bad-destination", f"the job {job.id} was begun by {origin}")
+        if known is None:
+            known = self._of_peers[job.id] = _PeerJob(str(self._context.origin))
+            self._forget_old()
+            self._context.spawn(partial(self._run, job, known))
+        known.asked_at = trio.current_time()
+        known.is_stopped = known.is_stopped or is_stopped
+        with trio.move_on_after(REPORT_SECONDS):
+            await known.done.wait()
+        return json.dumps(known.facts).encode()
+
+    async def _run(self, job: BulkJob, known: "_PeerJob") -> None:
+        try:
+            known.facts = await self.here(job, all_until(known.check))
+        except LogBroken:
+            raise
+        except Exception:
+            log.exception("! %s of %s failed", job.verb, job.queue)
+            known.facts = {"messages": 0, "reason": "internal-error: the log of the node says more"}
+        known.done.set()
+
+    def _forget_old(self) -> None:
+        finished = [id for id, one in self._of_peers.items() if one.done.is_set()]
+        for id in finished[: max(0, len(self._of_peers) - JOBS_KEPT)]:
+            del self._of_peers[id]
+
+
+def _why_not(check: Callable[[], None]) -> str:
+    """Why `check` says that the job must end; "": it does not."""
+    try:
+        check()
+    except Refused as refused:
+        return f"{refused.code}: {refused.message}"
+    return ""
+
+
+class _PeerJob:
+    def __init__(self, origin: str) -> None:
+        self.done = trio.Event()
+        self.asked_at = trio.current_time()
+        self.is_stopped = False
+        self.facts: Mapping[str, Any] = {"running": True, "origin": origin}
+
+    def check(self) -> None:
+        """Raises Refused when the job must end."""
+        if self.is_stopped or trio.current_time() > self.asked_at + UNASKED_SECONDS:
+            raise Refused(CLIENT_LEFT, "The client that asked for it has left.")

@@ -1,0 +1,162 @@
+"""Turn the operator's settings into rules of broker and gateways: seconds become µs, omitted values get defaults."""
+
+from dataclasses import fields
+from typing import Protocol
+
+import trio
+
+from qmq.broker.messages.limits import BrokerLimits
+from qmq.broker.messages.receipt_levels import FSYNC, level_of
+from qmq.broker.messages.rules import QueueRules
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
+from qmq.broker.queues.queues import Queues
+from qmq.broker.routing.table import RoutingTable
+from qmq.config import DestinationPolicy, LimitSettings
+from qmq.engine.runtime.contexts import Engine, MeshPeers
+from qmq.gateways.rules import Rules
+from qmq.settings.definitions.declared_queues import CACHED_MAX, DeclaredQueues
+from qmq.settings.definitions.paused_queues import NOT_PAUSED, Pause, PausedQueues
+from qmq.settings.limits.holdings import Holdings
+from qmq.wire.stomp import Limits
+
+QUEUES_AT_ONCE = 2_000
+"""Queues that follow their new policies before other tasks get a turn: some 5 ms."""
+
+
+def broker_limits(limits: LimitSettings) -> BrokerLimits:
+    """The part of `limits` that the rules enforce."""
+    return BrokerLimits(**{one.name: getattr(limits, one.name) for one in fields(BrokerLimits)})
+
+
+def wire_limits(limits: LimitSettings) -> Limits:
+    """The bounds of frames, as the codec names them."""
+    return Limits(**{one.name: getattr(limits, one.name) for one in fields(Limits)})
+
+
+def bound_clients(rules: Rules, limits: LimitSettings) -> None:
+    """Apply the bounds of what clients may request. The caller raises the rules' generation."""
+    rules.prefetch_default = limits.prefetch_default
+    rules.prefetch_max = limits.prefetch_max
+    rules.destination_bytes_max = limits.destination_bytes_max
+
+
+async def follow_rules(queues: Queues) -> None:
+    """Let the existing queues follow changed settings, without delaying clients."""
+    existing = list(queues.by_name.values())
+    for start in range(0, len(existing), QUEUES_AT_ONCE):
+        queues.rules_changed(existing[start : start + QUEUES_AT_ONCE])
+        await trio.lowlevel.checkpoint()
+
+
+class PolicyContext(Engine, MeshPeers, Protocol):
+    limits: LimitSettings
+    declared_queues: DeclaredQueues
+    paused_queues: PausedQueues
+    holdings: Holdings
+
+
+class Policies:
+    """The settings of `node` for each destination; a reload takes effect with the next call."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        self._context = context
+        # Pattern of a policy → the policy and the limits, and the rules made from them.
+        self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
+
+    def forget_rules(self) -> None:
+        """What rules are made from has changed otherwise: make them again."""
+        self._rules.clear()
+
+    def of(self, destination: str) -> DestinationPolicy:
+        """The policy that applies to the destination, and what is declared of it: the one place that finds both."""
+        policy = self._context.settings.destinations.policy_of(destination)
+        return self._context.declared_queues.under(destination, policy)
+
+    def queue_rules(self, destination: str) -> QueueRules:
+        """The rules of a queue; the same object for all queues under one policy that are not paused."""
+        policy, limits = self.of(destination), self._context.limits
+        paused = self._context.paused_queues.of(destination)
+        if paused is not None:
+            return self._rules_under(policy, limits, paused, destination)
+        known = self._rules.get(policy.pattern)
+        if known is None or known[0] is not policy or known[1] is not limits:
+            if len(self._rules) >= CACHED_MAX:
+                self._rules.clear()
+            known = self._rules[policy.pattern] = (
+                policy,
+                limits,
+                self._rules_under(policy, limits, NOT_PAUSED, destination),
+            )
+        return known[2]
+
+    def _rules_under(
+        self, policy: DestinationPolicy, limits: LimitSettings, paused: Pause, destination: str
+    ) -> QueueRules:
+        return QueueRules(
+            messages_max=limits.queue_messages_max if policy.max_messages is None else policy.max_messages,
+            bytes_max=limits.queue_bytes_max if policy.max_bytes is None else policy.max_bytes,
+            overflow=policy.overflow,
+            ack_timeout_us=round(policy.ack_timeout_seconds * 1_000_000),
+            delivery_limit=policy.delivery_limit,
+            redelivery_us_min=round(policy.redelivery_seconds_min * 1_000_000),
+            redelivery_us_max=round(policy.redelivery_seconds_max * 1_000_000),
+            dead_letter=policy.dead_letter_target,
+            keeps_dropped=policy.keeps_dropped,
+            exclusive=policy.exclusive,
+            is_delivery_paused=paused.delivery,
+            is_acceptance_paused=paused.acceptance,
+            has_lifetime=self._context.declared_queues.lifetime(destination) is not None,
+            check_owner=self._context.holdings.check_of(destination),
+        )
+
+    def queue_defaults(self, destination: str) -> dict[str, str]:
+        """Headers that a message of the queue gets if its sender does not set them; they travel with it."""
+        policy = self.of(destination)
+        defaults: dict[str, str] = {}
+        if policy.ttl_seconds:
+            defaults["ttl"] = str(round(policy.ttl_seconds * 1000))
+        if policy.priority != PRIORITY_DEFAULT:
+            defaults["priority"] = str(policy.priority)
+        return defaults
+
+    def gateway_rules(self, routing: RoutingTable) -> Rules:
+        """The rules about destinations that gateways need, and the bounds of what clients may request."""
+        limits = self._context.limits
+        return Rules(
+            policy=self._use,
+            defaults=self.queue_defaults,
+            children=lambda destination: self.of(destination).children,
+            prefetch_default=limits.prefetch_default,
+            prefetch_max=limits.prefetch_max,
+            destination_bytes_max=limits.destination_bytes_max,
+            buffer_bytes_max=limits.outbox_bytes_max,
+            likeness=self.of,
+            retains=lambda destination: self.of(destination).retain,
+            buffer_messages=lambda destination: self.of(destination).buffer_messages,
+            level=self._receipt_level,
+            needs_quorum=self._needs_quorum,
+            begun_by=lambda queue: self._context.declared_queues.begun_by(queue),
+            replicas_max=len(self._context.peer_names),
+            routing=routing,
+        )
+
+    def _use(self, destination: str) -> tuple[bool, bool]:
+        """Whether clients may use it, and whether its messages are durable."""
+        context = self._context
+        exists = context.settings.destinations.exists(destination) or destination in context.declared_queues.texts
+        return exists, self.of(destination).durable
+
+    def _receipt_level(self, destination: str) -> int:
+        """The level of receipts about a destination: that of its policy, else of the mesh, else two disks where there
+        are three. If a node was retired since, the level may be higher than the number of nodes until the files lower
+        it.
+        """
+        word = self.of(destination).receipt or self._context.settings.mesh.receipt
+        level = (1 if self._context.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
+        assert level is not None, "the configuration was checked"
+        return level
+
+    def _needs_quorum(self, destination: str) -> bool:
+        """Whether ACKs of a queue's messages that name no level get receipts at level `quorum`."""
+        word = self.of(destination).ack_level or self._context.settings.mesh.ack_level
+        return word == "quorum"

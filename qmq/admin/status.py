@@ -1,0 +1,243 @@
+"""The status of a node: one frozen snapshot that the CLI, tests and operators all read."""
+
+import json
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Protocol
+
+import trio
+
+from qmq.admin.conditions import Conditions
+from qmq.admin.counts import DestinationCounts
+from qmq.admin.node_status import (
+    DedupStatistics,
+    DurableRow,
+    FanoutRow,
+    JournalExtent,
+    MembershipStatus,
+    NodeStatus,
+    PeerRow,
+    QueueSummary,
+    ReaderRow,
+    RetiredNode,
+    TopicStatistics,
+)
+from qmq.admin.totals import facts_of_totals
+from qmq.build import BUILD
+from qmq.engine.commit.commits import Commits
+from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers
+from qmq.mesh.membership.takeover import Takeover
+from qmq.mesh.peers.dedup_query import DedupQuery
+from qmq.mesh.repair.incarnation_gc import IncarnationGc
+from qmq.mesh.repair.queue_store import QueueStoreRepair
+from qmq.replication.mesh import Mesh
+from qmq.sessions.clients.memory_budget import MemoryBudget
+from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.subscriber_buffers import SlowSubscription, SubscriberBuffers
+from qmq.sessions.clients.traffic import Traffic
+from qmq.sessions.delivery.journal_reads import JournalReads
+
+PAST_SHOWN = 20
+STATUS_BYTES_MAX = 8000
+"""The response is one header of a RECEIPT, and clients bound header lines (our own at 8 KiB)."""
+
+DESTINATIONS_SHOWN = 20
+FORGOTTEN_SHOWN = 50
+"""Dead incarnations of which nothing is left, the newest first."""
+
+LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions", "collected", "vector")
+"""Lists that are cut when the status is too long."""
+
+
+class StatusContext(Engine, Committing, MeshPeers, Protocol):
+    """What a status shows: nearly every part of the node."""
+
+    software: str
+    started_seconds: float
+    sessions: dict[int, ClientSession]
+    buffers: SubscriberBuffers
+    traffic: Traffic
+    commits: Commits
+    memory_budget: MemoryBudget
+    counts: DestinationCounts
+    journal_reads: JournalReads
+    takeover: Takeover
+    queue_store_repair: QueueStoreRepair
+    dedup_query: DedupQuery
+    incarnation_gc: IncarnationGc
+    mesh: Mesh | None
+    conditions: Conditions
+
+
+def status_of(context: StatusContext) -> NodeStatus:
+    journal = context.store.journal
+    broker = context.broker
+    depths = queue_depths(context)
+    deepest = sorted(depths, key=lambda name: -depths[name])[:DESTINATIONS_SHOWN]
+    totals = facts_of_totals(broker.totals.node())
+    return NodeStatus(
+        node=context.settings.name,
+        software=context.software,
+        build=BUILD,
+        incarnation=f"{context.origin.incarnation:016x}",
+        uptime_seconds=round(trio.current_time() - context.started_seconds, 1),
+        connections=len(context.sessions),
+        subscriptions=sum(session.subscribed for session in broker.sessions.values()),
+        delivered=totals["delivered"],
+        dropped=context.buffers.dropped,
+        totals=totals,
+        traffic=context.traffic.statistics(context.sessions.values()),
+        commits=context.commits.statistics(),
+        fsync=journal.sync_times.statistics(),
+        journal=JournalExtent(journal.start, journal.end, journal.synced_end),
+        held=broker.queues.held,
+        disk_full=broker.send_limits.disk_full,
+        memory=context.memory_budget.statistics(),
+        queues=[queue_row(context, name, depths[name]) for name in deepest],
+        fanouts=[
+            FanoutRow(name, info.records, info.bytes, len(broker.subscriptions.fanouts.get(name, ())))
+            for name, info in context.counts.fanouts.items()
+        ],
+        durables=durables_of(context),
+        readers=[ReaderRow(name, behind) for name, behind in sorted(context.journal_reads.readers().items())],
+        slow=slow_of(context),
+        membership=membership_of(context),
+        takeover=context.takeover.statistics(),
+        retained=broker.retained.statistics(),
+        rows=context.queue_store_repair.statistics(),
+        dedup=DedupStatistics(len(broker.dedup), context.dedup_query.asked),
+        peers=peers_of(context),
+        topics=topics_of(context),
+        vector=_vector(context),
+        collected=[str(origin) for origin in islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)],
+        conditions=context.conditions.present(),
+        past=context.conditions.past()[:PAST_SHOWN],
+    )
+
+
+def queue_depths(context: StatusContext) -> dict[str, int]:
+    """The deepest queues in memory, and the first of those in the queue store → unsettled messages."""
+    queues, counts = context.broker.queues, context.counts
+    names = {**dict.fromkeys(counts.deepest), **counts.queues}
+    found = {name: queues.paging.depth(name, *counts.queues.get(name, (0, 0)))[0] for name in names}
+    return {name: depth for name, depth in found.items() if depth or name in queues.by_name}
+
+
+def queue_row(context: StatusContext, name: str, depth: int) -> QueueSummary:
+    """One row of the status; `ready` counts what is in memory."""
+    queue = context.broker.queues.by_name.get(name)
+    if queue is None:
+        return QueueSummary(name, depth, 0, 0)
+    return QueueSummary(name, depth, sum(len(level.ready) for level in queue.levels), len(queue.subscriptions))
+
+
+def peers_of(context: StatusContext) -> list[PeerRow]:
+    """All peers; none for a node without a mesh."""
+    if context.mesh is None:
+        return []
+    return [
+        PeerRow(
+            name=peer.name,
+            out="up" if peer.out_state == "caught-up" else peer.out_state,
+            in_=peer.in_state,
+            caught_up=peer.out_state == "caught-up",
+            lag=sum(peer.lag.values()),
+            learner=not context.membership.counts(peer.name),
+            peers_version=peer.peers_version,
+            topics_dropped=peer.topics_dropped,
+            topics_via=peer.topics_via,
+            topics_wanted=peer.topics_wanted,
+            last_error=peer.last_error[:120],
+        )
+        for peer in context.mesh.statistics().peers
+    ]
+
+
+def membership_of(context: StatusContext) -> MembershipStatus:
+    membership = context.membership
+    return MembershipStatus(
+        peers_version=membership.listing.version,
+        members=sorted(membership.members),
+        learner=membership.is_learner,
+        lists=len(membership.lists),
+        destinations_differ={
+            peer: names[:DESTINATIONS_SHOWN] for peer, names in membership.destinations_that_differ().items()
+        },
+        retired=[RetiredNode(retirement.node, retirement.adopter) for retirement in membership.retired.values()],
+    )
+
+
+def topics_of(context: StatusContext) -> TopicStatistics | None:
+    """None for a node without a mesh."""
+    if context.mesh is None:
+        return None
+    found = context.mesh.statistics()
+    return TopicStatistics(found.topics_relayed, found.topics_unrelayed, found.topics_late)
+
+
+def durables_of(context: StatusContext) -> list[DurableRow]:
+    """Durable subscriptions, those unused on this node first: they may be abandoned."""
+    durable_subscriptions = context.broker.durable_subscriptions
+    attached = durable_subscriptions.attached
+    known = [
+        DurableRow(
+            name.destination,
+            name.text,
+            name in attached,
+            len(attached[name].subscription.in_flight) if name in attached else 0,
+        )
+        for name, cursor in durable_subscriptions.by_name.items()
+        if cursor.created_us
+    ]
+    return sorted(known, key=lambda row: (row.in_use, row.destination, row.name))[:DESTINATIONS_SHOWN]
+
+
+def slow_of(context: StatusContext) -> list[SlowSubscription]:
+    """Subscriptions with a declared buffer whose client does not read at the moment, the slowest first."""
+    waiting = [
+        SlowSubscription(
+            session.id,
+            subscription.destination,
+            len(subscription.buffer),
+            subscription.buffer.bytes,
+            subscription.buffer.dropped,
+        )
+        for session in context.sessions.values()
+        for subscription in session.buffered or ()
+        if subscription.buffer is not None and not subscription.closed
+    ]
+    return sorted(waiting, key=lambda row: (-row.dropped, -row.bytes, row.session))[:DESTINATIONS_SHOWN]
+
+
+def status_answer(context: StatusContext, more: Mapping[str, Any]) -> str:
+    """`status_of`, and `more`, as one line of JSON that fits a header."""
+    return _fitting({**status_of(context).facts(), **more})
+
+
+def public_answer(context: StatusContext, *, has_position: bool) -> str:
+    """What a client without the right for the status gets. A client that follows a fanout needs the position, too."""
+    position = {"incarnation": f"{context.origin.incarnation:016x}", "vector": _vector(context)}
+    return _fitting({"node": context.settings.name, "software": context.software, **(position if has_position else {})})
+
+
+def _vector(context: StatusContext) -> dict[str, int]:
+    return {str(origin): sequence for origin, sequence in context.received_vector().items()}
+
+
+def _fitting(picture: dict[str, Any]) -> str:
+    """One line of JSON; lists are cut from their ends until it is short enough, or until they are empty."""
+    while True:
+        text = json.dumps(picture, separators=(",", ":"))
+        # STOMP escapes these two, and the reader's limit applies to the line as sent.
+        if len(text) + text.count(":") + text.count("\\") <= STATUS_BYTES_MAX:
+            return text
+        lists = [name for name in LISTS if picture.get(name)]
+        if not lists:
+            return text
+        longest = max(lists, key=lambda name: len(json.dumps(picture[name])))
+        if isinstance(picture[longest], dict):
+            picture[longest] = {}
+        else:
+            # An eighth at a time: of a thousand readers, each cut would cost as much as the whole answer.
+            del picture[longest][-max(1, len(picture[longest]) // 8) :]
+        picture["cut"] = True

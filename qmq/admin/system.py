@@ -1,0 +1,153 @@
+"""`/system/events`, `/system/audit` and `/system/peers`: events of this node and its links, for current subscribers.
+
+Events are JSON objects with `event`, `node` and `at_us`. Those of the audit say which user did what. Peers are a JSON
+array with the state of each. A new subscriber gets it at once, and all subscribers get it after each change.
+
+All are kept in memory, describe this node only, and are not forwarded: subscribe to each node for all of them. An
+event is noted in the middle of another decision, so it is published in the next pass of a task. Beyond `EVENTS_MAX` the
+oldest events are dropped.
+"""
+
+import json
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from qmq.admin.node_status import PeerRow
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.destination import DestinationKind
+from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.selectors import SelectorCosts
+from qmq.engine.runtime.contexts import Committing, Engine
+from qmq.engine.runtime.waker import Waker
+
+EVENTS = "/system/events"
+PEERS = "/system/peers"
+AUDIT = "/system/audit"
+EVENTS_MAX = 1000
+AUDITED_MAX = 500
+"""Events of the audit that are kept for later subscribers."""
+
+LOGGED_PER_MINUTE = 100
+"""Verbs of one user that are logged in a minute: the log may share the disk with the journal."""
+MINUTE_US = 60_000_000
+
+log = logging.getLogger("qmq.admin")
+
+JSON_TYPE = b"content-type:application/json\n"
+
+Picture = list[PeerRow]
+
+
+class SystemContext(Engine, Committing, Protocol):
+    """What these topics need of the node."""
+
+
+class SystemTopics:
+    """`picture` gives the peers as `qmq status` shows them."""
+
+    def __init__(self, context: SystemContext, node_name: str, picture: Callable[[], Picture]) -> None:
+        self._context = context
+        self._node_name = node_name
+        self._picture = picture
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
+        self.audited: deque[dict[str, Any]] = deque(maxlen=AUDITED_MAX)
+        """The last events of AUDIT since the start of the node, the oldest first."""
+        # Verbs of each user in this minute.
+        self._minute = 0
+        self._verbs: Counter[str] = Counter()
+        self._states: dict[str, tuple[str, str]] = {}
+        self._unanswered: list[Subscription] = []
+        self._noted = Waker()
+
+    def note(self, event: str, **facts: Any) -> None:
+        self._note(EVENTS, event, facts)
+
+    def audit(self, verb: str, **facts: Any) -> None:
+        """Note for the subscribers of AUDIT that a user changed something."""
+        self._note(AUDIT, verb, facts)
+
+    def log_verb(self, verb: str, user: str | None, address: str, said: Mapping[str, Any], *, changes: bool) -> None:
+        """Log what a user has changed with a verb; beyond LOGGED_PER_MINUTE, and where nothing changed, at DEBUG."""
+        minute = self._context.environment.now_us() // MINUTE_US
+        if minute != self._minute:
+            for name, count in self._verbs.items():
+                if count > LOGGED_PER_MINUTE:
+                    log.info("= user %s: %d more of these in their minute", name, count - LOGGED_PER_MINUTE)
+            self._minute, self._verbs = minute, Counter()
+        by = user or "-"
+        self._verbs[by] += changes
+        is_logged = changes and self._verbs[by] <= LOGGED_PER_MINUTE
+        log.log(logging.INFO if is_logged else logging.DEBUG, "= user %s at %s: %s %s", by, address, verb, said)
+
+    def _note(self, destination: str, event: str, facts: Mapping[str, Any]) -> None:
+        now_us = self._context.environment.now_us()
+        row = {"event": event, "node": self._node_name, "at_us": now_us, **facts}
+        self._waiting.append((destination, row))
+        if destination == AUDIT:
+            self.audited.append(row)
+        self._noted.wake()
+
+    def answer(self, subscriptions: list[Subscription]) -> None:
+        """These subscriptions began: those of PEERS get the present state of the links in the next pass."""
+        self._unanswered += [one for one in subscriptions if one.destination == PEERS]
+        if self._unanswered:
+            self._noted.wake()
+
+    def links_changed(self) -> None:
+        """A link began, ended or caught up."""
+        self._noted.wake()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await self._noted.wait()
+            await self._context.slot()
+            self._noted.clear()
+            self.publish()
+
+    def publish(self) -> None:
+        """Publish what was noted, now."""
+        out = Outcome()
+        picture = self._picture()
+        states = {peer.name: (peer.out, peer.in_) for peer in picture}
+        if states != self._states:
+            for name, now in states.items():
+                before = self._states.get(name, ("down", "down"))
+                for link, was, state in zip(("out", "in"), before, now, strict=True):
+                    if was != state:
+                        self.note("link", peer=name, link=link, state=state)
+            self._states = states
+            self._publish(PEERS, [peer.facts() for peer in picture], out)
+        elif self._unanswered:
+            watchers = self._context.broker.subscriptions.watchers[PEERS]
+            self._send(
+                PEERS,
+                [peer.facts() for peer in picture],
+                tuple(one for one in self._unanswered if one in watchers),
+                out,
+            )
+        self._unanswered = []
+        while self._waiting:
+            self._publish(*self._waiting.popleft(), out)
+        if out.topic_runs:
+            self._context.submit(out)
+
+    def _publish(self, destination: str, facts: object, out: Outcome) -> None:
+        self._send(destination, facts, tuple(self._context.broker.subscriptions.watchers[destination]), out)
+
+    def _send(self, destination: str, facts: object, watchers: tuple[Subscription, ...], out: Outcome) -> None:
+        if watchers:
+            broker = self._context.broker
+            envelope = Envelope(destination, DestinationKind.SYSTEM, JSON_TYPE, False)
+            message = Message(
+                envelope,
+                json.dumps(facts).encode(),
+                broker.origin,
+                -broker.new_memory_sequence(),
+                self._context.environment.now_us(),
+            )
+            out.publish_topic(watchers, message)
+            out.selector_cost += SelectorCosts([one.selector for one in watchers]).of(len(envelope.headers))

@@ -1,0 +1,1 @@
+"""What turns decisions into durable effects: tasks, commits, checkpoints, timers."""

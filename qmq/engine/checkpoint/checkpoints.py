@@ -1,0 +1,302 @@
+"""When the stores take over from the journal, and how full the disk is.
+
+A checkpoint runs in a worker thread, in parallel with the commits. It runs whenever enough journal has been written
+since the last one, and at an orderly stop. It reads the journal itself, so it needs nothing of the broker. Time alone
+causes a checkpoint, too, when something in a fanout becomes too old. A node without such data never wakes for this.
+"""
+
+import logging
+from functools import partial
+from math import ceil, inf
+from typing import Protocol
+
+import trio
+
+from qmq.config import NodeSettings, StorageSettings
+from qmq.engine.checkpoint.queue_pager import QueuePager
+from qmq.engine.commit.commits import Commits
+from qmq.engine.runtime.condition_group import ConditionGroup
+from qmq.engine.runtime.contexts import Engine, Reporting
+from qmq.engine.runtime.disk_space import SPACE_SECONDS
+from qmq.engine.runtime.malloc_trim import give_back_memory
+from qmq.engine.runtime.waker import Waker
+from qmq.errors import DiskFull, LogBroken
+from qmq.model.dots import Vector
+from qmq.storage.checkpoints.report import CheckpointReport
+from qmq.storage.format.settings import Retention
+
+TRIM_BYTES = 4 << 20
+"""After a checkpoint of at least so much journal, its memory is returned to the system."""
+
+SPACE_CHECK_BYTES = 4 << 20
+"""Journal written between two checks of the free space, at most; far below the reserve."""
+
+SPACE_CHECK_SECONDS = 1.0
+"""Between two checks while anything is written: other programs may take the space."""
+
+RESERVE_PARTS = 2
+"""A file holds one part in so many of the reserve: other programs cannot take that part."""
+
+DISK_FULL = "the disk is nearly full: new messages are refused, consuming goes on"
+
+STORE_FULL = "the queue store has no room, and memory has no more: new messages are refused, consuming goes on"
+
+QUIET_SECONDS_MIN = 1.0
+"""Between two checkpoints that only the passing of time causes."""
+
+REFUSED_SECONDS_MAX = 30.0
+"""Between two attempts of a checkpoint for which there is no room, at most. The pause doubles up to this."""
+
+SLOW_SECONDS = 10.0
+"""A checkpoint that takes longer raises a condition."""
+
+SLOW = "a checkpoint has been under way for 10 seconds: the queue store, or its disk, is slow or hangs"
+
+TIDY_PAUSE_SECONDS = 0.05
+"""Between two steps in which the queue store frees space, so that readers of its disk get a turn."""
+
+RETENTION_PARTS = 8
+"""New records in the journal come under their retention within this part of the shortest one."""
+
+log = logging.getLogger("qmq.checkpoint")
+
+
+class Retentions(dict[str, Retention]):
+    """Destination → how long the log of this fanout is kept: as its policy says, or else as `[storage]` says for all.
+
+    The checkpoint's thread reads it; the first read of a fanout looks it up in the policies. One table serves one
+    checkpoint, so a changed configuration applies from the next one on.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def __missing__(self, destination: str) -> Retention:
+        policy = self._settings.destinations.policy_of(destination)
+        seconds, size = policy.retention_seconds, policy.retention_bytes
+        storage = self._settings.storage
+        found = self[destination] = Retention(
+            age_seconds_max=ceil(storage.fanout_age_seconds_max if seconds is None else seconds),
+            bytes_max=storage.fanout_bytes_max if size is None else size,
+        )
+        return found
+
+    @property
+    def shortest_seconds(self) -> int:
+        """The shortest time for which any fanout, existing or not, is kept."""
+        named = [p.retention_seconds for p in self._settings.destinations.policies if p.retention_seconds is not None]
+        return ceil(min([self._settings.storage.fanout_age_seconds_max, *named]))
+
+
+class CheckpointContext(Engine, Reporting, Protocol):
+    queue_pager: QueuePager
+    commits: Commits
+
+    def checkpoint_done(self, report: CheckpointReport) -> None:
+        """Incarnations may be collected now."""
+
+    def storage_now_us(self) -> int: ...
+
+
+class Checkpoints:
+    """`members` has what is durable on each peer, as its link reports; it decides which segments are dropped."""
+
+    def __init__(self, context: CheckpointContext, settings: StorageSettings) -> None:
+        self._context = context
+        self._settings = settings
+        self._done = context.store.journal.end
+        self._due_us = context.store.retention.due_us(Retentions(context.settings))
+        self._patience = trio.CancelScope()
+        self._is_stale = False
+        self.members: dict[str, Vector] = {}
+        self.count = 0
+        self._one = trio.Lock()
+        self._untidy = Waker()
+        self._refused = ConditionGroup(context, "checkpoint")
+        self._short = ConditionGroup(context, "disk-full")
+        self._is_memory_full = False
+        self._began = Waker()
+        self._ended = trio.Event()
+        self._calm = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Checkpoint, sync and check the disk as the journal grows, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_space)
+            nursery.start_soon(self._tidy)
+            nursery.start_soon(self._watch_checkpoints)
+            if self._settings.sync_interval_ms is not None:
+                nursery.start_soon(self._sync_every, self._settings.sync_interval_ms / 1000)
+            pause = SPACE_SECONDS
+            while True:
+                await self._until_due()
+                if await self._checkpoint_if_room():
+                    pause = SPACE_SECONDS
+                else:
+                    # Each attempt reads journal and writes what does not fit.
+                    await trio.sleep(pause)
+                    pause = min(2 * pause, REFUSED_SECONDS_MAX)
+
+    async def _until_due(self) -> None:
+        """Wait until there is enough to checkpoint, or something to drop."""
+        context = self._context
+        left = max(QUIET_SECONDS_MIN, (self._due_us - context.storage_now_us()) / 1e6) if self._due_us else inf
+        with trio.move_on_after(0 if self._is_stale else left) as self._patience:
+            await context.commits.grew(self._done)
+            patience = Retentions(context.settings).shortest_seconds / RETENTION_PARTS
+            with trio.move_on_after(max(QUIET_SECONDS_MIN, patience)):
+                await context.commits.grew(self._done + self._settings.checkpoint_bytes)
+
+    def schedule(self) -> None:
+        """Checkpoint without waiting for the journal to grow: memory is short, or new policies keep less."""
+        self._is_stale = True
+        self._patience.cancel()
+
+    async def _checkpoint_if_room(self) -> bool:
+        """False when the disk has no room for it: then nothing has changed, and the journal still has everything."""
+        try:
+            await self.checkpoint()
+        except DiskFull as error:
+            # The next attempt may be refused for another reason.
+            self._refused.show([f"the journal cannot be carried into the stores: {error}"])
+            # What it was for may not come again while nothing is written.
+            self.schedule()
+            await self.check_space()
+            return False
+        self._refused.show([])
+        return True
+
+    async def bring_up(self) -> bool:
+        """Bring the stores up to everything committed before this call. False: there is no room for it."""
+        is_up = self._context.commits.committed_end <= self._context.store.checkpoint_position
+        return is_up or await self._checkpoint_if_room()
+
+    async def checkpoint(self) -> None:
+        """Bring the stores up to everything committed so far."""
+        async with self._one:
+            self._ended = trio.Event()
+            self._began.wake()
+            ends_node = False
+            try:
+                await self._checkpoint()
+            except LogBroken:
+                ends_node = True
+                raise
+            finally:
+                if not ends_node:
+                    self._ended.set()
+                self._context.queue_pager.checkpoint_ends()
+
+    async def _checkpoint(self) -> None:
+        context = self._context
+        context.queue_pager.checkpoint_begins()
+        await context.commits.flushed()
+        end = context.commits.committed_end
+        self._is_stale = False
+        call = partial(
+            context.store.checkpoint, end, context.storage_now_us(), dict(self.members), Retentions(context.settings)
+        )
+        # If a caller gives up waiting, it does so when the pages in memory match the stores as they are then.
+        with trio.CancelScope(shield=True):
+            report = await context.environment.run_blocking(call)
+            self._done = end
+            self._due_us = report.retention_due_us
+            self.count += 1
+            log.info("= checkpoint at %d: %s", end, report)
+            await context.queue_pager.checkpoint_done(report.vector)
+            context.checkpoint_done(report)
+            context.broker.deletions.forget(report.obsolete)
+            context.store.recovered.definitions.forget(report.obsolete_definitions)
+            context.check_damage()
+        self._untidy.wake()
+        await self.check_space()
+        if report.read_bytes >= TRIM_BYTES:
+            await context.environment.run_blocking(give_back_memory)
+
+    async def _watch_checkpoints(self) -> None:
+        """Log each checkpoint that takes long, until cancelled."""
+        while True:
+            await self._began.wait()
+            ended = self._ended
+            with trio.move_on_after(SLOW_SECONDS):
+                await ended.wait()
+            if not ended.is_set():
+                self._context.raise_condition("checkpoint", SLOW)
+                await ended.wait()
+                self._context.clear_condition("checkpoint", SLOW)
+
+    async def _tidy(self) -> None:
+        """After each checkpoint, free the space that drained queues have left in the store, until cancelled."""
+        context = self._context
+        while True:
+            await self._untidy.wait()
+            has_more = True
+            while has_more:
+                try:
+                    async with self._one:
+                        has_more = await context.environment.run_blocking(context.store.give_back)
+                except DiskFull:
+                    break  # Freeing space needs space itself; a later checkpoint will have found some.
+                await trio.sleep(TIDY_PAUSE_SECONDS)
+
+    async def _sync_every(self, seconds: float) -> None:
+        context = self._context
+        while True:
+            position = context.commits.committed_end
+            await context.environment.run_blocking(context.store.journal.sync)
+            await context.commits.grew(position)
+            await trio.sleep(seconds)
+
+    async def _watch_space(self) -> None:
+        context = self._context
+        while True:
+            position = context.commits.committed_end
+            await self.check_space()
+            if context.broker.send_limits.disk_full:
+                # Nothing may grow, so only waiting can show that space was freed.
+                await trio.sleep(SPACE_SECONDS)
+                continue
+            with trio.CancelScope() as self._calm:
+                await context.commits.grew(position)
+                with trio.move_on_after(SPACE_CHECK_SECONDS):
+                    await context.commits.grew(position + SPACE_CHECK_BYTES)
+
+    async def check_space(self) -> None:
+        """Decide whether new durable messages are refused, from the space that is free now."""
+        free = await self._context.environment.run_blocking(self._room)
+        commits = self._context.commits
+        pager = self._context.queue_pager
+        # A store may have less room than the journal. Once full, memory must have much room: else consumers and
+        # producers would begin and end this state each second.
+        self._is_memory_full = self._refused.is_shown and (
+            pager.is_full or (self._is_memory_full and not pager.has_much_room)
+        )
+        # A quota may allow less than is free.
+        if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
+            self._refuse(DISK_FULL)
+        elif self._is_memory_full:
+            self._refuse(STORE_FULL)
+        elif self._context.broker.send_limits.disk_full:
+            self._context.store.journal.is_short = self._context.broker.send_limits.disk_full = False
+            self._short.show([])
+            log.info("= %d bytes are free: this node takes messages again", free)
+
+    def ran_short(self) -> None:
+        """Refuse new durable messages from now on, until there is room again."""
+        if not self._context.broker.send_limits.disk_full:
+            self._refuse(DISK_FULL)
+
+    def _refuse(self, why: str) -> None:
+        self._short.show([why])
+        if not self._context.broker.send_limits.disk_full:
+            self._context.broker.send_limits.disk_full = True
+            self._calm.cancel()
+
+    def _room(self) -> int:
+        """Bytes that are free, or held by the reserve file, which is restored when there is room for all of it."""
+        disk = self._context.store.disk
+        reserve = self._settings.disk_reserve_bytes
+        if disk.reserved_bytes != reserve // RESERVE_PARTS and disk.free_bytes() + disk.reserved_bytes >= reserve:
+            disk.hold_reserve(reserve // RESERVE_PARTS)
+        return disk.free_bytes() + disk.reserved_bytes

@@ -1,0 +1,170 @@
+"""Responses on their way to their sessions: held back until enough other disks have the records that they confirm.
+
+`ReplicaAcks` decides; this adds the clock, the bound that makes a fast sender wait, and the delivery. A peer's report
+arrives in the middle of another decision. So the responses that it frees are delivered at the next flush, not at once.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+
+import trio
+
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
+from qmq.engine.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
+from qmq.engine.runtime.heartbeats import Heartbeats
+from qmq.errors import Refused
+from qmq.gateways.encoder import Encoder
+from qmq.replication.links.routes import Routes
+
+log = logging.getLogger("qmq.receipts")
+
+
+class Receipts:
+    """`put` puts a response into its session's outbox, `flush` sends what was put. With `refuses`, a response with too
+    few replica acks becomes an ERROR.
+    """
+
+    def __init__(
+        self,
+        copies: ReplicaAcks,
+        heartbeats: Heartbeats,
+        *,
+        put: Callable[[PendingReceipt], None],
+        flush: Callable[[], None],
+        refuses: bool = False,
+    ) -> None:
+        self._copies = copies
+        self._heartbeats = heartbeats
+        self._put = put
+        self._flush = flush
+        self._refuses = refuses
+        self._freed: list[PendingReceipt] = []
+        self._watched = -1
+        self._due = math.inf
+        self.interest: Routes | None = None
+        self._room = trio.lowlevel.ParkingLot()
+
+    async def slot(self) -> None:
+        """Wait until there is room for more responses. No checkpoint when there is."""
+        while self._copies.waiting_bytes >= WAITING_BYTES_MAX:
+            await self._room.park()
+
+    def deliver(self, out: Outcome) -> None:
+        """Respond to the session of `out`, whose records are durable here: now, or when enough replicas have them."""
+        self.send_freed()
+        now = trio.current_time()
+        for answer in answers_of(out):
+            if answer.level == HEARD and self.interest is not None:
+                answer.sequence = self.interest.version
+                answer.waits = int(self.interest.confirmed < answer.sequence)
+            if self._copies.ask(answer, now):
+                self._put(answer)
+        self._watch()
+
+    def send_early(self, out: Outcome) -> None:
+        """Send those receipts of `out` that wait for nothing; they must be its first, and none may wait before them."""
+        if out.levels[0] != (0, ACCEPTED) or self._copies.holds(out.session):
+            return
+        self.send_freed()
+        count = out.levels[1][0] if len(out.levels) > 1 else len(out.receipts)
+        self._put(PendingReceipt(out.session, out.receipts[:count]))
+        out.receipts = out.receipts[count:]
+        out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
+
+    def enrol(self, peers: Iterable[str]) -> None:
+        """Set the peers whose disks count from now on."""
+        self._copies.enrol(peers)
+
+    def peer_durable(self, peer: str, sequence: int) -> None:
+        """`peer` has this node's records up to `sequence` on disk. The caller flushes soon."""
+        was_short = self._copies.short
+        self._freed += self._copies.peer_durable(peer, sequence, trio.current_time())
+        if was_short and not self._copies.short:
+            log.info("= receipts wait for copies again")
+
+    def terms_changed(self) -> None:
+        """The terms may show more about which node serves which owner. The caller flushes soon."""
+        self._freed += self._copies.terms_changed(trio.current_time())
+
+    def interest_progressed(self) -> None:
+        """Peers may have confirmed a later version of this node's interest. The caller flushes soon."""
+        if self.interest is not None:
+            self._freed += self._copies.interest_confirmed(self.interest.confirmed)
+
+    def send_freed(self) -> None:
+        """Put the responses that reports of peers have freed."""
+        if self._freed:
+            freed, self._freed = self._freed, []
+            for answer in freed:
+                self._put(answer)
+            self._room.unpark_all()
+
+    def mark_short(self, answer: PendingReceipt, encoder: Encoder, keep_open: bool) -> None:
+        """Mark the receipts of a response that has too few replica acks.
+
+        With `refuses` they become ERRORs, and the first one ends a session that does not stay open after it.
+        """
+        copies = answer.copies
+        assert copies is not None
+        receipts, answer.receipts = answer.receipts, []
+        if not self._refuses:
+            lines = [*answer.marks, *_shortage(answer), ("copies", str(copies))]
+            answer.frames = [encoder.receipts(receipts, lines), *answer.frames]
+            return
+        errors = [encoder.error(_refusal(answer, copies), receipt) for receipt in receipts]
+        if errors and not keep_open:
+            answer.frames = errors[:1]
+            answer.ending = True
+        else:
+            answer.frames = errors + answer.frames
+
+    def _watch(self) -> None:
+        due = self._copies.next_deadline
+        if due is not None and due < self._due:
+            self._heartbeats.forget(self._watched)
+            self._due = due
+            self._watched = self._heartbeats.watch(due, self._expire)
+
+    def _expire(self, now: float) -> float | None:
+        was_short = self._copies.short
+        owners = self._copies.short_owners
+        self._freed += self._copies.expire(now)
+        short = self._copies.short
+        if short and short != was_short:
+            log.warning("! too few nodes confirm replicas=%d: receipts report that, and do not wait now", short[0])
+        if self._copies.short_owners != owners:
+            log.warning(
+                "! no majority that includes the serving node of %s confirms ACKs: "
+                "receipts report that, and do not wait now",
+                ", ".join(self._copies.short_owners),
+            )
+        self._flush()
+        due = self._copies.next_deadline
+        self._due = math.inf if due is None else due
+        return due
+
+
+def _shortage(answer: PendingReceipt) -> list[tuple[str, str]]:
+    """Header lines with the level that was reached, instead of the requested one."""
+    lines = []
+    if answer.misses % QUORUM:
+        lines.append(("receipt-level", "fsync"))
+    if answer.misses >= QUORUM:
+        lines.append(("ack-level", "edge"))
+    return lines
+
+
+def _refusal(answer: PendingReceipt, copies: int) -> Refused:
+    disks = f"{copies} disk{'s' if copies > 1 else ''}"
+    if answer.misses < QUORUM:
+        return Refused(
+            "too-few-copies",
+            f"It was accepted, but is on {disks} and not on {1 + answer.level}: too few nodes confirm in time.",
+        )
+    return Refused(
+        "too-few-copies",
+        f"It was accepted, on {disks}, but the message may be delivered again: no majority that includes "
+        "the node which serves it confirms in time.",
+    )

@@ -1,0 +1,146 @@
+"""What the parts of a node may use of it: capabilities, which each part combines into a context of its own.
+
+A part never sees the node itself: its context, `…Context`, names what it uses, and tests pass an object with no more
+than that. `Node` satisfies all of them.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.config import NodeSettings
+from qmq.environment import Environment
+from qmq.model.dots import Origin, Vector
+from qmq.model.members import Membership
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.storage.format.lost_record import LostRange
+from qmq.storage.format.record import Record
+from qmq.storage.queues.served_rows import ServedRows
+from qmq.storage.store import Store
+
+
+class Engine(Protocol):
+    """The rules, the disk, the environment, and the settings that apply now."""
+
+    origin: Origin
+    broker: Broker
+    store: Store
+    environment: Environment
+    settings: NodeSettings
+
+    def served_rows(self) -> ServedRows:
+        """The rows in the queue store of the messages that this node serves now."""
+
+
+class Committing(Protocol):
+    """The commit path: decide, append, deliver."""
+
+    async def slot(self, session: int = 0, *, asks: bool = False) -> None:
+        """Wait until something may be decided, by `session` if one is named.
+
+        A session that only asks (`asks`) waits neither for disk space nor for memory.
+        """
+
+    async def commit_slot(self) -> None:
+        """Wait until the commit path has capacity, for what must not wait for clients."""
+
+    def submit(self, out: Outcome) -> None:
+        """Append the records of `out`, then deliver its effects. Never waits."""
+
+    async def flushed(self) -> None:
+        """Wait until everything that is decided now is durable and delivered."""
+
+    def received_vector(self) -> Vector:
+        """What this node has taken, durable or not. Live."""
+
+    def durable_vector(self) -> Vector:
+        """What the journal has on disk."""
+
+
+class JournalTail(Protocol):
+    """The end of the journal, for readers that follow it."""
+
+    def committed_end(self) -> int:
+        """Journal position up to which everything is delivered."""
+
+    async def journal_grew(self, position: int) -> None:
+        """Wait until something beyond `position` is delivered."""
+
+    def message_of(self, origin: Origin, record: Record) -> Message | None:
+        """A fanout record as a message."""
+
+    def flush(self) -> None:
+        """Send what was put into outboxes."""
+
+
+class Noting(Protocol):
+    """Events for the subscribers of `/system/events`."""
+
+    def note(self, event: str, **facts: Any) -> None: ...
+
+
+class Reporting(Protocol):
+    """Conditions and events for the operator (`qmq.admin.conditions`)."""
+
+    @property
+    def system(self) -> Noting: ...
+
+    def raise_condition(self, code: str, message: str) -> None:
+        """A state began, or lasts."""
+
+    def clear_condition(self, code: str, message: str) -> None:
+        """The state has ended. Nothing happens if this was not raised."""
+
+    def add_event(self, code: str, message: str) -> None:
+        """Something has happened."""
+
+    def check_damage(self) -> None:
+        """Report damage that readers have met, and schedule its repair."""
+
+
+class Tasks(Protocol):
+    @property
+    def is_stopping(self) -> bool: ...
+
+    def spawn(self, task: Callable[[], object]) -> None:
+        """Run a task in the nursery of the node."""
+
+
+class MeshPeers(Protocol):
+    """The other members, and requests to them."""
+
+    @property
+    def membership(self) -> Membership: ...
+
+    @property
+    def peer_names(self) -> list[str]: ...
+
+    @property
+    def member_names(self) -> Collection[str]:
+        """The other members, reachable or not."""
+
+    def linked_peers(self) -> Collection[str]:
+        """The peers that follow this node now."""
+
+    async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
+        """The response of one peer; None when none comes in time."""
+
+    async def quarantined_anywhere(self, after: Vector) -> Vector | None:
+        """See `QuarantineRestore.anywhere`."""
+
+
+class Repairing(Protocol):
+    """Effects of repairs on the rest of the node."""
+
+    def note_lost(self, missing: LostRange, out: Outcome) -> None: ...
+
+    def accept_gap(self, origin: Origin, through: int) -> None: ...
+
+    def schedule_repair(self) -> None: ...
+
+    def schedule_checkpoint(self) -> None: ...
+
+    async def bring_up_stores(self) -> bool:
+        """Checkpoint everything that is durable here. False: there is no disk space for it."""

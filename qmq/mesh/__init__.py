@@ -1,0 +1,1 @@
+"""What a node does with its peers: requests, membership, takeover, catch-up and repair."""

@@ -1,0 +1,189 @@
+"""`/control/retire/NODE`: an operator retires members for good.
+
+The node that gets the request becomes the adopter: it serves the retired node's unsettled queue messages from now on.
+All conditions are checked before anything is written. A majority of the remaining members can be reached and agrees,
+all of them use one peers file, and none of them has a link with the leaving node. The others do not rely on this node's
+statement: each checks for itself (`Members.agrees_in`), and obeys a majority.
+
+`force` retires a node that still has links. A request of the operator looks like one of a node under an
+intruder's control. So it must be made at as many nodes as make a majority of the remaining ones. The retired node stops
+as soon as it learns of it; until then its consumers and the adopter's may get the same messages.
+
+If so many nodes are lost that no majority of the others can be reached, nothing could ever be decided again. Then the
+operator states that all unreachable nodes are lost for good (`majority-lost`), in place of the votes. They are retired
+together, in one batch. No node can check that statement. If it was wrong, the others are another mesh from then on.
+This node refuses their links, and they refuse none.
+"""
+
+import json
+from collections.abc import Collection
+from typing import Any, Protocol
+
+import trio
+
+from qmq.engine.checkpoint.checkpoints import Checkpoints
+from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers
+from qmq.errors import Refused
+from qmq.mesh.membership.members import AGREED_SECONDS, SILENT_SECONDS, LiveMembership
+from qmq.mesh.peers.kinds import RequestKind
+from qmq.mesh.peers.peer_json import decode_json, facts_of
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.model.dots import Vector, merge
+from qmq.model.members import Retirement, majority
+from qmq.replication.mesh import Mesh
+from qmq.replication.protocol.frames import PeerRequest
+
+
+class DecommissionContext(Engine, Committing, MeshPeers, Protocol):
+    mesh: Mesh | None
+    members: LiveMembership
+    peer_rpc: PeerRpc
+    checkpoints: Checkpoints
+
+
+def respond_hearing(context: DecommissionContext, request: bytes) -> bytes:
+    """Whether a link with the named node is up, and when this node agrees that it has left.
+
+    Raises Refused for an invalid request.
+    """
+    try:
+        name = decode_json(request)["hears"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused("bad-destination", "an invalid request about a node's links") from error
+    if type(name) is not str:
+        raise Refused("bad-destination", "a request about a node's links that names no node")
+    return json.dumps({"hears": name in linked(context), "agrees_in": context.members.agrees_in(name)}).encode()
+
+
+def linked(context: DecommissionContext) -> set[str]:
+    """The peers to or from which a link is up."""
+    if context.mesh is None:
+        return set()
+    return {peer.name for peer in context.mesh.statistics().peers if "up" in peer.out_state + peer.in_state}
+
+
+class Decommission:
+    """One retirement at a time."""
+
+    def __init__(self, context: DecommissionContext) -> None:
+        self._context = context
+        self._one = trio.Lock()
+
+    async def retire(self, name: str, *, force: bool) -> dict[str, Any]:
+        """Retire `name`; returns facts for the operator. Raises Refused, and nothing has changed then."""
+        async with self._one:
+            await self._check(name, force)
+            return await self._write([name])
+
+    async def retire_lost(self, names: Collection[str]) -> dict[str, Any]:
+        """Retire `names`, all unreachable members: a majority is among them, and they are lost for good. Returns facts
+        for the operator. Raises Refused, and nothing has changed then.
+        """
+        async with self._one:
+            await self._check_lost(names)
+            return await self._write(sorted(names))
+
+    async def _check(self, name: str, force: bool) -> None:
+        context = self._context
+        membership = context.membership
+        self._check_name(name)
+        if len(membership.lists) > 1:
+            raise Refused("change-under-way", "Not all nodes use the same peers file yet: make one change at a time.")
+        reached = {context.origin.node} | linked(context) - {name}
+        if not majority(reached, [names - {name} for names in membership.lists]):
+            away = " ".join(sorted(membership.members - reached))
+            raise Refused(
+                "no-majority",
+                f"Only {', '.join(sorted(reached))} can be reached of the members that would remain. "
+                f"If all others are lost for good, and only then: "
+                f"`qmq mesh retire {away} --majority-lost` (docs/operations.md).",
+            )
+        if force:
+            context.members.force(name)
+        while True:
+            hearing, agrees_in = await self._opinions(name)
+            if hearing and not force:
+                raise Refused(
+                    "still-reachable", f"{', '.join(hearing)} can reach {name}: stop it first, or force it (`--force`)."
+                )
+            agreeing = {peer for peer, seconds in agrees_in.items() if seconds == 0}
+            stay = [names - {name} for names in membership.lists]
+            if majority(agreeing, stay):
+                return
+            if not majority(agrees_in, stay):
+                others = ", ".join(sorted(membership.members - agrees_in.keys() - {name}))
+                raise Refused(
+                    "not-agreed",
+                    f"{', '.join(sorted(agreeing))} agree to retire {name}, which is no majority of the rest: "
+                    f"stop it, or force it at {others} as well, within {AGREED_SECONDS / 60:.0f} minutes.",
+                )
+            await trio.sleep(min(SILENT_SECONDS, max(agrees_in.values())))
+
+    async def _check_lost(self, names: Collection[str]) -> None:
+        context = self._context
+        membership = context.membership
+        for name in names:
+            self._check_name(name)
+        if membership.is_learner:
+            raise Refused("bad-node", "The disk of this node began empty: ask a node that has the messages.")
+        stay = membership.members.difference(names)
+        reached = {context.origin.node} | linked(context) & stay
+        if any(majority(reached, [membership.members - {name}]) for name in names):
+            raise Refused("majority-left", f"{', '.join(sorted(reached))} may decide: retire the others one by one.")
+        if stay - reached:
+            away = " ".join(sorted(membership.members - reached))
+            silent = ", ".join(sorted(stay - reached))
+            raise Refused("not-all-named", f"{silent} cannot be reached either: name all lost nodes, {away}.")
+        for peer in stay - {context.origin.node}:
+            standing = membership.standing_of(peer)
+            if standing is None or standing.listing.names - membership.retired.keys() != membership.members:
+                raise Refused("change-under-way", f"{peer} uses another peers file: reload this one there first.")
+        for name in sorted(names):
+            hearing, _ = await self._opinions(name)
+            if hearing:
+                raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not lost.")
+
+    def _check_name(self, name: str) -> None:
+        membership = self._context.membership
+        if membership.is_retired(name):
+            raise Refused("already-retired", f"{name} is retired; {membership.retired[name].adopter} has adopted it.")
+        if name == self._context.origin.node:
+            raise Refused("bad-node", "A node does not retire itself: stop it, and ask another one.")
+        if name not in membership.members:
+            raise Refused("bad-node", f"{name} is no member; the members are {', '.join(sorted(membership.members))}.")
+
+    async def _opinions(self, name: str) -> tuple[list[str], dict[str, float]]:
+        """Of the remaining members: those with a link to `name`, and for each of the others the seconds until it agrees
+        that `name` has left.
+        """
+        context = self._context
+        body = json.dumps({"hears": name}).encode()
+        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.LINKS, body))
+        answers[context.origin.node] = respond_hearing(context, body)
+        found = {peer: facts_of(answer, {"hears": bool}) for peer, answer in answers.items() if peer != name}
+        responses = {peer: facts for peer, facts in found.items() if facts is not None}
+        hearing = sorted(peer for peer, one in responses.items() if one["hears"])
+        waits: dict[str, object] = {peer: one.get("agrees_in") for peer, one in responses.items()}
+        agrees_in = {peer: float(one) for peer, one in waits.items() if isinstance(one, int | float) and one >= 0}
+        return hearing, agrees_in
+
+    async def _write(self, names: Collection[str]) -> dict[str, Any]:
+        context = self._context
+        retirements: list[Retirement] = []
+        sealed: Vector = {}
+        for name in names:
+            known: Vector = {}
+            for vector in (context.durable_vector(), *context.checkpoints.members.values()):
+                merge(known, {origin: last for origin, last in vector.items() if origin.node == name})
+            retirements.append(Retirement(node=name, adopter=context.origin.node, sealed=known))
+            sealed.update(known)
+        for retirement in retirements:
+            context.members.retired(retirement)
+        await context.members.written()
+        missing = {origin: last for origin, last in sealed.items() if context.durable_vector().get(origin, 0) < last}
+        return {
+            "retired": ",".join(names),
+            "adopter": context.origin.node,
+            "sealed": {str(origin): last for origin, last in sealed.items()},
+            "still_on_the_way": {str(origin): last for origin, last in missing.items()},
+        }

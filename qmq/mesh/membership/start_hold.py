@@ -1,0 +1,89 @@
+"""The start hold: a starting node delivers nothing of its queues until each peer has reported its settles and held
+messages.
+
+The node does not store which peers borrowed messages from its earlier incarnation. Each peer that follows it reports
+them in the first frame of its link (`Held`), and its records show what was settled. A message delivered before that may
+be with another consumer. Peers that are down must not keep a queue paused. A peer without a link is waited for a little
+longer than a dial takes. A peer with a link is waited for as long as in a takeover.
+"""
+
+from typing import Final, Protocol
+
+import trio
+
+from qmq.engine.runtime.contexts import Engine, MeshPeers
+from qmq.engine.runtime.waker import Waker
+from qmq.mesh.membership.takeover import Takeover
+from qmq.mesh.membership.takeover_sync import HOLDS_PART
+from qmq.mesh.repair.catch_up import CatchUp
+from qmq.replication.mesh import Mesh
+
+SPARE_SECONDS: Final = 4.0
+"""Beyond `redial_seconds_max`: a dial, a handshake and a first frame on a busy machine."""
+
+
+class StartHoldContext(Engine, MeshPeers, Protocol):
+    mesh: Mesh | None
+    takeover: Takeover
+    catch_up: CatchUp
+
+    def has_caught_up_with(self, peer: str) -> bool:
+        """Whether this node has everything that `peer` had when its link began."""
+
+
+class StartHold:
+    """`is_over` stays true once set, in this incarnation."""
+
+    def __init__(self, context: StartHoldContext) -> None:
+        self._context = context
+        self.is_over = False
+        self._reported: set[str] = set()
+        # Peer → the time of its first link to this node.
+        self._linked_at: dict[str, float] = {}
+        self._waker = Waker()
+
+    def wake(self) -> None:
+        """A link began or caught up, or the members have changed."""
+        self._waker.wake()
+
+    def held_received(self, peer: str) -> None:
+        """`peer` has reported what its consumers hold."""
+        self._reported.add(peer)
+        self.wake()
+
+    async def run(self) -> None:
+        """Hold until no peer is waited for any more, then release."""
+        began = trio.current_time()
+        while (until := self._until(began)) > trio.current_time():
+            await self._waker.wait_until(until)
+        self.is_over = True
+        self.release()
+
+    def hold_back(self) -> None:
+        """Deliver nothing of the queues until `release`: their messages may be settled."""
+        takeover = self._context.takeover
+        if not takeover.is_starting:
+            takeover.is_starting = True
+            takeover.poll()
+
+    def release(self) -> None:
+        """Deliver again, if nothing else pauses the queues."""
+        context = self._context
+        if context.broker.queues.held and self.is_over and not context.catch_up.is_stale:
+            context.takeover.is_starting = False
+            context.takeover.poll()
+
+    def _until(self, began: float) -> float:
+        context, settings = self._context, self._context.settings.mesh
+        linked = set() if context.mesh is None else context.mesh.followers()
+        for peer in linked:
+            self._linked_at.setdefault(peer, trio.current_time())
+        until = began
+        for peer in context.peer_names:
+            if peer in self._reported and context.has_caught_up_with(peer):
+                continue
+            if peer in linked:
+                until = max(until, self._linked_at[peer] + HOLDS_PART * settings.takeover_after_seconds)
+            else:
+                until = max(until, began + settings.redial_seconds_max + SPARE_SECONDS)
+        return until

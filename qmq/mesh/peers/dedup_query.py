@@ -1,0 +1,211 @@
+"""Dedup queries: before a retried SEND is appended here, peers are asked whether they have its message.
+
+What this node knows by itself (`qmq.broker.messages.dedup`) needs no query. A query is made only for a SEND that is
+marked as a retry, or whose key a peer has asked about: its first attempt may be at a node whose records are not here
+yet. A peer that holds the message names its dot. Then the record gets a moment to arrive over its link, so that the
+receipt relies on this disk.
+
+A node that was stopped, or without links, may find in its sockets SENDs that clients have since sent elsewhere. Until
+its links have caught up, each SEND with an id counts as a retry. Just after a wake-up, peers whose links are not back
+are waited for.
+
+Two nodes may be asked for one message at the same moment, and each would find that the other does not have it. So
+queries have an order: a number greater than all that the node has seen, then its name. The node with the earlier query
+responds to the other only when it has decided (Ricart and Agrawala's mutual exclusion, with waits that end).
+
+Bounds: one query per read of a session, a wait of ANSWER_SECONDS for its responses and ARRIVAL_SECONDS for records, and
+for links until WAKING_SECONDS after the wake-up. An unreachable peer may have the message all the same; then there are
+two.
+"""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import trio
+
+from qmq.broker.messages.dedup import KEY_BYTES, Dedup, dedup_key, is_dead_letter, is_retry
+from qmq.engine.runtime.contexts import Committing, Engine, JournalTail, MeshPeers
+from qmq.errors import MeshError, Refused
+from qmq.mesh.peers.kinds import RequestKind
+from qmq.mesh.peers.peer_json import decode_json
+from qmq.mesh.peers.rpc import ANSWER_SECONDS, PeerRpc
+from qmq.model.deletions import Deletions
+from qmq.model.dots import Dot
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.replication.protocol.values import SEQUENCE_MAX, number, origin_of
+from qmq.storage.format.batch import batch_records
+from qmq.storage.format.forgotten_record import unpack_forgotten
+from qmq.storage.format.record import Record, RecordKind
+from qmq.storage.log.journal import Journal
+
+ARRIVAL_SECONDS: Final = 1.0
+"""For a record that a peer has to arrive here before its SEND is answered."""
+
+WAKING_SECONDS: Final = 5.0
+"""For links to come back to a node that was stopped: some dials, and their handshakes."""
+
+AGAIN_SECONDS: Final = 0.1
+"""Between two requests to peers whose links may have come back."""
+
+KEYS_MAX: Final = 2000
+"""In one request."""
+
+REPLAY_BYTES: Final = 64 << 20
+"""Of the journal, read for ids at a start: about as much as a full window takes."""
+
+FOLLOWED_MAX: Final = SEQUENCE_MAX // 2
+"""Up to where the numbers of this node follow those of others: its own later ones must be valid, too."""
+
+_READ_BYTES: Final = 1 << 20
+FANOUTS: Final = "/fanout/"
+_MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
+
+
+class DedupContext(Engine, Committing, JournalTail, MeshPeers, Protocol):
+    peer_rpc: PeerRpc
+
+    @property
+    def is_catching_up(self) -> bool: ...
+
+
+class DedupQuery:
+    """Sends and answers the queries of one node."""
+
+    def __init__(self, context: DedupContext) -> None:
+        self._context = context
+        # Key → when this node asked about it, for each session that decides about it now.
+        self._deciding: dict[bytes, list[int]] = {}
+        self._decided = trio.lowlevel.ParkingLot()
+        self._clock = 0
+        self._waking_until = 0.0
+        self.asked = 0
+        """Keys that peers were asked about, since the start."""
+
+    def was_away(self) -> None:
+        """The node was stopped, and SENDs that its clients made before it woke may be elsewhere by now."""
+        if self._context.peer_names:
+            self._waking_until = trio.current_time() + WAKING_SECONDS
+            self._context.broker.dedup.is_behind = True
+
+    def links_changed(self) -> None:
+        """A link began, ended or has caught up."""
+        is_waking = trio.current_time() < self._waking_until
+        self._context.broker.dedup.is_behind = is_waking or self._context.is_catching_up
+
+    @asynccontextmanager
+    async def of(self, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
+        """Yields those of `keys` whose messages only peers have. Decide about all of them within the block."""
+        self._clock += 1
+        at = self._clock
+        for key in keys:
+            self._deciding.setdefault(key, []).append(at)
+        try:
+            yield await self._elsewhere(keys, at) if keys else set()
+        finally:
+            for key in keys:
+                self._deciding[key].remove(at)
+                if not self._deciding[key]:
+                    del self._deciding[key]
+            self._decided.unpark_all()
+
+    async def _elsewhere(self, keys: Sequence[bytes], at: int) -> set[bytes]:
+        context = self._context
+        self.asked += len(keys)
+        found: dict[bytes, Dot] = {}
+        for start in range(0, len(keys), KEYS_MAX):
+            part = keys[start : start + KEYS_MAX]
+            request = {"dedup": [key.hex() for key in part], "node": context.origin.node, "at": at}
+            answers = await self._ask(PeerRequest(RequestKind.DEDUP, json.dumps(request).encode()))
+            found.update(pair for answer in answers.values() for pair in _read_answer(part, answer))
+        with trio.move_on_after(ARRIVAL_SECONDS):
+            for dot in found.values():
+                # Memory-only messages have negative numbers and never come.
+                while context.received_vector().get(dot.origin, 0) < dot.sequence:
+                    await context.journal_grew(context.committed_end())
+        now_us = context.environment.now_us()
+        return {key for key in found if context.broker.dedup.find(key, now_us) is None}
+
+    async def _ask(self, request: PeerRequest) -> dict[str, bytes]:
+        context = self._context
+        answers = await context.peer_rpc.ask(request)
+        while trio.current_time() < self._waking_until and not answers.keys() >= set(context.peer_names):
+            await trio.sleep(AGAIN_SECONDS)
+            answers |= await context.peer_rpc.ask(request)
+        self.links_changed()
+        return answers
+
+    async def answer(self, request: bytes) -> bytes:
+        """The response to a peer's query: `[[index of the key, node, incarnation, sequence], …]` of messages here."""
+        at, asker, keys = _read_request(request)
+        context = self._context
+        self._clock = max(self._clock, min(at, FOLLOWED_MAX))
+        with trio.move_on_after(ANSWER_SECONDS):
+            while self._was_first(keys, at, asker):
+                await self._decided.park()
+        dedup, now_us = context.broker.dedup, context.environment.now_us()
+        found: list[tuple[int, str, int, int]] = []
+        for index, key in enumerate(keys):
+            dot = dedup.find(key, now_us)
+            if dot is None:
+                dedup.note_asked(key)
+            else:
+                found.append((index, *dot.origin, dot.sequence))
+        # Only durable messages are reported.
+        await context.flushed()
+        return json.dumps(found).encode()
+
+    def _was_first(self, keys: Sequence[bytes], at: int, asker: str) -> bool:
+        """Whether this node decides about one of `keys` and asked before that peer did."""
+        deciding = self._deciding
+        return any((min(deciding[key]), self._context.origin.node) < (at, asker) for key in keys if key in deciding)
+
+
+def replay_ids(journal: Journal, dedup: Dedup, deletions: Deletions, now_us: int) -> None:
+    """At a start: learn the ids in the last REPLAY_BYTES of the journal. Blocks while it reads.
+
+    All count as learned now: the times in records come from the clocks of many nodes.
+    """
+    position = max(journal.start, journal.end - REPLAY_BYTES)
+    begins = [end for end, _, _ in journal.segment_bounds() if end <= position]
+    position = max(begins, default=journal.start)
+    while batches := journal.read(position, _READ_BYTES):
+        for start, head, data in batches:
+            position = start + head.size
+            for record in batch_records(data) if any(mark in data for mark in _MARKS) else ():
+                if record.kind == RecordKind.PUBLISH:
+                    _replay(record, Dot(head.origin, record.sequence), dedup, deletions, now_us)
+                elif record.kind == RecordKind.FORGOTTEN:
+                    dedup.forget(unpack_forgotten(record.body))
+
+
+def _replay(record: Record, dot: Dot, dedup: Dedup, deletions: Deletions, now_us: int) -> None:
+    key, destination = dedup_key(record.destination, record.headers), record.destination
+    if key is None or deletions.covers(destination, *dot):
+        return
+    dedup.learn(key, dot, now_us, destination if destination.startswith(FANOUTS) else "")
+    if is_retry(record.headers) and not is_dead_letter(record.headers):
+        dedup.learn_retry(key, dot.origin.node, record.timestamp_us)
+
+
+def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:
+    try:
+        asked = decode_json(request)
+        at, node, keys = number(asked["at"]), asked["node"], [bytes.fromhex(text) for text in asked["dedup"]]
+        if not isinstance(node, str) or len(keys) > KEYS_MAX or any(len(key) != KEY_BYTES for key in keys):
+            raise ValueError("no keys")
+    except (ValueError, TypeError, KeyError, MeshError) as error:
+        raise Refused("bad-destination", f"an invalid request about dedup ids: {error}") from error
+    return at, node, keys
+
+
+def _read_answer(keys: Sequence[bytes], answer: bytes) -> list[tuple[bytes, Dot]]:
+    """The messages in a peer's response; none when it is not valid, which counts as no response."""
+    try:
+        return [
+            (keys[number(index, 0, len(keys) - 1)], Dot(origin_of(node, incarnation), number(sequence, -SEQUENCE_MAX)))
+            for index, node, incarnation, sequence in decode_json(answer)
+        ]
+    except (ValueError, TypeError, MeshError):
+        return []

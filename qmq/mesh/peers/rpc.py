@@ -1,0 +1,133 @@
+"""Requests from node to node: sent to every reachable peer; each responds about itself.
+
+Delivery is not guaranteed: a peer that does not respond within `ANSWER_SECONDS` is left out, and the caller sees how
+many responded. A request or response may be lost with a link. If another link leads to the peer, it is asked again; if
+none does, it is not waited for.
+
+Bounds: a limited number of requests of this node are sent at once, and the next ones wait in line. A limited number of
+requests of one peer are handled at once. Others are ignored, and the peer's request reaches its time limit.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+
+import trio
+
+from qmq.errors import LogBroken, Refused
+from qmq.model.dots import Origin
+from qmq.replication.links.outbox import LinkOutbox
+from qmq.replication.mesh import Mesh
+from qmq.replication.protocol.frames import PeerRequest
+
+ANSWER_SECONDS = 2.0
+
+REQUESTS_AT_ONCE = 16
+"""Of this node to its peers, and of each peer to this node: with the bound on a response they fit a link's outbox."""
+
+log = logging.getLogger("qmq.peer_rpc")
+
+
+class PeerRpc:
+    """Both sides. `answer` makes this node's response to a request of a peer; it raises Refused for an invalid one."""
+
+    def __init__(
+        self, spawn: Callable[[Callable[[], object]], None], answer: Callable[[PeerRequest], Awaitable[bytes]]
+    ) -> None:
+        self.links: Mesh | None = None
+        self._spawn = spawn
+        self._answer = answer
+        self._turns = trio.CapacityLimiter(REQUESTS_AT_ONCE)
+        self._asked: dict[int, _Asked] = {}
+        self._answering: Counter[Origin] = Counter()
+        self._numbers = 0
+
+    async def ask(self, request: PeerRequest) -> dict[str, bytes]:
+        """The responses that came in time, by node. Waits at most ANSWER_SECONDS once it is its turn."""
+        links = self.links
+        if links is None:
+            return {}
+        return await self._ask(links, request, lambda number: links.ask(number, request), ANSWER_SECONDS)
+
+    async def ask_one(self, peer: str, request: PeerRequest, seconds: float) -> bytes | None:
+        """The response of one peer; None when it cannot be reached, or has not responded after `seconds`."""
+        links = self.links
+        if links is None:
+            return None
+        answers = await self._ask(links, request, lambda number: links.ask_one(peer, number, request), seconds)
+        return answers.get(peer)
+
+    async def _ask(
+        self, links: Mesh, request: PeerRequest, put: Callable[[int], list[Origin]], seconds: float
+    ) -> dict[str, bytes]:
+        async with self._turns:
+            self._numbers += 1
+            number = self._numbers
+            asked = self._asked[number] = _Asked(request)
+            try:
+                asked.missing.update({peer: links.links_to(peer) for peer in put(number)})
+                if asked.missing:
+                    with trio.move_on_after(seconds):
+                        await asked.complete.wait()
+            finally:
+                del self._asked[number]
+        return asked.answers
+
+    def links_changed(self) -> None:
+        """Links began or ended: a request on a link that ended is sent again, or not waited for."""
+        links = self.links
+        if links is None:
+            return
+        for number, asked in self._asked.items():
+            for peer, before in list(asked.missing.items()):
+                now = links.links_to(peer)
+                if not now:
+                    asked.miss(peer)
+                elif any(link not in now for link in before):
+                    asked.missing[peer] = now
+                    links.ask_one(peer.node, number, asked.request)
+
+    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
+        """`peer` has responded; a late response is ignored."""
+        asked = self._asked.get(number)
+        if asked is not None and peer in asked.missing:
+            asked.answers[peer.node] = answer
+            asked.miss(peer)
+
+    def request_received(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
+        """`peer` sent a request by `way`; the response is made in a task of its own."""
+        if self._answering[peer] < REQUESTS_AT_ONCE:
+            self._answering[peer] += 1
+            self._spawn(partial(self._respond, peer, number, request, way))
+
+    async def _respond(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
+        try:
+            answer = await self._answer(request)
+            if self.links is not None:
+                self.links.answer(peer, number, answer, way)
+        except Refused as refused:
+            log.info("! %s: unknown or invalid request: %s", peer.node, refused)
+        except LogBroken:
+            raise  # The disk has failed, whichever part found out first: the process must stop.
+        except Exception:
+            log.exception("! a request of %s failed; it gets no response, and the node continues", peer.node)
+        finally:
+            self._answering[peer] -= 1
+            if not self._answering[peer]:
+                del self._answering[peer]
+
+
+class _Asked:
+    def __init__(self, request: PeerRequest) -> None:
+        self.request = request
+        self.missing: dict[Origin, Collection[object]] = {}
+        """Peers that have not responded, and the links with them when the request was sent."""
+        self.answers: dict[str, bytes] = {}
+        self.complete = trio.Event()
+
+    def miss(self, peer: Origin) -> None:
+        """Wait for this peer no longer. The task that asked continues once, when it has to wait for no other."""
+        del self.missing[peer]
+        if not self.missing:
+            self.complete.set()

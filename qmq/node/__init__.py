@@ -1,0 +1,1 @@
+"""One node: its parts, its start, its stop, its reload."""

@@ -1,0 +1,210 @@
+"""One node: starts and stops its parts, in order.
+
+Start: open and recover the store, draw an incarnation and make it durable, restore owned queue messages. Then the
+commit task starts, the mesh, and last the client listeners. Stop (SIGTERM): accept no connections, let clients finish
+and leave (`draining`), close links, checkpoint, close the store. A failed append or fsync ends the process: the
+exception leaves `run`, because the decisions are not what the disk has (docs/guarantees.md).
+
+`NodeParts` (`qmq.node.parts`) builds the parts.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from qmq.config import ListenerSettings, NodeSettings, PeersFile
+from qmq.engine.runtime.local_socket import LocalListener
+from qmq.environment import Environment
+from qmq.errors import DiskFull
+from qmq.node.parts import NodeParts
+from qmq.node.restore import restore
+from qmq.protocols.stomp.dialogue import STOMP
+from qmq.replication.mesh import Mesh
+from qmq.sessions.clients.access import note_openness
+from qmq.sessions.clients.dialogue import ClientProtocol
+from qmq.sessions.clients.draining import drain_clients, hand_over
+from qmq.sessions.clients.listeners import serve_clients, serve_listener
+from qmq.storage.catalog.facts import UNSEEN
+from qmq.storage.log.quarantine import in_words
+from qmq.storage.store import Store
+
+
+class Node(NodeParts):
+    """A broker node. `store` is opened by the caller and closed by `run`.
+
+    `local_socket` is the path of its Unix socket; None for none.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        peers: PeersFile | None,
+        store: Store,
+        environment: Environment,
+        *,
+        trusts_clock: bool = False,
+        local_socket: Path | None = None,
+    ) -> None:
+        super().__init__(settings, peers, store, environment, trusts_clock=trusts_clock)
+        self._local_socket = local_socket
+        self._restore()
+
+    def _restore(self) -> None:
+        self.settings = self.policy_kind.join(self.settings)
+        self.broker.received = self.received_vector
+        self.broker.subscriptions.is_leaving = self._is_leaving
+        restore(self.broker, self.replay, self.store, self.environment)
+        self.broker.queues.held = self.takeover.is_starting = bool(self.peer_names)
+        if self.peer_names:
+            self.takeover.begin()
+        recovered = self.store.recovered
+        for message in in_words(recovered.quarantined):
+            self.add_event("quarantine", message)
+        self.check_damage()
+        self.routing.report()
+        self.schemas.follow()
+        if recovered.lost_positions:
+            self.add_event("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
+
+    # Running
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop`. Ready when started: listening, recovered. Raises StorageError when the disk fails."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self.commits.run)
+                nursery.start_soon(self.beats.run)
+                nursery.start_soon(self.system.run)
+                nursery.start_soon(self.checkpoints.run)
+                nursery.start_soon(self.queue_pager.run)
+                nursery.start_soon(self.deadline_timer.run)
+                nursery.start_soon(self.members.run)
+                nursery.start_soon(self.catch_up.run)
+                nursery.start_soon(self.fanout_repair.run)
+                nursery.start_soon(self.queue_store_repair.run)
+                nursery.start_soon(self.incarnation_gc.run)
+                nursery.start_soon(self.quarantine_restore.run)
+                nursery.start_soon(self.queue_adoption.run)
+                nursery.start_soon(self.clock_check.run)
+                nursery.start_soon(self.queue_count.run)
+                if self.settings.http:
+                    self.console.history.begin()
+                async with trio.open_nursery() as serving:
+                    self.incarnation_gc.wake()
+                    if self.mesh is not None:
+                        await serving.start(self.mesh.run)
+                        serving.start_soon(self.start_hold.run)
+                        serving.start_soon(self.takeover.run)
+                        await self._learn_from_peers(self.mesh)
+                    self.has_asked_peers = True
+                    listeners: list[Callable[[], None]] = []
+                    if not self.is_stopping:
+                        self.deleted_queues.begin()
+                        self.declarations_changed(list(self.declared_queues.texts))
+                        listeners += await self._listen_locally(serving)
+                        listeners += await self._listen_for_clients(serving)
+                        if self.certificates.expiries():
+                            serving.start_soon(self.certificate_expiry.run)
+                        self.is_listening = True
+                        note_openness(self.settings)
+                    task_status.started()
+                    await self._stop.wait()
+                    self.is_listening = False
+                    for close in listeners:
+                        close()
+                    await self._drain()
+                    serving.cancel_scope.cancel()
+                self.refusals.close()
+                # So that the next start has little to replay. While commits still run: messages that expire meanwhile
+                # wait for their commit, and a checkpoint waits for that.
+                await self.checkpoints.bring_up()
+                await self.clock_check.note()
+                if self.broker.queues.paging.leaves_unseen(
+                    await self.environment.run_blocking(self.store.queues.origins)
+                ):
+                    with suppress(DiskFull):
+                        await self.environment.run_blocking(self.store.catalog.set_facts, {UNSEEN: ""})
+                self.commits.stop()
+                await self.flushed()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.environment.run_blocking(self.store.close)
+            self.ended.set()
+
+    async def _learn_from_peers(self, mesh: Mesh) -> None:
+        """Learn from peers what clients need: interest and definitions at the same time, each for a bounded time.
+
+        Ends at `stop`, because a majority may say that this node is retired.
+        """
+        async with trio.open_nursery() as until_stop:
+            until_stop.start_soon(self._cancel_at_stop, until_stop.cancel_scope)
+            async with trio.open_nursery() as learning:
+                learning.start_soon(self.host.learn_interest, mesh, self.settings.mesh.interest_confirm_seconds)
+                learning.start_soon(self.definition_sync.before_clients)
+            until_stop.cancel_scope.cancel()
+
+    async def _cancel_at_stop(self, scope: trio.CancelScope) -> None:
+        await self._stop.wait()
+        scope.cancel()
+
+    async def _listen_for_clients(self, nursery: trio.Nursery) -> list[Callable[[], None]]:
+        settings = self.settings
+        served: list[tuple[Sequence[ListenerSettings], ClientProtocol, list[tuple[str, int]]]] = [
+            (settings.stomp, STOMP, self.addresses)
+        ]
+        # These are loaded only where they are used; AMQP needs a package of its own.
+        if settings.http:
+            from qmq.protocols.http.dialogue import HTTP
+
+            served.append((settings.http, HTTP, self.web_addresses))
+        if settings.amqp:
+            from qmq.protocols.amqp.dialogue import amqp_protocol
+
+            served.append((settings.amqp, amqp_protocol(), self.amqp_addresses))
+        if settings.beanstalk:
+            from qmq.protocols.beanstalk.dialogue import BEANSTALK
+
+            served.append((settings.beanstalk, BEANSTALK, self.beanstalk_addresses))
+        return [
+            await self._listen(nursery, one, protocol, addresses)
+            for listeners, protocol, addresses in served
+            for one in listeners
+        ]
+
+    async def _listen(
+        self,
+        nursery: trio.Nursery,
+        listener: ListenerSettings,
+        protocol: ClientProtocol,
+        addresses: list[tuple[str, int]],
+    ) -> Callable[[], None]:
+        """Serve clients at `listener`, and add its address to `addresses`. Returns what closes it."""
+        address, close = await nursery.start(serve_clients, self, listener, protocol)
+        addresses.append(address)
+        return close  # type: ignore[no-any-return]  # started() hands the value through untyped
+
+    async def _listen_locally(self, nursery: trio.Nursery) -> list[Callable[[], None]]:
+        """Serve the Unix socket. A file system that cannot have one does not keep the node from its other clients."""
+        if self._local_socket is None:
+            return []
+        try:
+            listener = await self.environment.run_blocking(LocalListener, self._local_socket)
+        except OSError as error:
+            self.raise_condition("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
+            return []
+        _, close = await nursery.start(serve_listener, self, listener, None, STOMP)
+        return [close]
+
+    async def _drain(self) -> None:
+        """Let clients finish and leave, then send peers the records they are missing; until a second call of `stop`."""
+        self.admission.close()
+        with self._draining:
+            await drain_clients(self)
+            if self.mesh is not None:
+                await hand_over(self, self.mesh)
+        # Also after a second call of `stop`: a full disk must not keep the node from stopping.
+        self.commits.stop_waiting_for_space()

@@ -1,0 +1,420 @@
+"""The parts of one node: builds each of them, in the order of what it depends on.
+
+A part that has rules of its own has a module of its own, and gets the node as the narrow context that it names. So the
+node has each part as an attribute, and what parts need of each other as methods, some of them a part's own. `Node` runs
+them. All of it is one module, because the order in which parts are built is what it decides.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from qmq import __version__
+from qmq.access.requests import NO_HEADERS
+from qmq.access.rules import Principal
+from qmq.admin.console.requests import ConsoleRequests, is_of_console
+from qmq.admin.control import control_response
+from qmq.admin.counts import DestinationCounts
+from qmq.admin.inspection.recent_settles import RecentSettles
+from qmq.admin.mesh_jobs import MeshJobs
+from qmq.admin.policies import Policies, broker_limits, wire_limits
+from qmq.admin.status import peers_of
+from qmq.admin.system import SystemTopics
+from qmq.broker.broker import Broker
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.destination import JOURNAL
+from qmq.config import NodeSettings, PeersFile
+from qmq.engine.checkpoint.checkpoints import Checkpoints
+from qmq.engine.checkpoint.queue_count import QueueCount
+from qmq.engine.checkpoint.queue_pager import QueuePager
+from qmq.engine.commit.commits import Commits
+from qmq.engine.commit.receipts import Receipts
+from qmq.engine.commit.replica_acks import ReplicaAcks
+from qmq.engine.deadline_timer import DeadlineTimer
+from qmq.engine.runtime.certificate_expiry import CertificateExpiry
+from qmq.engine.runtime.certificates import Certificates
+from qmq.engine.runtime.heartbeats import Heartbeats
+from qmq.environment import Environment
+from qmq.mesh.membership.adopt_queues import QueueAdoption
+from qmq.mesh.membership.clock_check import ClockCheck
+from qmq.mesh.membership.decommission import Decommission
+from qmq.mesh.membership.members import LiveMembership
+from qmq.mesh.membership.start_hold import StartHold
+from qmq.mesh.membership.takeover import Takeover
+from qmq.mesh.peers.dedup_query import DedupQuery
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.mesh.peers.verb_request import ControlResponse
+from qmq.mesh.repair.catch_up import CatchUp
+from qmq.mesh.repair.damage_report import DamageReport
+from qmq.mesh.repair.fanout_logs import FanoutRepair
+from qmq.mesh.repair.incarnation_gc import IncarnationGc
+from qmq.mesh.repair.quarantine_restore import QuarantineRestore
+from qmq.mesh.repair.queue_store import QueueStoreRepair
+from qmq.model.dots import Vector
+from qmq.model.members import Membership
+from qmq.node.bound_queues import BoundQueues
+from qmq.node.commit_path import CommitPath
+from qmq.node.definition_effects import DefinitionEffects
+from qmq.node.mesh_host import MeshHost
+from qmq.node.peer_requests import respond
+from qmq.node.services import NodeServices
+from qmq.record_codec import Replay
+from qmq.replication.mesh import Mesh
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.replication.protocol.handshake import SHARED_BODIES
+from qmq.sessions.clients.access import Access
+from qmq.sessions.clients.admission import Admission
+from qmq.sessions.clients.authentication import login_checks
+from qmq.sessions.clients.login import Logins
+from qmq.sessions.clients.memory_budget import MemoryBudget, default_bytes_max
+from qmq.sessions.clients.refusals import Refusals
+from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
+from qmq.sessions.clients.traffic import Traffic
+from qmq.sessions.delivery.browsing import Browsing
+from qmq.sessions.delivery.effect_dispatcher import Dispatcher
+from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.sessions.delivery.journal_reads import JournalReads
+from qmq.sessions.delivery.retained_delivery import RetainedDelivery
+from qmq.settings.definitions.declared_queues import DeclaredQueues
+from qmq.settings.definitions.deleted_queues import DeletedQueues
+from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
+from qmq.settings.definitions.live import LiveDefinitions
+from qmq.settings.definitions.paused_queues import PausedQueues
+from qmq.settings.definitions.policies import KIND as POLICY
+from qmq.settings.definitions.policies import PolicyKind
+from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
+from qmq.settings.definitions.queue_watchers import QueueWatchers
+from qmq.settings.definitions.schemas import SchemaDefinitions
+from qmq.settings.definitions.sync import DefinitionSync
+from qmq.settings.definitions.users import LimitDefinitions, UserDefinitions
+from qmq.settings.limits.holdings import Holdings
+from qmq.settings.limits.usage import ClientUsages
+from qmq.settings.routing.definitions import RoutingDefinitions, VhostDefinitions
+from qmq.storage.format.missing_range import MissingRange
+from qmq.storage.queues.served_rows import ServedRows
+from qmq.storage.store import Store
+from qmq.wire.stomp import HeadCaches
+
+if TYPE_CHECKING:
+    from qmq.protocols.http.part import WebPart
+
+INCARNATION_BITS = 64
+
+REPAIR_SECONDS = 10.0
+"""How long a peer may take for a response that its stores have to search for."""
+
+
+class NodeParts(NodeServices):
+    """All parts, built and not running."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        peers: PeersFile | None,
+        store: Store,
+        environment: Environment,
+        *,
+        trusts_clock: bool,
+    ) -> None:
+        super().__init__(environment)
+        limits = settings.limits
+        self.settings = settings
+        self.limits = limits
+        self.store = store
+        self.software = f"qmq/{__version__}"
+        self.policies = Policies(self)
+        self.definitions = LiveDefinitions(self, store.recovered.definitions)
+        self.paused_queues = PausedQueues(self)
+        self.declared_queues = DeclaredQueues(self, settings)
+        self.holdings = Holdings(self)
+        self.declared_queues.check_room = self.holdings.check_room
+        self.policy_of = self.policies.of
+        self.routing = RoutingDefinitions(self, settings)
+        self.vhosts = VhostDefinitions(self, self.routing.table)
+        self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
+        self.user_definitions = UserDefinitions(self, settings)
+        self.limit_definitions = LimitDefinitions(self, settings)
+        self.schemas = SchemaDefinitions(self)
+        self.limits_of = self.limit_definitions.of
+        self.settings = self.limit_definitions.join(self.user_definitions.join(settings))
+        self.certificates = Certificates()
+        self.certificate_expiry = CertificateExpiry(self)
+        self.mesh: Mesh | None = None
+        self.members = LiveMembership(self, peers)
+        self.origin = store.begin_incarnation(environment.rng.getrandbits(INCARNATION_BITS), environment.now_us())
+        journal = store.journal
+        self.broker = Broker(
+            self.origin,
+            journal.vector()[self.origin] + 1,
+            rules_of=self.policies.queue_rules,
+            defaults_of=self.policies.queue_defaults,
+            route=self.routing.table.route,
+            limits=broker_limits(limits),
+        )
+        self.replay = Replay(self.broker)
+        commit_path = self.commit_path = CommitPath(self)
+        self.slot = commit_path.slot
+        self.commit_slot = commit_path.commit_slot
+        self.after_delivery = commit_path.after_delivery
+        self.submit = commit_path.submit
+        self.received_vector = commit_path.received_vector
+        self.durable_vector = commit_path.durable_vector
+        self.committed_end = commit_path.committed_end
+        self.journal_grew = commit_path.journal_grew
+        self.message_of = self.replay.message_of
+        self.start_hold = StartHold(self)
+        self.takeover = Takeover(self, settings.mesh)
+        self.replay.on_term = self.takeover.noted
+        self.replay.on_definition = self.definitions.received
+        self.definition_sync = DefinitionSync(self)
+        self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
+        effects = DefinitionEffects(self)
+        self.policies_changed = effects.policies_changed
+        self.users_changed = effects.users_changed
+        self.user_limits_changed = effects.user_limits_changed
+        self.declarations_changed = effects.declarations_changed
+        self.queues_deleted = effects.queues_deleted
+        self._build_clients()
+        self._build_delivery()
+        self._build_stores(trusts_clock)
+        self._build_mesh(peers)
+
+    def _build_clients(self) -> None:
+        """What sessions use, and the status."""
+        self.sessions: dict[int, ClientSession] = {}
+        self.recent_settles = RecentSettles(self.origin.node, self.sessions)
+        self.caches = HeadCaches()
+        self.wire_limits = wire_limits(self.limits)
+        self.rules = self.policies.gateway_rules(self.routing.table)
+        self.admission = Admission(self.limits)
+        checks = login_checks(self, self.settings)
+        self.logins = Logins(self.settings.users, self.limits, self.environment, checks, self.limits_of)
+        self.access = Access(self, self.settings)
+        self.rights_of = self.access.rights_of
+        self.check_admitted = self.access.check_admitted
+        self.groups_of = self.access.groups_of
+        self.beats = Heartbeats()
+        self.usages = ClientUsages(self)
+        self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
+        self.audit = self.system.audit
+        self.refusals = Refusals(self.beats, self.audit)
+        self.counts = DestinationCounts(self)
+        self.addresses: list[tuple[str, int]] = []
+        self.web_addresses: list[tuple[str, int]] = []
+        self.amqp_addresses: list[tuple[str, int]] = []
+        self.beanstalk_addresses: list[tuple[str, int]] = []
+        self.beanstalk: object = None
+        """What its beanstalkd connections share, once there is one (`qmq.protocols.beanstalk.part`)."""
+        self.started_seconds = trio.current_time()
+        self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
+        self.traffic = Traffic()
+        self.buffers = SubscriberBuffers(self.limits.outbox_bytes_max, self.memory_budget.change)
+
+    def _build_delivery(self) -> None:
+        """The commit path, and what delivers."""
+        limits, settings = self.limits, self.settings
+        self.fanout_subscribers = FanoutSubscribers(self, limits.subscriber_buffer_bytes_default)
+        self.retained_delivery = RetainedDelivery(
+            self.sessions,
+            self.broker.retained,
+            self.buffers,
+            outbox_bytes_max=limits.outbox_bytes_max,
+            spawn=self.spawn,
+        )
+        self.receipts = Receipts(
+            ReplicaAcks(
+                self.peer_names,
+                settings.mesh.receipt_degrade_seconds,
+                settings.mesh.interest_confirm_seconds,
+                self.takeover.settled_through,
+            ),
+            self.beats,
+            put=lambda answer: self.dispatcher.put_receipt(answer),
+            flush=lambda: self.dispatcher.flush(),
+            refuses=settings.mesh.receipt_short == "refuse",
+        )
+        self.dispatcher: Dispatcher = Dispatcher(
+            self.sessions,
+            self.fanout_subscribers,
+            self.buffers,
+            self.retained_delivery,
+            self.commit_path.settle_written,
+            self.commit_path.begin_time,
+            outbox_bytes_max=limits.outbox_bytes_max,
+            body_bytes_max=limits.body_bytes_max,
+            spawn=self.spawn,
+            receipts=self.receipts,
+            totals=self.broker.totals,
+        )
+        self.flush = self.dispatcher.flush
+        self.commits = Commits(
+            self.store.journal,
+            self.broker,
+            self.environment,
+            pending_bytes_max=limits.commit_pending_bytes_max,
+            shares_bodies=lambda: self.mesh is None or SHARED_BODIES in self.mesh.features_of_all,
+            before_commit=self.dispatcher.before_commit,
+            after_commit=self.dispatcher.after_commit,
+            flush=self.dispatcher.flush,
+            on_short=lambda: self.checkpoints.ran_short(),
+        )
+        self.flushed = self.commits.flushed
+        self.browsing = Browsing(self)
+        self.journal_reads = JournalReads(self)
+        self.dispatcher.browse = self._serve_apart
+
+    def _build_stores(self, trusts_clock: bool) -> None:
+        """What pages, checkpoints, repairs and collects; and what peers are asked."""
+        limits, settings = self.limits, self.settings
+        self.queue_pager = QueuePager(
+            self,
+            limits.queue_messages_in_memory_max,
+            limits.queue_bytes_in_memory_max,
+            settings.storage.checkpoint_bytes,
+        )
+        self.deadline_timer = DeadlineTimer(self)
+        self.catch_up = CatchUp(self)
+        self.fanout_repair = FanoutRepair(self)
+        self.queue_store_repair = QueueStoreRepair(self)
+        self.decommission = Decommission(self)
+        self.queue_adoption = QueueAdoption(self)
+        self.queue_count = QueueCount(self)
+        self.incarnation_gc = IncarnationGc(self)
+        self.quarantine_restore = QuarantineRestore(self)
+        self.broker.forgotten = self.incarnation_gc.seals.forgotten
+        self.replay.on_seal = self.incarnation_gc.seals_received
+        self.mesh_jobs = MeshJobs(self)
+        self.deleted_queues = DeletedQueues(self)
+        self.declared_queues.on_deleted = self.queues_deleted
+        self.queue_watchers = QueueWatchers()
+        self.messages_adopted = self.deleted_queues.messages_adopted
+        self.messages_taken_over = self.deleted_queues.begin
+        self.queue_lifetimes = QueueLifetimes(self)
+        self.exclusive_queues = ExclusiveQueues(self)
+        self.rules.lock = self.exclusive_queues.check
+        self.session_ended = self.exclusive_queues.session_ended
+        self.declared_queues.on_changed = self.declarations_changed
+        self.bound_queues = BoundQueues(self)
+        self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
+        self.dedup_query = DedupQuery(self)
+        self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
+        self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
+        self.console = ConsoleRequests(self)
+        self.check_damage = DamageReport(self).check
+        self.checkpoint_done = self.incarnation_gc.checkpoint_done
+        self.about_dead = self.incarnation_gc.answer
+        self.schedule_checkpoint = self.checkpoints.schedule
+        self.storage_now_us = self.clock_check.storage_now_us
+        self.quarantined_anywhere = self.quarantine_restore.anywhere
+        self.schedule_repair = self.catch_up.schedule
+        self.hold_back = self.start_hold.hold_back
+        self.repaired = self.start_hold.release
+
+    def _build_mesh(self, peers: PeersFile | None) -> None:
+        host = self.host = MeshHost(self)
+        self.note_lost = host.note_lost
+        self.accept_gap = host.accept_gap
+        self.linked_peers = host.linked_peers
+        self.late_peers = host.late_peers
+        self.report_durable = host.report_durable
+        self.has_caught_up_with = host.has_caught_up_with
+        self.has_synced_with_majority = host.has_synced_with_majority
+        self.count_copies_of = host.count_copies_of
+        self.rules_changed = host.rules_changed
+        self.members_changed = host.members_changed
+        if peers is not None:
+            tls = self.settings.mesh.tls
+            listen_tls, dial_tls = (None, None) if tls is None else self.certificates.for_links(tls)
+            self.mesh = Mesh(
+                host,
+                peers=peers,
+                node=self.settings.name,
+                settings=self.settings.mesh,
+                listen_tls=listen_tls,
+                dial_tls=dial_tls,
+            )
+            self.dispatcher.mesh = self.mesh
+            self.receipts.interest = self.mesh.routes
+            self.peer_rpc.links = self.mesh
+            self.catch_up.links = self.mesh
+            self.fanout_repair.links = self.mesh
+            self.queue_store_repair.links = self.mesh
+            self.incarnation_gc.links = self.mesh
+            self.quarantine_restore.links = self.mesh
+            self.mesh.never_again(self.incarnation_gc.seals.forgotten)
+        # Before its first report a member counts as having nothing: what only this node has must not be dropped.
+        self.checkpoints.members.update({name: {} for name in self.peer_names})
+
+    # What parts need of the node
+
+    @cached_property
+    def web(self) -> "WebPart":
+        # Here, because a node that serves no HTTP starts faster without it, by 7 %.
+        from qmq.protocols.http.part import WebPart
+
+        return WebPart(self)
+
+    def _is_leaving(self, session_id: int) -> bool:
+        session = self.sessions.get(session_id)
+        return session is None or session.finishing
+
+    def _serve_apart(self, subscription: Subscription) -> None:
+        """Serve a subscription in a task of its own."""
+        (self.journal_reads if subscription.destination == JOURNAL else self.browsing).begin(subscription)
+
+    def served_rows(self) -> ServedRows:
+        """The rows in the queue store of the messages that this node serves now."""
+        queues = self.broker.queues
+        return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
+
+    async def answer(
+        self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> ControlResponse:
+        check = partial(self.check_right, principal)
+        if is_of_console(headers):
+            return await self.console.respond(headers, body, principal, check)
+        return await control_response(self, headers, check, principal, address, session, body)
+
+    def check_right(
+        self, principal: Principal | None, destination: str, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        self.rights_of(principal).check_control(destination, headers)
+
+    def durable_on(self, peer: str) -> Vector:
+        return self.checkpoints.members.get(peer, {})
+
+    def destinations_reported(self) -> Mapping[str, str]:
+        return self.policy_kind.fingerprints()
+
+    async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
+        return await self.peer_rpc.ask_one(peer, request, REPAIR_SECONDS)
+
+    async def bring_up_stores(self) -> bool:
+        await self.flushed()
+        return await self.checkpoints.bring_up()
+
+    @property
+    def membership(self) -> Membership:
+        return self.members.membership
+
+    @property
+    def peer_names(self) -> list[str]:
+        return self.membership.peers
+
+    @property
+    def member_names(self) -> Collection[str]:
+        return self.checkpoints.members
+
+    @property
+    def is_catching_up(self) -> bool:
+        return self.mesh is not None and bool(self.peer_names) and self.mesh.is_catching_up
+
+    @property
+    def is_missing_rows(self) -> bool:
+        return self.queue_store_repair.is_behind
+
+    def rows_searched_for(self) -> Collection[MissingRange]:
+        return self.queue_store_repair.searched_for

@@ -1,0 +1,173 @@
+"""Applying a changed configuration while the node runs: all of it or nothing.
+
+The files are read and checked as a whole. A mistake, or one change that needs a restart, leaves everything as it was.
+Otherwise the new settings apply from one moment on, between two decisions of the broker. Existing queues follow within
+the next moments, because there may be a hundred thousand of them:
+
+- Destinations and most limits apply to later requests. Existing queues and fanouts follow their new policies. Messages
+  that are in a queue stay, also when they are more than it may now hold. Earlier messages and subscriptions keep the
+  options they came with.
+- Sizes of frames apply to later connections.
+- Nodes that the peers file adds are dialled, changed addresses are dialled again, links with nodes that it omits end.
+  `qmq.config.peers` says which changes it may make.
+- Certificates renewed in their files are used from then on; a change of the file names needs a restart.
+- The last user is removed only if the file says `anonymous = true`: nothing opens a node by the way.
+- A removed user is disconnected with an ERROR. So is a client without login when there are users now. A subscription
+  that is not allowed any more ends (`qmq.sessions.clients.access`). A user whose password has changed stays until the
+  connection ends.
+
+`qmq.config.difference.CHANGES_LIVE` lists what is reloadable, and `take_up` applies it.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from qmq.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
+from qmq.config import NodeSettings, PeersFile
+from qmq.config.authentication import asks_others
+from qmq.config.difference import difference, peers_difference
+from qmq.config.peers import check_change
+from qmq.engine.runtime.condition_group import ConditionGroup
+from qmq.errors import ConfigError
+from qmq.sessions.clients.access import permissions_of
+from qmq.settings.definitions.declared_queues import KIND as QUEUE
+from qmq.settings.definitions.users import USER
+from qmq.settings.routing.definitions import BINDING, EXCHANGE
+
+if TYPE_CHECKING:
+    from qmq.node.node import Node
+
+Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
+"""Reads the files again. Blocks; raises ConfigError with all mistakes."""
+
+WOULD_OPEN: Final = (
+    "users: must name at least one user: without users every client of this machine could do everything. If that is "
+    "what you want, set anonymous = true at each listener, and restart the node"
+)
+SECTIONS: Final = {"queues": QUEUE, "exchanges": EXCHANGE, "bindings": BINDING}
+"""Sections of the node file, and the kinds of definitions that they begin with."""
+
+log = logging.getLogger("qmq.reload")
+
+
+class Reloader:
+    """The reaction of a process to SIGHUP. One `reload` at a time.
+
+    `settings` and `peers` are what was read last; `fit` cuts settings down to what the system allows.
+    """
+
+    def __init__(
+        self,
+        node: "Node",
+        settings: NodeSettings,
+        peers: PeersFile | None,
+        read: Read,
+        fit: Callable[[NodeSettings], NodeSettings] = lambda settings: settings,
+    ) -> None:
+        self._node = node
+        self._settings = settings
+        self._peers = peers
+        self._read = read
+        self._fit = fit
+        self._refused = ConditionGroup(node, "reload")
+
+    async def reload(self) -> bool:
+        """Read the files again and apply them; log what changed, or why nothing did. False when it was refused."""
+        node = self._node
+        try:
+            settings, peers = await node.environment.run_blocking(self._checked)
+            renewed = await node.environment.run_blocking(node.certificates.changed)
+        except ConfigError as error:
+            return self._refuse(error.diagnostics)
+        name = self._settings.name
+        if self._peers is not None and peers is not None:
+            problems = check_change(self._peers, peers, name, node.membership.retired)
+            if problems:
+                return self._refuse(problems)
+        changes = difference(self._settings, settings) + peers_difference(self._peers, peers, name)
+        stuck = [f"{change}, which needs a restart" for change in changes if change.needs_restart]
+        if stuck:
+            return self._refuse(stuck)
+        if self._would_open(settings):
+            return self._refuse([WOULD_OPEN])
+        fitting = self._fit(settings)
+        await node.logins.refresh()
+        take_up(node, fitting)
+        node.policy_kind.log_without_effect([change.key for change in changes])
+        node.user_definitions.log_without_effect([change.key for change in changes])
+        node.limit_definitions.log_without_effect([change.key for change in changes])
+        self._log_without_effect([change.key for change in changes])
+        lines = [str(change) for change in changes]
+        lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
+        node.certificate_expiry.wake()
+        if peers is not None and peers != self._peers:
+            node.members.take_up(peers)
+        self._settings, self._peers = settings, peers
+        self._refused.show([])
+        await follow_rules(node.broker.queues)
+        self._log(lines)
+        return True
+
+    def _checked(self) -> tuple[NodeSettings, PeersFile | None]:
+        """What the files say. A defect of the checks must not end a node that serves clients. Raises ConfigError."""
+        try:
+            return self._read()
+        except ConfigError:
+            raise
+        except Exception as error:
+            log.exception("! reload: the files cannot be checked, and the node goes on as it is")
+            raise ConfigError([f"the files cannot be checked: {error!r}"]) from error
+
+    def _would_open(self, settings: NodeSettings) -> bool:
+        """Whether the last user of the file is removed, and a listener would then serve every client by default."""
+        if not self._settings.users or settings.users or self._node.definitions.is_seeded(USER):
+            return False
+        has_logins = asks_others(settings.authentication)
+        return any(one.anonymous is None and one.serves_anonymous(has_users=has_logins) for one in settings.listeners)
+
+    def _refuse(self, reasons: list[str]) -> bool:
+        for reason in reasons:
+            log.error("! reload: %s", reason)
+        count = len(reasons)
+        more = f" (and {count - 1} more, see the log)" if count > 1 else ""
+        self._refused.show([f"the configuration was not applied: {reasons[0]}{more}"])
+        return False
+
+    def _log_without_effect(self, changed: list[str]) -> None:
+        for key in changed:
+            kind = SECTIONS.get(key.partition("[")[0])
+            if kind is not None and self._node.definitions.is_seeded(kind):
+                log.warning(
+                    "! %s has no effect, unless it is locked: the mesh has definitions of the kind %s", key, kind
+                )
+
+    def _log(self, changes: list[str]) -> None:
+        for change in changes:
+            log.info("= reload: %s", change)
+        log.info("= reload: %s", _counted(len(changes)))
+
+
+def _counted(changes: int) -> str:
+    return "nothing has changed" if not changes else "1 change" if changes == 1 else f"{changes} changes"
+
+
+def take_up(node: "Node", settings: NodeSettings) -> None:
+    """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
+    settings = node.limit_definitions.join(node.user_definitions.join(node.policy_kind.join(settings)))
+    limits = settings.limits
+    node.settings = settings
+    node.limits = limits
+    node.wire_limits = wire_limits(limits)
+    bound_clients(node.rules, limits)
+    node.declared_queues.take_up(settings)
+    node.routing.take_up(settings)
+    node.schemas.follow()
+    node.rules.generation += 1
+    node.broker.limit(broker_limits(limits))
+    node.checkpoints.schedule()
+    node.members.destinations_changed()
+    node.admission.change(limits)
+    node.logins.change(settings.users, limits)
+    node.access.change(settings.users, permissions_of(settings))
+    node.user_limits_changed()

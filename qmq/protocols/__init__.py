@@ -1,0 +1,1 @@
+"""One room for each protocol: its codec, its gateway, its dialogue."""

@@ -1,0 +1,201 @@
+"""One channel of an AMQP session: its commands become frames of a gateway of its own, and control requests."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from qmq.broker.consumers.subscription import Delivery
+from qmq.protocols.amqp.channel_consumers import ChannelConsumers
+from qmq.protocols.amqp.channel_frames import ACK, PUBLISH, ChannelFrames, ChannelOwner
+from qmq.protocols.amqp.codec.frames import Command, method_frame
+from qmq.protocols.amqp.codec.methods import Method, commands, encode_method, read_ack, read_method, read_nack
+from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
+from qmq.protocols.amqp.gateway.channel import Channel
+from qmq.protocols.amqp.publishes import ChannelPublishes
+from qmq.protocols.amqp.topology import Topology
+from qmq.wire.stomp import Frame, Head, Version
+
+NACK: Final = (60, 120)
+
+TRANSACTION: Final = "transaction"
+"""Receipts of the ends of transactions begin with it."""
+
+
+class AmqpChannel:
+    """`take` gets one command after the other."""
+
+    def __init__(self, owner: ChannelOwner, number: int, serial: str) -> None:
+        self._owner = owner
+        self.state = Channel(number, serial)
+        owner.encoder.channels[serial] = self.state
+        self._frames = ChannelFrames(owner, self.state, self._flushed)
+        self._topology = Topology(owner, self.state)
+        self._publishes = ChannelPublishes(self._frames)
+        self.consumers = ChannelConsumers(self._frames, self._topology)
+        self._tx_taken: dict[int, Delivery] = {}
+        """What a transaction has acknowledged, by tag."""
+        self.flush = self._frames.flush
+
+    async def take(self, command: Command) -> bool:
+        """Obey a command; False if it is none of an open channel. Raises AmqpRefusal, Refused."""
+        kind = (command.class_id, command.method_id)
+        if kind == PUBLISH:
+            await self._publishes.publish(command)
+        elif kind == ACK:
+            tag, multiple = read_ack(command.arguments)
+            self._ack(tag, multiple)
+        elif kind == NACK:
+            tag, multiple, requeue = read_nack(command.arguments)
+            self._nack(tag, multiple, requeue)
+        else:
+            method = read_method(command)
+            # Answers come in the order of the commands, and this one may be answered at once; consume-ok never is.
+            await self._owner.answers_due(self.state, TRANSACTION if isinstance(method, commands.Basic.Consume) else "")
+            if self.state.is_closing or self._owner.is_over:
+                return True
+            handler = HANDLERS.get(type(method))
+            if handler is None:
+                topology = self._topology.handler_of(method)
+                if topology is None:
+                    return False
+                await self._frames.flush()
+                if not self.state.is_closing and not self._owner.is_over:
+                    await topology(method)
+            else:
+                await handler(self, method)
+        return True
+
+    def _flushed(self) -> None:
+        if self.state.is_closing:
+            self._end()
+        else:
+            self.consumers.reap()
+
+    # Acks
+
+    def _ack(self, tag: int, multiple: bool) -> None:
+        taken = self._taken(tag, multiple)
+        if self._frames.transaction is None:
+            self._frames.pending += taken
+            return
+        self._frames.begin()
+        for delivery in taken:
+            headers = {"id": str(delivery.tag), "transaction": self._frames.transaction}
+            self._frames.pending.append(Frame(Head("ACK", headers, Version.V12), b"", None))
+
+    def _nack(self, tag: int, multiple: bool, requeue: bool) -> None:
+        taken = self._taken(tag, multiple)
+        self._frames.begin()
+        for delivery in taken:
+            # Of what was taken back there is nothing to requeue, also in a transaction.
+            if not requeue or delivery.subscription.in_flight.get(delivery.tag) is delivery:
+                self._frames.pending.append(self._nack_frame(delivery, requeue))
+
+    def _taken(self, tag: int, multiple: bool) -> list[Delivery]:
+        """What an ack or nack is about. Raises AmqpRefusal."""
+        taken = self.state.take(tag, multiple)
+        if self._frames.transaction is not None:
+            # A rollback makes them unacked again.
+            self._tx_taken.update(taken)
+        return list(taken.values())
+
+    def _nack_frame(self, delivery: Delivery, requeue: bool) -> Frame:
+        headers = {"id": str(delivery.tag), "requeue": "true" if requeue else "false"}
+        if self._frames.transaction is not None:
+            headers["transaction"] = self._frames.transaction
+        return Frame(Head("NACK", headers, Version.V12), b"", None)
+
+    async def _reject(self, method: Any) -> None:
+        self._nack(method.delivery_tag, False, method.requeue)
+
+    async def _recover(self, method: Any) -> None:
+        if not method.requeue:
+            raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "requeue = false is not supported")
+        if self.state.unacked:
+            self._nack(0, True, True)
+        await self._frames.flush()
+        if isinstance(method, commands.Basic.Recover):
+            self._frames.send(commands.Basic.RecoverOk())
+
+    async def _confirm(self, method: Any) -> None:
+        if self._frames.transaction is not None:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, "a channel with transactions has no confirms")
+        await self._frames.flush()
+        self.state.confirms = True
+        if not method.nowait:
+            self._frames.send(commands.Confirm.SelectOk())
+
+    async def _flow(self, method: Any) -> None:
+        if not method.active:
+            raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "channel.flow with active = false: use basic.qos")
+        self._frames.send(commands.Channel.FlowOk(True))
+
+    # Transactions
+
+    async def _select(self, method: Any) -> None:
+        if self.state.confirms:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, "a channel with confirms has no transactions")
+        await self._frames.flush()
+        if self._frames.transaction is None:
+            self._frames.transaction = f"amqp-{self.state.serial}"
+            self._frames.written.is_transactional = True
+            self._owner.heads.clear()
+        self._frames.send(commands.Tx.SelectOk())
+
+    async def _commit(self, method: Any) -> None:
+        await self._end_transaction("COMMIT", commands.Tx.CommitOk())
+
+    async def _rollback(self, method: Any) -> None:
+        self.state.unacked = dict(sorted({**self.state.unacked, **self._tx_taken}.items()))
+        await self._end_transaction("ABORT", commands.Tx.RollbackOk())
+
+    async def _end_transaction(self, command: str, answer: Method) -> None:
+        name = self._frames.transaction
+        if name is None:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, "the channel has no transactions: tx.select is first")
+        self._tx_taken = {}
+        if not self._frames.has_begun:
+            self._frames.send(answer)
+            return
+        self._frames.has_begun = False
+        receipt = f"{TRANSACTION} {self._frames.new_id()}"
+        self._owner.encoder.answers[receipt] = method_frame(self.state.number, encode_method(answer))
+        self._frames.pending.append(Frame(Head(command, {"transaction": name}, Version.V12), b"", receipt))
+        await self._frames.flush()
+
+    # The end
+
+    async def leave(self) -> None:
+        """The channel ends: what it has unacked is requeued, and a transaction that is open is aborted."""
+        await self.flush()
+        if not self._owner.is_over:
+            self._end()
+
+    def _end(self) -> None:
+        self.consumers.end()
+        self.state.unacked.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what refers to the session."""
+        self.consumers.forget()
+        self._owner.encoder.channels.pop(self.state.serial, None)
+        self._frames.pending.clear()
+        self._owner.heads.clear()
+
+
+Handler = Callable[[AmqpChannel, Any], Awaitable[None]]
+
+HANDLERS: Final[Mapping[type[Method], Handler]] = {
+    commands.Basic.Consume: lambda channel, method: channel.consumers.consume(method),
+    commands.Basic.Cancel: lambda channel, method: channel.consumers.cancel(method),
+    commands.Basic.Get: lambda channel, method: channel.consumers.get(method),
+    commands.Basic.Qos: lambda channel, method: channel.consumers.qos(method),
+    commands.Basic.Reject: AmqpChannel._reject,
+    commands.Basic.Recover: AmqpChannel._recover,
+    commands.Basic.RecoverAsync: AmqpChannel._recover,
+    commands.Channel.Flow: AmqpChannel._flow,
+    commands.Confirm.Select: AmqpChannel._confirm,
+    commands.Tx.Select: AmqpChannel._select,
+    commands.Tx.Commit: AmqpChannel._commit,
+    commands.Tx.Rollback: AmqpChannel._rollback,
+}

@@ -1,0 +1,167 @@
+"""The frames of one channel: a gateway of its own, and what is collected for it until it is decided.
+
+Publishes, acks and nacks of one read are collected, and decided when a command needs an answer, or at the end of the
+read. An ack is looked up in the moment in which it is decided: a delivery that was taken back meanwhile needs none.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from qmq.broker.consumers.subscription import Delivery, Subscription
+from qmq.config import DestinationPolicy, LimitSettings
+from qmq.engine.runtime.contexts import Tasks
+from qmq.protocols.amqp.blocked import Blocking
+from qmq.protocols.amqp.codec.frames import method_frame
+from qmq.protocols.amqp.codec.methods import Method, encode_method
+from qmq.protocols.amqp.gateway.channel import Channel
+from qmq.protocols.amqp.gateway.encoder import AmqpEncoder, ChannelEncoder
+from qmq.protocols.amqp.lookup import Questions
+from qmq.protocols.amqp.topology import TopologyContext, TopologyOwner
+from qmq.sessions.frame_loop import FrameContext, FrameLoop, gateway_of
+from qmq.settings.definitions.queue_watchers import QueueWatchers
+from qmq.wire.stomp import Acks, Frame, Head, Version
+
+PREFETCH_MAX: Final = 65_535
+"""Of a consumer or a channel: the largest number that basic.qos can say, and what 0, no bound, means here."""
+
+PUBLISH: Final = (60, 40)
+ACK: Final = (60, 80)
+
+Item = Frame | Delivery
+"""A frame, or a delivery that is acknowledged."""
+
+
+class ChannelContext(FrameContext, TopologyContext, Tasks, Protocol):
+    limits: LimitSettings
+    queue_watchers: QueueWatchers
+
+    @property
+    def policy_of(self) -> Callable[[str], DestinationPolicy]: ...
+
+
+class ChannelOwner(TopologyOwner, Protocol):
+    """The dialogue of the connection (`AmqpDialogue`)."""
+
+    encoder: AmqpEncoder
+    blocking: Blocking
+    heads: dict[tuple[str, str, str, bytes], Head]
+    """Of publishes before: the serial of the channel, exchange, routing key and properties → the header block."""
+    questions: Questions
+    absent: set[str]
+    """Queues that did not exist when all that the client has sent so far, and is being obeyed, had come."""
+    asked_for_bindings: bool
+    """Whether this node knows all bindings that there were then."""
+
+    @property
+    def context(self) -> ChannelContext: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def qos_is_of_channel(self) -> bool: ...
+
+    async def answers_due(self, channel: Channel, kind: str = "") -> None:
+        """Wait until no answer of `channel` is due whose receipt begins with `kind`."""
+
+
+class ChannelFrames:
+    """See the module's opening. `on_flushed` is called when everything that was collected is decided."""
+
+    def __init__(self, owner: ChannelOwner, state: Channel, on_flushed: Callable[[], object]) -> None:
+        self.owner = owner
+        self.state = state
+        self._on_flushed = on_flushed
+        context, session = owner.context, owner.session
+        self.written = ChannelEncoder(owner.encoder, state, self._ignore, owner.blocking.refused)
+        assert owner.rights is not None
+        self.rights = owner.rights
+        self.gateway = gateway_of(
+            context, session, self.written, self.rights, keep_open=True, stays=True, prefetch_max=PREFETCH_MAX
+        )
+        self._loop = FrameLoop(context, session, self.gateway)
+        self.pending: list[Item] = []
+        self._numbers = 0
+        self.transaction: str | None = None
+        """Its name, once tx.select has come."""
+        self.has_begun = False
+        """A publish or ack of the transaction has come."""
+
+    def _ignore(self) -> None:
+        """The channel is closing: nothing that follows is obeyed."""
+        self.gateway.ignores = True
+
+    def new_id(self) -> str:
+        """An id that no other channel of the connection uses."""
+        self._numbers += 1
+        return f"{self.state.serial}.{self._numbers}"
+
+    def send(self, method: Method) -> None:
+        """Nothing if the channel is closing: some clients take an answer after channel.close as an error."""
+        if self.state.is_closing:
+            return
+        self.owner.put(method_frame(self.state.number, encode_method(method)))
+
+    def begin(self) -> None:
+        """Before each publish or ack: the first one of a transaction begins it."""
+        if self.transaction is not None and not self.has_begun:
+            self.has_begun = True
+            self.pending.append(Frame(Head("BEGIN", {"transaction": self.transaction}, Version.V12), b"", None))
+
+    async def flush(self) -> None:
+        """Decide what was collected."""
+        pending, self.pending = self.pending, []
+        at = 0
+        while at < len(pending) and not self.state.is_closing:
+            end = at + 1
+            is_ack = isinstance(pending[at], Delivery)
+            while end < len(pending) and isinstance(pending[end], Delivery) is is_ack:
+                end += 1
+            await self.obey(pending[at:end], ACK if is_ack else PUBLISH)
+            if self.owner.is_over:
+                return
+            at = end
+        self._on_flushed()
+
+    async def pay(self, frame: Frame) -> None:
+        """Wait for the rates of the client."""
+        session = self.owner.session
+        if session.allowance.is_limited:
+            session.waits_for_slot = True
+            await self.owner.context.usages.portion(session.allowance, [frame], session.bytes_in)
+            session.waits_for_slot = False
+
+    async def obey(
+        self, items: list[Any], cause: tuple[int, int], is_void: Callable[[], bool] = bool, *, is_paid: bool = False
+    ) -> bool:
+        """Decide frames, or acks, for the method `cause`. False, and nothing, if the connection ends before, or if they
+        are void when there is a slot for them."""
+        context, session = self.owner.context, self.owner.session
+        session.waits_for_slot = True
+        if cause == PUBLISH:
+            await self.owner.blocking.slot(session.id)
+        else:
+            await context.slot(session.id)
+        session.waits_for_slot = False
+        if self.owner.is_over or is_void():
+            return False
+        self.written.cause = cause
+        frames: list[Frame] = self._acks_of(items) if isinstance(items[0], Delivery) else items
+        if frames:
+            await self._loop.obey(frames, is_paid=is_paid)
+            if self.owner.encoder.is_closing:
+                # A refusal of a node that stops ends the connection: nothing that follows is obeyed.
+                session.end_in_order()
+        if cause == PUBLISH and not self.owner.is_over:
+            self.owner.blocking.published()
+        return True
+
+    def _acks_of(self, deliveries: list[Delivery]) -> list[Frame]:
+        """The ACKs of those that are still in flight: together for each subscription."""
+        known = self.owner.context.broker.queues.deliveries
+        by_subscription: dict[Subscription, list[bytes]] = {}
+        for delivery in deliveries:
+            if known.get(delivery.tag) is delivery:
+                by_subscription.setdefault(delivery.subscription, []).append(b"%d" % delivery.tag)
+        head = Head("ACK", {}, Version.V12)
+        return [Acks(head, numbers) for numbers in by_subscription.values()]

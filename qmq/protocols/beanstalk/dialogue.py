@@ -1,0 +1,176 @@
+"""A session that speaks the beanstalkd protocol: commands one after the other, and their replies in that order.
+
+There is no login. The client acts as the user that its listener names, or, where the node has no users, without a name.
+"""
+
+from typing import Final, Protocol
+
+import trio
+
+from qmq.access.rules import Principal
+from qmq.auth.credentials import USERS, Grant
+from qmq.engine.runtime.waker import Waker
+from qmq.environment import Pipe
+from qmq.errors import Refused
+from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, WrongCommand
+from qmq.protocols.beanstalk.codec.reader import BeanstalkReader
+from qmq.protocols.beanstalk.commands import BeanstalkCommands, CommandContext
+from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
+from qmq.sessions.clients.admission import PendingLogin
+from qmq.sessions.clients.client_login import LoginContext
+from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
+from qmq.sessions.clients.session import ClientSession
+
+REPLIES_MAX: Final = 1000
+"""That a client waits for: more of its commands are decided when they have become fewer."""
+
+
+class BeanstalkContext(CommandContext, LoginContext, Protocol):
+    """What a beanstalkd session needs of its node."""
+
+
+class BeanstalkDialogue(ClientDialogue):
+    answers_each = True
+    awaits_frame = False
+
+    def __init__(self, context: BeanstalkContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self._context = context
+        self._session = session
+        self._pipe = pipe
+        self._login = login
+        wanted = getattr(session.listener, "job_bytes_max", 0)
+        self._reader = BeanstalkReader(min(wanted, context.limits.body_bytes_max))
+        self._received: list[BeanstalkCommand | WrongCommand] = []
+        self._sent = Waker()
+        self._replies = OrderedReplies(self._put)
+        self._encoder = BeanstalkEncoder(self._replies, self._ignore)
+        session.encoder = self._encoder
+        self._commands: BeanstalkCommands | None = None
+        """None before the session has begun, and after its end."""
+
+    def _ignore(self, delivery: object) -> None:
+        """Before the session begins nothing is delivered."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._reader.unfinished_bytes
+
+    def _put(self, data: bytes) -> None:
+        """The caller flushes: a delivery at its end, `respond` before it waits and at its end."""
+        self._session.outbox.put_answer(data)
+        self._sent.wake()
+
+    # The beginning
+
+    def start(self) -> None:
+        context, session = self._context, self._session
+        self._login.is_silent = False
+        try:
+            context.admission.check_open()
+            self._log_in()
+        except Refused as refused:
+            context.refusals.note(self._pipe.peer_address, refused)
+            self._put(refusal_reply(refused))
+            session.finish()
+            return
+        context.admission.decided(self._login)
+        session.begin()
+        self._commands = BeanstalkCommands(
+            context,
+            session,
+            context.rights_of(session.principal),
+            self._encoder,
+            self._replies,
+            self._reader.job_bytes_max,
+        )
+
+    def _log_in(self) -> None:
+        """The user of the listener is the client's. Raises Refused."""
+        context, session = self._context, self._session
+        assert session.listener is not None
+        user = getattr(session.listener, "user", None)
+        if user is None:
+            if not context.logins.serves_anonymous(session.listener):
+                raise Refused("login-required", "This listener names no user, and the node has users.")
+            return
+        if not context.logins.is_user(user):
+            raise Refused("login-failed", f"The user {user} of this listener does not exist.")
+        grant = context.logins.admit_again(Grant(Principal(user), USERS, proof=context.logins.proof_of(user)))
+        session.principal, session.authenticator, session.user = grant.principal, USERS, user
+        session.proof = grant.proof
+        context.audit("login", user=user, address=session.peer_address, authenticator=USERS)
+
+    # Commands
+
+    def receive(self, data: bytes) -> None:
+        self._received += self._reader.receive(data)
+        if self._received:
+            self.awaits_frame = False
+
+    async def respond(self) -> None:
+        received, self._received = self._received, []
+        await trio.lowlevel.checkpoint()
+        commands = self._commands
+        if commands is None:
+            return
+        for command in received:
+            if commands.is_over:
+                return
+            if isinstance(command, WrongCommand):
+                self._replies.reply(command.reply)
+                if command.is_last:
+                    await commands.flush()
+                    self._session.end_in_order()
+                continue
+            await self._room(commands)
+            await commands.obey(command)
+        if not commands.is_over:
+            await commands.flush()
+            self._session.outbox.flush()
+            await self._session.pay_for_bytes()
+
+    async def _room(self, commands: BeanstalkCommands) -> None:
+        """Wait while the client has too many replies to come, or does not read those that have."""
+        session = self._session
+        while self._replies.count >= REPLIES_MAX and not commands.is_over:
+            await commands.flush()
+            session.outbox.flush()
+            self._sent.clear()
+            if self._replies.count >= REPLIES_MAX:
+                await self._sent.wait()
+        if not commands.is_over and session.outbox.size > self._context.limits.outbox_bytes_max // 4:
+            await commands.flush()
+            session.outbox.flush()
+            session.waits_for_slot = True
+            await session.outbox.drained()
+            session.waits_for_slot = False
+
+    # The other parts of `ClientDialogue`
+
+    def note_stop(self) -> None:
+        self.awaits_frame = self._reader.is_amid_command
+
+    def release(self) -> None:
+        self._reader.forget()
+
+    def finish(self) -> None:
+        self._context.admission.decided(self._login)
+        self._sent.wake()
+        if self._commands is not None:
+            self._commands.finish()
+
+    def stop(self) -> None:
+        if self._commands is not None:
+            self._commands.stop()
+
+    def leave(self) -> None:
+        self._context.admission.leave(self._login)
+        self._context.logins.leave(self._session.user)
+        if self._commands is not None:
+            self._commands.leave()
+            self._encoder.on_delivery = self._ignore
+            self._commands = None
+        del self._session
+
+
+BEANSTALK: Final = ClientProtocol("beanstalk", BeanstalkDialogue, refusal_reply)

@@ -1,0 +1,84 @@
+"""The commands of a beanstalkd client that look at jobs, tubes and the server, and change nothing."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+import trio
+
+from qmq.access.rights import Rights
+from qmq.access.rules import Action
+from qmq.engine.runtime.contexts import Tasks
+from qmq.protocols.beanstalk.codec import replies as reply
+from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
+from qmq.protocols.beanstalk.gateway.encoder import ReplySlot
+from qmq.protocols.beanstalk.gateway.jobs import queue_of
+from qmq.protocols.beanstalk.jobs import FoundJob
+from qmq.protocols.beanstalk.part import BeanstalkPart, PartContext
+from qmq.protocols.beanstalk.statistics import job_facts, server_facts, tube_facts, tube_names
+
+
+class InspectionContext(PartContext, Tasks, Protocol):
+    software: str
+    started_seconds: float
+
+
+class Inspection:
+    """What one client may see."""
+
+    def __init__(self, context: InspectionContext, part: BeanstalkPart, rights: Rights, job_bytes_max: int) -> None:
+        self._context = context
+        self._part = part
+        self._rights = rights
+        self._job_bytes_max = job_bytes_max
+
+    def show(self, found: FoundJob | None, job: int, slot: ReplySlot) -> None:
+        if found is None:
+            slot.fill(reply.NOT_FOUND)
+            return
+        self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
+        slot.fill(reply.found(job, found.message.body))
+
+    async def _peek(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        self.show(await self._part.jobs.find(command.numbers[0]), command.numbers[0], slot)
+
+    async def _stats_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        job = command.numbers[0]
+        found = await self._part.jobs.find(job)
+        if found is None:
+            slot.fill(reply.NOT_FOUND)
+            return
+        self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
+        slot.fill(reply.yaml_map(job_facts(self._context, self._part, job, found)))
+
+    def _may_see(self, tube: str) -> bool:
+        rights, queue = self._rights, queue_of(tube)
+        return rights.allows(Action.SEND, queue) or rights.allows(Action.SUBSCRIBE, queue)
+
+    async def _stats_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        facts = await tube_facts(self._context, self._part, command.tube) if self._may_see(command.tube) else None
+        slot.fill(reply.NOT_FOUND if facts is None else reply.yaml_map(facts))
+
+    async def _stats(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        context = self._context
+        facts = await server_facts(
+            context,
+            self._part,
+            self._job_bytes_max,
+            is_draining=context.is_stopping,
+            software=context.software,
+            uptime=trio.current_time() - context.started_seconds,
+        )
+        slot.fill(reply.yaml_map(facts))
+
+    async def _list_tubes(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
+        names = await tube_names(self._context, self._part)
+        slot.fill(reply.yaml_list([name for name in names if self._may_see(name)]))
+
+
+INSPECTIONS: Final[Mapping[BeanstalkVerb, Callable[[Inspection, BeanstalkCommand, ReplySlot], Awaitable[None]]]] = {
+    BeanstalkVerb.PEEK: Inspection._peek,
+    BeanstalkVerb.STATS_JOB: Inspection._stats_job,
+    BeanstalkVerb.STATS_TUBE: Inspection._stats_tube,
+    BeanstalkVerb.STATS: Inspection._stats,
+    BeanstalkVerb.LIST_TUBES: Inspection._list_tubes,
+}

@@ -1,0 +1,257 @@
+"""Jobs that are deleted and kicked, in the whole mesh.
+
+A job is decided about by the node that serves its message, so a request goes there. Messages that are with a consumer,
+here or elsewhere, are reserved, and left to it. A node that may not deliver yet, because it has just started or takes
+over, is waited for.
+
+A request is sent again if its link ends, and its response may be lost. So each request has an id, by which a node knows
+what it has done already, or is doing.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import trio
+
+from qmq.admin.bulk_jobs import NOT_SERVING, BulkJob, run_bulk_job
+from qmq.admin.inspection.message_search import parse_message_id
+from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.message import Message
+from qmq.engine.checkpoint.queue_pager import FAR_US
+from qmq.errors import Refused
+from qmq.mesh.peers.peer_json import decode_json
+from qmq.model.dots import Dot
+from qmq.protocols.beanstalk.gateway.jobs import buried_queue_of, is_buried, kick_lines, queue_of, tube_of
+from qmq.protocols.beanstalk.jobs import FinderContext, FoundJob, JobFinder, beanstalk_request
+
+KICKED_ROWS: Final = 100
+"""Delayed jobs that are kicked at once."""
+
+HELD_SECONDS: Final = 10.0
+"""How long a command waits for a node that may not deliver yet."""
+
+HELD_PAUSE_SECONDS: Final = 0.1
+
+REQUESTS_MAX: Final = 1_000
+"""Of peers that are remembered with what was done."""
+
+SILENT: Final = "silent"
+"""In place of a response that has not come: what was asked for may be done or not."""
+
+T = TypeVar("T")
+
+Act = Callable[[Message, Outcome], bool]
+
+
+@dataclass(slots=True)
+class _Request:
+    """One of a peer. `answer` is None until it is over, and if nothing was decided."""
+
+    answer: int | None = None
+    is_over: trio.Event = field(default_factory=trio.Event)
+
+
+class JobChanges:
+    """Changes of the jobs that this node serves, and requests for those of its peers."""
+
+    def __init__(self, context: FinderContext, finder: JobFinder) -> None:
+        self._context = context
+        self._finder = finder
+        self._numbers = 0
+        self._requests: dict[str, _Request] = {}
+        """Those of peers, by their ids, the oldest first."""
+
+    async def waits(self, found: FoundJob) -> bool:
+        """Whether no client has reserved a job, at its node. Raises Refused while that node may not deliver."""
+        return await self._do(found, "check") is True
+
+    async def delete(self, found: FoundJob) -> bool | None:
+        """Settle a job that no client has reserved; False if it is gone, or reserved by now. Durable on return.
+
+        None: its node does not respond, so it may be settled. Raises Refused while its node may not deliver.
+        """
+        return await self._do(found, "delete")
+
+    async def kick(self, found: FoundJob) -> bool | None:
+        """Make a buried or delayed job ready; returns and raises as `delete`."""
+        return await self._do(found, "kick")
+
+    async def _do(self, found: FoundJob, verb: str) -> bool | None:
+        dot = found.message.dot
+        if found.node == self._context.origin.node:
+            return await _when_serving(partial(self._act_here, dot, self._action(verb)))
+        request = {"do": verb, "dot": str(dot), "id": self._new_id()}
+        done = await _when_serving(partial(self._ask_fact, found.node, request, "done", SILENT))
+        return None if done == SILENT else done is True
+
+    def _new_id(self) -> str:
+        self._numbers += 1
+        return f"{self._context.origin}/{self._numbers}"
+
+    async def kick_tube(self, tube: str, bound: int) -> int:
+        """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones.
+
+        Raises Refused if there are none while a node may not deliver, or does not respond.
+        """
+        refused: Refused | None = None
+        for what in ("buried", "delayed"):
+            count = 0
+            for node in (self._context.origin.node, *sorted(self._context.linked_peers())):
+                if count >= bound:
+                    break
+                try:
+                    count += await self._kick_at(node, tube, bound - count, what)
+                except Refused as error:
+                    refused = error
+            if count:
+                return count
+        if refused is not None:
+            raise refused
+        return 0
+
+    async def _kick_at(self, node: str, tube: str, bound: int, what: str) -> int:
+        if node == self._context.origin.node:
+            return await _when_serving(partial(self._kick_here, tube, bound, what))
+        request = {"do": "kick-tube", "tube": tube, "bound": bound, "what": what, "id": self._new_id()}
+        count = await _when_serving(partial(self._ask_fact, node, request, "count", SILENT))
+        if type(count) is not int:
+            raise Refused(NOT_SERVING, f"The node {node} does not respond; it may have kicked jobs.")
+        return count
+
+    # Requests of peers
+
+    async def answer(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """The response to a request of a peer; None if it changes no jobs. Raises ValueError, KeyError, TypeError."""
+        verb = asked["do"]
+        if verb in ("check", "delete", "kick"):
+            dot = parse_message_id(str(asked["dot"]))
+            return {"done": await self._once(str(asked["id"]), partial(self._act_here, dot, self._action(verb)))}
+        if verb == "kick-tube":
+            kick = partial(self._kick_here, str(asked["tube"]), int(asked["bound"]), str(asked["what"]))
+            return {"count": await self._once(str(asked["id"]), kick)}
+        return None
+
+    async def _once(self, id: str, act: Callable[[], Awaitable[int | None]]) -> int | None:
+        """What `act` returns for the request with this id; if the request comes again, what it has returned."""
+        while (known := self._requests.get(id)) is not None:
+            await known.is_over.wait()
+            if known.answer is not None:
+                return known.answer
+        request = self._requests[id] = _Request()
+        if len(self._requests) > REQUESTS_MAX:
+            del self._requests[next(iter(self._requests))]
+        try:
+            request.answer = await act()
+            return request.answer
+        finally:
+            if request.answer is None:
+                self._requests.pop(id, None)
+            request.is_over.set()
+
+    async def _ask_fact(self, node: str, request: dict[str, Any], name: str, otherwise: object) -> Any:
+        """One fact of a peer's response; None while the peer may not deliver, `otherwise` without such a response."""
+        answer = await self._context.ask_one(node, beanstalk_request(request))
+        try:
+            return otherwise if answer is None else decode_json(answer)[name]
+        except (ValueError, KeyError, TypeError):
+            return otherwise
+
+    # What this node serves
+
+    def _action(self, verb: str) -> Act:
+        bulk = self._context.broker.bulk_settlement
+        if verb == "check":
+            return lambda message, out: True
+        if verb == "delete":
+            return lambda message, out: bulk.purge([message], out) == 1
+        return self._kick_one
+
+    def _kick_one(self, message: Message, out: Outcome) -> bool:
+        context = self._context
+        bulk, queue = context.broker.bulk_settlement, message.envelope.destination
+        if is_buried(queue):
+            moved, refused = bulk.move([message], queue_of(tube_of(queue)), out)
+            if refused is not None:
+                raise refused
+            return moved == 1
+        due_us = context.broker.queues.shared.clocks.due(message)
+        return due_us > out.now_us and bulk.hasten(message, kick_lines(message), out)
+
+    async def _act_here(self, dot: Dot, act: Act) -> bool | None:
+        """Do something with a message that waits here. False if none does; None while this node may not deliver.
+
+        Durable on return. Raises Refused.
+        """
+        context = self._context
+        queues = context.broker.queues
+        if dot.sequence not in queues.owned.by_origin.get(dot.origin, {}):
+            await context.flushed()
+            await context.checkpoints.bring_up()
+        await context.slot(asks=True)
+        # No checkpoint ends between the reading of a row and its settlement.
+        async with context.queue_pager.load_lock:
+            one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._finder.row(dot)
+            if one is None or dot.origin.node not in queues.owned.serves:
+                return False
+            if queues.held:
+                return None
+            waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
+            out = Outcome(now_us=context.environment.now_us())
+            done = bool(waiting) and act(waiting[0], out)
+            context.submit(out)
+        await context.flushed()
+        return done
+
+    async def _kick_here(self, tube: str, bound: int, what: str) -> int | None:
+        """The number of jobs that this node has made ready; None while it may not deliver."""
+        context = self._context
+        name = buried_queue_of(tube) if what == "buried" else queue_of(tube)
+        queues = context.broker.queues
+        if name not in queues.by_name and not queues.owned.has_stored:
+            return 0
+        if queues.held:
+            return None
+        if what == "buried":
+            job = BulkJob(verb="move", queue=name, id=f"kick {tube}", target=queue_of(tube), count=bound)
+            return int((await run_bulk_job(context, job))["messages"]) if bound else 0
+        count = 0
+        while count < bound:
+            most = min(KICKED_ROWS, bound - count)
+            done = await self._kick_delayed(name, most)
+            if done is None:
+                return count or None
+            count += done
+            if done < most:
+                break
+        return count
+
+    async def _kick_delayed(self, queue: str, most: int) -> int | None:
+        context = self._context
+        await context.flushed()
+        await context.checkpoints.bring_up()
+        await context.slot(asks=True)
+        bulk = context.broker.bulk_settlement
+        async with context.queue_pager.load_lock:
+            now_us = context.environment.now_us()
+            rows = await context.environment.run_blocking(context.served_rows().due, queue, now_us, FAR_US, most)
+            if context.broker.queues.held:
+                return None
+            messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
+            out = Outcome(now_us=context.environment.now_us())
+            done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]
+            bulk.finish(queue, out)
+            context.submit(out)
+        await context.flushed()
+        return sum(done)
+
+
+async def _when_serving(act: Callable[[], Awaitable[T | None]]) -> T:
+    """What `act` returns once its node may deliver; until then it returns None. Raises Refused after `HELD_SECONDS`."""
+    until = trio.current_time() + HELD_SECONDS
+    while (done := await act()) is None:
+        if trio.current_time() >= until:
+            raise Refused(NOT_SERVING, "The node of this job may not deliver its queue messages now; see its status.")
+        await trio.sleep(HELD_PAUSE_SECONDS)
+    return done

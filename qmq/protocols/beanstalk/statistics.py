@@ -1,0 +1,305 @@
+"""`stats`, `stats-tube`, `stats-job` and `list-tubes`: what beanstalkd shows, from all nodes of the mesh.
+
+Jobs, tubes and connections are those of the mesh. Commands and process are those of the node that is asked. `file` and
+the binlog are always 0, because a job is in the journal of every node.
+"""
+
+import json
+import os
+import platform
+import resource
+from collections import Counter
+from typing import Final
+
+from qmq.admin.counts import queue_depth
+from qmq.engine.checkpoint.queue_pager import FAR_US
+from qmq.errors import Refused
+from qmq.mesh.peers.peer_json import Facts, decode_json
+from qmq.protocols.beanstalk.codec.commands import BeanstalkVerb
+from qmq.protocols.beanstalk.codec.replies import Scalar
+from qmq.protocols.beanstalk.gateway.jobs import (
+    QUEUE,
+    JobState,
+    buried_queue_of,
+    delay_seconds_of,
+    is_buried,
+    is_urgent,
+    job_priority,
+    put_at_us,
+    queue_of,
+    ttr_us,
+    tube_of,
+)
+from qmq.protocols.beanstalk.jobs import FoundJob, beanstalk_request
+from qmq.protocols.beanstalk.part import BeanstalkPart, PartContext, names_of, part_of
+
+LISTED_MAX: Final = 10_000
+"""Tubes of one list, and queues of one sum."""
+
+DELAYED_MAX: Final = 10_000
+"""Delayed jobs of one tube that are counted in the store."""
+
+COMMANDS: Final = (
+    BeanstalkVerb.PUT,
+    BeanstalkVerb.PEEK,
+    BeanstalkVerb.PEEK_READY,
+    BeanstalkVerb.PEEK_DELAYED,
+    BeanstalkVerb.PEEK_BURIED,
+    BeanstalkVerb.RESERVE,
+    BeanstalkVerb.RESERVE_WITH_TIMEOUT,
+    BeanstalkVerb.DELETE,
+    BeanstalkVerb.RELEASE,
+    BeanstalkVerb.USE,
+    BeanstalkVerb.WATCH,
+    BeanstalkVerb.IGNORE,
+    BeanstalkVerb.BURY,
+    BeanstalkVerb.KICK,
+    BeanstalkVerb.TOUCH,
+    BeanstalkVerb.STATS,
+    BeanstalkVerb.STATS_JOB,
+    BeanstalkVerb.STATS_TUBE,
+    BeanstalkVerb.LIST_TUBES,
+    BeanstalkVerb.LIST_TUBE_USED,
+    BeanstalkVerb.LIST_TUBES_WATCHED,
+    BeanstalkVerb.PAUSE_TUBE,
+)
+"""Those that `stats` counts, in its order."""
+
+COUNTED: Final = ("urgent", "ready", "reserved", "delayed", "buried")
+
+
+def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: FoundJob) -> dict[str, Scalar]:
+    """`stats-job`."""
+    message = found.message
+    counts = part.counts_of(message, is_reserved=found.state is JobState.RESERVED)
+    return {
+        "id": job,
+        "tube": found.tube,
+        "state": found.state.value,
+        "pri": job_priority(message),
+        "age": max(0, context.environment.now_us() - put_at_us(message)) // 1_000_000,
+        "delay": delay_seconds_of(message),
+        "ttr": ttr_us(message) // 1_000_000,
+        "time-left": found.left_us // 1_000_000,
+        "file": 0,
+        "reserves": counts.reserves,
+        "timeouts": counts.timeouts,
+        "releases": counts.releases,
+        "buries": counts.buries,
+        "kicks": counts.kicks,
+    }
+
+
+async def tube_facts(context: PartContext, part: BeanstalkPart, tube: str) -> dict[str, Scalar] | None:
+    """`stats-tube`; None for a tube that no node knows."""
+    total = _sum(await _of_all(context, part, {"do": "tube", "tube": tube}))
+    if not total["is_known"]:
+        return None
+    seconds, left = part.pause_of(tube)
+    return {
+        "name": tube,
+        "current-jobs-urgent": total["urgent"],
+        "current-jobs-ready": total["ready"],
+        "current-jobs-reserved": total["reserved"],
+        "current-jobs-delayed": total["delayed"],
+        "current-jobs-buried": total["buried"],
+        "total-jobs": total["put"],
+        "current-using": total["using"],
+        "current-watching": total["watching"],
+        "current-waiting": total["waiting"],
+        "cmd-delete": total["delete"],
+        "cmd-pause-tube": total["pause"],
+        "pause": seconds,
+        "pause-time-left": left,
+    }
+
+
+async def server_facts(
+    context: PartContext, part: BeanstalkPart, job_bytes_max: int, *, is_draining: bool, software: str, uptime: float
+) -> dict[str, Scalar]:
+    """`stats`."""
+    total = _sum(await _of_all(context, part, {"do": "server"}))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    facts: dict[str, Scalar] = {f"current-jobs-{what}": total[what] for what in COUNTED}
+    facts |= {f"cmd-{verb.value}": part.commands[verb.value] for verb in COMMANDS}
+    system = os.uname()
+    return facts | {
+        "job-timeouts": part.timeouts,
+        "total-jobs": total["put"],
+        "max-job-size": job_bytes_max,
+        "current-tubes": total["tubes"],
+        "current-connections": total["connections"],
+        "current-producers": total["producers"],
+        "current-workers": total["workers"],
+        "current-waiting": total["waiting"],
+        "total-connections": total["all_connections"],
+        "pid": os.getpid(),
+        "version": f'"{software}"',
+        "rusage-utime": usage.ru_utime,
+        "rusage-stime": usage.ru_stime,
+        "uptime": int(uptime),
+        "binlog-oldest-index": 0,
+        "binlog-current-index": 0,
+        "binlog-records-migrated": 0,
+        "binlog-records-written": 0,
+        "binlog-max-size": 0,
+        "draining": is_draining,
+        "id": f"{context.origin.incarnation:016x}",
+        "hostname": system.nodename,
+        "os": system.version,
+        "platform": platform.machine(),
+    }
+
+
+async def tube_names(context: PartContext, part: BeanstalkPart) -> list[str]:
+    """`list-tubes`: those with jobs, the first `LISTED_MAX` of each node, and those that connections use or watch."""
+    names: dict[str, None] = {}
+    for facts in await _of_all(context, part, {"do": "tubes"}):
+        found = facts.get("tubes")
+        if isinstance(found, list):
+            names |= dict.fromkeys([name for name in found if isinstance(name, str)])
+    return ["default", *sorted(name for name in names if name != "default")]
+
+
+async def facts_here(context: PartContext, part: BeanstalkPart, asked: Facts) -> Facts:
+    """What this node contributes. Raises ValueError, KeyError, TypeError."""
+    verb = asked["do"]
+    if verb == "tube":
+        return await _tube_here(context, part, str(asked["tube"]))
+    if verb == "tubes":
+        return {"tubes": list(await _names_here(context, part))}
+    if verb == "server":
+        return await _server_here(context, part)
+    raise ValueError(f"{verb!r} is no request about jobs")
+
+
+async def respond_about_jobs(context: PartContext, body: bytes) -> bytes:
+    """The response to the request of a peer. Raises Refused."""
+    part = part_of(context)
+    try:
+        asked = decode_json(body)
+        answer = await part.jobs.answer(asked) or await part.changes.answer(asked)
+        if answer is None and asked["do"] == "pause":
+            part.pause(str(asked["tube"]), int(asked["seconds"]))
+            answer = {}
+        elif answer is None:
+            answer = await facts_here(context, part, asked)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused("bad-body", "this is no request about jobs") from error
+    return json.dumps(answer).encode()
+
+
+async def _of_all(context: PartContext, part: BeanstalkPart, request: Facts) -> list[Facts]:
+    """What all nodes that can be reached contribute, this one first."""
+    found = [await facts_here(context, part, request)]
+    if context.peer_names:
+        for answer in (await context.peer_rpc.ask(beanstalk_request(request))).values():
+            try:
+                facts = decode_json(answer)
+            except ValueError:
+                continue
+            if isinstance(facts, dict):
+                found.append(facts)
+    return found
+
+
+def _sum(found: list[Facts]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for facts in found:
+        for name, value in facts.items():
+            if type(value) is int:
+                total[name] += value
+    return total
+
+
+async def _tube_here(context: PartContext, part: BeanstalkPart, tube: str) -> Facts:
+    queue, buried = queue_of(tube), buried_queue_of(tube)
+    queues = context.broker.queues
+    known = queues.by_name.get(queue)
+    depth = await queue_depth(context, queue)
+    depth_buried = await queue_depth(context, buried)
+    reserved = own = 0
+    for delivery in list(queues.deliveries.values()):
+        if delivery.subscription.destination in (queue, buried):
+            reserved += 1
+            own += delivery.message.owner is None and delivery.subscription.destination == queue
+    lent = sum(message.envelope.destination == queue for one in queues.owned.lent.values() for message in one.values())
+    delayed = await _delayed(context, queue)
+    ready = max(0, depth - own - lent - delayed)
+    urgent = (
+        0
+        if known is None
+        else sum(len(level.ready) + len(level.fresh or ()) for level in known.levels if is_urgent(level.priority))
+    )
+    users = part.users
+    counts = part.by_tube.get(tube, Counter())
+    facts = {
+        "urgent": min(urgent, ready),
+        "ready": ready,
+        "reserved": reserved,
+        "delayed": delayed,
+        "buried": depth_buried,
+        "using": sum(user.used == tube for user in users),
+        "watching": sum(tube in user.watched for user in users),
+        "waiting": sum(user.is_waiting and tube in user.watched for user in users),
+        **{what: counts[what] for what in ("put", "delete", "pause")},
+    }
+    is_named = tube in names_of(users) or known is not None
+    return {**facts, "is_known": int(is_named or bool(depth or depth_buried))}
+
+
+async def _delayed(context: PartContext, name: str) -> int:
+    """Jobs of a queue that wait for their time, in memory or in the store."""
+    now_us = context.environment.now_us()
+    queues = context.broker.queues
+    queue = queues.by_name.get(name)
+    held = [] if queue is None else [entry[2] for entry in queue.delayed or () if not entry[2].settled]
+    if queue is not None and not queue.stored and queue.is_counted:
+        return len(held)
+    if queue is None and not queues.owned.has_stored:
+        return 0
+    rows = await context.environment.run_blocking(context.served_rows().due, name, now_us, FAR_US, DELAYED_MAX)
+    known = {message.dot for message in held}
+    return len(held) + sum(row.dot not in known and not queues.paging.is_settled(name, row.dot) for row in rows)
+
+
+async def _names_here(context: PartContext, part: BeanstalkPart) -> dict[str, None]:
+    """Tubes with jobs of this node, and those of its connections."""
+    stored = await context.environment.run_blocking(context.served_rows().listing, QUEUE, LISTED_MAX)
+    names = [name for name, queue in context.broker.queues.by_name.items() if queue.depth]
+    names += [name for name, messages, _ in stored if messages]
+    tubes = dict.fromkeys([tube_of(name) for name in names[:LISTED_MAX] if name.startswith(QUEUE)])
+    return {**dict.fromkeys(sorted(names_of(part.users))), **tubes}
+
+
+async def _server_here(context: PartContext, part: BeanstalkPart) -> Facts:
+    queues = context.broker.queues
+    now_us = context.environment.now_us()
+    total: Counter[str] = Counter()
+    in_memory = list(queues.by_name.values())
+    for queue in in_memory:
+        delayed = sum(not entry[2].settled and entry[0] > now_us for entry in queue.delayed or ())
+        total["buried" if is_buried(queue.name) else "ready"] += queue.depth - delayed
+        total["delayed"] += delayed
+        if not is_buried(queue.name):
+            total["urgent"] += sum(len(one.ready) for one in queue.levels if is_urgent(one.priority))
+    stored = await context.environment.run_blocking(context.served_rows().listing, QUEUE, LISTED_MAX)
+    for name, messages, _ in stored:
+        if name not in queues.by_name:
+            total["buried" if is_buried(name) else "ready"] += messages
+    for delivery in list(queues.deliveries.values()):
+        total["reserved"] += 1
+        if delivery.message.owner is None:
+            total["buried" if is_buried(delivery.subscription.destination) else "ready"] -= 1
+    total["ready"] = max(0, total["ready"] - sum(map(len, queues.owned.lent.values())))
+    users = part.users
+    return {
+        **{what: total[what] for what in COUNTED},
+        "put": sum(counts["put"] for counts in part.by_tube.values()),
+        "tubes": len(await _names_here(context, part)),
+        "connections": len(users),
+        "producers": sum(user.is_producer for user in users),
+        "workers": sum(user.is_worker for user in users),
+        "waiting": sum(user.is_waiting for user in users),
+        "all_connections": part.connections,
+    }

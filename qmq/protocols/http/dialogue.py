@@ -1,0 +1,255 @@
+"""A session that speaks HTTP: one request after the other, each decided as the frames of a STOMP client.
+
+A request waits for its response before the next one is decided, so responses are in order and a client that pipelines
+holds no more than one read. A stream of events ends with its connection. The client logs in with each request; what
+was checked is remembered while the connection sends the same credentials.
+"""
+
+from typing import Final
+
+import trio
+
+from qmq.admin.console.logins import CSRF_HEADER
+from qmq.config import HttpListenerSettings
+from qmq.environment import Pipe
+from qmq.errors import ProtocolError, Refused
+from qmq.gateways.encoder import Lines
+from qmq.protocols.http.calls import THREAD_BYTES, CallContext, WebCalls
+from qmq.protocols.http.client import WebClient
+from qmq.protocols.http.codec import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
+from qmq.protocols.http.gateway.events import HEARTBEAT
+from qmq.protocols.http.gateway.origins import Origins, check_unasked
+from qmq.protocols.http.gateway.responses import HttpEncoder, encode_refusal
+from qmq.protocols.http.gateway.routes import BODY_BYTES, OPEN, Call, Route, route_of
+from qmq.sessions.clients.admission import PendingLogin
+from qmq.sessions.clients.client_login import token_expired
+from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
+from qmq.sessions.clients.session import ClientSession
+
+BODY_BYTES_MAX: Final = 16 << 20
+"""Of one request; a batch of messages is one."""
+
+REQUEST_SECONDS: Final = 60.0
+"""From the first byte of a request to its last one, and for a response of which the client reads nothing."""
+
+IDLE_SECONDS: Final = 75.0
+"""Between two requests. Longer than the usual 60 seconds of proxies, which must not send into a closed connection."""
+
+HEARTBEAT_SECONDS: Final = 15.0
+"""Of a stream; proxies end connections that are silent for 30 to 60 seconds."""
+
+CHECK_SECONDS: Final = 5.0
+
+
+class HttpDialogue(ClientDialogue):
+    answers_each = True
+
+    def __init__(self, context: CallContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self._context = context
+        self._session = session
+        self._pipe = pipe
+        self._login = login
+        login.dismiss = self._dismiss
+        self._http = HttpConnection(HttpLimits(body_bytes_max=BODY_BYTES_MAX))
+        self._encoder = HttpEncoder(self._http)
+        session.encoder = self._encoder
+        self._client = WebClient(context, session, pipe, login, self._encoder)
+        self._calls = WebCalls(
+            context, session, pipe, login, self._http, self._encoder, self._client, self._watch_stream, self._hold
+        )
+        listener = session.listener
+        assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
+        self._origins = Origins(listener.served_hosts(context.logins.serves_anonymous(listener)), listener.origins)
+        self._awaits_request = False
+        self._watch = -1
+        self._since = trio.current_time()
+        self._is_busy = False
+        self._route: Route | None = None
+        """That of the request whose head was checked, while it is not answered."""
+        self._admitted: tuple[HttpRequest | None, Route, Lines] | None = None
+        """The last head that was checked, its route, and its CORS headers."""
+        self._bytes_before = 0
+        """Bytes that the client had sent when its last request was answered."""
+        self._body_bytes = 0
+        """Of the request that is being answered, if they are many, and what was made of it."""
+        self._bytes_read = 0
+        """Of responses, by the client."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._http.unfinished_bytes + self._body_bytes
+
+    @property
+    def awaits_frame(self) -> bool:
+        return self._awaits_request or self._client.has_in_flight
+
+    def start(self) -> None:
+        self._since = trio.current_time()
+        self._watch = self._context.beats.watch(self._since + CHECK_SECONDS, self._check)
+
+    def receive(self, data: bytes) -> None:
+        if self._http.is_idle:
+            self._since = trio.current_time()
+        self._http.receive(data)
+
+    async def respond(self) -> None:
+        session, http = self._session, self._http
+        while not self._calls.is_stream and not session.finishing:
+            if session.outbox.size:
+                await session.outbox.drained()
+                if session.finishing:
+                    return
+            try:
+                request = http.next_request()
+            except HttpRefusal as refusal:
+                self._encoder.begin()
+                self._calls.put(self._encoder.error(refusal))
+                session.finish()
+                return
+            head = request or http.head
+            if head is None:
+                return
+            self._is_busy = True
+            try:
+                if self._route is None and not await self._check_head(head):
+                    pass
+                elif request is None:
+                    self._calls.put(http.interim())
+                    return
+                else:
+                    route, self._route = self._route, None
+                    assert route is not None
+                    if len(request.body) > THREAD_BYTES:
+                        self._body_bytes = len(request.body)
+                        session.count()
+                    await self._calls.run(route, request)
+            except (Refused, ProtocolError) as error:
+                self._route = None
+                self._calls.put(self._encoder.error(error))
+            finally:
+                self._is_busy = False
+                self._body_bytes = 0
+                if request is not None:
+                    self._awaits_request = False
+                    self._bytes_before = session.bytes_in
+                    self._since = trio.current_time()
+            if http.must_close and not self._calls.is_stream:
+                session.finish()
+
+    def _hold(self, more: int) -> None:
+        self._body_bytes += more
+        self._session.count()
+
+    async def _check_head(self, head: HttpRequest) -> bool:
+        """Admit a request before its body is held; False when it is answered, or the client has left.
+
+        Raises Refused and ProtocolError for the caller to answer.
+        """
+        self._encoder.begin()
+        self._encoder.is_for_page = CSRF_HEADER in head.headers or head.path[:2] == ("v1", "console")
+        known = self._http.known
+        if self._admitted is not None and known is not None and known is self._admitted[0]:
+            _, route, self._encoder.cors = self._admitted
+            self._bound_body(route, head)
+            if route.call in OPEN or await self._client.log_in(head, self._bytes_before):
+                self._route = route
+                return True
+            return False
+        self._encoder.cors = self._origins.check(head)
+        if head.method == "OPTIONS" and self._encoder.cors:
+            self._calls.put(self._encoder.respond(204, headers=self._origins.preflight(head), body=b""))
+            return False
+        route = route_of(head)
+        self._bound_body(route, head)
+        if route.call not in OPEN or route.call is Call.LONG_POLL:
+            check_unasked(head)
+        if route.call not in OPEN:
+            if not await self._client.log_in(head, self._bytes_before):
+                return False
+        self._route = route
+        if known is not None:
+            self._admitted = known, route, self._encoder.cors
+        return True
+
+    def _bound_body(self, route: Route, head: HttpRequest) -> None:
+        """Refuse a body that is larger than this call needs, before it is held. Raises HttpRefusal."""
+        if route.call is Call.LONG_POLL:
+            self._http.bound_body(self._context.web.long_poll.body_bytes_max(route.about, self._pipe))
+        elif route.call is Call.CONTROL:
+            self._http.bound_body(self._context.wire_limits.body_bytes_max)
+        elif route.call in BODY_BYTES:
+            self._http.bound_body(BODY_BYTES[route.call])
+
+    # Times
+
+    def _check(self, now: float) -> float | None:
+        """End a connection that is silent for too long between or within requests."""
+        session = self._session
+        if session.finishing or self._calls.is_stream:
+            return None
+        limits = self._context.limits
+        if session.outbox.size:
+            if session.bytes_out != self._bytes_read:
+                self._bytes_read = session.bytes_out
+                self._since = now
+            elif now >= self._since + REQUEST_SECONDS:
+                session.finish()
+                return None
+        elif not self._is_busy:
+            is_idle = self._http.is_idle
+            seconds = (limits.login_seconds if self._login.is_pending else IDLE_SECONDS) if is_idle else REQUEST_SECONDS
+            if now >= self._since + seconds:
+                if not is_idle:
+                    self._http.refuse()
+                    self._encoder.begin()
+                    self._calls.put(
+                        self._encoder.error(HttpRefusal(408, "request-timeout", "The request takes too long."))
+                    )
+                session.finish()
+                return None
+        return now + CHECK_SECONDS
+
+    def _watch_stream(self) -> None:
+        self._context.beats.forget(self._watch)
+        self._watch = self._context.beats.watch(trio.current_time() + HEARTBEAT_SECONDS, self._beat)
+
+    def _beat(self, now: float) -> float | None:
+        session = self._session
+        if session.finishing:
+            return None
+        if self._client.is_expired:
+            session.dismiss(token_expired())
+            return None
+        if not session.outbox.size:
+            self._calls.put(HEARTBEAT)
+        return now + HEARTBEAT_SECONDS
+
+    def _dismiss(self, why: Refused) -> None:
+        """End this login at once: another one needs its place."""
+        if not self._session.finishing:
+            self._session.finishing = True
+            self._context.refusals.note(self._session.peer_address, why)
+            self._pipe.close()
+            self._client.cancel()
+
+    # Ends
+
+    def note_stop(self) -> None:
+        self._awaits_request = self._is_busy or self._http.is_amid_request
+
+    def finish(self) -> None:
+        self._context.admission.decided(self._login)
+        self._client.cancel()
+        self._calls.finish()
+        self._client.leave_pull()
+
+    def stop(self) -> None:
+        self._context.beats.forget(self._watch)
+        self._client.leave_pull()
+
+    def leave(self) -> None:
+        self._client.leave()
+        del self._login.dismiss, self._session, self._client, self._calls
+
+
+HTTP: Final = ClientProtocol("http", HttpDialogue, encode_refusal)

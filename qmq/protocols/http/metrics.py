@@ -1,0 +1,199 @@
+"""The metrics of a node as one page in the text format of Prometheus (version 0.0.4).
+
+The page is made again for each scrape, of the plain counters that the parts of the node have. There is no registry of
+the process, no thread, and no cost while no client scrapes. docs/metrics.md lists each metric.
+
+The number of series is bounded: only the deepest queues have series of their own, and the conditions of a node are
+bounded as well. What would take long to find is in `samples`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+
+from qmq import __version__
+from qmq.admin.conditions import Conditions
+from qmq.admin.totals import facts_of_totals
+from qmq.build import BUILD
+from qmq.engine.checkpoint.checkpoints import Checkpoints
+from qmq.engine.commit.commits import Commits
+from qmq.engine.runtime.contexts import Engine
+from qmq.mesh.membership.takeover import Takeover
+from qmq.protocols.http.part import WebPart
+from qmq.replication.mesh import Mesh
+from qmq.sessions.clients.memory_budget import MemoryBudget
+from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
+from qmq.sessions.clients.traffic import Traffic
+from qmq.storage.log.fsync_times import BOUNDS_SECONDS
+
+if TYPE_CHECKING:
+    from qmq.protocols.http.metric_families import MetricFamilies
+
+FAMILIES: Final = "qmq.protocols.http.metric_families"
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+MESSAGES: Final[Mapping[str, str]] = {
+    "accepted": "Messages that clients have sent to this node, or that it made itself: dead letters, moved and copied.",
+    "delivered": "Messages that were sent to clients of this node, once for each.",
+    "acknowledged": "Delivered messages that consumers and durable subscriptions have settled.",
+    "redelivered": "Delivered messages that were marked as redelivered.",
+    "expired": "Queue messages that have expired.",
+    "dead_lettered": "Messages that left their queue as dead letters.",
+    "removed": "Messages that left their queue in another way: purged, moved, deleted or dropped.",
+    "refused": "SENDs that were refused with an ERROR.",
+}
+"""Name of a total (`qmq.broker.messages.totals`) → help text."""
+
+
+OF_QUEUES: Final = ("accepted", "delivered", "acknowledged")
+"""Totals of single queues, of which a scraper makes rates."""
+
+
+class MetricsContext(Engine, Protocol):
+    started_seconds: float
+    sessions: dict[int, ClientSession]
+    buffers: SubscriberBuffers
+    traffic: Traffic
+    commits: Commits
+    checkpoints: Checkpoints
+    memory_budget: MemoryBudget
+    takeover: Takeover
+    mesh: Mesh | None
+    conditions: Conditions
+
+    @property
+    def web(self) -> WebPart: ...
+
+
+async def metrics_page(context: MetricsContext) -> bytes:
+    """The page, as CONTENT_TYPE. Waits for new samples, at most `samples.WAIT_SECONDS`; then never again."""
+    # Late, for prometheus-client takes 3 % of a node's start; and in a thread, for it takes 30 ms.
+    families: MetricFamilies = (await context.environment.run_blocking(import_module, FAMILIES)).MetricFamilies()
+    await context.web.samples.refresh()
+    await context.environment.run_blocking(families.process)
+    _add_node(families, context)
+    _add_messages(families, context)
+    _add_clients(families, context)
+    _add_storage(families, context)
+    _add_mesh(families, context)
+    _add_queues(families, context)
+    return families.page()
+
+
+def _add_node(families: "MetricFamilies", context: MetricsContext) -> None:
+    now = trio.current_time()
+    about = (context.settings.name, __version__, BUILD)
+    families.gauges("qmq_build_info", "The software of this node; 1.", ("node", "version", "build"), [(about, 1)])
+    families.gauge("qmq_uptime_seconds", "Time since the start of this node.", now - context.started_seconds)
+    present = Counter((one.code, str(one.severity)) for one in context.conditions.present())
+    text = "Conditions of this node that are present."
+    families.gauges("qmq_conditions", text, ("code", "severity"), present.items())
+
+
+def _add_messages(families: "MetricFamilies", context: MetricsContext) -> None:
+    totals = facts_of_totals(context.broker.totals.node())
+    for name, text in MESSAGES.items():
+        families.counter(f"qmq_messages_{name}", text, totals[name])
+    text = "Messages that full buffers of topic and fanout subscriptions have dropped."
+    families.counter("qmq_messages_dropped", text, context.buffers.dropped)
+    text = "Messages of exchanges that no binding took, and that were dropped."
+    families.counter("qmq_messages_unroutable", text, context.broker.totals.unroutable)
+    in_flight = len(context.broker.queues.deliveries)
+    families.gauge("qmq_messages_in_flight", "Queue messages that consumers of this node have not settled.", in_flight)
+
+
+def _add_clients(families: "MetricFamilies", context: MetricsContext) -> None:
+    sessions = context.sessions.values()
+    connections = Counter({"stomp": 0})
+    connections.update(session.protocol for session in sessions)
+    text = "Connections of clients."
+    families.gauges("qmq_connections", text, ("protocol",), [((name,), count) for name, count in connections.items()])
+    known = context.broker.sessions.values()
+    families.gauge("qmq_sessions", "Sessions of clients that are logged in.", len(known))
+    subscriptions = sum([one.subscribed for one in known])
+    families.gauge("qmq_subscriptions", "Subscriptions of the clients of this node.", subscriptions)
+    traffic = context.traffic.statistics(sessions)
+    families.counter("qmq_client_received_bytes", "Bytes from clients.", traffic.bytes_in)
+    families.counter("qmq_client_sent_bytes", "Bytes to clients.", traffic.bytes_out)
+    memory = context.memory_budget
+    families.gauge("qmq_memory_bytes", "Memory that connections make this node hold.", memory.bytes)
+    families.gauge("qmq_memory_max_bytes", "The bound of that memory (limits.memory_bytes_max).", memory.bytes_max)
+    families.counter("qmq_memory_evictions", "Connections that were ended to free memory.", memory.ended)
+
+
+def _add_storage(families: "MetricFamilies", context: MetricsContext) -> None:
+    store, commits = context.store, context.commits
+    journal = store.journal
+    families.counter("qmq_commits", "Groups of records that were appended to the journal.", commits.groups)
+    families.counter("qmq_commit_records", "Records that were appended to the journal.", commits.records)
+    families.counter("qmq_commit_bytes", "Bytes that were appended to the journal.", commits.bytes)
+    text = "Bytes that are decided and not yet in the journal."
+    families.gauge("qmq_commit_waiting_bytes", text, commits.pending_bytes)
+    times = journal.sync_times
+    text = "How long syncs of the journal took."
+    families.histogram("qmq_journal_fsync_seconds", text, BOUNDS_SECONDS, times.buckets(), times.seconds)
+    families.gauge("qmq_journal_bytes", "Size of the journal.", journal.end - journal.start)
+    text = "Bytes of the journal that no checkpoint has written to the stores."
+    families.gauge("qmq_journal_unsaved_bytes", text, max(0, journal.end - store.checkpoint_position))
+    families.counter("qmq_checkpoints", "Checkpoints that are done.", context.checkpoints.count)
+    text = "1 while new durable messages are refused because the disk is nearly full."
+    families.gauge("qmq_disk_full", text, context.broker.send_limits.disk_full)
+    samples = context.web.samples
+    if samples.taken_at is None:
+        free, age = [], []
+    else:
+        free, age = [((), samples.free_bytes)], [((), trio.current_time() - samples.taken_at)]
+    families.gauges("qmq_disk_free_bytes", "Free space of the data directory, as of the last samples.", (), free)
+    text = "Age of the samples: the metrics of single queues, and the free space of the disk."
+    families.gauges("qmq_samples_age_seconds", text, (), age)
+
+
+def _add_mesh(families: "MetricFamilies", context: MetricsContext) -> None:
+    peers = () if context.mesh is None else context.mesh.statistics().peers
+    text = "1 while the link is up. Direction out: this node follows the peer; in: the peer follows this node."
+    ups = [((one.name, "out"), float(one.out_state in ("up", "caught-up"))) for one in peers]
+    ups += [((one.name, "in"), float(one.in_state == "up")) for one in peers]
+    families.gauges("qmq_link_up", text, ("peer", "direction"), ups)
+    text = "1 while this node has everything that the peer had when the link began."
+    caught_up = [((one.name,), float(one.out_state == "caught-up")) for one in peers]
+    families.gauges("qmq_link_caught_up", text, ("peer",), caught_up)
+    text = "Durable records of this node that the peer has not reported as received; absent while its link is down."
+    lags = [((one.name,), sum(one.lag.values())) for one in peers if one.in_state == "up"]
+    families.gauges("qmq_link_lag_records", text, ("peer",), lags)
+    owners = context.takeover.statistics().owners if context.mesh is not None else ()
+    text = "Which node serves the queue messages that the owner accepted, and the state as this node sees it; 1."
+    served = [((one.owner, one.server, one.place), 1.0) for one in owners]
+    families.gauges("qmq_owner_info", text, ("owner", "server", "state"), served)
+    text = "1 while this node delivers no queue messages: it asks its peers, or has no lease."
+    families.gauge("qmq_queues_held", text, context.broker.queues.held)
+
+
+def _add_queues(families: "MetricFamilies", context: MetricsContext) -> None:
+    queues, deepest = context.broker.queues, context.web.samples.queues
+    count = len(queues.by_name) + queues.stored_names.count
+    families.gauge("qmq_queues", "Queues of this node that have messages or consumers, about.", count)
+    text = "Messages that this node serves, of the 100 deepest queues, as of the last samples."
+    depths = [((one.name,), one.messages) for one in deepest]
+    families.gauges("qmq_queue_messages", text, ("queue",), depths)
+    text = "Bytes of the bodies of these messages."
+    families.gauges("qmq_queue_bytes", text, ("queue",), [((one.name,), one.body_bytes) for one in deepest])
+    text = "Consumers on this node of the 100 deepest queues."
+    families.gauges("qmq_queue_consumers", text, ("queue",), [((one.name,), one.consumers) for one in deepest])
+    text = "Age of the oldest message that waits in each of the 100 deepest queues and that no consumer has."
+    ages = [((one.name,), one.oldest_waiting_us / 1e6) for one in deepest if one.oldest_waiting_us is not None]
+    families.gauges("qmq_queue_oldest_waiting_seconds", text, ("queue",), ages)
+    text = "Messages of the 100 deepest queues that consumers of this node have not settled."
+    unacknowledged = [((one.name,), one.unacknowledged) for one in deepest]
+    families.gauges("qmq_queue_unacknowledged_messages", text, ("queue",), unacknowledged)
+    totals = context.broker.totals.by_name
+    counted = [(one.name, facts_of_totals(known)) for one in deepest if (known := totals.get(one.name)) is not None]
+    for total in OF_QUEUES:
+        rows = [((name,), facts[total]) for name, facts in counted]
+        families.counters(
+            f"qmq_queue_messages_{total}", f"Of the 100 deepest queues: {MESSAGES[total]}", ("queue",), rows
+        )

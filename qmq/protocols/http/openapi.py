@@ -1,0 +1,292 @@
+"""`GET /v1/openapi.json`: the description of the API in OpenAPI 3.1.
+
+The paths of destinations come from the table of routes. Every operation has the two responses for errors; here are the
+others.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from qmq.protocols.http.gateway.routes import ACTIONS, KINDS
+from qmq.protocols.http.openapi_parts import (
+    BYTES,
+    OPTION_HEADERS,
+    PARAMETERS,
+    SCHEMAS,
+    STREAM,
+    Json,
+    body,
+    content,
+    parameter,
+    ref,
+    response,
+    value_of,
+)
+from qmq.protocols.http.stomp.long_poll import WAIT_SECONDS_MAX as LONG_POLL_SECONDS_MAX
+
+CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
+NAMES: Final[Mapping[str, Json]] = {
+    # Patterns of other languages have no class of printable characters: the server refuses some more.
+    "topic": {"minLength": 1, "maxLength": 240, "pattern": f"^[^{CONTROLS}]+$"},
+    "exchange": {"minLength": 1, "maxLength": 127, "pattern": rf"^[^/*#\s{CONTROLS}]+$"},
+}
+NAME: Final[Json] = {"minLength": 1, "maxLength": 240, "pattern": f"^[^*#{CONTROLS}]+$"}
+SCHEMA_NAME: Final[Json] = {"minLength": 1, "maxLength": 127, "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"}
+PUBLIC: Final[Json] = {"security": []}
+"""An operation that needs no login."""
+
+SETTLING: Final[Json] = {
+    "settle": {
+        "operationId": "settle",
+        "requestBody": {"acks": [{"ack_token": "$response.body#/messages/0/ack_token", "action": "ack"}]},
+    }
+}
+IN_SESSION: Final[Json] = {
+    id: {"operationId": id, "parameters": {"session": "$response.body#/session"}}
+    for id in ("send_frames", "receive_frames", "end_session")
+}
+
+SEND: Final = (
+    "The body is the message, or a batch in JSON. The response is sent when all messages are as durable as asked. "
+    "A batch is accepted as a whole or not at all. Headers Qmq-Header-NAME travel as headers of the message."
+)
+REQUEST: Final = (
+    "As in the control destinations of STOMP: list/queue, peek/queue/NAME, purge/queue/NAME, definitions/export …"
+)
+
+
+def _operation(tag: str, id: str, summary: str, responses: Json, **more: Any) -> Json:
+    error = ref("responses", "Error")[0]
+    shown = {"operationId": id, "tags": [tag], "summary": summary, **more}
+    return {**shown, "responses": {**responses, "4XX": error, "5XX": error}}
+
+
+def _destination(kind: str) -> Json:
+    about = f"Name of the {kind}, of printable characters, but not . and ..; a slash in it is written %2F."
+    return parameter("name", "path", about, value_of("string", **NAMES.get(kind, NAME)))
+
+
+def _send(kind: str) -> Json:
+    key = ["Key"] if kind == "exchange" else []
+    headers = [*key, *OPTION_HEADERS, "QmqReceiptLevelHeader", "QmqBatchHeader"]
+    media: Json = {"avro/binary": {"schema": {}}, BYTES: {"schema": {}}}
+    batch = content({"anyOf": [*ref("schemas", "Batch"), {}]})["content"]
+    return _operation(
+        "messages",
+        f"send_{kind}",
+        f"Send one message, or a batch, to {'an' if kind == 'exchange' else 'a'} {kind}.",
+        {"201": response("Accepted.", "Sent")},
+        description=SEND,
+        parameters=[_destination(kind), *ref("parameters", *headers)],
+        requestBody={"required": True, "content": {**batch, **media}},
+    )
+
+
+def _follow(kind: str) -> Json:
+    """The stream of events of a topic, a fanout, or a system topic."""
+    summary = f"Follow a {kind} as server-sent events."
+    parameters = [_destination(kind), *ref("parameters", "Selector", "BufferMessages", "BufferBytes", "Overflow")]
+    if kind == "fanout":
+        parameters += ref("parameters", "From", "After", "LastEventIdHeader")
+    elif kind == "system":
+        summary = "Follow a system topic, such as audit, as server-sent events."
+        names = value_of("string", enum=["events", "peers", "audit"])
+        parameters = [parameter("name", "path", "events, peers or audit.", names)]
+    stream = response("A stream that ends with the connection.", value_of("string"), STREAM)
+    return _operation("events", f"events_{kind}", summary, {"200": stream}, parameters=parameters)
+
+
+def _probe(id: str, summary: str) -> Json:
+    answers = {"200": response("Yes.", value_of("object")), "503": response("No.", value_of("object"))}
+    return _operation("operations", id, summary, answers, **PUBLIC)
+
+
+def _login(about: str, schema: str, cookie: str) -> Json:
+    """A response that changes the cookie."""
+    headers = {"Set-Cookie": {"description": cookie, "schema": value_of("string")}}
+    return {"200": response(about, schema, headers=headers)}
+
+
+def _paths() -> Json:
+    anything: Json = {}
+    text, some = value_of("string"), value_of("object")
+    request = parameter("request", "path", REQUEST, text)
+    csrf = ref("parameters", "QmqCsrfHeader")
+    paths: Json = {f"/v1/{kind}/{{name}}/messages": {"post": _send(KINDS[kind])} for kind in ACTIONS["messages"][2]}
+    paths["/v1/queues/{name}/receive"] = {
+        "post": _operation(
+            "messages",
+            "receive",
+            "Receive messages of a queue.",
+            {"200": response("The messages; none if there are none in time.", "Received", links=SETTLING)},
+            description="The messages stay with the client until they are settled with their ack tokens, or until the "
+            "ack timeout.",
+            parameters=[_destination("queue")],
+            requestBody=content("Receive"),
+        )
+    }
+    paths["/v1/acks"] = {
+        "post": _operation(
+            "messages",
+            "settle",
+            "Settle received messages, or extend their time, on any node.",
+            {"200": response("One result for each token.", "AckResults")},
+            requestBody=body("Acks"),
+        )
+    }
+    paths |= {f"/v1/{kind}/{{name}}/events": {"get": _follow(KINDS[kind])} for kind in ACTIONS["events"][2]}
+    return paths | {
+        "/v1/control/{request}": {
+            "get": _operation(
+                "administration",
+                "show",
+                "A control request that changes nothing.",
+                {"200": response("The facts.", some)},
+                parameters=[request, *ref("parameters", "Scope")],
+            ),
+            "post": _operation(
+                "administration",
+                "administer",
+                "Any control request. The query has its headers, the body its body.",
+                {"200": response("What was done.", some)},
+                parameters=[request],
+                requestBody=content(anything),
+            ),
+        },
+        "/v1/schemas/message.avsc": {
+            "get": _operation(
+                "messages", "schema", "The Avro schema of messages.", {"200": response("Avro 1.11.", some)}, **PUBLIC
+            )
+        },
+        "/v1/schemas/{name}": {
+            "get": _operation(
+                "messages",
+                "defined_schema",
+                "An Avro schema that the mesh defines.",
+                {"200": response("Avro 1.11.", some)},
+                parameters=[parameter("name", "path", "Name of the schema.", value_of("string", **SCHEMA_NAME))],
+            )
+        },
+        "/v1/stomp": {
+            "post": _operation(
+                "stomp",
+                "begin_session",
+                "Begin a session of STOMP over requests, for clients without WebSocket.",
+                {
+                    "201": response(
+                        "The session has begun; the client logs in with CONNECT.", "Session", links=IN_SESSION
+                    )
+                },
+                description="Without Authorization it needs a content type, such as that of an empty object in JSON.",
+                requestBody=content(anything),
+            )
+        },
+        "/v1/stomp/{session}": {
+            "parameters": ref("parameters", "Session"),
+            "post": _operation(
+                "stomp",
+                "send_frames",
+                "Send frames of STOMP, or parts of them.",
+                {"204": response("The session has the bytes.")},
+                requestBody=body(anything, BYTES),
+            ),
+            "get": _operation(
+                "stomp",
+                "receive_frames",
+                "Receive frames of STOMP; one request at a time.",
+                {"200": response("Whole frames.", anything, BYTES), "204": response("There was none.")},
+                parameters=[
+                    parameter(
+                        "wait_seconds",
+                        "query",
+                        "How long to wait for a first frame.",
+                        value_of("integer", minimum=0, maximum=LONG_POLL_SECONDS_MAX, default=30),
+                    )
+                ],
+            ),
+            "delete": _operation(
+                "stomp",
+                "end_session",
+                "End the session, as the end of a connection does.",
+                {"204": response("It has ended.")},
+            ),
+        },
+        "/v1/console/login": {
+            "get": _operation(
+                "console",
+                "login_now",
+                "The login of the client, and the token that requests of a browser with the cookie need.",
+                {"200": response("The login.", "Login")},
+            ),
+            "post": _operation(
+                "console",
+                "log_in",
+                "Log a browser in: Authorization becomes a cookie of this node.",
+                _login("The login.", "Login", "HttpOnly, SameSite=Strict."),
+                security=[{"basic": []}, {"bearer": []}],
+                parameters=csrf,
+            ),
+        },
+        "/v1/console/logout": {
+            "post": _operation(
+                "console",
+                "log_out",
+                "End the login of the browser, and take its cookie away.",
+                _login("There is no login any more.", "LoggedOut", "Empty."),
+                parameters=csrf,
+                requestBody=content(anything),
+            )
+        },
+        "/v1/console/events": {
+            "get": _operation(
+                "console",
+                "events_console",
+                "Follow the overview of the mesh: an event `overview` every two seconds, with the JSON of "
+                "/v1/control/overview.",
+                {"200": response("A stream that ends with the connection or the login.", text, STREAM)},
+            )
+        },
+        "/v1/openapi.json": {
+            "get": _operation(
+                "operations", "openapi", "This description.", {"200": response("OpenAPI 3.1.", some)}, **PUBLIC
+            )
+        },
+        "/metrics": {
+            "get": _operation(
+                "operations",
+                "metrics",
+                "Metrics in the text format of Prometheus.",
+                {"200": response("The page.", text, "text/plain")},
+            )
+        },
+        "/livez": {"get": _probe("livez", "Whether the node works.")},
+        "/readyz": {"get": _probe("readyz", "Whether clients should be sent to this node.")},
+    }
+
+
+@cache
+def openapi() -> bytes:
+    """The document, as it is served."""
+    about = "Messages, events and administration of one node of a mesh; any node serves all of them."
+    schemes = {name: {"type": "http", "scheme": name} for name in ("basic", "bearer")}
+    api = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "QMQ",
+            "version": "1",
+            "description": about,
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"basic": []}, {"bearer": []}],
+        "paths": _paths(),
+        "components": {
+            "securitySchemes": schemes,
+            "responses": {"Error": response("Refused; nothing has changed.", "Error")},
+            "schemas": SCHEMAS,
+            "parameters": PARAMETERS,
+        },
+    }
+    return json.dumps(api, ensure_ascii=False, indent=1).encode()

@@ -1,0 +1,120 @@
+"""All messages that clients of this node have received over HTTP, and acknowledgements of them from any node.
+
+A message stays with the client after its connection, until it is settled: see `PullSession`.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from qmq.errors import Refused
+from qmq.mesh.peers.kinds import RequestKind
+from qmq.mesh.peers.peer_json import decode_json
+from qmq.protocols.http.gateway.pulls import ACTIONS, EXPIRED, UNREACHABLE, AckRequest, AckToken
+from qmq.protocols.http.pull_session import PullContext, PullSession
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.sessions.clients.session import ClientSession
+
+SESSIONS_MAX: Final = 10_000
+"""With messages in flight, or with a connection that has received some."""
+
+REAP_SECONDS: Final = 5.0
+"""Between two looks for receives that are over because their messages were taken back."""
+
+
+class Pulls:
+    """All pull sessions of the node."""
+
+    def __init__(self, context: PullContext) -> None:
+        self._context = context
+        self._sessions: dict[int, PullSession] = {}
+        self._watches = False
+
+    async def open(self, client: ClientSession) -> PullSession:
+        """A session for what the connection of `client` receives. Raises Refused."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise Refused("too-many-connections", f"At most {SESSIONS_MAX} connections may receive messages.")
+        opened = PullSession(self._context, client, self._ended)
+        self._sessions[opened.id] = opened
+        if not self._watches:
+            self._watches = True
+            self._context.spawn(self._reap)
+        await opened.start()
+        return opened
+
+    def _ended(self, session: PullSession) -> None:
+        self._sessions.pop(session.id, None)
+
+    async def _reap(self) -> None:
+        while self._sessions:
+            await trio.sleep(REAP_SECONDS)
+            for session in list(self._sessions.values()):
+                session.reap()
+        self._watches = False
+
+    async def settle(self, acks: Sequence[AckRequest], user: str | None) -> list[str]:
+        """The result of each request of `user`, in order; nodes that have the deliveries are asked at the same time."""
+        here = self._context.broker.origin.node
+        by_node: dict[str, list[int]] = defaultdict(list)
+        for number, ack in enumerate(acks):
+            if ack.token is not None:
+                by_node[ack.token.node].append(number)
+        results = [EXPIRED] * len(acks)
+
+        async def ask(node: str, numbers: list[int]) -> None:
+            part = [acks[number] for number in numbers]
+            found = await (self._settle_here(part, user) if node == here else self._ask(node, part, user))
+            for number, result in zip(numbers, found, strict=True):
+                results[number] = result
+
+        async with trio.open_nursery() as nursery:
+            for node, numbers in by_node.items():
+                nursery.start_soon(partial(ask, node, numbers))
+        return results
+
+    async def _settle_here(self, acks: Sequence[AckRequest], user: str | None) -> list[str]:
+        by_session: dict[PullSession, list[int]] = defaultdict(list)
+        for number, ack in enumerate(acks):
+            token = ack.token
+            session = None if token is None else self._sessions.get(token.session)
+            if session is not None and token is not None and session.key == token.key and session.user == user:
+                by_session[session].append(number)
+        results = [EXPIRED] * len(acks)
+        # One of them may end while another is waited for.
+        for session, numbers in by_session.items():
+            part = [(token.tag, acks[number]) for number in numbers if (token := acks[number].token) is not None]
+            for number, result in zip(numbers, await session.settle(part), strict=True):
+                results[number] = result
+        return results
+
+    async def _ask(self, node: str, acks: Sequence[AckRequest], user: str | None) -> list[str]:
+        unreachable = [UNREACHABLE] * len(acks)
+        if node not in self._context.peer_names:
+            return [EXPIRED] * len(acks)
+        body = {"user": user, "acks": [[ack.text, *(ack.token or ()), ack.action, ack.requeue] for ack in acks]}
+        answer = await self._context.ask_one(node, PeerRequest(RequestKind.PULL_ACKS, json.dumps(body).encode()))
+        try:
+            found = None if answer is None else json.loads(answer)
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or len(found) != len(acks) or not all(isinstance(one, str) for one in found):
+            return unreachable
+        return found
+
+    async def answer(self, body: bytes) -> bytes:
+        """The response to the request of a peer. Raises Refused."""
+        try:
+            asked = decode_json(body)
+            user = asked["user"]
+            acks = [
+                AckRequest(str(text), AckToken(str(node), int(session), str(key), int(tag)), str(action), bool(requeue))
+                for text, node, session, key, tag, action, requeue in asked["acks"]
+            ]
+        except (ValueError, TypeError, KeyError):
+            raise Refused("bad-body", "this is no request about deliveries") from None
+        known = [ack if ack.action in ACTIONS else ack._replace(token=None) for ack in acks]
+        return json.dumps(await self._settle_here(known, user)).encode()

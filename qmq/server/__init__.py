@@ -1,1 +1,0 @@
-"""The only place that runs things: sockets, tasks, the commit path, timers."""

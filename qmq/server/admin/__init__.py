@@ -1,1 +1,0 @@
-"""Control requests, status, events and policies."""

@@ -1,0 +1,1 @@
+"""Clients of every protocol: connections, logins, the decision loop, deliveries."""

@@ -1,0 +1,190 @@
+"""The login of one connection, in whichever protocol: its check, the time that it may take, and its end.
+
+A password check may wait for its turn and takes a while. Meanwhile the client is read only to notice that it has
+disconnected.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any, Final, Protocol
+
+import trio
+
+from qmq.access.rights import Rights
+from qmq.access.rules import Principal
+from qmq.auth.credentials import Credentials
+from qmq.config import LimitSettings
+from qmq.engine.runtime.contexts import Engine
+from qmq.engine.runtime.heartbeats import Heartbeats
+from qmq.environment import Environment, Pipe
+from qmq.errors import Refused
+from qmq.gateways.rules import Rules
+from qmq.sessions.clients.admission import Admission, PendingLogin
+from qmq.sessions.clients.login import Logins
+from qmq.sessions.clients.refusals import Refusals
+from qmq.sessions.clients.session import ClientSession
+
+CHECK_SECONDS_MAX: Final = 60.0
+"""For which a login waits for its checks, besides `login_seconds`."""
+
+EXPIRY_POLL_SECONDS: Final = 60.0
+"""How often a token is compared with the clock at least, because the clock may be set, and the machine may sleep."""
+
+
+def token_expired() -> Refused:
+    return Refused("token-expired", "The token of this connection has expired.")
+
+
+class TokenWatch:
+    """Watches one session from `begin` to `end`, if its login has `expires_us`."""
+
+    __slots__ = ("_beats", "_environment", "_number", "_session", "expires_us")
+
+    def __init__(self, beats: Heartbeats, environment: Environment, session: ClientSession) -> None:
+        self._beats = beats
+        self._environment = environment
+        self._session = session
+        self._number = -1
+        self.expires_us = 0
+        """µs since 1970; 0: never."""
+
+    def begin(self) -> None:
+        """Watch from now on; again after each change of `expires_us`."""
+        self.end()
+        if self.expires_us:
+            self._number = self._beats.watch(trio.current_time(), self._check)
+
+    def end(self) -> None:
+        self._beats.forget(self._number)
+        self._number = -1
+
+    def _check(self, now: float) -> float | None:
+        left_seconds = (self.expires_us - self._environment.now_us()) / 1e6
+        if left_seconds > 0:
+            return now + min(left_seconds, EXPIRY_POLL_SECONDS)
+        self._session.dismiss(token_expired())
+        return None
+
+
+class LoginContext(Engine, Protocol):
+    beats: Heartbeats
+    rules: Rules
+    limits: LimitSettings
+    admission: Admission
+    logins: Logins
+    refusals: Refusals
+    software: str
+
+    def rights_of(self, principal: Principal | None) -> Rights:
+        """What a principal may do; None for a client without login."""
+
+    def check_admitted(self, session: ClientSession) -> None:
+        """Raises Refused if a client whose login has succeeded could not log in now."""
+
+    def audit(self, event: str, **facts: Any) -> None:
+        """Note an event for the subscribers of `/system/audit`."""
+
+
+class ClientLogin(ABC):
+    """One login. A protocol reads what its client sends, and says how a login is refused."""
+
+    __slots__ = (
+        "_allowed_seconds",
+        "_asked_at",
+        "_checked_seconds",
+        "_checking",
+        "_context",
+        "_login",
+        "_pipe",
+        "_session",
+        "_token",
+        "is_done",
+    )
+
+    def __init__(self, context: LoginContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self._context = context
+        self._session = session
+        self._pipe = pipe
+        self._login = login
+        login.dismiss = self._dismiss
+        self._token = TokenWatch(context.beats, context.environment, session)
+        # Covers the response to the login.
+        self._checking = trio.CancelScope()
+        # When the check began that is not over; how long others have taken; how much of that the login has got back.
+        self._asked_at: float | None = None
+        self._checked_seconds = self._allowed_seconds = 0.0
+        self.is_done = False
+
+    @abstractmethod
+    def refuse(self, error: Refused) -> None:
+        """Send why the login is refused."""
+
+    async def _admit(self, credentials: Credentials, certified: Collection[str]) -> None:
+        """Check the login; then the session has its principal, unless it is anonymous. Raises Refused.
+
+        Also returns when the login was dismissed or refused meanwhile: then the session is finishing.
+        """
+        context, session = self._context, self._session
+        context.admission.check_open()
+        with self._checking:
+            self._asked_at = trio.current_time()
+            try:
+                grant = await context.logins.check(credentials, session.listener, session.until_left, certified)
+            finally:
+                self._checked_seconds += trio.current_time() - self._asked_at
+                self._asked_at = None
+            if grant is not None:
+                session.principal, session.authenticator = grant.principal, grant.authenticator
+                session.proof = grant.proof
+                session.user = grant.principal.name
+                self._token.expires_us = grant.expires_us or 0
+            async with context.admission.turns:
+                await trio.lowlevel.checkpoint()
+            # A change of users ends sessions that have begun, and this one has not.
+            context.check_admitted(session)
+
+    def _audit(self) -> None:
+        """A user has logged in: an event of the audit."""
+        session = self._session
+        if session.user is not None:
+            address = session.peer_address
+            self._context.audit("login", user=session.user, address=address, authenticator=session.authenticator)
+
+    def check_time(self, now: float) -> float | None:
+        """The time for the login is over, but for that which the node has taken for its checks."""
+        if self.is_done or self._session.finishing:
+            return None
+        checked_seconds = self._checked_seconds + (0.0 if self._asked_at is None else now - self._asked_at)
+        more_seconds = min(checked_seconds, CHECK_SECONDS_MAX) - self._allowed_seconds
+        if more_seconds > 0:
+            self._allowed_seconds += more_seconds
+            return now + more_seconds
+        limit = self._context.limits.login_seconds
+        self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
+        self._session.finish()
+        self._checking.cancel()
+        return None
+
+    def _dismiss(self, why: Refused) -> None:
+        """End this login at once: another one needs its place."""
+        if not self._session.finishing:
+            self._session.finishing = True
+            self._context.refusals.note(self._pipe.peer_address, why)
+            self._send_dismissal(why)
+            self._pipe.close()
+            self._checking.cancel()
+
+    def _send_dismissal(self, why: Refused) -> None:  # noqa: B027 (not every protocol has a word for it)
+        """Send the client why, if the kernel takes it at once."""
+
+    def decided(self) -> None:
+        """It is pending no more."""
+        self._context.admission.decided(self._login)
+
+    def leave(self) -> None:
+        """The connection has ended, and everything that it delivers."""
+        self._token.end()
+        self._context.admission.leave(self._login)
+        self._context.logins.leave(self._session.user)
+        # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
+        del self._login.dismiss

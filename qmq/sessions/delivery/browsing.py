@@ -1,0 +1,216 @@
+"""Browsing a queue: copies of its waiting messages anywhere in the mesh; no consumer loses one.
+
+Every node's queue store has the unsettled messages of all nodes, as of its last checkpoint. So a browser requests a
+checkpoint, then reads the store page by page at the pace of its client, node by node within each priority. Of messages
+that are in memory only, it sees those of this node. Messages in flight are included, for they are not settled. Messages
+that have expired or are not due yet are not.
+
+A browser is no consumer. A message with `browser:end` marks the end, as in ActiveMQ; nothing follows it.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from qmq.broker.consumers.outcome import TURN_COST
+from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.messages.message import Message
+from qmq.broker.messages.send_options import PRIORITY_DEFAULT
+from qmq.broker.selectors import select_within
+from qmq.engine.checkpoint.checkpoints import Checkpoints
+from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting, Tasks
+from qmq.errors import LogBroken, Refused
+from qmq.model.dots import Dot
+from qmq.model.levels import delivery_order
+from qmq.record_codec import Replay
+from qmq.sessions.clients.session import ClientSession, drained, session_of
+from qmq.storage.format.queue_store import QueueRow
+from qmq.storage.store import Store
+
+PAGE_ROWS: Final = 200
+"""Of one page, or fewer if they are large."""
+REPORT_BYTES: Final = 256 << 10
+"""Bodies, approximately, between two checks whether the client has read the frames before."""
+AT_ONCE: Final = 4
+"""Browsers that read the disk at the same time; others wait for their turn, but not for a slow client."""
+
+END_ID: Final = "browser-end"
+
+log = logging.getLogger("qmq.browsing")
+
+
+class BrowseContext(Engine, Committing, MeshPeers, Reporting, Tasks, Protocol):
+    checkpoints: Checkpoints
+    replay: Replay
+    sessions: dict[int, ClientSession]
+
+
+class Browsing:
+    """Serves subscriptions with `browser:true`: those of one client one after the other, in one task."""
+
+    def __init__(self, context: BrowseContext) -> None:
+        self._context = context
+        self._turns = trio.CapacityLimiter(AT_ONCE)
+        # Session → its browsers that were not served yet.
+        self._waiting: dict[int, list[Subscription]] = {}
+
+    def begin(self, subscription: Subscription) -> None:
+        """Send all messages to `subscription`, after the earlier browsers of the same client are served."""
+        waiting = self._waiting.get(subscription.session)
+        if waiting is None:
+            self._waiting[subscription.session] = [subscription]
+            self._context.spawn(partial(self._serve, subscription.session))
+        else:
+            # A client that subscribes and unsubscribes again and again must not fill the list.
+            waiting[:] = [other for other in waiting if not other.closed] + [subscription]
+
+    async def _serve(self, session_id: int) -> None:
+        waiting = self._waiting[session_id]
+        while waiting:
+            await self._browse(waiting.pop(0))
+        del self._waiting[session_id]
+
+    async def _browse(self, subscription: Subscription) -> None:
+        """Raises LogBroken when the checkpoint fails; any other error ends only the client's session."""
+        context = self._context
+        try:
+            if session_of(self._context.sessions, subscription) is None:
+                return
+            await context.flushed()
+            async with self._turns:
+                if session_of(self._context.sessions, subscription) is not None:
+                    await context.checkpoints.bring_up()
+            await self._send_all(subscription)
+        except LogBroken:
+            raise
+        except Exception:
+            log.exception("! %s cannot be browsed", subscription.destination)
+            session = session_of(context.sessions, subscription)
+            if session is not None:
+                session.evict(Refused("log-unreadable", "The queue store cannot be read now; try again later."))
+
+    async def _send_all(self, subscription: Subscription) -> None:
+        context = self._context
+        queue = subscription.destination
+        now_us = context.environment.now_us()
+        nodes = [context.broker.origin.node, *sorted(context.peer_names)]
+        # The clock of a message's node decides whether the message is due or expired.
+        times = {node: context.broker.clocks.time_at(node, now_us) for node in nodes}
+        async with self._turns:
+            levels = await context.environment.run_blocking(queue_levels, context.store, nodes, queue, now_us)
+        in_memory = self._in_memory(queue, now_us)
+        for priority, node, limit in levels:
+            first = bisect_right(in_memory, -delivery_order(priority), key=_order)
+            if not await self._send(subscription, in_memory[:first]):
+                return
+            del in_memory[:first]
+            after: Dot | None = None
+            exact = 0
+            while True:
+                # A client that does not read must not keep a page in memory besides its waiting frames.
+                if await drained(self._context.sessions, subscription) is None:
+                    return
+                page = partial(context.store.queues.page, node, queue, priority, after, times[node], limit, exact)
+                async with self._turns:
+                    rows: list[QueueRow] = await context.environment.run_blocking(page)
+                context.check_damage()
+                if not await self._send(subscription, self._unsettled(rows, times[node])):
+                    return
+                if len(rows) < limit:
+                    break
+                after, exact = rows[-1].dot, rows[-1].exact
+        if not await self._send(subscription, in_memory):
+            return
+        session = session_of(self._context.sessions, subscription)
+        if session is not None:
+            headers = [("message-id", END_ID), ("destination", queue), ("browser", "end")]
+            session.outbox.put(session.encoder.notice(subscription, headers))
+            session.outbox.flush()
+
+    def _in_memory(self, name: str, now_us: int) -> list[Message]:
+        """Messages of this node that are in no store, in the order of delivery; also those with consumers."""
+        broker = self._context.broker
+        queue = broker.queues.by_name.get(name)
+        if queue is None:
+            return []
+        found = queue.waiting()
+        found += [one.message for consumer in queue.subscriptions for one in consumer.in_flight.values()]
+        for lent in broker.queues.owned.lent.values():
+            found += [message for message in lent.values() if message.envelope.destination == name]
+        found = [one for one in found if one.sequence < 0 and one.owner is None and not one.settled]
+        clocks = broker.clocks
+        found = [one for one in found if clocks.due(one) <= now_us and not 0 < clocks.expiry(one) <= now_us]
+        return sorted(found, key=lambda one: (_order(one), one.place))
+
+    def _unsettled(self, rows: list[QueueRow], now_us: int) -> list[Message]:
+        context = self._context
+        pending_deletes = context.broker.queues.paging.pending_deletes
+        waiting: list[Message] = []
+        for row in rows:
+            if not pending_deletes.has(row.queue, row.dot) and not 0 < row.expires_us <= now_us:
+                message = context.replay.message_of_row(row)
+                if message is not None:
+                    waiting.append(message)
+        return waiting
+
+    async def _send(self, subscription: Subscription, messages: list[Message]) -> bool:
+        """Send those of `messages` that match the subscription, each part after the client has read the part before;
+        False when the client has disconnected.
+        """
+        selector = subscription.selector
+        wanted: list[Message] = messages
+        if selector is not None:
+            wanted = []
+            at = 0
+            while at < len(messages):
+                at, _ = select_within(selector, messages, at, TURN_COST, wanted)
+                await trio.lowlevel.checkpoint()
+        for part in _parts(wanted):
+            session = await drained(self._context.sessions, subscription)
+            if session is None:
+                return False
+            session.outbox.put(session.encoder.run(subscription.prefix, session.encoder.tails(part)))
+            session.outbox.flush()
+        return session_of(self._context.sessions, subscription) is not None
+
+
+def _order(message: Message) -> int:
+    """Where the level of a message stands in the order of delivery."""
+    terms = message.envelope.terms
+    return -delivery_order(PRIORITY_DEFAULT if terms is None else terms.level)
+
+
+def _parts(messages: list[Message]) -> Iterator[list[Message]]:
+    """`messages` in parts of about REPORT_BYTES, of one message at least."""
+    part: list[Message] = []
+    size = 0
+    for message in messages:
+        part.append(message)
+        size += len(message.body)
+        if size >= REPORT_BYTES:
+            yield part
+            part = []
+            size = 0
+    if part:
+        yield part
+
+
+def queue_levels(store: Store, nodes: list[str], queue: str, now_us: int) -> list[tuple[int, str, int]]:
+    """In a worker thread: (level, node, rows per read) of everything that waits, in the order of delivery."""
+    found = [
+        (priority, place, node, _rows_of_page(head.messages, head.body_bytes))
+        for place, node in enumerate(nodes)
+        for head in store.queues.heads(node, [queue], now_us).values()
+        for priority in head.priorities
+    ]
+    found.sort(key=lambda level: (-delivery_order(level[0]), level[1]))
+    return [(priority, node, limit) for priority, _, node, limit in found]
+
+
+def _rows_of_page(messages: int, body_bytes: int) -> int:
+    """How many rows have about REPORT_BYTES, by their mean size."""
+    return min(PAGE_ROWS, max(1, REPORT_BYTES * messages // max(1, body_bytes)))

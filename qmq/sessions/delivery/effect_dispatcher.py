@@ -1,0 +1,348 @@
+"""Effects to bytes: the last step of decide, record, deliver.
+
+A run of messages is encoded once per distinct prefix and put into the outbox of every subscriber. All outboxes touched
+in one pass are flushed together at its end, so each client gets one send per pass. Disconnected clients are skipped;
+the broker has requeued what they had in flight.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
+from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
+from qmq.broker.messages.message import Message
+from qmq.broker.messages.totals import COUNTED_KINDS, NodeTotals
+from qmq.broker.selectors import Selector, selected
+from qmq.engine.commit.receipts import Receipts
+from qmq.engine.commit.replica_acks import PendingReceipt
+from qmq.errors import Refused
+from qmq.gateways.encoder import Encoder
+from qmq.replication.mesh import Mesh
+from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
+from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.sessions.delivery.retained_delivery import RETAINED, RetainedDelivery
+from qmq.sessions.delivery.selector_turns import SelectorTurns
+
+RUN_MAX = 32
+"""Queue messages encoded between two checks of what waits for their client."""
+
+
+SETTLE_ROUNDS_MAX = 8
+"""A memory queue whose consumer takes all at once is drained in steps of so many times its credit."""
+
+
+class Dispatcher:
+    """Passes effects to sessions, fanout subscribers and links. `settle_written` is called with deliveries that count
+    as settled because they are with the kernel (`auto` subscriptions).
+    """
+
+    def __init__(
+        self,
+        sessions: dict[int, ClientSession],
+        followers: FanoutSubscribers,
+        buffers: SubscriberBuffers,
+        retained_delivery: RetainedDelivery,
+        settle_written: Callable[[list[Delivery]], None],
+        begin_time: Callable[[list[Delivery]], list[Delivery]],
+        *,
+        outbox_bytes_max: int,
+        body_bytes_max: int,
+        spawn: Callable[[Callable[[], object]], None],
+        receipts: Receipts,
+        totals: NodeTotals,
+    ) -> None:
+        self._sessions = sessions
+        self._totals = totals
+        self._receipts = receipts
+        self._fanout_subscribers = followers
+        self._buffers = buffers
+        self._retained_delivery = retained_delivery
+        self._settle_written = settle_written
+        self._begin_time = begin_time
+        self._spawn = spawn
+        self._outbox_bytes_max = outbox_bytes_max
+        # Queue messages are held back long before that: they are limited by the consumer's credit, not by its
+        # connection.
+        self._queue_bytes_max = self._outbox_bytes_max // 4
+        self._run_max = max(1, min(RUN_MAX, self._outbox_bytes_max // 2 // body_bytes_max))
+        self.selecting = SelectorTurns(sessions, self._send_topic, self.flush, spawn)
+        self._touched: dict[ClientSession, None] = {}
+        self._written: list[Delivery] = []
+        self._settling = False
+        self._settles_later = False
+        self.mesh: Mesh | None = None
+        self.browse: Callable[[Subscription], None] | None = None
+
+    def before_commit(self, out: Outcome) -> None:
+        """Deliver the effects that need no durability. `flush` follows."""
+        mesh = self.mesh
+        if mesh is not None:
+            if out.interest_changes:
+                mesh.routes.own_changed(out.interest_changes)
+            if out.offers:
+                mesh.offer(out.offers)
+        if out.begins and (session := self._sessions.get(out.session)) is not None:
+            session.outbox.await_answer()
+        if out.levels and out.is_first:
+            self._receipts.send_early(out)
+        for joined, since in out.retained_delivery:
+            self._retained_delivery.begin(joined, since)
+        if out.selector_cost or self.selecting.behind:
+            self.selecting.deliver(out)
+        else:
+            for run in out.topic_runs:
+                self._send_topic(run.subscriptions, run.messages, run.retained)
+        for subscription, deliveries in out.deliveries_now.items():
+            self._send_queue(subscription, deliveries)
+        if mesh is not None:
+            for peer, messages in out.peer_topics.items():
+                mesh.send_topics(peer, messages)
+            for origin, messages in out.peer_replies.items():
+                mesh.send_replies(origin, messages)
+            for peer, dots in out.peer_settled_now.items():
+                mesh.settled(peer, dots)
+            for peer, returns in out.peer_returns.items():
+                mesh.give_back(peer, returns)
+
+    def after_commit(self, group: list[Outcome], begin: int) -> None:
+        """Deliver the effects that are durable now; `begin` is where the group's batches start in the journal."""
+        mesh = self.mesh
+        is_costly = (
+            sum([out.selector_cost for out in group if out.fanout_runs]) > FOLLOW_COST_MAX
+            and self._fanout_subscribers.cost_of(group) > FOLLOW_COST_MAX
+        )
+        for out in group:
+            # First, so that a client receives its own SENDs right after its SUBSCRIBE; `since` excludes earlier
+            # messages.
+            for joined in out.joined:
+                self._fanout_subscribers.join(joined)
+            if self.browse is not None:
+                for browser in out.browsers:
+                    self.browse(browser)
+            for run in out.fanout_runs:
+                self._fanout_subscribers.deliver(run.destination, run.messages, begin, is_costly=is_costly)
+            if out.lost_ranges:
+                self._fanout_subscribers.send_lost(out.lost_ranges, out.fanout_runs)
+            for subscription, deliveries in out.deliveries_after.items():
+                self._send_queue(subscription, deliveries)
+            if out.has_answers:
+                self._receipts.deliver(out)
+            if mesh is not None:
+                for peer, messages in out.peer_deliveries.items():
+                    mesh.lend(peer, messages)
+                for peer, names in out.peer_forgotten.items():
+                    mesh.forget(peer, names)
+                for peer, queues in out.peer_waiting.items():
+                    mesh.waiting(peer, queues)
+                for peer, dots in out.peer_settled_after.items():
+                    mesh.settled(peer, dots)
+
+    def after_submit(self, out: Outcome) -> None:
+        """End readers and sessions, once what was decided for them before is delivered, or waits for its commit."""
+        if out.left:
+            self._fanout_subscribers.forget(out.left)
+        for eviction in out.evictions:
+            session = self._sessions.get(eviction.session)
+            if session is not None:
+                session.evict(eviction.why, eviction.subscription)
+        if out.freed:
+            self._fanout_subscribers.feeds.wake(out.freed)
+
+    def flush(self) -> None:
+        """One send per touched client; then `auto` deliveries whose bytes have left count as settled."""
+        self._receipts.send_freed()
+        self._touched.update(self._fanout_subscribers.touched)
+        self._fanout_subscribers.touched.clear()
+        if self._retained_delivery.touched:
+            self._touched.update(self._retained_delivery.touched)
+            self._retained_delivery.touched.clear()
+        touched, self._touched = self._touched, {}
+        for session in touched:
+            session.outbox.flush()
+            if session.unsettled:
+                deliveries, session.unsettled = session.unsettled, []
+                if session.outbox.size:
+                    session.outbox.written_hooks.append(partial(self._settle, deliveries))
+                elif not session.outbox.broken:
+                    self._written.extend(deliveries)
+        self._settle_all()
+
+    def _settle(self, deliveries: list[Delivery]) -> None:
+        self._written.extend(deliveries)
+        self._settle_all()
+
+    def _settle_all(self) -> None:
+        # A settle makes room for more deliveries, whose flush comes back here: a loop, not a recursion.
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            rounds = 0
+            while self._written and rounds < SETTLE_ROUNDS_MAX:
+                rounds += 1
+                written, self._written = self._written, []
+                self._settle_written(written)
+        finally:
+            self._settling = False
+        if self._written and not self._settles_later:
+            self._settles_later = True
+            self._spawn(self._settle_later)
+
+    async def _settle_later(self) -> None:
+        """Continue where `_settle_all` stopped, after every other task had a turn."""
+        await trio.lowlevel.checkpoint()
+        self._settles_later = False
+        self._settle_all()
+
+    def put_receipt(self, answer: PendingReceipt) -> None:
+        """Put a response into the outbox of its session; `flush` follows."""
+        session = self._sessions.get(answer.session)
+        if session is None or session.finishing:
+            return
+        outbox = session.outbox
+        if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
+            return
+        if answer.copies is not None:
+            keep_open = session.keep_open or session.dialogue.answers_each
+            self._receipts.mark_short(answer, session.encoder, keep_open)
+        if answer.receipts:
+            outbox.put_answer(session.encoder.receipts(answer.receipts, answer.marks, answer.level))
+        for frame in answer.frames:
+            outbox.put_answer(frame)
+        if answer.begins:
+            outbox.answered()
+        self._touched[session] = None
+        if answer.ending:
+            outbox.flush()
+            session.finish()
+
+    def _send_topic(
+        self,
+        subscriptions: tuple[Subscriber, ...],
+        messages: list[Message],
+        is_retained: bool,
+        asked: Selector | None = None,
+    ) -> None:
+        """`messages` are those that match the selector `asked`."""
+        if self._retained_delivery.walking:
+            self._retained_delivery.deliver_first(subscriptions, messages)
+        encoded: dict[tuple[bytes, Encoder, Selector | None], bytes] = {}
+        name = messages[0].envelope.destination
+        delivered = 0
+        for subscription in subscriptions:
+            session = self._sessions.get(subscription.session)
+            if session is None or subscription.closed or session.finishing:
+                continue
+            selector = subscription.selector
+            wanted = messages if selector is None or selector is asked else selected(selector, messages)
+            if not wanted:
+                continue
+            encoder = session.encoder
+            if isinstance(subscription, LightSubscriptions):
+                prefix = subscription.prefixes.get(name) or encoder.listener_prefix(subscription, name)
+                if not prefix:
+                    continue  # The session has unsubscribed from this topic.
+            elif subscription.buffer is not None:
+                self._buffers.deliver(session, subscription, _tails(encoder, wanted, is_retained))
+                delivered += len(wanted)
+                self._touched[session] = None
+                continue
+            else:
+                prefix = subscription.prefix
+            key = (prefix, encoder, selector)
+            data = encoded.get(key)
+            if data is None:
+                data = encoded[key] = encoder.run(prefix, _tails(encoder, wanted, is_retained))
+            outbox = session.outbox
+            if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
+                continue
+            outbox.put(data)
+            delivered += len(wanted)
+            self._touched[session] = None
+        # The other kinds: replies, which are counted where they are sent, and what the node itself says.
+        if delivered and name.startswith(COUNTED_KINDS):
+            totals = self._totals
+            (totals.by_name.get(name) or totals.begin(name)).delivered += delivered
+
+    def _send_queue(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        session = self._sessions.get(subscription.session)
+        if session is None or subscription.closed or session.finishing:
+            return
+        if subscription.is_timed:
+            deliveries = self._begin_time(deliveries)
+            if not deliveries:
+                return
+        self._touched[session] = None
+        fits = session.outbox.size <= self._queue_bytes_max and (
+            len(deliveries) <= self._run_max or body_bytes(deliveries) <= self._queue_bytes_max
+        )
+        if session.deferred or not fits:
+            if session.deferred is None:
+                session.deferred = deque()
+            session.deferred.append((subscription, deliveries))
+            if len(session.deferred) == 1:
+                self._send_deferred(session, session.deferred)
+            return
+        self._put_queue(session, subscription, deliveries)
+
+    def _put_queue(self, session: ClientSession, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        if subscription.is_timed:
+            deliveries = self._begin_time(deliveries)
+        name = subscription.destination
+        totals = self._totals.by_name.get(name) or self._totals.begin(name)
+        subscription.delivered += len(deliveries)
+        session.outbox.put(session.encoder.deliveries(subscription, deliveries, totals))
+        if subscription.ack is Ack.AUTO:
+            session.unsettled.extend(deliveries)
+
+    def _send_deferred(self, session: ClientSession, deferred: deque[tuple[Subscription, list[Delivery]]]) -> None:
+        """Encode as much as the client's bound allows, and the remainder when the client has read that."""
+        outbox = session.outbox
+        while deferred:
+            subscription, deliveries = deferred[0]
+            if subscription.closed or session.finishing:
+                deferred.popleft()
+                continue
+            if outbox.size > self._queue_bytes_max:
+                outbox.flush()
+            if outbox.size > self._queue_bytes_max:
+                outbox.written_hooks.append(partial(self._go_on, session, deferred))
+                return
+            self._put_queue(session, subscription, deliveries[: self._run_max])
+            if len(deliveries) > self._run_max:
+                deferred[0] = (subscription, deliveries[self._run_max :])
+            else:
+                deferred.popleft()
+        session.deferred = None
+
+    def _go_on(self, session: ClientSession, deferred: deque[tuple[Subscription, list[Delivery]]]) -> None:
+        self._touched[session] = None
+        self._send_deferred(session, deferred)
+        self.flush()
+
+    def _is_too_slow(self, session: ClientSession) -> bool:
+        """Whether the client really does not read; then it got its ERROR, and is disconnected."""
+        session.outbox.flush()
+        size = session.outbox.size
+        if size > self._outbox_bytes_max:
+            session.evict(too_slow(size))
+        return session.finishing
+
+
+def _tails(encoder: Encoder, messages: list[Message], is_retained: bool) -> list[bytes]:
+    tails = encoder.tails(messages)
+    return [encoder.marked(tail, *RETAINED) for tail in tails] if is_retained else tails
+
+
+def body_bytes(deliveries: list[Delivery]) -> int:
+    return sum(map(len, [delivery.message.body for delivery in deliveries]))
+
+
+def too_slow(size: int) -> Refused:
+    """The error for a client that does not read."""
+    return Refused("slow-consumer", f"The client does not read: {size} bytes wait for it.")

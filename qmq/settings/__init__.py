@@ -1,0 +1,1 @@
+"""What is set for the whole mesh at run time: definitions, exchanges and bindings, limits."""

@@ -1,0 +1,415 @@
+"""The definitions of a running node: changes by its operators, and changes that arrive from peers.
+
+A change is decided at once, on any node, and answered when it is durable here. Like every record it then goes to the
+peers. With `quorum` the answer waits until a majority of the members has it durably. If that takes too long, the answer
+says so, and the change stands all the same.
+
+A `DefinitionKind` knows what the definitions of its kind mean. The first change of a kind also writes the **seeds** of
+that kind: the entries in the files of this node. From then on the definitions of the mesh count, and the files do not.
+
+Surprising: a seed has the time 0. So nodes that write seeds at the same time, each on its side of a network partition,
+never undo a change by an operator.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import trio
+
+from qmq.access.rules import RESERVED_NAMES
+from qmq.broker.consumers.outcome import Outcome
+from qmq.definitions.definition import NAME_BYTES_MAX, NUMBER_MAX, Definition, Key, Version, text_of
+from qmq.definitions.table import DefinitionTable
+from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
+from qmq.engine.runtime.log_events import about
+from qmq.errors import ConfigError, Refused
+from qmq.model.dots import Vector
+from qmq.storage.format.definition_record import pack_definition
+from qmq.storage.format.record import RecordKind
+
+SPREAD_SECONDS: Final = 1.0
+"""Of a wait for the copies of all linked peers."""
+
+QUORUM_SECONDS: Final = 5.0
+"""For which a change with `quorum` waits for a majority."""
+
+SEEDED: Final = "seeded"
+"""Kind of the marks that a kind has been seeded; no operator changes them."""
+
+AUTHOR: Final = "author of "
+"""Begins the kinds of definitions that name the user that declared something. They are written and deleted with what
+they are about, and no client changes them. A node of an older version keeps them and passes them on.
+"""
+
+Value = Mapping[str, Any]
+Changes = Mapping[Key, Value | None]
+"""What is to be defined; None: deleted."""
+
+S = TypeVar("S")
+
+log = logging.getLogger("qmq.definitions")
+
+
+class DefinitionKind(Protocol):
+    """What the definitions of one kind mean to this node. None of these waits."""
+
+    names_destinations: bool
+    """Whether names are destinations, which begin with a slash."""
+
+    def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
+        """The changes of one request, by name, in canonical form. Raises Refused; then nothing changes anywhere."""
+
+    def seeds(self) -> Mapping[str, Value]:
+        """What the files of this node say, for a mesh that has no definitions of this kind."""
+
+    def locked(self) -> Mapping[str, Value]:
+        """Those of the seeds that count on this node for ever, whatever the mesh defines."""
+
+    def changed(self, names: Collection[str]) -> None:
+        """These definitions have changed, here or on another node. The table has the present ones."""
+
+
+class SimpleKind:
+    """A kind whose definitions are independent. `check_one` raises Refused for a bad name or value."""
+
+    def __init__(
+        self,
+        check_one: Callable[[str, Value], Value],
+        changed: Callable[[Collection[str]], None],
+        *,
+        names_destinations: bool = False,
+        seeds: Callable[[], Mapping[str, Value]] = dict,
+        locked: Callable[[], Mapping[str, Value]] = dict,
+    ) -> None:
+        self.names_destinations = names_destinations
+        self._check_one = check_one
+        self.changed = changed
+        self.seeds = seeds
+        self.locked = locked
+
+    def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
+        return {name: None if value is None else self._check_one(name, value) for name, value in changes.items()}
+
+
+def checked_by(read: Callable[[str, Value], S], value_of: Callable[[S], Value]) -> Callable[[str, Value], Value]:
+    """A check for a `SimpleKind`: `read` raises ConfigError; `value_of` returns the canonical form."""
+
+    def check(name: str, value: Value) -> Value:
+        try:
+            return value_of(read(name, value))
+        except ConfigError as error:
+            raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
+
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """What became of a request."""
+
+    changed: int
+    """Definitions that differ from before."""
+    is_on_majority: bool | None
+    """Whether a majority has it durably; None: not asked."""
+
+
+class Levelling(Protocol):
+    """See `qmq.settings.definitions.sync`."""
+
+    async def knows_latest(self, keys: Collection[Key]) -> bool: ...
+
+
+class DefinitionsContext(Engine, Committing, MeshPeers, Reporting, Protocol):
+    def durable_on(self, peer: str) -> Vector:
+        """What `peer` has last reported to be durable there."""
+
+    def report_durable(self) -> None:
+        """Let peers learn soon what is durable here."""
+
+    @property
+    def definition_sync(self) -> Levelling: ...
+
+
+class LiveDefinitions:
+    """`table` is live. A part of the node that follows a kind adds it to `kinds`."""
+
+    def __init__(self, context: DefinitionsContext, table: DefinitionTable) -> None:
+        self._context = context
+        self.table = table
+        self.kinds: dict[str, DefinitionKind] = {}
+        self.fits: list[Callable[[Mapping[Key, Value | None]], None]] = []
+        """Checks of all changes of a request together, for kinds that depend on each other. Each raises Refused."""
+        self.needs: dict[str, str] = {}
+        """Kind → the kind that its definitions name: the seeds of both are written together."""
+        self.authored: set[str] = set()
+        """Kinds of which each definition has an author."""
+        self.news: dict[Key, None] = {}
+        """Keys that have changed since the last `publish`."""
+        self.unrecorded: dict[Key, Version] = {}
+        """Changes that a peer has answered with, and whose records have not arrived."""
+        self._copies_changed = trio.Event()
+        self._written = 0
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether all that this node has changed is durable here: a peer must not hear of it before."""
+        context = self._context
+        return context.durable_vector().get(context.origin, 0) >= self._written
+
+    async def change(
+        self,
+        changes: Changes,
+        user: str | None = None,
+        *,
+        quorum: bool = False,
+        guard: Callable[[], None] | None = None,
+        deletes_unknown: bool = False,
+    ) -> ChangeReport:
+        """Make all of these changes, durably, or none. Raises Refused; then nothing has changed.
+
+        `guard` is called when they are decided, and may raise Refused. What is so already is written with a later
+        version, unless all members say that they know of none: a later one may be on its way, and this change is the
+        later one of the two. `deletes_unknown`: to delete what this node does not know is no error.
+        """
+        context = self._context
+        try:
+            unchanged = self._unchanged(self.check(changes, deletes_unknown=True))
+        except Refused:
+            unchanged = set()  # It may be allowed when it is decided; else it is refused there.
+        is_current = bool(unchanged) and await context.definition_sync.knows_latest(unchanged)
+        await context.slot(asks=True)
+        if guard is not None:
+            guard()
+        checked = self.check(changes, deletes_unknown=deletes_unknown)
+        out = Outcome(now_us=context.environment.now_us())
+        for kind in {key.kind: None for key in checked}:
+            if kind in self.needs:
+                self._seed(self.needs[kind], out)
+            self._seed(kind, out)
+        same = self._unchanged(checked)
+        for key, value in checked.items():
+            if key not in same or not (is_current and key in unchanged):
+                self._write(key, None if value is None else text_of(key, value), out)
+            if key.kind in self.authored and (value is None or key not in same):
+                self._note_author(key, None if value is None else user, out)
+        changed = len(checked) - len(same)
+        for key in list(checked)[:1]:
+            more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""
+            log.info("= user %s changes %s %r%s: %d changes", user or "-", *key, more, changed)
+        last = context.broker.next_sequence - 1
+        context.submit(out)
+        await context.flushed()
+        context.report_durable()
+        return ChangeReport(changed, await self._reaches_majority(last) if quorum else None)
+
+    def check(self, changes: Changes, *, deletes_unknown: bool = False) -> dict[Key, Value | None]:
+        """The changes in canonical form. Raises Refused for the first bad one."""
+        by_kind: dict[str, dict[str, Value | None]] = {}
+        for key, value in changes.items():
+            if key.kind not in self.kinds:
+                known = ", ".join(sorted(self.kinds))
+                raise Refused("bad-definition", f"unknown kind of definition {key.kind!r}: it is one of {known}")
+            if not key.name.isprintable():
+                raise Refused("bad-definition", f"{key.kind} {key.name!r}: a name has printable characters only")
+            if not key.name or len(key.name.encode()) > NAME_BYTES_MAX:
+                raise Refused("bad-definition", f"{key.kind}: a name has 1 to {NAME_BYTES_MAX} bytes")
+            if value is not None:
+                text_of(key, value)  # Before the kind looks at it: no kind expects great depth.
+            is_unknown = self.table.get(key) is None and self.value(key) is None
+            if value is None and is_unknown and not deletes_unknown:
+                raise Refused("unknown-definition", f"there is no {key}")
+            by_kind.setdefault(key.kind, {})[key.name] = value
+        checked = {
+            Key(kind, name): value
+            for kind, of_kind in by_kind.items()
+            for name, value in self.kinds[kind].check(of_kind).items()
+        }
+        for key, value in checked.items():
+            if value is not None:
+                text_of(key, value)
+        self._check_unlocked(checked)
+        for check_fit in self.fits:
+            check_fit(checked)
+        self.table.check_room([*checked, *(Key(kind, name) for kind in by_kind for name in self._pending_seeds(kind))])
+        return checked
+
+    def author_of(self, key: Key) -> str:
+        """The user that declared this; "": one without a name, or it is from a file or an earlier version."""
+        found = self.table.get(_author_key(key))
+        return "" if found is None or found.value is None else str(found.value.get("user", ""))
+
+    def values(self, kind: str) -> dict[str, Value]:
+        """The definitions of a kind that count on this node, by name."""
+        if self.is_seeded(kind):
+            of_mesh = {one.key.name: one.value or {} for one in self.table.of_kind(kind)}
+            return {**of_mesh, **self.kinds[kind].locked()}
+        return dict(self.kinds[kind].seeds())
+
+    def read_all(self, kind: str, read: Callable[[str, Value], S]) -> tuple[S, ...]:
+        """The same as `read` returns them, without those that this version cannot read."""
+        found: list[S] = []
+        for name, value in self.values(kind).items():
+            try:
+                found.append(read(name, value))
+            except ConfigError:
+                # Written by a later version of the software.
+                log.warning("! %s %s is left out: this version cannot read it", kind, name)
+        return tuple(found)
+
+    def value(self, key: Key) -> Value | None:
+        """The same of one; None: there is none."""
+        kind = self.kinds[key.kind]
+        if not self.is_seeded(key.kind):
+            return kind.seeds().get(key.name)
+        locked = kind.locked().get(key.name)
+        found = self.table.get(key) if locked is None else None
+        return locked if found is None else found.value
+
+    def is_seeded(self, kind: str) -> bool:
+        """Whether the mesh has definitions of this kind, so that files do not count."""
+        return Key(SEEDED, kind) in self.table.by_key
+
+    # From peers
+
+    def received(self, change: Definition) -> None:
+        """The record of a change arrived."""
+        if self.unrecorded.get(change.key) == change.version:
+            del self.unrecorded[change.key]
+        self.merge(change)
+
+    def merge(self, change: Definition) -> bool:
+        """A change of another node, or of an earlier incarnation of this one. Whether it is news."""
+        merged = self.table.merge(change)
+        if merged.is_news:
+            self.news[change.key] = None
+        if merged.lost is not None and not change.key.kind.startswith(AUTHOR):
+            kept, lost = self.table.by_key[change.key], merged.lost
+            names = (*change.key, kept.version.origin.node, lost.version.origin.node)
+            facts = dict(zip(("kind", "name", "kept_from", "lost_from"), names, strict=True))
+            text = "! %s %r: of two changes at once, that of %s counts, and that of %s does not"
+            log.warning(text, *names, extra=about("definition-conflict", **facts))
+            self._context.system.note("definition-conflict", **facts)
+        return merged.is_news
+
+    def record_again(self, changes: Collection[Definition]) -> None:
+        """Write records of changes whose own records are no longer to be had."""
+        context = self._context
+        out = Outcome(now_us=context.environment.now_us())
+        for change in changes:
+            context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
+        context.submit(out)
+
+    def delete_again(self, changes: Collection[Definition]) -> None:
+        """Write tombstones of changes that the mesh has deleted, with versions that no later change is earlier than."""
+        context = self._context
+        out = Outcome(now_us=context.environment.now_us())
+        for change in changes:
+            time_us, counter, *_ = change.version
+            after = Version(time_us, min(counter + 1, NUMBER_MAX), context.origin, context.broker.next_sequence)
+            self._record(Definition(change.key, after, None, change.version), out)
+        context.submit(out)
+
+    def publish(self) -> None:
+        """Let the kinds follow what has changed. Never waits."""
+        by_kind: dict[str, list[str]] = {}
+        for kind, name in self.news:
+            by_kind.setdefault(kind, []).append(name)
+        self.news = {}
+        for kind, names in by_kind.items():
+            # The mark that a kind is seeded changes what counts of it.
+            for followed in names if kind == SEEDED else [kind]:
+                if followed in self.kinds:
+                    self.kinds[followed].changed([] if kind == SEEDED else names)
+
+    def copies_changed(self) -> None:
+        """A peer has reported what is durable there."""
+        self._copies_changed.set()
+
+    # Inside
+
+    def _unchanged(self, checked: Changes) -> set[Key]:
+        """Those that the table has as these changes say."""
+        texts = {key: None if value is None else text_of(key, value) for key, value in checked.items()}
+        found = {key: self.table.get(key) for key in checked}
+        return {key for key, known in found.items() if (None if known is None else known.text) == texts[key]}
+
+    def _check_unlocked(self, changes: Changes) -> None:
+        """Refuse to change what the node file locks. Other nodes may; here the file counts."""
+        for kind in {key.kind: None for key in changes}:
+            locked = self.kinds[kind].locked()
+            for key, value in changes.items() if locked else ():
+                if key.kind == kind and key.name in locked and value != locked[key.name]:
+                    raise Refused("locked", f"{key} is locked: locked = true in {self._context.settings.source}")
+
+    def _pending_seeds(self, kind: str) -> Mapping[str, Value]:
+        return {} if self.is_seeded(kind) else self.kinds[kind].seeds()
+
+    def _seed(self, kind: str, out: Outcome) -> None:
+        """Write the seeds of a kind, if the mesh has none of its definitions."""
+        if self.is_seeded(kind):
+            return
+        for name, value in self.kinds[kind].seeds().items():
+            key = Key(kind, name)
+            if key not in self.table.by_key:
+                self._write(key, text_of(key, value), out, is_seed=True)
+        self._write(Key(SEEDED, kind), "{}", out, is_seed=True)
+
+    def _write(self, key: Key, text: str | None, out: Outcome, *, is_seed: bool = False) -> None:
+        origin, sequence = self._context.origin, self._context.broker.next_sequence
+        known = self.table.by_key.get(key)
+        version = Version(0, 0, origin, sequence)
+        if not is_seed:
+            version = self.table.next_version(out.now_us, origin, sequence)
+        self._record(Definition(key, version, text, None if known is None else known.version), out)
+
+    def _note_author(self, key: Key, user: str | None, out: Outcome) -> None:
+        author = _author_key(key)
+        if user is not None and user not in RESERVED_NAMES:
+            self._write(author, text_of(author, {"user": user}), out)
+        elif self.table.get(author) is not None:
+            self._write(author, None, out)
+
+    def _record(self, change: Definition, out: Outcome) -> None:
+        self._written = self._context.broker.next_sequence
+        self._context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
+        self.table.merge(change)
+        self.news[change.key] = None
+
+    async def spread(self) -> None:
+        """Return when all linked peers have what this node has changed so far, after SPREAD_SECONDS at most."""
+        sequence = self._context.broker.next_sequence - 1
+        with trio.move_on_after(SPREAD_SECONDS):
+            while not self._is_on_linked(sequence):
+                await self._until_copies_change()
+
+    def _is_on_linked(self, sequence: int) -> bool:
+        context = self._context
+        return all(context.durable_on(peer).get(context.origin, 0) >= sequence for peer in context.linked_peers())
+
+    async def _reaches_majority(self, sequence: int) -> bool:
+        with trio.move_on_after(QUORUM_SECONDS):
+            while not self._is_on_majority(sequence):
+                await self._until_copies_change()
+        return self._is_on_majority(sequence)
+
+    async def _until_copies_change(self) -> None:
+        # One event for all that wait, and none is made for each report of a peer.
+        if self._copies_changed.is_set():
+            self._copies_changed = trio.Event()
+        await self._copies_changed.wait()
+
+    def _is_on_majority(self, sequence: int) -> bool:
+        context = self._context
+        membership, origin = context.membership, context.origin
+        holders = {
+            peer
+            for peer in context.peer_names
+            if membership.counts(peer) and context.durable_on(peer).get(origin, 0) >= sequence
+        }
+        return membership.is_majority({origin.node, *holders})
+
+
+def _author_key(key: Key) -> Key:
+    return Key(f"{AUTHOR}{key.kind}", key.name)

@@ -1,0 +1,314 @@
+"""Levelling of definitions: a node asks a peer for all that it has, page by page, and merges it.
+
+Records carry changes while nodes run. Levelling is for what records cannot do: a node that starts has the definitions
+of a majority before it serves clients, long before its journal has caught up; and a new node gets definitions whose
+incarnation is collected, so that no journal and no snapshot contains their records. A node records those again.
+
+Conversely, a new node reads from old journals definitions whose tombstones are collected. If a peer does not have them,
+although its vector `stable` covers them, the node records their deletion.
+
+Each peer is asked when its link has caught up. Until then, and whenever records of a peer are late, it is asked each
+LEVEL_SECONDS: a change must not wait behind the messages of the journal. Nodes with the same definitions exchange a
+hash and nothing else.
+
+Before a node confirms a change that would change nothing, it asks all members whether one of them knows a later version
+(`knows_latest`): what is the same here may be old.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+import trio
+
+from qmq.definitions.definition import Definition, Key
+from qmq.definitions.table import is_covered
+from qmq.engine.runtime.condition_group import ConditionGroup
+from qmq.engine.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
+from qmq.errors import Refused
+from qmq.mesh.peers.kinds import RequestKind
+from qmq.mesh.peers.peer_json import decode_json
+from qmq.model.dots import Vector, covers, merge, parse_origin
+from qmq.replication.protocol.frames import PeerRequest
+from qmq.settings.definitions.live import LiveDefinitions
+from qmq.storage.disk.sqlite import vector_to_json
+from qmq.storage.format.definition_record import definition_of, version_fields, version_of
+
+START_SECONDS: Final = 2.0
+"""For which a starting node keeps clients waiting until a majority has answered, and a client that needs answers."""
+
+LEVEL_SECONDS: Final = 1.0
+"""For which records of a peer may be late before its definitions are asked for, and between two requests."""
+
+LEVEL_SHARE: Final = 4
+"""A request that takes long is followed by a pause of so many times that: the records need the link, too."""
+
+KEYS_MAX: Final = 1000
+"""About which a peer is asked by name; instead of more, its definitions are levelled."""
+
+PAGE_BYTES: Final = 200_000
+"""About how many bytes of definitions one answer has."""
+
+LATER: Final = "later"
+"""In an answer: whether the peer has a later version of what it was asked about."""
+
+BEHIND: Final = "definitions-behind"
+"""Code of the condition."""
+BEHIND_TEXT: Final = "no majority has answered since the start: definitions may be older than those of the mesh"
+LATE_TEXT: Final = "records of {} are late, and it does not answer: definitions may be older than those of the mesh"
+
+log = logging.getLogger("qmq.definitions")
+
+
+class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
+    definitions: LiveDefinitions
+
+    @property
+    def is_catching_up(self) -> bool: ...
+
+    def late_peers(self) -> Mapping[str, Vector]:
+        """The linked peers that have reported more than this node has, and what of it is missing here."""
+
+
+class DefinitionSync:
+    def __init__(self, context: SyncContext) -> None:
+        self._context = context
+        self._late = ConditionGroup(context, BEHIND)
+        self._is_watching = False
+        self._answered: set[str] = set()
+        """Peers whose definitions this node has had since its start."""
+        self._changed = trio.Event()
+        self.is_behind = False
+        """No majority has answered since the start."""
+
+    # The side that asks
+
+    async def before_clients(self) -> None:
+        """Wait until this node has the definitions of a majority, at most START_SECONDS."""
+        with trio.move_on_after(START_SECONDS):
+            while not self._has_majority():
+                self._changed = trio.Event()
+                # In one order in every process: a set has none.
+                for peer in sorted(self._context.linked_peers()):
+                    if peer not in self._answered:
+                        self._context.spawn(partial(self._pull, peer))
+                await self._changed.wait()
+        if not self._has_majority():
+            self.is_behind = True
+            self._context.raise_condition(BEHIND, BEHIND_TEXT)
+
+    async def refresh(self) -> None:
+        """Merge the definitions of all linked peers, for a client that asks for what another one has just declared.
+
+        A peer that does not respond for START_SECONDS is not waited for.
+        """
+        with trio.move_on_after(START_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for peer in sorted(self._context.linked_peers()):
+                    nursery.start_soon(self._pull, peer)
+
+    async def knows_latest(self, keys: Collection[Key]) -> bool:
+        """Whether no member has a later version of one of these than this node has now; False if one did not say so in
+        START_SECONDS. The definitions of a member that has one are merged.
+        """
+        context = self._context
+        table = context.definitions.table
+        found = [(key, table.by_key.get(key)) for key in sorted(keys)]
+        versions = [[*key, None if known is None else version_fields(known.version)] for key, known in found]
+        body = json.dumps({"digest": f"{table.digest:016x}", "after": ["", ""], "versions": versions}).encode()
+        current: set[str] = set()
+
+        async def ask(peer: str) -> None:
+            answer = None
+            if len(versions) <= KEYS_MAX:
+                answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
+                if answer is None:
+                    return
+            if answer is None or not _has_none_later(answer):
+                deleted = await self._pull(peer)
+                if deleted is None or any(one.key in keys for one in deleted):
+                    return
+            current.add(peer)
+
+        with trio.move_on_after(START_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for peer in sorted(context.peer_names):
+                    nursery.start_soon(ask, peer)
+        return current >= set(context.peer_names)
+
+    def links_changed(self) -> None:
+        self._changed.set()
+        self.peer_reported()
+
+    def peer_reported(self) -> None:
+        """A peer may have reported more than this node has."""
+        if not self._is_watching and self._context.late_peers():
+            self._is_watching = True
+            self._context.spawn(self._watch)
+
+    async def _watch(self) -> None:
+        """While records of a peer are late, ask it for its definitions."""
+        context = self._context
+        reported = context.late_peers()
+        pause = LEVEL_SECONDS
+        while reported:
+            await trio.sleep(pause)
+            silent: list[str] = []
+            began = trio.current_time()
+            for peer in sorted(context.late_peers().keys() & reported.keys()):
+                # What it has reported meanwhile is not late yet.
+                is_late = not covers(context.received_vector(), reported[peer])
+                if is_late and await self._pull(peer) is None:
+                    silent.append(peer)
+            pause = max(LEVEL_SECONDS, LEVEL_SHARE * (trio.current_time() - began))
+            reported = context.late_peers()
+            self._late.show([LATE_TEXT.format(peer) for peer in silent if peer in reported])
+        self._is_watching = False
+
+    def link_caught_up(self, peer: str) -> None:
+        """This node has everything that `peer` had when the link began."""
+        self._context.spawn(partial(self._level, peer))
+
+    async def _level(self, peer: str) -> None:
+        context = self._context
+        deleted = await self._pull(peer)
+        if deleted is None:
+            return
+        if self.is_behind and self._has_majority():
+            self.is_behind = False
+            context.clear_condition(BEHIND, BEHIND_TEXT)
+        live = context.definitions
+        if not (live.unrecorded or deleted) or context.is_catching_up:
+            return
+        await context.commit_slot()
+        received = context.received_vector()
+        lost: list[Definition] = []
+        for key, version in list(live.unrecorded.items()):
+            change = live.table.by_key.get(key)
+            if change is None or change.version != version:
+                del live.unrecorded[key]
+            # Of an origin that this node follows, the record is on its way, or a hole in the journal has swallowed it.
+            elif received.get(version.origin, 0) >= version.sequence or version.origin not in received:
+                del live.unrecorded[key]
+                lost.append(change)
+        if lost:
+            log.info("= %d definitions of %s are recorded again", len(lost), peer)
+            live.record_again(lost)
+        deleted = [one for one in deleted if live.table.by_key.get(one.key) == one]
+        if deleted:
+            log.info("= %d definitions are deleted, of which %s knows that they were deleted", len(deleted), peer)
+            live.delete_again(deleted)
+
+    async def _pull(self, peer: str) -> list[Definition] | None:
+        """Merge the definitions of `peer`, if it answers.
+
+        Returns the definitions of this node that are deleted, as the peer knows; None if it did not answer.
+        """
+        context = self._context
+        live = context.definitions
+        after: list[str] | None = ["", ""]
+        pages: list[_Levelling] = []
+        while after is not None:
+            body = json.dumps({"digest": f"{live.table.digest:016x}", "after": after}).encode()
+            answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
+            if answer is None:
+                return None
+            try:
+                pages.append(_page_of(answer, after))
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                log.warning("! %s: invalid response about definitions: %s", peer, error)
+                return None
+            after = pages[-1].following
+        changes = [one for page in pages for one in page.changes]
+        # That of the first page: what it covers is on a page, or the peer has forgotten it.
+        stable = pages[0].stable
+        # All at once: a part of the users or permissions of a mesh must not count.
+        for change in changes:
+            if live.merge(change):
+                live.unrecorded[change.key] = change.version
+        deleted: list[Definition] = []
+        # A peer with the same definitions sends no further rows.
+        if not any(page.is_same for page in pages):
+            keys = {one.key for one in changes}
+            deleted = [one for one in live.table.present() if one.key not in keys and is_covered(one, stable)]
+        # Now this node has everything that the peer has of what this covers.
+        merge(live.table.stable, stable)
+        if live.news:
+            live.publish()
+        self._answered.add(peer)
+        self._changed.set()
+        return deleted
+
+    def _has_majority(self) -> bool:
+        membership = self._context.membership
+        return membership.is_majority({membership.node, *self._answered})
+
+    # The side that answers
+
+    async def answer(self, request: bytes) -> bytes:
+        """The next page of the definitions of this node, or whether it has later versions of some.
+
+        Raises Refused for an invalid request.
+        """
+        live = self._context.definitions
+        table = live.table
+        while not live.is_durable:
+            await self._context.flushed()
+        try:
+            asked = decode_json(request)
+            after = Key(*map(str, asked["after"]))
+            is_same = int(asked["digest"], 16) == table.digest
+            versions = {Key(str(kind), str(name)): version_of(row) for kind, name, row in asked.get("versions", ())}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise Refused("bad-definitions", f"not a request for definitions: {error}") from error
+        if versions:
+            is_later = any(table.has_later(key, known) for key, known in versions.items())
+            return json.dumps({LATER: is_later and not is_same}).encode()
+        rows: list[Any] = []
+        size = 0
+        following: Key | None = None
+        if not is_same:
+            for key in sorted(key for key in table.by_key if key > after):
+                row = _row(table.by_key[key])
+                rows.append(row)
+                size += len(key.kind) + len(key.name) + len(row[2] or "") + 100
+                if size > PAGE_BYTES:
+                    following = key
+                    break
+        stable = vector_to_json(table.stable)
+        return json.dumps({"rows": rows, "next": following, "is_same": is_same, "stable": stable}).encode()
+
+
+def _row(one: Definition) -> list[Any]:
+    return [one.key.kind, one.key.name, one.text, version_fields(one.version), version_fields(one.replaced)]
+
+
+def _has_none_later(answer: bytes) -> bool:
+    """Whether a peer says so. An older node says nothing of it."""
+    try:
+        return decode_json(answer)[LATER] is False
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
+class _Levelling(NamedTuple):
+    changes: list[Definition]
+    following: list[str] | None
+    """After which key the next page begins."""
+    is_same: bool
+    """The peer has the definitions that this node had at the request."""
+    stable: Vector
+
+
+def _page_of(answer: bytes, after: list[str]) -> _Levelling:
+    """Raises ValueError, TypeError or KeyError."""
+    page = decode_json(answer)
+    following = page["next"]
+    if following is not None and not (isinstance(following, list) and [type(one) for one in following] == [str, str]):
+        raise ValueError("the next key is no pair of texts")
+    if following is not None and following <= after:
+        raise ValueError("the next key is not behind the last one")
+    stable = {parse_origin(origin): int(last) for origin, last in page["stable"].items()}
+    return _Levelling([definition_of(*row) for row in page["rows"]], following, bool(page["is_same"]), stable)

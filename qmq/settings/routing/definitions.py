@@ -1,0 +1,328 @@
+"""The kinds `exchange`, `binding` and `vhost`: from definitions of the mesh to the routing table of this node.
+
+A change is refused when exchanges and bindings would not fit together: a binding or an alternate that names no
+exchange, another type. Two sides of a cut can still make such changes. Then what does not fit
+has no effect on any node, and the condition `bindings-unfit` names it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
+from qmq.broker.routing.table import RoutingTable
+from qmq.config import NodeSettings
+from qmq.config.destinations.declared import BindingEntry, ExchangeEntry
+from qmq.config.destinations.policy import too_long
+from qmq.definitions.definition import Key
+from qmq.engine.runtime.condition_group import ConditionGroup
+from qmq.engine.runtime.contexts import Reporting
+from qmq.errors import Refused
+from qmq.gateways.rules import Rules
+from qmq.model.routing_names import PREFIX, RESERVED, VHOST_DEFAULT, is_reserved, is_vhost_name, vhost_prefix
+from qmq.settings.definitions.declared_queues import KIND as QUEUE
+from qmq.settings.definitions.live import LiveDefinitions, SimpleKind, Value
+
+EXCHANGE: Final = "exchange"
+BINDING: Final = "binding"
+VHOST: Final = "vhost"
+
+UNFIT: Final = "bindings-unfit"
+"""Code of the condition."""
+
+IN_USE: Final = "exchange-in-use"
+VHOST_IN_USE: Final = "vhost-in-use"
+
+VHOSTS_MAX: Final = 1000
+
+NAMED_MAX: Final = 3
+"""Bindings that a refusal or a condition names; of more it says how many."""
+
+
+T = TypeVar("T")
+
+
+class RoutingContext(Reporting, Protocol):
+    definitions: LiveDefinitions
+    rules: Rules
+    settings: NodeSettings
+
+
+class RoutingDefinitions:
+    """Exchanges and bindings of the mesh; adds their kinds to the definitions. `table` is live."""
+
+    def __init__(self, context: RoutingContext, file: NodeSettings) -> None:
+        self._context = context
+        self._read_file(file)
+        self.table = RoutingTable(lambda name: context.settings.destinations.policy_of(f"{PREFIX}{name}").alternate)
+        self._bindings: dict[str, Binding] = {}
+        self._unread: set[str] = set()
+        self._unfit = ConditionGroup(context, UNFIT)
+        definitions = context.definitions
+        definitions.kinds[EXCHANGE] = SimpleKind(
+            _checked_exchange,
+            self._exchanges_changed,
+            seeds=lambda: self._seeds[EXCHANGE],
+            locked=lambda: self._locked[EXCHANGE],
+        )
+        definitions.kinds[BINDING] = SimpleKind(
+            self._checked_binding,
+            self._bindings_changed,
+            names_destinations=True,
+            seeds=lambda: self._seeds[BINDING],
+            locked=lambda: self._locked[BINDING],
+        )
+        definitions.needs[BINDING] = EXCHANGE
+        definitions.authored |= {EXCHANGE, BINDING}
+        definitions.fits.append(self._check_fit)
+        self._follow_all()
+
+    def bindings(self) -> list[Binding]:
+        """All bindings, sorted by name."""
+        return [self._bindings[name] for name in sorted(self._bindings)]
+
+    def report(self) -> None:
+        """Raise or clear the condition: bindings may have no effect, or have one again."""
+        found = self.table.without_effect() + sorted(f"{one} (unreadable)" for one in self._unread)
+        unfit = f"no effect, because an exchange is missing: {_some(found)}" if found else ""
+        self._unfit.show([unfit] if unfit else [])
+
+    # Changes
+
+    def take_up(self, file: NodeSettings) -> None:
+        """The node file says this now."""
+        if (file.exchanges, file.bindings) != (self._file.exchanges, self._file.bindings):
+            self._read_file(file)
+            self._follow_all()
+            self._changed()
+
+    def _read_file(self, file: NodeSettings) -> None:
+        self._file = file
+        self._seeds = {EXCHANGE: _by_name(file.exchanges), BINDING: _by_name(file.bindings)}
+        self._locked = {
+            EXCHANGE: _by_name(one for one in file.exchanges if one.locked),
+            BINDING: _by_name(one for one in file.bindings if one.locked),
+        }
+
+    def _exchanges_changed(self, names: Collection[str]) -> None:
+        self._follow(EXCHANGE, names)
+        self._changed()
+
+    def _bindings_changed(self, names: Collection[str]) -> None:
+        self._follow(BINDING, names)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._context.rules.generation += 1
+        self.report()
+
+    def _follow_all(self) -> None:
+        self._follow(EXCHANGE, ())
+        self._follow(BINDING, ())
+
+    def _follow(self, kind: str, names: Collection[str]) -> None:
+        """Follow the definitions with these names, or all of the kind without names: those of a file may have become
+        those of the mesh.
+        """
+        definitions = self._context.definitions
+        known = self._bindings if kind == BINDING else self.table.exchanges
+        follow = self._follow_binding if kind == BINDING else self._follow_exchange
+        values = {name: definitions.value(Key(kind, name)) for name in names} if names else definitions.values(kind)
+        for name in values if names else {**known, **values}:
+            if kind == BINDING or not is_reserved(name):
+                follow(name, values.get(name))
+
+    def _follow_exchange(self, name: str, value: Value | None) -> None:
+        exchange = self._read(f"{EXCHANGE} {name}", lambda: None if value is None else read_exchange(name, value))
+        if exchange is None:
+            self.table.remove_exchange(name)
+        else:
+            self.table.put_exchange(exchange)
+
+    def _follow_binding(self, name: str, value: Value | None) -> None:
+        binding = self._read(f"{BINDING} {name}", lambda: None if value is None else read_binding(value))
+        known = self._bindings.pop(name, None)
+        if known is not None:
+            self.table.remove(known)
+        if binding is not None:
+            self._bindings[name] = binding
+            self.table.add(binding)
+
+    def _read(self, what: str, read: Callable[[], T]) -> T | None:
+        try:
+            found = read()
+        except Refused:
+            # Written by a later version of the software.
+            self._unread.add(what)
+            return None
+        self._unread.discard(what)
+        return found
+
+    # Checks
+
+    def _checked_binding(self, name: str, value: Value) -> Value:
+        binding = read_binding(value)
+        if binding.queue and (why := too_long(binding.queue, self._context.settings.limits.destination_bytes_max)):
+            raise Refused("bad-definition", f"{BINDING}: queue: {why}")
+        if name != binding.name:
+            raise Refused("bad-definition", f"{BINDING} {name}: the name must be {binding.name}, as the value says")
+        return binding.value
+
+    def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
+        """Refuse changes after which exchanges and bindings would not fit together."""
+        exchanges: Mapping[str, Exchange] = self.table.exchanges
+        # Those that this request declares have their predefined exchanges when all of it counts.
+        vhosts = [key.name for key, value in changes.items() if key.kind == VHOST and value is not None]
+        if vhosts:
+            predefined = [one for vhost in vhosts for one in predefined_of(vhost_prefix(vhost))]
+            exchanges = {**exchanges, **{one.name: one for one in predefined}}
+        changed = {
+            key.name: None if value is None else read_exchange(key.name, value)
+            for key, value in changes.items()
+            if key.kind == EXCHANGE
+        }
+        if changed:
+            exchanges = {name: one for name, one in exchanges.items() if name not in changed}
+            exchanges |= {name: one for name, one in changed.items() if one is not None}
+            for name, exchange in changed.items():
+                if exchange is None:
+                    self._check_deletion(name, exchanges, changes)
+                else:
+                    _check_exchange(exchange, self.table.exchanges.get(name), exchanges)
+        bindings = [read_binding(value) for key, value in changes.items() if key.kind == BINDING and value is not None]
+        for binding in bindings:
+            for end, name in (("source", binding.exchange), ("exchange", binding.target_exchange)):
+                if name and name not in exchanges:
+                    raise Refused("bad-definition", f"{BINDING} {binding.name}: {end}: there is no exchange {name}")
+        self.table.check_cost(bindings, exchanges)
+
+    def _check_deletion(
+        self, name: str, exchanges: Mapping[str, Exchange], changes: Mapping[Key, Value | None]
+    ) -> None:
+        left = [
+            one.name for one in self.table.bindings_with(name) if changes.get(Key(BINDING, one.name), one) is not None
+        ]
+        if left:
+            raise Refused(IN_USE, f"{EXCHANGE} {name} has bindings: {_some(left)}; delete them first, or with it")
+        for other in exchanges.values():
+            if other.alternate == name:
+                raise Refused(IN_USE, f"{EXCHANGE} {name} is the alternate of the exchange {other.name}")
+
+
+def _by_name(entries: Iterable[ExchangeEntry] | Iterable[BindingEntry]) -> dict[str, Value]:
+    return {one.name: one.value for one in entries}
+
+
+def _checked_exchange(name: str, value: Value) -> Value:
+    if is_reserved(name):
+        raise Refused("bad-definition", f"{EXCHANGE} {name}: names that begin with {RESERVED} are predefined")
+    return read_exchange(name, value).value
+
+
+def _check_exchange(exchange: Exchange, known: Exchange | None, exchanges: Mapping[str, Exchange]) -> None:
+    label = f"{EXCHANGE} {exchange.name}"
+    if known is not None and known.type != exchange.type:
+        raise Refused(
+            "bad-definition", f"{label}: type is {known.type}, and cannot become {exchange.type}: delete it first"
+        )
+    if exchange.alternate and exchange.alternate not in exchanges:
+        raise Refused("bad-definition", f"{label}: alternate: there is no exchange {exchange.alternate}")
+
+
+def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:
+    """All exchanges, predefined ones too, sorted by name."""
+    return [
+        {
+            "name": one.name,
+            "type": one.type,
+            "alternate": table.alternate_of(one.name),
+            "internal": one.internal,
+            "delayed": one.delayed,
+            "bindings": sum(1 for _ in table.bindings_of(one.name)),
+            "predefined": is_reserved(one.name),
+        }
+        for one in sorted(table.exchanges.values())
+    ]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(sorted(names)[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+class VhostContext(Protocol):
+    definitions: LiveDefinitions
+    rules: Rules
+
+
+class VhostDefinitions:
+    """Virtual hosts of AMQP; adds their kind to the definitions, and their predefined exchanges to `table`.
+
+    A definition has no keys: it says that clients may open this virtual host. One is deleted only when no queue,
+    exchange or binding is in it, and a connection that is open stays open.
+    """
+
+    def __init__(self, context: VhostContext, table: RoutingTable) -> None:
+        self._context = context
+        self._table = table
+        self.declared: set[str] = set()
+        """All but `/`."""
+        context.definitions.kinds[VHOST] = SimpleKind(_checked, self._changed)
+        context.definitions.fits.append(self._check_fit)
+        self._follow()
+
+    def exists(self, name: str) -> bool:
+        """Whether clients may open it."""
+        return name == VHOST_DEFAULT or name in self.declared
+
+    def _changed(self, names: Collection[str]) -> None:
+        self._follow()
+        self._context.rules.generation += 1
+
+    def _follow(self) -> None:
+        # A later version of the software may allow more names.
+        names = {name for name in self._context.definitions.values(VHOST) if is_vhost_name(name)}
+        for name in self.declared - names:
+            for exchange in predefined_of(vhost_prefix(name)):
+                self._table.remove_exchange(exchange.name)
+        for name in names - self.declared:
+            for exchange in predefined_of(vhost_prefix(name)):
+                self._table.put_exchange(exchange)
+        self.declared = names
+
+    def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
+        """Refuse to delete a virtual host while something is in it, and too many of them."""
+        added = {key.name for key, value in changes.items() if key.kind == VHOST and value is not None}
+        deleted = {key.name for key, value in changes.items() if key.kind == VHOST and value is None}
+        if len((self.declared | added) - deleted) > max(VHOSTS_MAX, len(self.declared)):
+            raise Refused("too-many-definitions", f"There are {VHOSTS_MAX} virtual hosts at most.")
+        for name in sorted(deleted):
+            left = self._left_in(vhost_prefix(name), changes)
+            if left:
+                raise Refused(VHOST_IN_USE, f"{VHOST} {name} has {left}: delete that first, or with it")
+
+    def _left_in(self, prefix: str, changes: Mapping[Key, Value | None]) -> str:
+        """Something in a virtual host after these changes; "" for nothing."""
+        predefined = {one.name for one in predefined_of(prefix)}
+        exchanges = {name for name in self._table.exchanges if name.startswith(prefix)} - predefined
+        for name in sorted(exchanges):
+            if changes.get(Key(EXCHANGE, name), name) is not None:
+                return f"the exchange {name}"
+        for exchange in sorted(predefined):
+            for binding in self._table.bindings_with(exchange):
+                if changes.get(Key(BINDING, binding.name), binding) is not None:
+                    return f"the binding {binding.name}"
+        for queue in self._context.definitions.values(QUEUE):
+            if queue.startswith(f"/queue/{prefix}") and changes.get(Key(QUEUE, queue), queue) is not None:
+                return f"the queue {queue}"
+        return ""
+
+
+def _checked(name: str, value: Value) -> Value:
+    if not is_vhost_name(name):
+        raise Refused(
+            "bad-definition",
+            f"{VHOST} {name}: a name has 1 to 64 characters, without slashes, blanks, ~, * and #; / always exists",
+        )
+    if value:
+        raise Refused("bad-definition", f"{VHOST} {name}: {sorted(value)[0]} is unknown; there are no keys")
+    return value

@@ -1,0 +1,206 @@
+"""Requests about exchanges and bindings: declare, delete, bind, unbind, and the lists.
+
+    /control/declare/exchange/NAME     headers type, alternate, internal and delayed, or a JSON body with these keys
+    /control/delete/exchange/NAME      with its bindings; with `if-unused:true` only if it is the source of none
+    /control/bind/queue/NAME           headers source and key; the JSON body has the arguments
+    /control/bind/exchange/NAME        the same: this exchange gets the messages
+    /control/unbind/queue/NAME         the same
+    /control/unbind/exchange/NAME      the same
+    /control/exchanges                 all exchanges
+    /control/bindings                  all bindings
+
+A change is answered when it is durable on this node; with `quorum:true` when a majority has it, or after some seconds
+with `quorum:false`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import trio
+
+from qmq.access.requests import Effect
+from qmq.access.rights import Rights
+from qmq.access.rules import Principal
+from qmq.broker.routing.binding import EXCHANGE_KEYS, Binding, read_binding, read_exchange
+from qmq.definitions.definition import Key
+from qmq.errors import Refused
+from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.headers import is_said
+from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, VerbRequest, json_object
+from qmq.model.routing_names import PREFIX, is_reserved
+from qmq.settings.definitions.declared_queues import DeclaredQueues
+from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
+from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
+from qmq.settings.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
+
+
+class RoutingRequests(Protocol):
+    declared_queues: DeclaredQueues
+    exclusive_queues: ExclusiveQueues
+    definitions: LiveDefinitions
+    routing: RoutingDefinitions
+
+    @property
+    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
+
+
+async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """Declare an exchange. To declare it again as it is changes nothing; with other values it is refused."""
+    name = _exchange_of(asked)
+    value = _body(asked)
+    value |= {key: asked.headers[key] for key in ("type", "alternate") if key in asked.headers}
+    value |= {key: is_said(asked.headers, key) for key in ("internal", "delayed") if key in asked.headers}
+    exchange = read_exchange(name, value)
+
+    # What no binding matches goes to the alternate: that is to read this exchange, and to send to that one.
+    target = f"{PREFIX}{exchange.alternate}/*" if exchange.alternate else ""
+    whole = Effect(is_taking=bool(target), sends_to=target)
+
+    def check() -> None:
+        known = context.routing.table.exchanges.get(name)
+        _check_effect(context, asked, whole._replace(is_change=known != exchange))
+        for key in EXCHANGE_KEYS if known is not None else ():
+            before, after = _shown(getattr(known, key)), _shown(getattr(exchange, key))
+            if before != after:
+                raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")
+
+    check()
+    known = context.routing.table.exchanges.get(name)
+    if known is not None and (is_reserved(name) or not _may_do(context, asked, whole)):
+        return {**exchange._asdict(), "changed": 0}
+    # Again in its turn: another client may declare it while this change waits.
+    return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict(), check)
+
+
+async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """Delete an exchange, and the bindings from it and to it, in one change."""
+    name = _exchange_of(asked)
+    table = context.routing.table
+    if is_reserved(name):
+        raise Refused("not-supported", f"The exchange {name} is predefined.")
+    if name not in table.exchanges:
+        raise Refused("unknown-destination", f"There is no exchange {name}.")
+    changes: dict[Key, Value | None] = {}
+
+    def decide() -> None:
+        # Again in its turn: others may bind and unbind while this change waits.
+        used = sum(1 for _ in table.bindings_of(name))
+        if used and is_said(asked.headers, "if-unused"):
+            raise Refused(IN_USE, f"exchange {name} has {used} bindings")
+        changes.clear()
+        changes.update(dict.fromkeys([Key(BINDING, one.name) for one in table.bindings_with(name)]))
+        changes[Key(EXCHANGE, name)] = None
+
+    decide()
+    facts = await _change(context, asked, changes, {}, decide)
+    return {"bindings": len(changes) - 1, **facts}
+
+
+async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """Bind a queue, or an exchange, to a source. To bind it again changes nothing."""
+    binding = _binding(asked)
+    declared = context.declared_queues.texts
+    is_declared = binding.queue in declared
+
+    def check() -> None:
+        is_change = not context.routing.table.has_binding(binding.name)
+        _check_effect(context, asked, _effect(context, asked, is_change=is_change))
+        if is_declared and binding.queue not in declared:
+            # A binding that stayed behind would fill a queue without consumers.
+            raise Refused("unknown-destination", f"{binding.queue} was deleted meanwhile.")
+
+    check()
+    is_bound = context.routing.table.has_binding(binding.name)
+    if is_bound and not _may_do(context, asked, _effect(context, asked)):
+        return {**binding.value, "changed": 0}
+    return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)
+
+
+async def unbind(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """Delete exactly this binding. Raises Refused if there is none."""
+    binding = _binding(asked)
+    _check_effect(context, asked, _effect(context, asked))
+    return await _change(context, asked, {Key(BINDING, binding.name): None}, binding.value)
+
+
+async def list_exchanges(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """All exchanges, predefined ones too."""
+    _check_plain(asked)
+    return {"exchanges": exchange_rows(context.routing.table)}
+
+
+async def list_bindings(context: RoutingRequests, asked: VerbRequest) -> Facts:
+    """All bindings, sorted by name. `effective` is false while an exchange of it is missing."""
+    _check_plain(asked)
+    table, bindings = context.routing.table, context.routing.bindings()
+    rows: list[Facts] = []
+    for begin in range(0, len(bindings), ROWS_AT_ONCE):
+        part = bindings[begin : begin + ROWS_AT_ONCE]
+        rows += [{"name": one.name, **one.value, "effective": table.is_effective(one)} for one in part]
+        await trio.lowlevel.checkpoint()
+    return {"bindings": rows}
+
+
+def _check_effect(context: RoutingRequests, asked: VerbRequest, effect: Effect) -> None:
+    context.rights_of(asked.principal).check_control(asked.destination, asked.headers, effect)
+
+
+def _may_do(context: RoutingRequests, asked: VerbRequest, whole: Effect) -> bool:
+    """Whether the client may do this where it is not done yet. Else what is so already is not written again, so that it
+    does not win over a deletion behind a cut.
+    """
+    return context.rights_of(asked.principal).may_control(asked.destination, asked.headers, whole)
+
+
+def _effect(context: RoutingRequests, asked: VerbRequest, *, is_change: bool = True) -> Effect:
+    queue = asked.about
+    # That of a durable subscription belongs to the user that began it: others must not change what it gets.
+    owner = context.declared_queues.begun_by(queue) if is_own_name(queue) else None
+    is_others = bool(owner) and owner != asked.user
+    return Effect(is_change, is_private=context.exclusive_queues.is_owner(queue, asked.session), is_replacing=is_others)
+
+
+async def _change(
+    context: RoutingRequests,
+    asked: VerbRequest,
+    changes: Changes,
+    facts: Facts,
+    guard: Callable[[], None] | None = None,
+) -> Facts:
+    live = context.definitions
+    if asked.is_dry_run:
+        live.check(changes)
+        return facts
+    report = await live.change(changes, asked.user, quorum=is_said(asked.headers, "quorum"), guard=guard)
+    done = {**facts, "changed": report.changed}
+    return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
+
+
+def _exchange_of(asked: VerbRequest) -> str:
+    name = asked.about.removeprefix(PREFIX)
+    if not asked.about.startswith(PREFIX) or not name:
+        raise Refused("bad-destination", f"{asked.verb} names one exchange, {PREFIX}NAME.")
+    return name
+
+
+def _binding(asked: VerbRequest) -> Binding:
+    if "source" not in asked.headers:
+        raise Refused("missing-header", f"{asked.verb} needs the header source.")
+    target = "exchange" if asked.about.startswith(PREFIX) else "queue"
+    value = {"source": asked.headers["source"], target: asked.about, "key": asked.headers.get("key", "")}
+    return read_binding({**value, "arguments": _body(asked)})
+
+
+def _body(asked: VerbRequest) -> dict[str, Any]:
+    """The JSON object in the body; an empty body is an empty object."""
+    return json_object(asked.body, asked.verb) if asked.body.strip() else {}
+
+
+def _shown(value: str | bool) -> str:
+    return str(value).lower() if value else "not set"
+
+
+def _check_plain(asked: VerbRequest) -> None:
+    if asked.about:
+        raise Refused("bad-destination", f"The list is /control/{asked.verb}, without a name behind it.")

@@ -1,0 +1,564 @@
+"""Pages of queues in any order: found in turns, by any of the nodes, and correct for what they show."""
+
+import gc
+import random
+from typing import Any
+from weakref import ref
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from qmq.admin.console import queue_index, queue_pages
+from qmq.admin.console.first_queues import first_queues
+from qmq.admin.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
+from qmq.admin.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest, Rates
+from qmq.engine.runtime.listed_parts import TURN_ITEMS
+from qmq.errors import Refused
+from tests.node.mesh_rig import MeshRig
+from tests.node.rig import Rig, eventually, send, subscribe
+from tests.protocols.http.rig import WebClient, dial, dial_node, web_rig
+
+
+def fill(rig: Rig, depths: dict[str, int]) -> None:
+    """Queues with so many messages, as far as counters can say so."""
+    for name, messages in depths.items():
+        rig.alive.broker.queues.get(f"/queue/{name}").held = messages
+
+
+async def page(client: WebClient, **query: Any) -> dict[str, Any]:
+    text = "&".join(f"{name}={value}" for name, value in query.items())
+    response = await client.get(f"/v1/control/list/queue?{text}")
+    assert response.status == 200, response.body
+    facts: dict[str, Any] = response.facts
+    return facts
+
+
+def names(facts: dict[str, Any]) -> list[str]:
+    return [row["destination"].removeprefix("/queue/") for row in facts["destinations"]]
+
+
+async def test_queues_are_listed_in_each_order(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"b": 1, "c": 3, "a": 2})
+        client = await dial(rig)
+
+        assert names(await page(client, sort="name")) == ["a", "b", "c"]
+        assert names(await page(client, sort="name", order="desc")) == ["c", "b", "a"]
+        assert names(await page(client, sort="depth")) == ["c", "a", "b"]
+        assert names(await page(client, sort="depth", order="asc")) == ["b", "a", "c"]
+
+
+async def test_equal_queues_are_in_the_order_of_their_names(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"c": 1, "a": 1, "b": 1})
+
+        assert names(await page(await dial(rig), sort="depth")) == ["a", "b", "c"]
+
+
+async def test_oldest_message_comes_first(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"empty": 0})
+        stomp = await rig.connect()
+        for name in ("old", "middle", "new"):
+            await stomp.send(send(f"/queue/{name}", "x", "r"))
+            await stomp.receipt()
+            await trio.sleep(100)
+        client = await dial(rig)
+
+        facts = await page(client, sort="oldest")
+
+        assert names(facts) == ["old", "middle", "new", "empty"]
+        assert [round(row["oldest_age_us"] / 1e8) for row in facts["destinations"][:3]] == [3, 2, 1]
+
+
+async def test_queue_that_is_only_in_the_store_has_its_place(autojump_clock: MockClock) -> None:
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in ("deep", "deep", "deep", "flat"):
+            await stomp.send(send(f"/queue/{name}", "x", "r", persistent="true"))
+            await stomp.receipt()
+        await trio.sleep(100)
+    async with rig.run():
+        stomp = await rig.connect()
+        await stomp.send(*[send("/queue/middle", "x", f"r{number}", persistent="true") for number in range(2)])
+        await stomp.receipt()
+        await stomp.receipt()
+        client = await dial(rig)
+
+        by_depth = await page(client, sort="depth")
+
+        assert "/queue/deep" not in rig.alive.broker.queues.by_name
+        assert [(row["destination"], row["messages"]) for row in by_depth["destinations"]] == [
+            ("/queue/deep", 3),
+            ("/queue/middle", 2),
+            ("/queue/flat", 1),
+        ]
+        assert names(await page(client, sort="oldest"))[-1] == "middle"
+
+
+async def test_queue_in_memory_and_in_the_store_counts_as_a_whole(autojump_clock: MockClock) -> None:
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in ("both", "both", "both", "deep", "deep", "deep"):
+            await stomp.send(send(f"/queue/{name}", "x", "r", persistent="true"))
+            await stomp.receipt()
+    async with rig.run():
+        queues = rig.alive.broker.queues
+        queues.get("/queue/both").held = 1
+        assert not queues.by_name["/queue/both"].is_counted
+
+        found = await page(await dial(rig), sort="depth")
+
+        assert [(row["destination"], row["messages"]) for row in found["destinations"]] == [
+            ("/queue/both", 4),
+            ("/queue/deep", 3),
+        ]
+
+
+async def test_busiest_queue_comes_first_once_rates_are_known(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        stomp = await rig.connect()
+        await stomp.send(subscribe("/queue/busy"), send("/queue/calm", "x"), send("/queue/busy", "x"))
+        await stomp.messages(1)
+        client = await dial(rig)
+        await page(client, sort="rate")
+        await trio.sleep(RATE_SECONDS)
+        await stomp.send(*[send("/queue/busy", "x") for _ in range(40)], send("/queue/calm", "x"))
+        await stomp.messages(40)
+
+        facts = await page(client, sort="rate")
+
+        assert names(facts) == ["busy", "calm"]
+        busy = facts["destinations"][0]
+        assert busy["accepted_per_second"] == pytest.approx(40 / RATE_SECONDS, rel=0.1)
+        assert busy["acknowledged_per_second"] == pytest.approx(40 / RATE_SECONDS, rel=0.1)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_pages_by_rate_follow_each_other(autojump_clock: MockClock, order: str) -> None:
+    async with web_rig().run() as rig:
+        queues = [f"/queue/{number:02d}" for number in range(40)]
+        stomp = await rig.connect()
+        await stomp.send(*[send(queue, "x", queue) for queue in queues])
+        for _ in queues:
+            await stomp.receipt()
+        client = await dial(rig)
+        await page(client, sort="rate")
+        await trio.sleep(RATE_SECONDS)
+        busy = queues[39:9:-3]
+        await stomp.send(*[send(queue, "x", queue) for queue in busy])
+        for _ in busy:
+            await stomp.receipt()
+        seen: list[str] = []
+
+        while True:
+            facts = await page(client, sort="rate", order=order, limit=7, offset=len(seen))
+            seen += [row["destination"] for row in facts["destinations"]]
+            if not facts["more"]:
+                break
+
+        calm = [queue for queue in queues if queue not in busy]
+        assert seen == ([*calm, *sorted(busy)] if order == "asc" else [*sorted(busy), *calm])
+
+
+async def test_rate_is_right_after_a_measurement_that_was_cancelled(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_pages, "TURN_NAMES", 1)
+    async with web_rig().run() as rig:
+        stomp = await rig.connect()
+        await stomp.send(send("/queue/other", "x"), send("/queue/q", "x", "first"))
+        await stomp.receipt()
+        rates = Rates(rig.alive)
+        await rates.refresh()
+        await trio.sleep(RATE_SECONDS * 9)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await rates.refresh()
+        assert scope.cancelled_caught
+        await trio.sleep(RATE_SECONDS)
+        await stomp.send(*[send("/queue/q", "x") for _ in range(79)], send("/queue/q", "x", "last"))
+        await stomp.receipt()
+
+        await rates.refresh()
+
+        assert rates.by_name["/queue/q"][0] == pytest.approx(80 / (RATE_SECONDS * 10), rel=0.1)
+
+
+async def test_rate_is_not_negative_when_counting_begins_again(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        stomp, client = await rig.connect(), await dial(rig)
+        await stomp.send(*[send("/queue/q", "x") for _ in range(9)], send("/queue/q", "x", "last"))
+        await stomp.receipt()
+        await page(client, sort="rate")
+        await trio.sleep(RATE_SECONDS)
+        rig.alive.broker.totals.by_name.clear()
+        await stomp.send(send("/queue/q", "x", "new"))
+        await stomp.receipt()
+
+        (row,) = (await page(client, sort="rate"))["destinations"]
+
+        assert "accepted_per_second" not in row
+
+
+async def test_filter_finds_a_part_of_the_name_in_the_same_order(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {f"{'odd' if number % 2 else 'even'}.{number}": number for number in range(100)})
+        client = await dial(rig)
+
+        facts = await page(client, sort="depth", filter="odd", limit=3)
+
+        assert names(facts) == ["odd.99", "odd.97", "odd.95"]
+        assert facts["more"]
+        assert facts["queues"] == 100
+        assert names(await page(client, sort="depth", filter="none")) == []
+
+
+@pytest.mark.parametrize("text", ["", "q"])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_pages_follow_each_other_without_gap_or_repeat(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, order: str, text: str
+) -> None:
+    monkeypatch.setattr(queue_index, "PICK_AT_ONCE", 20)
+    async with web_rig().run() as rig:
+        fill(rig, {f"q{number}": number % 7 for number in range(230)})
+        client = await dial(rig)
+        seen: list[str] = []
+
+        while True:
+            facts = await page(client, sort="depth", order=order, filter=text, limit=50, offset=len(seen))
+            seen += names(facts)
+            if not facts["more"]:
+                break
+
+        assert len(seen) == len(set(seen)) == 230
+
+
+async def test_queues_of_all_nodes_are_summed_before_they_are_ordered(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as rig:
+        for node, depths in (("a", {"one": 3, "both": 2}), ("b", {"both": 2, "other": 1})):
+            for name, messages in depths.items():
+                rig.nodes[node].broker.queues.get(f"/queue/{name}").held = messages
+
+        facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
+
+        found = [(row["destination"], row["messages"]) for row in facts["destinations"]]
+        assert found == [("/queue/both", 4), ("/queue/one", 3), ("/queue/other", 1)]
+        assert facts["nodes_missing"] == []
+
+
+async def test_missing_node_is_named(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as rig:
+        rig.nodes["b"].stop()
+        await trio.sleep(30)
+
+        facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
+
+        assert facts["nodes_missing"] == ["b"]
+
+
+async def test_node_whose_rows_are_missing_is_named(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(wanted: Any) -> dict[str, Any]:
+        raise Refused("any", "this part gives no answer")
+
+    async with MeshRig("a", "b").run() as rig:
+        for node, messages in (("a", 1), ("b", 2)):
+            rig.nodes[node].broker.queues.get("/queue/both").held = messages
+        monkeypatch.setitem(rig.nodes["b"].console._parts, "rows", (refuse, {}))  # type: ignore[arg-type]
+
+        facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
+
+        assert facts["nodes_missing"] == ["b"]
+
+
+@pytest.mark.parametrize("text", ["", "9"])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("sort", ["name", "depth", "oldest", "rate"])
+async def test_first_page_is_found_without_a_pass(autojump_clock: MockClock, sort: str, order: str, text: str) -> None:
+    chance = random.Random(3)
+    async with web_rig().run() as rig:
+        depths = [number // 3 if order == "desc" else 10_000 - number for number in range(4 * TURN_QUEUES)]
+        chance.shuffle(depths)
+        fill(rig, {f"q{number}": depth for number, depth in enumerate(depths)})
+        pages = rig.alive.console._pages
+        asked = PageRequest({"sort": sort, "order": order, "filter": text, "limit": "200"})
+
+        first = await pages.firsts(asked.wanted)
+        assert not pages._index.is_ready
+        await trio.sleep(1)
+        assert pages._index.is_ready
+        later = await pages.firsts(asked.wanted)
+
+        assert {**first, "age_seconds": 0} == {**later, "age_seconds": 0}
+
+
+@pytest.mark.parametrize("text", ["", "7"])
+@pytest.mark.parametrize("count", [1, 20, 70, 300])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_first_page_by_age_has_queues_without_messages_by_name(
+    autojump_clock: MockClock, order: str, count: int, text: str
+) -> None:
+    chance = random.Random(7)
+    async with web_rig().run() as rig:
+        names = [f"q{number}" for number in range(100)]
+        chance.shuffle(names)
+        stomp = await rig.connect()
+        for name in names:
+            if chance.randrange(2):
+                await stomp.send(send(f"/queue/{name}", "x", "r"))
+                await stomp.receipt()
+                await trio.sleep(chance.choice([0, 10]))
+            else:
+                fill(rig, {name: 1})
+        await trio.sleep(10)
+        now_us = rig.alive.environment.now_us()
+
+        found = await first_queues(rig.alive, "oldest", is_reversed=order == "desc", text=text, count=count)
+
+        queues = rig.alive.broker.queues.listed
+        ages = {one.name: sum((now_us - message.timestamp_us) // 1_000_000 for message in one.ready) for one in queues}
+        sign = -1 if order == "desc" else 1
+        wanted = sorted([name for name in ages if text in name], key=lambda name: (sign * ages[name], name))
+        assert found == [(name, ages[name]) for name in wanted[:count]]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_first_page_by_depth_decides_between_equal_depths_by_name(autojump_clock: MockClock, order: str) -> None:
+    chance = random.Random(7)
+    async with web_rig().run() as rig:
+        depths = {f"q{number}": chance.randrange(5) for number in range(3 * TURN_ITEMS)}
+        fill(rig, depths)
+
+        found = await first_queues(rig.alive, "depth", is_reversed=order == "desc", text="", count=60)
+
+        sign = -1 if order == "desc" else 1
+        wanted = sorted(depths, key=lambda name: (sign * depths[name], name))[:60]
+        assert found == [(f"/queue/{name}", depths[name]) for name in wanted]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_first_page_by_depth_has_a_queue_once_that_is_declared_and_paused(
+    autojump_clock: MockClock, order: str
+) -> None:
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        for verb in ("declare", "pause"):
+            assert (await client.post(f"/v1/control/{verb}/queue/a")).status == 200
+        fill(rig, {"b": 0})
+
+        found = await first_queues(rig.alive, "depth", is_reversed=order == "desc", text="", count=2)
+
+        assert found == [("/queue/a", 0), ("/queue/b", 0)]
+
+
+async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: MockClock) -> None:
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in ("deep", "deep", "deep", "flat"):
+            await stomp.send(send(f"/queue/{name}", "x", "r", persistent="true"))
+            await stomp.receipt()
+        await trio.sleep(100)
+    async with rig.run():
+        fill(rig, {"middle": 2})
+        pages = rig.alive.console._pages
+
+        found = {sort: (await pages.firsts(PageRequest({"sort": sort}).wanted))["names"] for sort in ("depth", "name")}
+
+        assert not pages._index.is_ready
+        assert found["depth"] == ["/queue/deep", "/queue/middle", "/queue/flat"]
+        assert found["name"] == ["/queue/deep", "/queue/flat", "/queue/middle"]
+        assert names(await page(await dial(rig), sort="name", filter="dee")) == ["deep"]
+
+
+async def test_first_page_by_depth_looks_behind_stored_queues_that_were_drained(autojump_clock: MockClock) -> None:
+    depths = {"a": 9, "b": 8, "c": 7, "d": 3, "e": 2}
+    rig = web_rig()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name, messages in depths.items():
+            await stomp.send(*[send(f"/queue/{name}", "x", "r", persistent="true") for _ in range(messages)])
+            for _ in range(messages):
+                await stomp.receipt()
+        await rig.alive.checkpoints.checkpoint()
+    async with rig.run():
+        stomp = await rig.connect()
+        for name in "abc":
+            await stomp.send(subscribe(f"/queue/{name}", id=name))
+            await stomp.messages(depths[name])
+        await eventually(lambda: rig.alive.broker.queues.by_name["/queue/c"].held == 0)
+        pages = rig.alive.console._pages
+
+        found = await pages.firsts(PageRequest({"sort": "depth", "limit": "1"}).wanted)
+
+        assert not pages._index.is_ready
+        assert list(zip(found["names"], found["values"], strict=True)) == [("/queue/d", 3), ("/queue/e", 2)]
+
+
+async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"flat": 1, "middle": 2})
+        queues = rig.alive.broker.queues
+        queues.by_name["/queue/flat"].stored = 3
+        queues.owned.has_stored = True
+        pages = rig.alive.console._pages
+
+        found = await pages.firsts(PageRequest({"sort": "depth"}).wanted)
+
+        assert not pages._index.is_ready
+        assert list(zip(found["names"], found["values"], strict=True)) == [("/queue/flat", 4), ("/queue/middle", 2)]
+
+
+@pytest.mark.parametrize("sort", ["name", "depth"])
+@pytest.mark.parametrize("turns", range(6))
+async def test_first_page_misses_no_queue_when_others_end_meanwhile(
+    autojump_clock: MockClock, sort: str, turns: int
+) -> None:
+    async with web_rig().run() as rig:
+        queues, pages = rig.alive.broker.queues, rig.alive.console._pages
+        fill(rig, {f"q{number}": 1 for number in range(2 * TURN_ITEMS)})
+        fill(rig, {"a": 2})
+        found: list[str] = []
+
+        async def find() -> None:
+            found.extend((await pages.firsts(PageRequest({"sort": sort, "limit": "1"}).wanted))["names"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(find)
+            for _ in range(turns):
+                await trio.lowlevel.checkpoint()
+            # The first queues, so that those from the end of the list take their places.
+            for number in range(TURN_ITEMS // 2):
+                queues.drop(queues.by_name[f"/queue/q{number}"])
+
+        assert queues.by_name["/queue/a"].listed_at == 0
+        assert found[0] == "/queue/a"
+
+
+@pytest.mark.parametrize("sort", ["name", "depth", "oldest", "rate"])
+async def test_open_console_finds_its_first_pages_before_they_are_asked_for(
+    autojump_clock: MockClock, sort: str
+) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {str(number): number for number in range(4 * TURN_QUEUES)})
+        pages = rig.alive.console._pages
+
+        pages.keep()
+        await wait_all_tasks_blocked()
+        fill(rig, {"0": 5 * TURN_QUEUES, "!": 1})
+        found = await pages.firsts(PageRequest({"sort": sort}).wanted)
+
+        assert not pages._index.is_ready
+        assert len(found["names"]) == LIMIT_DEFAULT + 1
+        assert found["names"][0] == f"/queue/{4 * TURN_QUEUES - 1 if sort == 'depth' else 0}"
+
+
+async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {str(number): number for number in range(3 * TURN_QUEUES)})
+        pages = rig.alive.console._pages
+        asked = PageRequest({"sort": "depth", "limit": "1"})
+        began = trio.current_time()
+
+        await pages._index.picture()
+        first = trio.current_time() - began
+        await trio.sleep(FRESH_SECONDS * 10)
+        fill(rig, {"new": 10 * TURN_QUEUES})
+        began = trio.current_time()
+        stale = await pages.firsts(asked.wanted)
+        second = trio.current_time() - began
+        await trio.sleep(1)
+        fresh = await pages.firsts(asked.wanted)
+
+        assert first > 0.005
+        assert second < 0.005
+        assert stale["names"][0] == f"/queue/{3 * TURN_QUEUES - 1}"
+        assert stale["age_seconds"] >= FRESH_SECONDS
+        assert fresh["names"][0] == "/queue/new"
+
+
+async def test_page_about_one_queue_is_that_queue_whatever_else_begins_like_it(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as rig:
+        for node, depths in (("a", {"one": 2, "one-more": 7}), ("b", {"one": 3, "one-else": 7})):
+            for name, messages in depths.items():
+                rig.nodes[node].broker.queues.get(f"/queue/{name}").held = messages
+        client = await dial_node(rig, "a")
+
+        one = (await client.get("/v1/control/list/queue/one?limit=1&scope=mesh")).facts
+        more = (await client.get("/v1/control/list/queue/one?limit=9&scope=mesh")).facts
+        none = (await client.get("/v1/control/list/queue/on?limit=1")).facts
+
+        assert [(row["destination"], row["messages"]) for row in one["destinations"]] == [("/queue/one", 5)]
+        assert [row["destination"] for row in more["destinations"]] == [
+            "/queue/one",
+            "/queue/one-else",
+            "/queue/one-more",
+        ]
+        assert [row["destination"] for row in none["destinations"]] == ["/queue/one"]
+
+
+async def test_index_is_dropped_when_no_client_asks(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"a": 1})
+        index = rig.alive.console._pages._index
+        await index.picture()
+        assert index._picture is not None
+
+        await trio.sleep(2 * IDLE_SECONDS)
+
+        assert index._picture is None
+
+
+async def test_result_of_a_pass_goes_when_the_next_one_has_taken_its_place(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        fill(rig, {"a": 1})
+        index = rig.alive.console._pages._index
+        before = ref(await index.picture())
+        await trio.sleep(FRESH_SECONDS)
+        await index.picture()
+
+        await trio.sleep(2 * FRESH_SECONDS)
+        gc.collect()
+
+        assert index._picture is not None
+        assert before() is None
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("sort=size", "bad-sort"),
+        ("sort=name&order=up", "bad-order"),
+        (f"sort=name&limit={LIMIT_MAX + 1}", "bad-limit"),
+        (f"sort=name&offset={OFFSET_MAX + 1}", "bad-offset"),
+        (f"sort=name&filter={'x' * 300}", "bad-filter"),
+        ("sort=name&scope=world", "bad-scope"),
+    ],
+)
+async def test_bad_request_for_a_page_is_refused(autojump_clock: MockClock, query: str, code: str) -> None:
+    async with web_rig().run() as rig:
+        response = await (await dial(rig)).get(f"/v1/control/list/queue?{query}")
+
+        assert (response.status, response.code) == (400, code)
+
+
+async def test_sorting_in_turns_sorts_and_is_never_long_at_once() -> None:
+    chance = random.Random(1)
+    turns = 0
+
+    async def turn(part: slice) -> None:
+        nonlocal turns
+        assert part.stop - part.start <= 2 * SORT_AT_ONCE
+        turns += 1
+
+    for count in (0, 1, SORT_AT_ONCE, 5 * SORT_AT_ONCE + 7, 60 * SORT_AT_ONCE):
+        values = [chance.randrange(count + 1) for _ in range(count)]
+        turns = 0
+
+        found = await sorted_in_turns(range(count), turn, lambda place, values=values: (values[place], place))
+
+        assert list(found) == sorted(range(count), key=values.__getitem__)
+        assert turns >= count / SORT_AT_ONCE

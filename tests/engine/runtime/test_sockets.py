@@ -1,0 +1,65 @@
+"""Sockets as pipes: what a real connection does between two reads."""
+
+import socket
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from qmq.engine.runtime.sockets import SocketPipe, real_network
+
+READ_BYTES = 500
+
+
+async def test_a_connection_that_is_silent_at_first_is_not_taken_for_closed() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pipe = SocketPipe(ours, "here")
+        read: list[bytes] = []
+
+        async def receive() -> None:
+            read.append(await pipe.receive_some(READ_BYTES))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await wait_all_tasks_blocked()
+            assert read == []
+            theirs.send(b"late")
+
+        assert read == [b"late"]
+
+
+async def test_a_pause_after_exactly_one_full_read_is_not_taken_for_the_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pipe = SocketPipe(ours, "here")
+        theirs.send(bytes(READ_BYTES))
+        read = [await pipe.receive_some(READ_BYTES)]
+
+        async def receive() -> None:
+            read.append(await pipe.receive_some(READ_BYTES))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await wait_all_tasks_blocked()
+            theirs.send(b"more")
+
+        assert read == [bytes(READ_BYTES), b"more"]
+
+
+async def test_the_end_of_a_connection_is_an_empty_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        pipe = SocketPipe(ours, "here")
+        theirs.close()
+
+        assert await pipe.receive_some(READ_BYTES) == b""
+
+
+async def test_an_address_where_nothing_listens_is_named_with_the_reason() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+
+        with pytest.raises(OSError, match=f"^cannot connect to 127.0.0.1:{port}: Connection refused$"):
+            await real_network().connect("127.0.0.1", port, None, "b")

@@ -1,0 +1,127 @@
+"""Dedup ids of messages that an operator has removed: sent again, such a message is stored again, on any node."""
+
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from tests.admin.test_bulk_jobs import ask, contents, until_alike
+from tests.mesh.peers.test_dedup import F, Q, again, consumed, receipts
+from tests.node.mesh_rig import MeshRig
+from tests.node.rig import Client, Rig, eventually, send, subscribe
+from tests.protocols.amqp.rig import amqp_node, connect
+
+pytestmark = pytest.mark.trio
+
+
+async def put(client: Client, *ids: str, queue: str = Q, **headers: str) -> list[bool]:
+    """Send messages whose ids are their bodies; whether each was a duplicate."""
+    await client.send(*(send(queue, id, id, dedup_id=id, **headers) for id in ids))
+    return [is_known for _, is_known in await receipts(client, len(ids))]
+
+
+@pytest.mark.parametrize("verb", ["purge", "delete"])
+@pytest.mark.parametrize("persistent", ["true", "false"])
+async def test_what_an_operator_removes_is_stored_when_it_is_sent_again(
+    verb: str, persistent: str, autojump_clock: Any
+) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await put(client, "1", "2", persistent=persistent)
+        await ask(client, f"{verb}{Q}")
+
+        assert await put(client, "1", "2", "2", persistent=persistent) == [False, False, True]
+        assert await contents(client, Q) == ["1", "2"]
+
+
+async def test_it_is_forgotten_after_a_restart_too_and_what_came_since_is_known(autojump_clock: Any) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await put(client, "1", "2", "3")
+        await ask(client, f"purge{Q}")
+        await put(client, "1")
+    async with rig.run():
+        client = await rig.connect()
+        assert await put(client, "1", "2") == [True, False]
+
+
+async def test_what_a_consumer_has_and_what_it_has_settled_stays_known(autojump_clock: Any) -> None:
+    async with Rig().run() as rig:
+        client, worker = await rig.connect(), await rig.connect()
+        await put(client, "settled", "in flight", "last")
+        await worker.send(subscribe(Q, ack="client-individual", prefetch_count="2"))
+        await worker.receipt()
+        message = await worker.next("MESSAGE")
+        await worker.send(f"ACK\nid:{message.head.headers['ack']}\nreceipt:a\n\n")
+        await worker.receipt()
+        second = await worker.next("MESSAGE")
+        await worker.next("MESSAGE")
+
+        assert second.body == b"in flight" and (await ask(client, f"purge{Q}"))["messages"] == "0"
+        assert await put(client, "settled", "in flight", "last") == [True, True, True]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+async def test_every_node_forgets_it_also_one_that_was_killed_since(name: str, autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await put(await mesh.connect("a"), "1", "2")
+        await until_alike(mesh)
+        assert (await ask(await mesh.connect("b"), f"purge{Q}", scope="mesh"))["messages"] == "2"
+
+        # At once: the answer has waited for the other nodes.
+        assert await put(await mesh.connect(name), "1") == [False]
+        await until_alike(mesh)
+        await mesh.kill(name)
+        await mesh.start(name)
+        await mesh.until_linked()
+        client = await mesh.connect(name)
+        await client.send(again(Q, "2", "r", "2"), again(Q, "1", "s", "1"))
+
+        assert await receipts(client, 2) == [("r", False), ("s", True)]
+        await until_alike(mesh)
+        assert sorted(await consumed(client)) == [b"1", b"2"]
+
+
+async def test_it_is_forgotten_over_a_takeover(autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await put(await mesh.connect("a"), "1")
+        await until_alike(mesh)
+        await mesh.kill("a")
+        await eventually(lambda: "a" in {*mesh.nodes["b"].takeover.served, *mesh.nodes["c"].takeover.served})
+        facts = {"messages": "0"}
+        while facts["messages"] == "0":
+            facts = await ask(await mesh.connect("b"), f"purge{Q}", scope="mesh")
+        await mesh.start("a")
+        await mesh.until_linked()
+        await until_alike(mesh)
+
+        assert await put(await mesh.connect("a"), "1") == [False]
+
+
+async def test_a_deleted_fanout_takes_its_messages_again(autojump_clock: Any) -> None:
+    async with MeshRig("a", "b").run() as mesh:
+        await put(await mesh.connect("a"), "1", "2", queue=F)
+        await until_alike(mesh)
+        await ask(await mesh.connect("a"), f"delete{F}")
+        await until_alike(mesh)
+        assert await put(await mesh.connect("b"), "1", queue=F) == [False]
+        await until_alike(mesh)
+
+        await mesh.kill("a")
+        await mesh.start("a")
+        await mesh.until_linked()
+        assert await put(await mesh.connect("a"), "1", "2", queue=F) == [True, False]
+
+
+async def test_amqp_publishes_again_what_was_purged(autojump_clock: Any) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        for _ in range(2):
+            await client.publish("jobs", b"1", delivery_mode=2, headers={"dedup-id": "x"})
+            await client.next(commands.Basic.Ack)
+            purged = await client.call(1, commands.Queue.Purge(0, "jobs"), commands.Queue.PurgeOk)
+
+            assert purged.message_count == 1
