@@ -65,6 +65,14 @@ class ListenerSettings(Section):
         return anonymous
 
 
+def check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """`origins`, if each is one. Raises ValueError."""
+    for origin in origins:
+        if not re.fullmatch(r"https?://[^/?#@\s]+", origin):
+            raise ValueError(f"must have origins as https://HOST[:PORT], not {origin!r}")
+    return origins
+
+
 class HttpListenerSettings(ListenerSettings):
     """One `[[http]]`: an address of the web port. `hosts` are names of it besides its address."""
 
@@ -81,10 +89,7 @@ class HttpListenerSettings(ListenerSettings):
     @field_validator("origins")
     @classmethod
     def _origins_are_whole(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            if not re.fullmatch(r"https?://[^/?#@\s]+", origin):
-                raise ValueError(f"must have origins as https://HOST[:PORT], not {origin!r}")
-        return origins
+        return check_origins(origins)
 
 
 class BeanstalkListenerSettings(ListenerSettings):

@@ -184,6 +184,11 @@ def _load_node(
                 values.setdefault("amqp", [{"address": str(peer.amqp)}])
             if peer.beanstalk is not None:
                 values.setdefault("beanstalk", [{"address": str(peer.beanstalk)}])
+    if peers is not None and isinstance(listeners := values.get("http"), list):
+        for one in listeners:
+            # What is no list of origins is refused with the rest of the file.
+            if isinstance(one, dict) and isinstance(own := one.get("origins", []), list):
+                one["origins"] = [*own, *peers.origins]
     if "stomp" in values and "stomp" in overrides:
         diagnostics.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from qmq.address import Address
 
+from .listeners import check_origins
 from .values.model import AddressText, NodeName, Section
 
 NODES_MAX = 8
@@ -53,6 +54,8 @@ class PeersFile(Section):
     """Proves membership on loopback; at least 16 characters."""
     secret_file: Path | None = None
     """A file with the secret, in place of it. `qmq mesh up` draws one if it is missing."""
+    origins: tuple[str, ...] = ()
+    """Origins of pages that may use the web port of each node, besides those in `[[http]]` of its own file."""
 
     def peer(self, name: str) -> Peer | None:
         """The node of that name, or None."""
@@ -80,6 +83,11 @@ class PeersFile(Section):
                     raise ValueError(f"must not use {address} twice: nodes {seen[address]!r} and {peer.name!r}")
                 seen[address] = peer.name
         return nodes
+
+    @field_validator("origins")
+    @classmethod
+    def _origins_are_whole(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        return check_origins(origins)
 
     @field_validator("secret")
     @classmethod

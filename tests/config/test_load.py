@@ -531,7 +531,7 @@ def test_a_peers_file_with_an_error_hides_how_many_nodes_there_are(tmp_path: Pat
         load(node, peers, "a")
 
     assert [diagnostic.partition(": ")[2] for diagnostic in error.value.diagnostics] == [
-        "oops: unknown key; known here: mesh, nodes, secret, secret_file, version"
+        "oops: unknown key; known here: mesh, nodes, origins, secret, secret_file, version"
     ]
 
 

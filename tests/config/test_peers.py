@@ -138,3 +138,37 @@ def test_a_mesh_of_one_node_needs_neither(tmp_path: Path) -> None:
 def test_a_client_address_off_loopback_needs_a_login(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="passwords would cross the network to 10.0.0.9:1003 in clear"):
         load_both(tmp_path, peers_text(A, FAR, secret=None), TLS, "far")
+
+
+@pytest.mark.parametrize(
+    ("node_file", "expected"),
+    [
+        ("", [("https://app.example", "http://127.0.0.1:8000")]),
+        (
+            '[[http]]\naddress = "127.0.0.1:4001"\norigins = ["https://own.example"]\n'
+            '[[http]]\naddress = "127.0.0.1:4002"\n',
+            [
+                ("https://own.example", "https://app.example", "http://127.0.0.1:8000"),
+                ("https://app.example", "http://127.0.0.1:8000"),
+            ],
+        ),
+    ],
+)
+def test_pages_of_the_origins_of_a_peers_file_may_use_the_web_port_of_each_node(
+    tmp_path: Path, node_file: str, expected: list[tuple[str, ...]]
+) -> None:
+    origins = 'origins = ["https://app.example", "http://127.0.0.1:8000"]\n[[nodes]]'
+    text = peers_text(A, B).replace("[[nodes]]", origins, 1).replace(A[1] + '"', A[1] + '"\nhttp = "127.0.0.1:3001"')
+    (tmp_path / "peers.toml").write_text(text, "utf-8")
+    (tmp_path / "peers.toml").chmod(0o600)
+    (tmp_path / "node.toml").write_text(f'name = "a"\n{node_file}', "utf-8")
+
+    settings, _ = load(tmp_path / "node.toml", tmp_path / "peers.toml")
+
+    assert [listener.origins for listener in settings.http] == expected
+
+
+def test_what_is_no_origin_is_refused_in_a_peers_file(tmp_path: Path) -> None:
+    text = peers_text(A, B).replace("[[nodes]]", 'origins = ["app.example/x"]\n[[nodes]]', 1)
+
+    assert "must have origins as https://HOST[:PORT], not 'app.example/x'" in diagnostic_of(tmp_path, text)
