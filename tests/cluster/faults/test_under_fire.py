@@ -1,5 +1,5 @@
 """A short run of `make nemesis`: whatever is done to nodes for some seconds, nothing is lost, doubled, or handed out
-after its ACK was receipted at `quorum`.
+after its ACK was confirmed at `quorum`, and groups are in order.
 
 The seed is printed and QMQ_CLUSTER_SEED draws the same faults again; the page of a failed run lies in its folder.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nemesis.run import EDGE, FANOUT, GOOD, NAMED, THREEFOLD, run
+from tests.nemesis.run import EDGE, FANOUT, GOOD, GROUPED, NAMED, THREEFOLD, run
 
 SECONDS = 12.0
 LONGEST = 6.0
@@ -31,6 +31,6 @@ def test_a_mesh_under_fire_keeps_its_promises(tmp_path: Path) -> None:
     assert not result.wrongs, f"{result.wrongs}; see {page}"
     assert result.history.harms
     rows = {row.destination: row for row in result.rows}
-    assert set(rows) == {FANOUT, THREEFOLD, NAMED, EDGE, GOOD}
+    assert set(rows) == {FANOUT, THREEFOLD, NAMED, EDGE, GOOD, GROUPED}
     assert rows[EDGE].acked_edge
     assert rows[GOOD].acked_for_good
