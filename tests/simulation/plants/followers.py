@@ -20,7 +20,7 @@ class _Anywhere(int):
     __hash__ = int.__hash__
 
 
-@seeded_bug(Family.SLOW, "I1", seed=79)
+@seeded_bug(Family.SLOW, "I1", "I5", seed=151)
 def live_behind_what_was_committed() -> Iterator[None]:
     """A follower that has read its log to the end goes live, whatever was committed while it was read."""
     fanout_page = Store.fanout_page
