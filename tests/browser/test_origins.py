@@ -30,8 +30,6 @@ TRY_ALL = """async (host) => {
         events: await stream("/v1/fanouts/log/events"),
         script: await reads("/qmq.js"),
         read: await reads("/v1/control/status"),
-        info: await reads("/stomp/info", { credentials: "include" }),
-        xhr: await reads("/stomp/000/abcdefgj/xhr", { method: "POST", credentials: "include" }),
         "long poll": await reads("/v1/stomp", { method: "POST", headers: { "content-type": "application/json" } }),
         post: await post("application/octet-stream"),
     };
@@ -39,9 +37,11 @@ TRY_ALL = """async (host) => {
 
 FORGE = """async (host) => {
     const url = `http://${host}/v1/queues/forged/messages`;
+    // The page may not read the response either (Cross-Origin-Resource-Policy): then fetch fails after it was sent.
+    const sent = (options) => fetch(url, { method: "POST", mode: "no-cors", ...options }).catch(() => null);
     for (const type of ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-        await fetch(url, { method: "POST", mode: "no-cors", body: "forged", headers: { "content-type": type } });
-    await fetch(url, { method: "POST", mode: "no-cors", body: new Blob(["forged"]) });
+        await sent({ body: "forged", headers: { "content-type": type } });
+    await sent({ body: new Blob(["forged"]) });
     navigator.sendBeacon(url, "forged");
     const form = document.createElement("form");
     Object.assign(form, { method: "post", action: url, enctype: "text/plain", target: "frame" });
