@@ -339,6 +339,20 @@ def quantiles(times: list[float]) -> str:
     return f"{statistics.median(times):.1f} / {p99:.1f} / {max(times):.0f}"
 
 
+def quiet_times(client: Connection) -> list[float]:
+    """How long the innocent client waits for each answer, in ms, while the node has nothing else to do."""
+    times_of(client)  # of the preparations
+    time.sleep(QUIET_SECONDS)
+    return times_of(client)
+
+
+def times_of(client: Connection) -> list[float]:
+    """The same since it was asked last."""
+    client.send("times")
+    times: list[float] = client.recv()
+    return times
+
+
 def measure(attack: Attack, limits: Mapping[str, int]) -> str:
     """Run one attack; returns its row."""
     with throwaway(None, limits, None, has_web=True) as node:
@@ -349,19 +363,14 @@ def measure(attack: Attack, limits: Mapping[str, int]) -> str:
             attackers = Attackers(node)
             steps = attack(attackers)
             next(steps)  # what it prepares
-            mine.send("times")
-            mine.recv()
-            time.sleep(QUIET_SECONDS)
-            mine.send("times")
-            quiet = mine.recv()
+            quiet = quiet_times(mine)
             before, used = memory(node.pid, "VmRSS"), cpu_seconds(node.pid)
             forget_peak(node.pid)
             begin = time.monotonic()
             with contextlib.suppress(OSError, StopIteration):
                 next(steps)
             time.sleep(max(0.0, ATTACK_SECONDS_MIN - (time.monotonic() - begin)))
-            mine.send("times")
-            during = mine.recv()
+            during = times_of(mine)
             peak, used = memory(node.pid, "VmHWM"), cpu_seconds(node.pid) - used
             ended = attackers.ended()
             for one in attackers.sockets:
@@ -395,16 +404,11 @@ def multiplied(limits: Mapping[str, int], count: int) -> str:
             for number in range(LETTER_QUEUES):
                 asked(one, f"/control/declare/queue/x{number}", b'{"ttl_seconds":0.001,"dead_letter":"/exchange/b"}')
                 asked(one, f"/control/bind/queue/x{number}", b"{}", "source:/exchange/b")
-            mine.send("times")
-            mine.recv()
-            time.sleep(QUIET_SECONDS)
-            mine.send("times")
-            quiet = mine.recv()
+            quiet = quiet_times(mine)
             before, used = memory(node.pid, "VmRSS"), cpu_seconds(node.pid)
             one.sendall((send("/queue/x0", b"x") + b"\0") * count)
             time.sleep(LETTER_SECONDS)
-            mine.send("times")
-            during = mine.recv()
+            during = times_of(mine)
             used = cpu_seconds(node.pid) - used
             peak, disk = memory(node.pid, "VmHWM"), disk_use(Path(folder))
             purge = timed(lambda: asked(one, "/control/purge/queue/x0", b"{}"))
