@@ -160,7 +160,7 @@ class History:
         group: str = "",
         is_marked: bool = False,
     ) -> None:
-        """A reader is told a message. `since`: it was handed out then at the earliest; `is_marked`: as redelivered."""
+        """A reader gets a message. `since`: it was delivered then at the earliest; `is_marked`: as redelivered."""
         with self._lock:
             stream = self.streams.setdefault(reader, Stream(destination, reader))
             if group and not is_marked and all(id != message_id for id, _ in stream.told.get(body, ())):

@@ -8,7 +8,7 @@ or in any later term. That is sure once nodes have the record durably that
 
 Why: a server of a later term has the votes of a majority, so of one of the counted. That one had promised nothing
 beyond the known term when it had the record; so it voted afterwards, said with its vote what it had, and the new server
-waits for that before it hands out anything (`qmq.mesh.membership.takeover`). A server that only confirms its claim in
+waits for that before it delivers anything (`qmq.mesh.membership.takeover`). A server that only confirms its claim in
 a later term fetches nothing, but it is either the counted one or came by such votes. And a server of an earlier term
 hands out nothing any more, because a majority has promised a later one (`ownership`).
 

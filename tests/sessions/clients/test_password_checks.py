@@ -256,7 +256,7 @@ async def test_a_login_that_waits_too_long_for_its_check_is_refused_and_not_chec
         began = slow_checks(rig, monkeypatch)
         guesses = [await guess(rig, "10.0.0.1") for _ in range(40)]
 
-        await trio.sleep(2.1)  # nobody has left yet
+        await trio.sleep(2.1)  # no client has left yet
         waiting = rig.alive.logins._checks.waiting
         said = [(await client.until_closed())[-1].head.headers["error-code"] for client in guesses]
 
