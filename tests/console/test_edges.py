@@ -45,13 +45,13 @@ def test_text_that_shows_nothing_or_turns_the_direction_of_writing_is_shown_by_i
     page.goto(node.address)
     page.evaluate(
         """async (text) => {
-          const { h, replace } = await import("/console/dom.js");
-          replace(document.querySelector("main"), h("p", { "aria-label": text, "data-key": text }, "name ", text));
+          const { h } = await import("/console/dom.js");
+          document.body.append(h("p", { "aria-label": text, "data-key": text }, "name ", text));
         }""",
         HOSTILE,
     )
 
-    paragraph = page.locator("main > p")
+    paragraph = page.locator("body > p")
     expect(paragraph).to_have_text("name ü-漢字-‹U+202E›evil‹U+200B›")
     expect(paragraph).to_have_attribute("aria-label", "ü-漢字-‹U+202E›evil‹U+200B›")
     expect(paragraph).to_have_attribute("data-key", HOSTILE)
