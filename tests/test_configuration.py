@@ -28,8 +28,8 @@ from qmq.config import (
 from qmq.config.destinations.declared import BindingEntry, ExchangeEntry, QueueEntry
 from qmq.config.destinations.policy import KEYS
 from qmq.config.difference import CHANGES_LIVE
-from qmq.config.values.model import Section, read_size
 from qmq.errors import ConfigError
+from qmq.section import Section, read_size
 from tests.node.rig import Rig, send
 
 PAGE = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text("utf-8")

@@ -1,6 +1,5 @@
 """The operator's files: a node file (optional) and a peers file, read once, checked as a whole, then frozen.
 
-    model        the base of all sections, and their types
     limits       every bound of a node
     destinations policies of destinations, and which one applies to a name
     node         NodeSettings, the node file

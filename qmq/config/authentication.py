@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from qmq.address import Address
 from qmq.auth.credentials import HTTP, TOKEN, USERS
 from qmq.auth.jwks import ASYMMETRIC, SYMMETRIC
-
-from .values.model import FilePath, Section
+from qmq.section import FilePath, Section
 
 OF_CALLS: Final = ("timeout_seconds", "cache_seconds", "checks_at_once")
 KEYS: Final[Mapping[str, Sequence[str]]] = {

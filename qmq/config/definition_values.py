@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from qmq.access.rules import ACTIONS, ADMINISTRATOR, LOCAL_ADMINISTRATOR
 from qmq.access.user_limits import limit_name
 from qmq.errors import ConfigError
+from qmq.section import Section
 
 from .destinations.declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
 from .destinations.policy import DestinationPolicy
@@ -27,7 +28,6 @@ from .diagnostics import describe
 from .load import as_tuples
 from .node import NodeSettings
 from .users import PermissionSettings, User, UserLimitSettings
-from .values.model import Section
 
 S = TypeVar("S", bound=Section)
 

@@ -9,11 +9,12 @@ forgotten key costs a restart; the opposite error would be a setting that silent
 
 from dataclasses import dataclass
 
+from qmq.section import Section
+
 from .diagnostics import SECRET_KEYS
 from .node import NodeSettings
 from .peers import PeersFile
 from .show import text_of
-from .values.model import Section
 
 ABSENT = "(absent)"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from .values.model import (
+from qmq.section import (
     ByteRate,
     Count,
     CountOrUnbounded,

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
 
-from .values.model import AddressText, FilePath, Section, Size
+from qmq.section import AddressText, FilePath, Section, Size
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 

@@ -12,6 +12,18 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from qmq.address import Address
+from qmq.section import (
+    EntryError,
+    FilePath,
+    NodeName,
+    ReceiptLevel,
+    Seconds,
+    Section,
+    Size,
+    SizeOrUnbounded,
+    at_least,
+    refuse,
+)
 
 from .authentication import AuthenticationSettings, asks_others, asks_users
 from .destinations.declared import (
@@ -27,18 +39,6 @@ from .destinations.settings import DestinationSettings
 from .limits import LimitSettings
 from .listeners import BeanstalkListenerSettings, HttpListenerSettings, ListenerSettings, TlsSettings
 from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
-from .values.model import (
-    EntryError,
-    FilePath,
-    NodeName,
-    ReceiptLevel,
-    Seconds,
-    Section,
-    Size,
-    SizeOrUnbounded,
-    at_least,
-    refuse,
-)
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 LISTENERS = ("stomp", "http", "amqp", "beanstalk")

@@ -16,9 +16,9 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 
 from qmq.address import Address
+from qmq.section import AddressText, NodeName, Section
 
 from .listeners import check_origins
-from .values.model import AddressText, NodeName, Section
 
 NODES_MAX = 8
 SECRET_CHARACTERS_MIN = 16

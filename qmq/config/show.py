@@ -7,10 +7,10 @@ text is pasted into reports.
 from pathlib import Path
 
 from qmq.address import Address
+from qmq.section import Section
 
 from .diagnostics import SECRET_KEYS
 from .node import NodeSettings
-from .values.model import Section
 
 HIDDEN = "(hidden)"
 

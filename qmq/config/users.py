@@ -18,8 +18,7 @@ from qmq.access.rules import (
 )
 from qmq.access.user_limits import EVERY_USER, LIMIT_KEYS, UserLimits
 from qmq.auth.credentials import NAME_CHARACTERS_MAX, is_name
-
-from .values.model import ByteRate, CountOrUnbounded, Section, SizeOrUnbounded
+from qmq.section import ByteRate, CountOrUnbounded, Section, SizeOrUnbounded
 
 DESTINATION_KINDS = ("/queue/", "/topic/", "/fanout/", "/exchange/", "/control/", "/system/")
 

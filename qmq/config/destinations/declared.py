@@ -23,8 +23,8 @@ from qmq.model.routing_names import (
     is_reserved,
     misplaces_wildcard,
 )
+from qmq.section import EntryError, SecondsOrNone, Section
 
-from ..values.model import EntryError, SecondsOrNone, Section
 from .policy import KEYS, DestinationPolicy, QueueName, last_queue, read_alternate, read_queue_name, too_long
 from .settings import DestinationSettings
 

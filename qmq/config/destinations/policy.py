@@ -13,8 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from qmq.model.routing_names import PREFIX as EXCHANGE
 from qmq.model.routing_names import is_exchange_name
-
-from ..values.model import (
+from qmq.section import (
     CountOrUnbounded,
     ReceiptLevel,
     Seconds,

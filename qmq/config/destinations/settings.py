@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from ..values.model import EntryError, Section, refuse
+from qmq.section import EntryError, Section, refuse
+
 from .policy import DEFAULT_DEAD_LETTER, DEFAULTS, TOPIC_DEFAULT, DestinationPolicy, kind_prefix, last_queue
 
 CACHED_MAX = 16_384
