@@ -100,21 +100,32 @@ class Place:
         self._receipted_at.setdefault((message_id, node), trio.current_time())
 
 
+class Given(NamedTuple):
+    """A message of which, and of those like it, only one consumer may have some at a time."""
+
+    what: str
+    """Queue or group."""
+    who: str
+    at: float
+    """Virtual seconds, as the following two."""
+    changed_at: float
+    """When a consumer had come or gone last."""
+    sent_at: float
+    owner: str
+
+
 @dataclass(slots=True)
 class Turns:
-    """Deliveries of messages of which only one consumer may have some at a time."""
-
-    given: list[tuple[str, str, float, float]] = field(default_factory=list)
-    """(queue or group, consumer, when, when a consumer had come or gone last)."""
+    given: list[Given] = field(default_factory=list)
     _changed_at: float = 0.0
 
     def changed(self) -> None:
         """A consumer comes, or has gone."""
         self._changed_at = trio.current_time()
 
-    def give(self, what: str, who: str) -> None:
+    def give(self, what: str, who: str, message: Sent) -> None:
         """A consumer reads a message of `what`."""
-        self.given.append((what, who, trio.current_time(), self._changed_at))
+        self.given.append(Given(what, who, trio.current_time(), self._changed_at, message.at, message.node))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from qmq.storage.format.batch import HEAD_BYTES, BatchHead, encode_batch, read_h
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
 from tests.simulation.checks import can_decide, fanouts, members, moves, poison, queues, records, reports, topics, turns
 from tests.simulation.evidence import AllowedLosses, Loss, destroyed, published
-from tests.simulation.ledger import Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
+from tests.simulation.ledger import Given, Ledger, Place, Sent, Stream, dot_of, id_of, resume_header
 from tests.simulation.workloads.names import TUBE, TUBES
 
 N1, N2 = Origin("n1", 1), Origin("n2", 2)
@@ -448,15 +448,35 @@ def test_what_expires_long_before_its_time_is_found() -> None:
 
 def test_two_consumers_of_what_only_one_may_have_are_found_but_for_a_moment_after_a_change() -> None:
     ledger = Ledger()
-    ledger.turns.given = [("/queue/exclusive", "e0", 1.1, 1.0), ("/queue/exclusive", "e1", 1.2, 1.0)]
-    ledger.turns.given += [("/queue/exclusive", "e1", 1.8, 1.0), ("/queue/exclusive", "e0", 9.0, 2.0)]
-    ledger.turns.given += [("g1", "e0", 9.0, 2.0), ("g2", "e1", 9.0, 2.0), ("g1", "e1", 9.1, 2.0)]
-    assert turns.shared(ledger) == [], "a group may move once"
+    exclusive, groups = ("/queue/exclusive", "n1", 0.5), [("g1", "n1", 0.5), ("g2", "n1", 0.5), ("g2", "n2", 0.5)]
 
-    ledger.turns.given.append(("g1", "e0", 9.2, 2.0))
-    ledger.turns.given.append(("/queue/exclusive", "e1", 9.2, 2.0))
+    def give(of: tuple[str, str, float], who: str, at: float, changed_at: float) -> None:
+        what, owner, sent_at = of
+        ledger.turns.given.append(Given(what, who, at, changed_at, sent_at, owner))
 
-    assert sorted(wrong.split(" of ")[1].split(" ")[0] for wrong in turns.shared(ledger)) == ["/queue/exclusive", "g1"]
+    give(exclusive, "e0", 1.1, 1.0)
+    give(exclusive, "e1", 1.2, 1.0)
+    give(exclusive, "e1", 1.8, 1.0)
+    give(exclusive, "e0", 9.0, 2.0)
+    give(groups[0], "e0", 9.0, 2.0)
+    give(groups[1], "e1", 9.0, 2.0)
+    give(groups[0], "e1", 9.1, 2.0)
+    give(groups[2], "e0", 9.2, 2.0)
+    give(groups[1], "e1", 9.3, 2.0)
+    assert turns.shared(ledger) == [], "a group may move once, of each owner when its old consumer is done"
+
+    give(groups[0], "e0", 9.4, 2.0)
+    give(exclusive, "e1", 9.4, 2.0)
+    assert _shared(ledger) == ["/queue/exclusive", "g1"]
+
+    ledger.turns.given.clear()
+    give(("g3", "n1", 5.0), "e0", 9.0, 2.0)
+    give(("g3", "n2", 5.0), "e1", 9.0, 2.0)
+    assert _shared(ledger) == ["g3"], "owners chose differently long after the change"
+
+
+def _shared(ledger: Ledger) -> list[str]:
+    return sorted(wrong.split(" of ")[1].split(" ")[0] for wrong in turns.shared(ledger))
 
 
 def test_a_message_that_is_given_to_a_second_consumer_while_the_first_has_it_is_found() -> None:

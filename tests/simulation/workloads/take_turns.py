@@ -76,7 +76,8 @@ async def _work(stage: Stage, turns: Turns, who: str, client: Client, rng: rando
             if message_id is None:
                 continue
             stage.ledger.note_mark(head)
-            turns.give(head["destination"] if head["destination"] == EXCLUSIVE else _group_of(message_id), who)
+            what = head["destination"] if head["destination"] == EXCLUSIVE else _group_of(message_id)
+            turns.give(what, who, stage.ledger.sent[message_id])
             stage.ledger.consumed.add(message_id)
             await trio.sleep(rng.uniform(0.01, 0.05))
             await client.send(encode_frame("ACK", [("id", head["ack"])]))
