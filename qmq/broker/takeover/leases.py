@@ -17,6 +17,10 @@ node looks like a silent one. So the nodes agree on the right to serve, without 
   lean on an echo of an earlier run of a peer, so a node that starts with a shorter time than before votes only after
   the longer time.
 
+**No single node can name a last term.** What is said of a term far above what a majority has promised is not believed,
+and gets no vote (`TERM_STEP_MAX`). A node that was away for long hears from the others' beats what they have promised.
+No lease relies on that: it counts every promise.
+
 That is all that safety needs. A node that could not deliver anything (no echo from a majority) claims nothing, so a
 link that works in one direction does not keep an owner's messages shut. What a **learner** has promised may be
 forgotten: it neither votes nor echoes. A node that has just started votes only after `after_seconds`, because it does
@@ -35,8 +39,9 @@ LEASE: Final = 2 / 3
 PATIENCE: Final = 1 / 5
 """Part of `after_seconds` between the candidates for one owner, in the order in which they may try."""
 
-TERM_MAX: Final = (1 << 63) - 1
-"""Elections never come that far. Only a faulty node names it, and peers would end the link for a later term."""
+TERM_STEP_MAX: Final = 1 << 24
+"""So far above the term that a majority has promised, another is believed; a node votes twice as far. So many
+elections never fail one after another, and a faulty node would need 2^38 votes of others to reach the last term."""
 
 
 class Beat(NamedTuple):
@@ -145,8 +150,17 @@ class Ownership:
         return 2 * len(nodes) > len(self.members)
 
     def term_of(self, owner: str) -> Term:
-        """The highest term of `owner` that is known to have a server."""
-        return self.terms.get(owner) or Term(0, owner)
+        """The highest term of `owner` that is known to have a server, and is believed."""
+        term = self.terms.get(owner) or Term(0, owner)
+        return term if self._is_believed(owner, term.number) else Term(0, owner)
+
+    def _is_believed(self, owner: str, number: int) -> bool:
+        return number <= TERM_STEP_MAX or number <= self._promised_by_majority(owner) + TERM_STEP_MAX
+
+    def _promised_by_majority(self, owner: str) -> int:
+        """The highest term such that a majority has promised it or a later one, as far as this node has heard."""
+        promises = {name: float(self.promise_heard(name, owner)) for name in (self.node, *self.peers)}
+        return int(max(0.0, self._borne(promises)))
 
     # Beats
 
@@ -180,7 +194,7 @@ class Ownership:
 
     def learn(self, owner: str, term: Term) -> bool:
         """A term of `owner` has a server. True when that is news; a lower claim of this node is over then."""
-        if term.number <= self.term_of(owner).number:
+        if term.number <= self.term_of(owner).number or not self._is_believed(owner, term.number):
             return False
         self.terms[owner] = term
         claim = self.claims.get(owner)
@@ -282,12 +296,16 @@ class Ownership:
         owner, term, candidate, released = bid
         if owner not in self.members or candidate not in self.members:
             return False
-        if term <= max(self._promise(owner), self.term_of(owner).number):
+        if not max(self._promise(owner), self.term_of(owner).number) < term <= self._bid_max(owner):
             return False
         if not self.may_vote(now) or not self._is_silent(owner, candidate, released, now):
             return False
         self.promised[owner] = Term(term, candidate)
         return True
+
+    def _bid_max(self, owner: str) -> int:
+        """The highest term that a node may ask votes for; what is believed is lower."""
+        return self._promised_by_majority(owner) + 2 * TERM_STEP_MAX
 
     def _is_silent(self, owner: str, candidate: str, released: Term | None, now: float) -> bool:
         """Whether no node but `candidate` has claimed `owner` for so long, nor the owner been well."""
@@ -323,12 +341,12 @@ class Ownership:
         if self.learner or not self.in_contact(now):
             return None
         claim = self.claims.get(owner)
-        beyond = max([heard.promises.get(owner, 0) for heard in self.peers.values()], default=0)
-        beyond = max(beyond, self._promise(owner), self.term_of(owner).number)
-        if beyond >= TERM_MAX:
-            return None
+        bid_max = self._bid_max(owner)
+        promises = [heard.promises.get(owner, 0) for heard in self.peers.values()]
+        beyond = max(self._promise(owner), self.term_of(owner).number, *[term for term in promises if term <= bid_max])
+        term = min(beyond + 1, bid_max)
         if claim is not None:
-            return Bid(owner, beyond + 1, self.node) if beyond > claim.term else None
+            return Bid(owner, term, self.node) if beyond > claim.term else None
         if owner == self.node and self.term_of(owner).server == owner and self.has_own:
             return None  # `claim_own` needs no vote.
         if not self._is_silent(owner, self.node, released, now):
@@ -337,7 +355,7 @@ class Ownership:
             patience = self.after * (1 + PATIENCE * self._turn(owner, now))
             if self._silence(owner, now) < patience:
                 return None
-        return Bid(owner, beyond + 1, self.node, released)
+        return Bid(owner, term, self.node, released)
 
     def _silence(self, owner: str, now: float) -> float:
         """For how long this node has had no reason to think that `owner` is served."""

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qmq.broker.takeover.leases import LEASE, Beat, Bid, Ownership, Term
+from qmq.broker.takeover import leases
+from qmq.broker.takeover.leases import LEASE, TERM_STEP_MAX, Beat, Bid, Ownership, Term
 from qmq.broker.takeover.owner_states import diagram
 from qmq.broker.takeover.quorum_acks import settled_through
 from tests.broker import ownership_model as model
@@ -236,6 +237,87 @@ def test_a_former_member_is_neither_asked_nor_taken_over() -> None:
     assert set(nodes["b"].peers) == {"c"}
 
 
+LAST = (1 << 63) - 1
+"""The highest term that a frame or a record can name."""
+
+
+def lied_to() -> dict[str, Ownership]:
+    """`d` has said in beats and in records that it serves what is of `a`, for ever, and has promised so."""
+    nodes = {name: Ownership(name, "abcd", AFTER, 0.0) for name in "abc"}
+    for node in nodes.values():
+        node.hear("d", Beat(1, 0, False, True, {"a": LAST}, {"a": LAST}), 1.0)
+        node.learn("a", Term(LAST, "d"))
+    return nodes
+
+
+def test_no_node_alone_can_name_a_last_term() -> None:
+    nodes = lied_to()
+    exchange(nodes, 15.0, "ab", "ac", "bc")
+
+    assert nodes["a"].leads("a", 15.0)
+    assert nodes["a"].bid_for("a", 15.0) is None  # nothing is to be confirmed
+    assert all(node.term_of("a") == Term(0, "a") for node in nodes.values())
+
+
+def test_others_can_take_over_what_a_liar_has_claimed_that_is_retired() -> None:
+    nodes = lied_to()
+    for node in nodes.values():
+        node.enrol("abc")
+    exchange(nodes, 10.0, "ab", "ac", "bc")
+    exchange(nodes, 35.0, "bc")
+
+    bid = nodes["b"].bid_for("a", 35.0)
+
+    assert bid == Bid("a", 1, "b")
+    assert nodes["c"].vote(bid, 35.0)
+
+
+def test_a_term_on_the_disk_that_none_can_follow_does_not_count() -> None:
+    node = Ownership("a", NODES, AFTER, 0.0, terms={"a": Term(LAST, "c"), "b": Term(TERM_STEP_MAX, "c")})
+
+    assert node.term_of("a") == Term(0, "a")
+    assert node.term_of("b") == Term(TERM_STEP_MAX, "c")
+    assert node.learn("a", Term(1, "b"))
+
+
+def promised_by(*promises: int) -> Ownership:
+    """Node `b`, late enough to vote; these are the promises of `a`, `b` and `c` in terms of `a`."""
+    nodes = mesh()
+    for name, number in zip(NODES, promises, strict=True):
+        nodes[name].promised["a"] = Term(number, "c")
+    exchange(nodes, 10.0, "ab", "bc")
+    return nodes["b"]
+
+
+@pytest.mark.parametrize(("promises", "majority"), [((9, 3, 7), 7), ((LAST, 0, 0), 0), ((LAST, 0, 5), 5)])
+def test_how_far_a_term_may_be_beyond_what_a_majority_has_promised(promises: tuple[int, ...], majority: int) -> None:
+    believed, voted = majority + TERM_STEP_MAX, majority + 2 * TERM_STEP_MAX
+
+    assert not promised_by(*promises).learn("a", Term(believed + 1, "c"))
+    assert promised_by(*promises).learn("a", Term(believed, "c"))
+    assert not promised_by(*promises).vote(Bid("a", voted + 1, "a"), 30.0)
+    assert promised_by(*promises).vote(Bid("a", voted, "a"), 30.0)
+
+
+def test_a_node_that_was_away_for_any_number_of_terms_hears_what_the_others_have_promised() -> None:
+    far = 5 * TERM_STEP_MAX
+    node = promised_by(far, 0, far)
+
+    node.hear("c", Beat(99_000_000, 0, False, True, {"a": far}, {"a": far}), 30.0)
+
+    assert node.term_of("a") == Term(far, "c")
+
+
+def test_a_bid_goes_beyond_what_was_believed_and_stays_within_what_gets_votes() -> None:
+    nodes = silent_a()
+    nodes["c"].promised["a"] = Term(2 * TERM_STEP_MAX, "a")  # a liar has asked for that vote
+    exchange(nodes, 25.5, "bc")
+
+    assert nodes["b"].bid_for("a", 25.5) == Bid("a", 2 * TERM_STEP_MAX, "b")
+    nodes["b"].promised["a"] = Term(2 * TERM_STEP_MAX, "b")  # in vain, but now a majority has promised so much
+    assert nodes["b"].bid_for("a", 25.5) == Bid("a", 2 * TERM_STEP_MAX + 1, "b")
+
+
 def test_the_page_shows_the_table_as_it_is() -> None:
     page = (Path(__file__).parents[3] / "docs" / "takeover.md").read_text("utf-8")
 
@@ -407,6 +489,17 @@ def test_long_histories_end_with_everything_settled_and_nothing_given_twice() ->
 def test_long_histories_while_the_time_differs_end_well_too(first: Callable[[], model.World]) -> None:
     for seed in range(WALKS // 2):
         model.walk(seed, first=first())
+
+
+@pytest.mark.parametrize("first", [one_cut, one_crash])
+def test_the_same_holds_where_each_second_term_is_too_far(
+    first: Callable[[], model.World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "TERM_STEP_MAX", 1)
+
+    assert 1000 < model.explore(first(), states_max=ALL_MAX) < ALL_MAX
+    for seed in range(WALKS):
+        model.walk(seed)
 
 
 class NoFence(Ownership):
